@@ -149,6 +149,7 @@ def linear_cases(setting: Setting):
     causal = M.causal()
     return [
         ("causal bf16", bf16, (n, n), (4, 4), (d, d), causal, None),
+        ("causal whole chunks bf16", bf16, (1024, 1024), (4, 4), (d, d), causal, None),
         ("causal padded grouped bf16", bf16, (n, n), (4, 2), (d, d), causal, [n, n // 2, 0]),
         ("cross padded bf16", bf16, (m, n), (4, 4), (d, d), None, [n, n // 3, 1]),
         ("more keys bf16", bf16, (m, n), (4, 4), (d, d), causal, None),

@@ -92,7 +92,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         for folder in parents:
-            with contextlib.suppress(OSError):  # it was never made, or somebody else writes there by now
+            with contextlib.suppress(OSError):  # it was never made, or another process writes there by now
                 folder.rmdir()
         raise
 
@@ -268,17 +268,17 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     return sealed
 
 
-def read_sealed(path: str | Path, *, error: type[ClearheadError] = RunError) -> dict[str, Any]:
+def read_sealed(path: str | Path) -> dict[str, Any]:
     """Read what `write_sealed` wrote. Content without `format` is from before there was one, and has no checksum.
 
-    Raises `error` where the file cannot be read, is of a later format or was changed since it was written;
+    Raises RunError where the file cannot be read, is of a later format or was changed since it was written;
     FileNotFoundError if there is none.
     """
-    found = read_json(path, error=error)
+    found = read_json(path)
     if not isinstance(found, dict):
-        raise error(f"{path}: expected a JSON object; came {type(found).__name__}")
+        raise RunError(f"{path}: expected a JSON object; came {type(found).__name__}")
     if "format" in found or isinstance(found.get("sha256"), str):
-        check_seal(found, str(path), error=error)
+        check_seal(found, str(path))
     return found
 
 
@@ -299,14 +299,14 @@ def check_seal(found: Mapping[str, Any], where: str, *, error: type[ClearheadErr
         )
 
 
-def check_file_name(name: str, where: str, *, error: type[ClearheadError] = RunError) -> str:
-    """Return the name of a file that another file mentions; raise `error` for one that leads out of its folder.
+def check_file_name(name: str, where: str) -> str:
+    """Return the name of a file that another file mentions; raise RunError for one that leads out of its folder.
 
     >>> check_file_name("tokenizer.json", "model.json")
     'tokenizer.json'
     """
     if not name or name.startswith(".") or any(sign in name for sign in "/\\:\0"):
-        raise error(f"{where}: {name[:60]!r} is no name of a file in this folder")
+        raise RunError(f"{where}: {name[:60]!r} is no name of a file in this folder")
     return name
 
 

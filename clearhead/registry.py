@@ -246,7 +246,7 @@ class Chosen(NamedTuple):
             return self.cls(**given)
         except ClearheadError:
             raise
-        except Exception as problem:  # whatever a user's class raises is told as theirs
+        except Exception as problem:  # whatever a user's class raises is reported as an error of that class
             raise OptionError(f"{name}: {type(problem).__name__}: {problem} ({failing_place(problem)})") from problem
 
 

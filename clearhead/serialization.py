@@ -12,7 +12,7 @@ import stat
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -61,9 +61,9 @@ def added_fields(of: type) -> dict[str, Any]:
 def table_of(classes: Iterable[type]) -> dict[str, type]:
     """Return the classes by name; no two may share one."""
     table: dict[str, type] = {}
-    for one in classes:
-        if table.setdefault(one.__name__, one) is not one:
-            raise OptionError(f"two classes are called {one.__name__}: {table[one.__name__]} and {one}")
+    for cls in classes:
+        if table.setdefault(cls.__name__, cls) is not cls:
+            raise OptionError(f"two classes are called {cls.__name__}: {table[cls.__name__]} and {cls}")
     return table
 
 
@@ -96,8 +96,8 @@ def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
 def name_in_files(of: type) -> str:
     """Return what files call a class: one of Clearhead's own by its name, a user's own by where it is imported from.
 
-    >>> name_in_files(Reader), name_in_files(Mapping)
-    ('Reader', 'collections.abc:Mapping')
+    >>> name_in_files(RunError), name_in_files(Mapping)
+    ('RunError', 'collections.abc:Mapping')
     """
     return of.__name__ if of.__module__.partition(".")[0] == "clearhead" else f"{of.__module__}:{of.__qualname__}"
 
@@ -117,53 +117,39 @@ def known_name(value: object, known: Mapping[str, type] | None) -> str:
     raise OptionError(f"{value!r} cannot be written to a file: {why}")
 
 
-def from_json(
-    value: Any,
-    table: Mapping[str, type],
-    *,
-    where: str = "JSON",
-    then: Then | None = None,
-    error: type[ClearheadError] = RunError,
-) -> Any:
+def from_json(value: Any, table: Mapping[str, type], *, where: str = "JSON", then: Then | None = None) -> Any:
     """Return what `to_json` wrote, with the classes of the table; lists become tuples.
 
     Every field of a class must be there and fit its annotation. Only `then`, for a file from before there was a
     `format`, has values for fields that may be missing. Errors begin with `where`, the file, and the field's path.
     """
     if count_objects(value) > MOST_OBJECTS:
-        raise error(f"{where}: has more than {MOST_OBJECTS:,} parts, which no model has")
-    return make_part(value, Reader(table, then or {}, error), where)
+        raise RunError(f"{where}: has more than {MOST_OBJECTS:,} parts, which no model has")
+    return make_part(value, table, then or {}, where)
 
 
-class Reader(NamedTuple):
-    """The arguments of `from_json` that `make_part` needs for every part."""
-
-    table: Mapping[str, type]
-    then: Then
-    error: type[ClearheadError]
-
-
-def make_part(value: Any, reader: Reader, where: str) -> Any:
-    """Return a value from JSON as `from_json` does."""
+def make_part(value: Any, table: Mapping[str, type], then: Then, where: str) -> Any:
+    """Return a value from JSON as `from_json` does; `where` is the path to it."""
     if isinstance(value, list):
-        return tuple(make_part(inner, reader, f"{where}[{i}]") for i, inner in enumerate(value))
+        return tuple(make_part(inner, table, then, f"{where}[{i}]") for i, inner in enumerate(value))
     if not isinstance(value, dict):
         return value
-    fields = {name: make_part(inner, reader, join(where, name)) for name, inner in value.items() if name != CLASS}
+    inside = {name: inner for name, inner in value.items() if name != CLASS}
+    fields = {name: make_part(inner, table, then, join(where, name)) for name, inner in inside.items()}
     if CLASS not in value:
         return fields
-    name, (table, then, error) = value[CLASS], reader
+    name = value[CLASS]
     if not isinstance(name, str) or name not in table:
-        check_registered([name] if isinstance(name, str) else [], table, where, error=error)
-        raise error(
+        check_registered([name] if isinstance(name, str) else [], table, where)
+        raise RunError(
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
         )
     missing = {**added_fields(table[name]), **then.get(name, {})}
-    given = check_fields(fields, hints_of(table[name]), where, what=name, then=missing, error=error)
+    given = check_fields(fields, hints_of(table[name]), where, what=name, then=missing)
     try:
         return table[name](**given)
     except (ClearheadError, ValueError) as problem:
-        raise error(f"{where}: {problem}") from None
+        raise RunError(f"{where}: {problem}") from None
 
 
 def check_registered(

@@ -154,8 +154,8 @@ def test_a_log_is_appended_to_and_never_through_a_link(tmp_path):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/b", "/etc/passwd", "a\\b", "C:a", ".hidden", "a\0b"])
 def test_a_file_that_is_named_in_a_file_lies_beside_it(name):
-    with pytest.raises(TraceError, match=r"model\.json: .* is no name of a file in this folder"):
-        files.check_file_name(name, "model.json", error=TraceError)
+    with pytest.raises(RunError, match=r"model\.json: .* is no name of a file in this folder"):
+        files.check_file_name(name, "model.json")
 
 
 def test_a_name_that_is_there_twice_among_many_is_found_at_once():

@@ -199,7 +199,8 @@ class WholeMap(nn.Module):
         return self.linear(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def normed(self, vectors: PerHead) -> PerHead:
-        return vectors if self.norm is None else self.norm(vectors)
+        """Return the vectors after their norm, in their dtype: under autocast a user's own norm may give float32."""
+        return vectors if self.norm is None else self.norm(vectors).to(vectors.dtype)
 
 
 def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:

@@ -175,10 +175,13 @@ class AttentionInputs:
             return True
         return any(parameter.requires_grad for parameter in self.parameters())
 
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the learned values of the parts."""
-        built = [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
-        return [parameter for part in built for parameter in part.parameters()]
+    def parameters(self) -> list[Tensor]:
+        """Return the learned values of the parts; under `functional_call` they are any tensors."""
+        return [parameter for part in self.built_parts() for parameter in part.parameters()]
+
+    def built_parts(self) -> list[nn.Module]:
+        """Return the parts that are modules: those with learned values."""
+        return [part for part in (self.similarity, self.weighting, self.position) if isinstance(part, nn.Module)]
 
     def cells(self, rows: slice | None = None) -> ScoreIndex:
         return box(self.positions, batch=self.query.shape[0], n_heads=self.n_heads, rows=rows, share=self.share)

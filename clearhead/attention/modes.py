@@ -10,6 +10,7 @@ from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 __all__ = [
     "BLOCK_DROPOUT",
@@ -55,8 +56,13 @@ def is_captured(tensor: Tensor) -> bool:
 
 
 def under_torch_func() -> bool:
-    """Check whether a transform of torch.func is active. False while compiling: Dynamo traces transforms itself."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """Check whether a transform of torch.func is active, or forward-mode AD, by dual numbers.
+
+    False while compiling: Dynamo traces transforms itself.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def autocast_enabled(tensor: Tensor) -> bool:

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from clearhead.cli.attention_map import Weights, cut, readable
 from clearhead.colours import ROLES
 
-__all__ = ["Drawing", "drawing"]
+__all__ = ["Drawing", "draw_svg"]
 
 CELL, GAP, EDGE, TITLE = 24.0, 56.0, 24.0, 64.0
 """In pixels: a cell, what lies between map and arcs, the margin, the two lines at the top."""
@@ -35,7 +35,7 @@ STYLE = (
 @final
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """What is drawn: a title, a line below it, the names of rows and columns, and the weights."""
+    """A drawing of weights: a title, a line below it, and the names of rows and columns. Properties are in pixels."""
 
     title: str
     said: str
@@ -46,12 +46,12 @@ class Drawing:
     @property
     def left(self) -> float:
         """Return where the map begins: right of the names of queries."""
-        return EDGE + widest(self.queries) + 8
+        return EDGE + names_width(self.queries) + 8
 
     @property
     def top(self) -> float:
         """Return where it begins: below the names of keys."""
-        return TITLE + widest(self.keys) + 16
+        return TITLE + names_width(self.keys) + 16
 
     @property
     def right(self) -> float:
@@ -60,11 +60,11 @@ class Drawing:
     @property
     def arcs(self) -> float:
         """Return where the arcs begin."""
-        return self.right + GAP + widest(self.queries)
+        return self.right + GAP + names_width(self.queries)
 
     @property
     def size(self) -> tuple[float, float]:
-        across = self.arcs + REACH + 8 + widest(self.keys) + EDGE
+        across = self.arcs + REACH + 8 + names_width(self.keys) + EDGE
         said = EDGE * 2 + max(len(self.title) * 9.5, len(self.said) * 7.0)
         return max(across, said), self.top + CELL * max(len(self.queries), len(self.keys)) + EDGE
 
@@ -81,65 +81,65 @@ class Drawing:
             yield query, key, self.weight[query, key].item()
 
 
-def drawing(one: Drawing) -> str:
+def draw_svg(drawing: Drawing) -> str:
     """Return the whole file, always the same for the same weights."""
-    width, height = one.size
-    label = clean(f"{one.title}. {one.said}").replace('"', "&quot;")
+    width, height = drawing.size
+    label = escape_text(f"{drawing.title}. {drawing.said}").replace('"', "&quot;")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
             f'height="{height:g}" role="img" aria-label="{label}">',
             f"<style>{STYLE}</style>",
             f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
-            named("title", EDGE, EDGE + 12, one.title),
-            named("said", EDGE, EDGE + 34, one.said),
-            *map_of(one),
-            *arcs_of(one),
+            text_element("title", EDGE, EDGE + 12, drawing.title),
+            text_element("said", EDGE, EDGE + 34, drawing.said),
+            *draw_map(drawing),
+            *draw_arcs(drawing),
             "</svg>\n",
         ]
     )
 
 
-def map_of(one: Drawing) -> Iterator[str]:
-    for i, query in enumerate(one.queries):
-        yield named("query", one.left - 8, one.row(i) + 4, query, 'text-anchor="end"')
-    for j, key in enumerate(one.keys):
-        x, y = one.column(j) + 4, one.top - 8
-        yield named("key", x, y, key, f'transform="rotate(-90 {x:g} {y:g})"')
-    for i, j, weight in one.seen():
-        x, y, shade = one.left + CELL * j, one.top + CELL * i, min(weight, 1)
-        told = f"{readable(one.queries[i])} ← {readable(one.keys[j])}: {weight:.6g}"
+def draw_map(drawing: Drawing) -> Iterator[str]:
+    for i, query in enumerate(drawing.queries):
+        yield text_element("query", drawing.left - 8, drawing.row(i) + 4, query, 'text-anchor="end"')
+    for j, key in enumerate(drawing.keys):
+        x, y = drawing.column(j) + 4, drawing.top - 8
+        yield text_element("key", x, y, key, f'transform="rotate(-90 {x:g} {y:g})"')
+    for i, j, weight in drawing.seen():
+        x, y, shade = drawing.left + CELL * j, drawing.top + CELL * i, min(weight, 1)
+        title = f"{readable(drawing.queries[i])} ← {readable(drawing.keys[j])}: {weight:.6g}"
         yield (
             f'<rect class="cell" x="{x:g}" y="{y:g}" width="{CELL:g}" height="{CELL:g}" fill-opacity="{shade:.4f}">'
-            f"<title>{clean(told)}</title></rect>"
+            f"<title>{escape_text(title)}</title></rect>"
         )
-    across, down = CELL * len(one.keys), CELL * len(one.queries)
-    yield f'<rect class="frame" x="{one.left:g}" y="{one.top:g}" width="{across:g}" height="{down:g}"/>'
+    across, down = CELL * len(drawing.keys), CELL * len(drawing.queries)
+    yield f'<rect class="frame" x="{drawing.left:g}" y="{drawing.top:g}" width="{across:g}" height="{down:g}"/>'
 
 
-def arcs_of(one: Drawing) -> Iterator[str]:
-    start, end = one.arcs, one.arcs + REACH
-    for i, query in enumerate(one.queries):
-        yield named("query", start - 8, one.row(i) + 4, query, 'text-anchor="end"')
-    for j, key in enumerate(one.keys):
-        yield named("key", end + 8, one.row(j) + 4, key)
-    for i, j, weight in one.seen():
-        bend, y, z, shade = REACH / 2, one.row(i), one.row(j), min(weight, 1)
+def draw_arcs(drawing: Drawing) -> Iterator[str]:
+    start, end = drawing.arcs, drawing.arcs + REACH
+    for i, query in enumerate(drawing.queries):
+        yield text_element("query", start - 8, drawing.row(i) + 4, query, 'text-anchor="end"')
+    for j, key in enumerate(drawing.keys):
+        yield text_element("key", end + 8, drawing.row(j) + 4, key)
+    for i, j, weight in drawing.seen():
+        bend, y, z, shade = REACH / 2, drawing.row(i), drawing.row(j), min(weight, 1)
         yield (
             f'<path class="arc" d="M{start:g} {y:g}C{start + bend:g} {y:g} {end - bend:g} {z:g} {end:g} {z:g}" '
             f'stroke-width="{0.5 + 4 * shade:.2f}" stroke-opacity="{shade:.4f}"/>'
         )
 
 
-def named(role: str, x: float, y: float, text: str, more: str = "") -> str:
+def text_element(role: str, x: float, y: float, text: str, more: str = "") -> str:
     text = text if role in ("title", "said") else cut(readable(text), LONGEST)
-    return f'<text class="{role}" x="{x:g}" y="{y:g}"{" " if more else ""}{more}>{clean(text)}</text>'
+    return f'<text class="{role}" x="{x:g}" y="{y:g}"{" " if more else ""}{more}>{escape_text(text)}</text>'
 
 
-def widest(names: Sequence[str]) -> float:
+def names_width(names: Sequence[str]) -> float:
     return round(LETTER * max(min(len(readable(name)), LONGEST) for name in names), 1)
 
 
-def clean(text: str) -> str:
+def escape_text(text: str) -> str:
     """Escape a text, and remove what XML cannot hold."""
     return escape(UNFIT.sub("\N{REPLACEMENT CHARACTER}", text))

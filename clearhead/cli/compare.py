@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.text import Text
 
 from clearhead.cli.options import Parts, flag, given_flags, import_named, one_of, wrong
-from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, chosen_task, overridden
+from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, find_task, override_recipe
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
-from clearhead.cli.train import row
+from clearhead.cli.train import render_row
 from clearhead.errors import OptionError, RunError
 from clearhead.experiments.comparing import BASE, grid, one_by_one
 from clearhead.experiments.comparing import compare as comparison_of
@@ -97,16 +97,16 @@ def compare(
     home = Path(folder)
     seeds = numbers(comparing.seeds)
     if comparing.variant is None:
-        arms = grid(lists_of(choices), maker(home, comparing, choices))
+        arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))
     else:
-        arms = one_by_one(variants_of(comparing.variant, choices), maker(home, comparing, choices))
+        arms = one_by_one(parse_variants(comparing.variant, choices), make_recipe_maker(home, comparing, choices))
     found = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr)
     if not found.outcomes:
         raise RunError(f"{folder}: every run failed; {found.failures[0].run}: {found.failures[0].problem}")
     if comparing.as_json:
         show_json(found.to_json())
     else:
-        show(*page(found))
+        show(*render_page(found))
 
 
 def to_stderr(text: str) -> None:
@@ -126,14 +126,14 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def variants_of(texts: Sequence[str], choices: Choices) -> list[dict[str, str]]:
+def parse_variants(texts: Sequence[str], choices: Choices) -> list[dict[str, str]]:
     """Return what each `--variant` changes: `heads=sliced` one part, `scale=none,block=post` two, `base` nothing."""
     for name in LISTS:
         if len(split(getattr(choices.model, name) or "")) > 1:
             raise wrong(
                 "--variant", f"is given instead of lists: give {flag(name)} one value, which all variants share"
             )
-    found = [variant_of(text) for text in texts]
+    found = [parse_variant(text) for text in texts]
     for number, variant in enumerate(found):
         if variant in found[:number]:
             raise wrong("--variant", f"{texts[number]!r} is there twice")
@@ -141,7 +141,7 @@ def variants_of(texts: Sequence[str], choices: Choices) -> list[dict[str, str]]:
     return found
 
 
-def variant_of(text: str) -> dict[str, str]:
+def parse_variant(text: str) -> dict[str, str]:
     if text == BASE:
         return {}
     parts: dict[str, str] = {}
@@ -158,7 +158,7 @@ def variant_of(text: str) -> dict[str, str]:
     return parts
 
 
-def lists_of(choices: Choices) -> dict[str, list[str]]:
+def parse_lists(choices: Choices) -> dict[str, list[str]]:
     """Return what varies. BadParameter for a name that does not exist."""
     found = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
     lists = {name: values for name, values in found.items() if values}
@@ -186,20 +186,22 @@ def check_values(lists: Mapping[str, Sequence[str]]) -> None:
                 raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
 
 
-def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Mapping[str, str]], Recipe]:
+def make_recipe_maker(
+    home: Path, comparing: ComparingOptions, choices: Choices
+) -> Callable[[Mapping[str, str]], Recipe]:
     """Return what makes the recipe of an arm from what it varies; raise for what is wrong with all of them."""
     if choices.machine.seed is not None:
         raise wrong("--seed", "a comparison has several: give --seeds")
     as_machine(choices.machine)
     make = as_recipe
     if comparing.probe is not None:
-        make = probe_maker(home, comparing, choices)
+        make = make_probe_maker(home, comparing, choices)
     elif choices.task is None:
         raise wrong("--task", f"is missing: say what to learn, or give --probe {', '.join(PROBES)}")
     elif comparing.longest is not None:
         raise wrong("--longest", "is for probes; the longest row of your text is --context")
     else:
-        check_text(chosen_task(choices.task), choices.text)
+        check_text(find_task(choices.task), choices.text)
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
     def made(choice: Mapping[str, str]) -> Recipe:
@@ -216,7 +218,7 @@ def maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable
     return made
 
 
-def probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:
+def make_probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:
     probe = one_of("--probe", comparing.probe or "", PROBES)
     if others := given_flags(Choices(task=choices.task, text=choices.text)):
         raise wrong("--probe", f"brings its own task and text: leave out {', '.join(others)}")
@@ -225,10 +227,10 @@ def probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Ca
     if context is not None and context < probe.width(amount.longest):
         raise wrong("--context", f"this probe has rows of {probe.width(amount.longest)} tokens; came {context}")
     default = probe_recipe(probe, home / "probe", amount, as_machine(choices.machine))
-    return lambda chosen: overridden(chosen, default)
+    return lambda chosen: override_recipe(chosen, default)
 
 
-def page(found: Comparison) -> Iterator[RenderableType]:
+def render_page(found: Comparison) -> Iterator[RenderableType]:
     """Return the tables, what to know beside them, and where everything is."""
     yield rule(found.folder)
     yield align_table(*found.table())
@@ -240,7 +242,7 @@ def page(found: Comparison) -> Iterator[RenderableType]:
         yield prose(escape(note), style="quiet")
     yield Text()
     there = [name for name in WRITTEN if (Path(found.folder) / name).exists()]
-    yield Group(*(row(name.rpartition(".")[2], str(Path(found.folder) / name)) for name in there))
+    yield Group(*(render_row(name.rpartition(".")[2], str(Path(found.folder) / name)) for name in there))
     if not has_package("matplotlib"):
         yield prose(escape(f"No picture: that needs matplotlib ({how_to_install('plots')})."), style="quiet")
     yield Text()

@@ -12,10 +12,10 @@ import torch
 import typer
 
 from clearhead import training
-from clearhead.cli.demo_page import Pages, Shown, as_object, live_page_file, look, page, page_file
+from clearhead.cli.demo_page import DemoResults, Pages, as_object, inspect_run, live_page_path, page_path, render_page
 from clearhead.cli.number_words import Numbers, draw, write_pairs
 from clearhead.cli.options import wrong
-from clearhead.cli.progress import progress
+from clearhead.cli.progress import open_progress
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import RunError
 from clearhead.extras import check_extra
@@ -93,24 +93,24 @@ def demo(
     check_extra("num2words", extra="demo", what="The demo")
     home = RunFolder(Path(folder))
     if again:
-        remove(home)
-    used = claim(home, seed)
-    before = finished(home)
+        remove_demo(home)
+    used = claim_demo(home, seed)
+    before = is_finished(home)
     if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
         raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
     run = load(home.path, device="cpu") if before else train_demo(home, used, steps)
-    shown = look(run, evaluation(home), asked=ASKED, mapped=MAPPED)
-    files = browser_pages(shown)
+    shown = inspect_run(run, read_evaluation(home), asked=ASKED, mapped=MAPPED)
+    files = write_pages(shown)
     if as_json:
         show_json(as_object(shown, files))
     else:
-        show(*page(shown, files, earlier=before))
+        show(*render_page(shown, files, earlier=before))
 
 
-def browser_pages(shown: Shown) -> Pages:
+def write_pages(shown: DemoResults) -> Pages:
     """Write the pages for a browser: one translation, and the model itself; not those that are not built."""
-    saved = page_file(shown.run) if is_built() else None
-    made = live_page_file(shown.run) if live.is_built() else None
+    saved = page_path(shown.run) if is_built() else None
+    made = live_page_path(shown.run) if live.is_built() else None
     if saved is not None:
         with os_errors_as_run_errors(saved):
             write_text(saved, shown.html)
@@ -120,7 +120,7 @@ def browser_pages(shown: Shown) -> Pages:
     return Pages(saved, made)
 
 
-def remove(folder: RunFolder) -> None:
+def remove_demo(folder: RunFolder) -> None:
     """Remove a demo that is there; refuse a folder that is something else."""
     if not folder.path.exists():
         return
@@ -130,7 +130,7 @@ def remove(folder: RunFolder) -> None:
         shutil.rmtree(folder.path)
 
 
-def claim(folder: RunFolder, seed: int | None) -> int:
+def claim_demo(folder: RunFolder, seed: int | None) -> int:
     """Return the seed of the demo that is there, or claim the folder for a new one."""
     before = marked_seed(folder)
     if before is not None:
@@ -160,7 +160,7 @@ def marked_seed(folder: RunFolder) -> int | None:
         raise RunError(f"{marker}: cannot be read; remove {folder.path}, or choose another with --folder") from None
 
 
-def finished(folder: RunFolder) -> bool:
+def is_finished(folder: RunFolder) -> bool:
     if not (folder.exists() and folder.evaluation.exists()):
         return False
     saved = folder.checkpoints.all()
@@ -169,12 +169,12 @@ def finished(folder: RunFolder) -> bool:
 
 def train_demo(folder: RunFolder, seed: int, steps: int | None) -> Run:
     """Train the demo, or resume it, and show it as it happens."""
-    with progress() as shown:
+    with open_progress() as shown:
         if folder.exists():
             return training.resume(folder.path, watcher=shown, log=shown.log)
         drawn = draw_numbers(seed, steps)
         shown.log(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
-        recipe = demo_recipe(corpus(drawn, folder.path / "data-files"), seed)
+        recipe = demo_recipe(write_corpus(drawn, folder.path / "data-files"), seed)
         if steps is not None:
             recipe = replace(recipe, budget=Budget(steps=steps))
         return training.train(folder.path, recipe, watcher=shown, log=shown.log)
@@ -189,12 +189,12 @@ def draw_numbers(seed: int, steps: int | None = None) -> Numbers:
     return draw(seed, train=train, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
 
 
-def corpus(drawn: Numbers, folder: Path) -> Corpus:
+def write_corpus(drawn: Numbers, folder: Path) -> Corpus:
     """Write the numbers in words to files."""
     return Corpus(train=write_pairs(drawn.train, folder, "train"), dev=write_pairs(drawn.held_out, folder, "held-out"))
 
 
-def evaluation(folder: RunFolder) -> dict[str, Any]:
+def read_evaluation(folder: RunFolder) -> dict[str, Any]:
     """Return what evaluation.json says of the held-out numbers, under the names that the demo promises as well."""
     found = folder.read_evaluation()
     if "n" not in found:

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from clearhead.cli.attention_map import Swap, Weights, attention_map, legend, swap
 from clearhead.cli.number_words import english, german
-from clearhead.cli.progress import duration
-from clearhead.cli.screen import prose, rule
+from clearhead.cli.progress import format_duration
+from clearhead.cli.screen import named_row, prose, rule
 from clearhead.serve.page import page_of
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
@@ -22,7 +22,16 @@ from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import trace
 
-__all__ = ["Pages", "Shown", "Translation", "as_object", "live_page_file", "look", "page", "page_file"]
+__all__ = [
+    "DemoResults",
+    "Pages",
+    "Translation",
+    "as_object",
+    "inspect_run",
+    "live_page_path",
+    "page_path",
+    "render_page",
+]
 
 END = "</s>"
 TITLE = "German → English number words"
@@ -49,7 +58,7 @@ class Translation:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class TracedTranslation:
     """A translation traced. A row of its maps is named by the piece that was written from there."""
 
     traced: Traced
@@ -63,13 +72,13 @@ class Look:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """All that is shown of a run."""
+class DemoResults:
+    """All that the demo shows of its run."""
 
     run: Run
     evaluation: Mapping[str, Any]
     translations: tuple[Translation, ...]
-    looks: tuple[Look, ...]
+    looks: tuple[TracedTranslation, ...]
     view: View
 
     @property
@@ -88,11 +97,11 @@ class Pages(NamedTuple):
     """The model itself, for any text."""
 
 
-def page_file(run: Run) -> Path:
+def page_path(run: Run) -> Path:
     return run.folder.path / "attention.html"
 
 
-def live_page_file(run: Run) -> Path:
+def live_page_path(run: Run) -> Path:
     return run.folder.path / "live.html"
 
 
@@ -103,12 +112,12 @@ HOW_TO_READ = (
 )
 
 
-def look(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mapped: Sequence[int]) -> Shown:
+def inspect_run(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mapped: Sequence[int]) -> DemoResults:
     """Translate the numbers that are asked about, and look into the translations of those that are mapped."""
     sources = [german(number) for number in asked]
     outputs = run.translate(sources, beam=1)
-    looks = tuple(look_into(run, german(number)) for number in mapped)
-    return Shown(
+    looks = tuple(trace_translation(run, german(number)) for number in mapped)
+    return DemoResults(
         run=run,
         evaluation=evaluation,
         translations=tuple(
@@ -116,59 +125,61 @@ def look(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mappe
             for number, source, output in zip(asked, sources, outputs, strict=True)
         ),
         looks=looks,
-        view=view_of_the_swap(looks),
+        view=choose_view(looks),
     )
 
 
-def look_into(run: Run, text: str) -> Look:
+def trace_translation(run: Run, text: str) -> TracedTranslation:
     made = trace(run, text)
     wanted = TraceRequest(source=text, target=None, edits=[], step=run.step)
     written = made.sides["decoder"].tokens[1:]
-    return Look(traced=Traced(wanted, run, made), source=made.sides["encoder"].tokens, target=[*written, END])
+    return TracedTranslation(
+        traced=Traced(wanted, run, made), source=made.sides["encoder"].tokens, target=[*written, END]
+    )
 
 
-def view_of_the_swap(looks: Sequence[Look]) -> View:
+def choose_view(looks: Sequence[TracedTranslation]) -> View:
     """Return the clearest of the views that show a swap in each translation; of all of them where none does."""
     crossing = [layer.cross for layer in looks[0].trace.decoder if layer.cross is not None]
-    weights = {view: [view.of(one.trace) for one in looks] for view in views(crossing)}
-    swapping = [view for view, maps in weights.items() if all(map(swap_of, looks, maps))]
+    weights = {view: [view.of(translation.trace) for translation in looks] for view in views(crossing)}
+    swapping = [view for view, maps in weights.items() if all(map(find_swap, looks, maps))]
     return max(swapping or weights, key=lambda view: sum(information([weight]) for weight in weights[view]))
 
 
-def swap_of(one: Look, weight: Weights) -> Swap | None:
-    return swap(one.target, one.source, weight)
+def find_swap(translation: TracedTranslation, weight: Weights) -> Swap | None:
+    return swap(translation.target, translation.source, weight)
 
 
-def page(shown: Shown, files: Pages, *, earlier: bool) -> Page:
+def render_page(results: DemoResults, files: Pages, *, earlier: bool) -> Page:
     """Return the whole page. `files` are those for a browser; `earlier`: the run was there."""
     yield rule(TITLE)
     if earlier:
         yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains a new one.")
-    yield prose(score_said(shown.evaluation), style="chosen")
-    seconds = shown.evaluation["training_seconds"]
+    yield prose(format_score(results.evaluation), style="chosen")
+    seconds = results.evaluation["training_seconds"]
     yield prose(
-        f"{shown.evaluation['parameters']:,} parameters, {shown.evaluation['steps']:,} steps, "
-        f"{duration(seconds)} of training",
+        f"{results.evaluation['parameters']:,} parameters, {results.evaluation['steps']:,} steps, "
+        f"{format_duration(seconds)} of training",
         style="quiet",
     )
     yield Text()
     yield rule("Numbers never seen in training")
-    for one in shown.translations:
-        yield from translated(one)
+    for translation in results.translations:
+        yield from render_translation(translation)
     yield Text()
     yield rule("Where it looked")
     yield prose(HOW_TO_READ)
-    head = "the mean of its heads" if shown.view.head is None else f"head {shown.view.head}"
-    yield prose(f"Shown is [weight]{shown.view.site}[/], {head}, where the swap is clearest.")
-    for one in shown.looks:
-        yield from mapped(one, shown.view)
+    head = "the mean of its heads" if results.view.head is None else f"head {results.view.head}"
+    yield prose(f"Shown is [weight]{results.view.site}[/], {head}, where the swap is clearest.")
+    for translation in results.looks:
+        yield from render_map(translation, results.view)
     yield Text()
     yield legend()
     yield Text()
-    yield from ways_on(shown, files)
+    yield from render_next_steps(results, files)
 
 
-def score_said(evaluation: Mapping[str, Any]) -> str:
+def format_score(evaluation: Mapping[str, Any]) -> str:
     wrong = round(evaluation["n"] * (1 - evaluation["exact_match"]))
     return (
         f"{100 * evaluation['exact_match']:.1f} % of {evaluation['n']:,} held-out numbers from 0 to 999,999 are "
@@ -176,12 +187,12 @@ def score_said(evaluation: Mapping[str, Any]) -> str:
     )
 
 
-def translated(one: Translation) -> Page:
-    mark = ("✓", "value") if one.right else ("✗", "refused")
-    yield Text.assemble("  ", mark, f" {one.number:>{NUMBER},}  ", (one.source, "key"))
-    yield indent(one.output, "query")
-    if not one.right:
-        yield indent(f"wanted: {one.reference}", "quiet")
+def render_translation(translation: Translation) -> Page:
+    mark = ("✓", "value") if translation.right else ("✗", "refused")
+    yield Text.assemble("  ", mark, f" {translation.number:>{NUMBER},}  ", (translation.source, "key"))
+    yield indent(translation.output, "query")
+    if not translation.right:
+        yield indent(f"wanted: {translation.reference}", "quiet")
 
 
 def indent(text: str, style: str) -> RenderableType:
@@ -189,14 +200,16 @@ def indent(text: str, style: str) -> RenderableType:
     return Padding(Text(text, style), (0, 0, 0, NUMBER + 6))
 
 
-def mapped(one: Look, view: View) -> Page:
-    weight = view.of(one.trace)
+def render_map(translation: TracedTranslation, view: View) -> Page:
+    weight = view.of(translation.trace)
     yield Text()
-    yield Text.assemble("  ", (join_pieces(one.source), "key"), " → ", (join_pieces(one.target), "query"))
+    yield Text.assemble(
+        "  ", (join_pieces(translation.source), "key"), " → ", (join_pieces(translation.target), "query")
+    )
     yield Text()
-    yield from attention_map(one.target, one.source, weight)
+    yield from attention_map(translation.target, translation.source, weight)
     yield Text()
-    found = swap_of(one, weight)
+    found = find_swap(translation, weight)
     if found is None:
         yield prose("No two words swap places in this view.")
         return
@@ -212,8 +225,8 @@ def join_pieces(pieces: Sequence[str]) -> str:
     return "".join(pieces[:-1]).replace("▁", " ").strip()
 
 
-def ways_on(shown: Shown, files: Pages) -> Page:
-    folder = shown.run.folder
+def render_next_steps(results: DemoResults, files: Pages) -> Page:
+    folder = results.run.folder
     quoted = shlex.quote(str(folder.path))
     for name, value in (
         ("open", NO_PAGE if files.saved is None else str(files.saved)),
@@ -226,25 +239,28 @@ def ways_on(shown: Shown, files: Pages) -> Page:
         ("", f"clearhead look {quoted}"),
         ("", "clearhead steps"),
     ):
-        # In a group, because a text that is printed by itself forgets that it must not be wrapped.
-        yield Group(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value, no_wrap=True, overflow="ignore"))
+        yield named_row(name, value, COLUMN)
     yield Text()
 
 
-def as_object(shown: Shown, files: Pages) -> dict[str, Any]:
+def as_object(results: DemoResults, files: Pages) -> dict[str, Any]:
     """Return the same for a program; `head` counts from 0, and null is the mean."""
     return {
-        "path": str(shown.run.folder.path),
+        "path": str(results.run.folder.path),
         "page": None if files.saved is None else str(files.saved),
         "live_page": None if files.live is None else str(files.live),
-        "evaluation": dict(shown.evaluation),
-        "translations": [asdict(one) | {"right": one.right} for one in shown.translations],
+        "evaluation": dict(results.evaluation),
+        "translations": [asdict(translation) | {"right": translation.right} for translation in results.translations],
         "attention": {
-            "site": shown.view.site,
-            "head": shown.view.head,
+            "site": results.view.site,
+            "head": results.view.head,
             "maps": [
-                {"source": one.source, "target": one.target, "weight": shown.view.of(one.trace).tolist()}
-                for one in shown.looks
+                {
+                    "source": translation.source,
+                    "target": translation.target,
+                    "weight": results.view.of(translation.trace).tolist(),
+                }
+                for translation in results.looks
             ],
         },
     }

@@ -136,34 +136,21 @@ def evaluate(
     """
     loaded = load(run, device=device, dtype=dtype)
     task = type(loaded.task)
-    options = with_columns_of(loaded, as_text_options(text))
+    options = with_columns_of(loaded, TextOptions(**vars(text)))
     check_text(task, options)
     for flag in given_flags(scoring):
         name = flag.removeprefix("--").replace("-", "_")
         if name not in task.options:
             others = " or ".join(one.name for one in TASKS.values() if name in one.options)
             raise wrong(flag, f"is for {others}, and {run} was trained to {task.name}")
-    how = chosen(scoring, skip_bad=text.skip_bad)
+    how = as_evaluating(scoring, skip_bad=text.skip_bad)
     with tempfile.TemporaryDirectory() as folder:
         source = as_corpus(task, with_spooled(options, Path(folder))).train
         found = evaluate_run(loaded, source, how, output=output)
     if as_json:
         show_json(found)
     else:
-        show(*page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
-
-
-def as_text_options(text: HeldOut) -> TextOptions:
-    return TextOptions(
-        source=text.source,
-        target=text.target,
-        table=text.table,
-        columns=text.columns,
-        form=text.form,
-        text=text.text,
-        documents=text.documents,
-        skip_bad=text.skip_bad,
-    )
+        show(*render_page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
 
 
 def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
@@ -175,41 +162,34 @@ def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
     return replace(options, columns=",".join(trained_on.columns)) if isinstance(trained_on, Table) else options
 
 
-def chosen(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
+def as_evaluating(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
     try:
-        return Evaluating(
-            beam=scoring.beam,
-            length_penalty=scoring.length_penalty,
-            tokenize=scoring.tokenize,
-            lower=scoring.lower,
-            stride=scoring.stride,
-            skip_bad=skip_bad,
-        )
+        return Evaluating(**vars(scoring), skip_bad=skip_bad)
     except OptionError as error:
         raise wrong("--tokenize", str(error)) from error
 
 
-def page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
+def render_page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
     yield rule(f"{found['run']}, step {found['step']:,}")
     yield Text()
     for name, title in titles.items():
         if name in found:
-            yield Text.assemble(f"  {title:<{NAME}}", (as_number(found[name]), "chosen"))
+            yield Text.assemble(f"  {title:<{NAME}}", (format_number(found[name]), "chosen"))
     if "bleu_signature" in found:
         yield Text()
         yield Text(f"  BLEU|{found['bleu_signature']}", style="quiet", no_wrap=True, overflow="ignore")
         yield Text(f"  chrF|{found['chrf_signature']}", style="quiet", no_wrap=True, overflow="ignore")
-    yield from by_label(found)
+    yield from render_labels(found)
     yield Text()
     for name, title in COUNTS.items():
         if found.get(name):
-            yield Text(f"  {title:<{NAME}}{as_number(found[name], 2)}", style="quiet")
-    yield from remarks(found)
+            yield Text(f"  {title:<{NAME}}{format_number(found[name], 2)}", style="quiet")
+    yield from render_remarks(found)
     yield Text()
 
 
-def by_label(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """F1 and the confusion of every label: a row for each true one."""
+def render_labels(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield F1 and the confusion of every label: a row for each true one."""
     if "confusion" not in found:
         return
     yield Text()
@@ -219,7 +199,7 @@ def by_label(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"  {name:<{NAME}}{found['f1'][name]:>8.4f}  {counts}", no_wrap=True, overflow="ignore")
 
 
-def remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def render_remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     if found["skipped"]:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in found["skipped"].items())
         yield prose(f"Left out: {kinds}.")
@@ -229,6 +209,6 @@ def remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"  {'outputs':<{NAME}}{found['output']}", style="quiet", no_wrap=True, overflow="ignore")
 
 
-def as_number(value: int | float, digits: int = 4) -> str:
+def format_number(value: int | float, digits: int = 4) -> str:
     """Write a count as it is, and another number with so many digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"

@@ -42,21 +42,13 @@ def fill(
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:
         return task.answer(loaded.model, texts, shown=top or CANDIDATES)
 
-    lines = Lines(
-        answer=answer,
-        as_text=with_candidates if top else without_candidates,
-        as_json=as_json,
-        reads=task.reads,
-        lengths=task.count_tokens,
-    )
+    def as_text(found: Found) -> str:
+        if not top:
+            return cells([found["output"]])
+        blanks = [
+            [f"{cell(piece['piece'])} {piece['probability']:.4f}" for piece in blank] for blank in found["blanks"]
+        ]
+        return "\t".join([cell(found["output"]), *(" ".join(pieces) for pieces in blanks)])
+
+    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)
-
-
-def without_candidates(found: Found) -> str:
-    return cells([found["output"]])
-
-
-def with_candidates(found: Found) -> str:
-    """`text, tab, piece probability piece probability …`, a tab before each blank's."""
-    blanks = (" ".join(f"{cell(one['piece'])} {one['probability']:.4f}" for one in blank) for blank in found["blanks"])
-    return "\t".join([cell(found["output"]), *blanks])

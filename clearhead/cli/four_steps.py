@@ -18,7 +18,7 @@ from clearhead.cli.demonstration import Demonstration
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
-__all__ = ["page"]
+__all__ = ["render_page"]
 
 Page = Iterator[RenderableType]
 
@@ -34,22 +34,20 @@ BAR = 14
 SUM = WIDTH - 33
 """Columns of a sum of products, between its arrow and what it comes to."""
 
-Amount = tuple[str, Callable[[float], float]]
 
-
-def page(shown: Demonstration, row: int) -> Page:
+def render_page(demo: Demonstration, row: int) -> Page:
     """Yield the whole page, following the token of one row."""
-    yield from heading(shown, row)
-    yield from inputs(shown, row)
-    yield from scores(shown, row)
-    yield from weights(shown, row)
-    yield from weighted_sum(shown, row)
-    yield from one_call(shown)
+    yield from render_heading(demo, row)
+    yield from render_inputs(demo, row)
+    yield from render_scores(demo, row)
+    yield from render_weights(demo, row)
+    yield from render_weighted_sum(demo, row)
+    yield from render_one_call(demo)
 
 
-def heading(shown: Demonstration, row: int) -> Page:
+def render_heading(demo: Demonstration, row: int) -> Page:
     sentence = Text("  ").join(
-        Text(f"[{word}]" if i == row else word, "chosen" if i == row else "") for i, word in words()
+        Text(f"[{word}]" if i == row else word, "chosen" if i == row else "") for i, word in numbered_tokens()
     )
     yield Text.assemble("  ", ("Attention in four steps", "title"))
     yield Text()
@@ -60,61 +58,61 @@ def heading(shown: Demonstration, row: int) -> Page:
         f"[chosen]{TOKENS[row]}[/] (▸) and see what it gathers from its sentence."
     )
     sizes = f"d_model {len(FEATURES)} · d_head (d_k) {len(KINDS)}"
-    yield prose(f"{sizes} · mask {shown.mask_name} · weighting {shown.weighting_name}", style="quiet")
+    yield prose(f"{sizes} · mask {demo.mask_name} · weighting {demo.weighting_name}", style="quiet")
 
 
-def inputs(shown: Demonstration, row: int) -> Page:
-    yield from step(
+def render_inputs(demo: Demonstration, row: int) -> Page:
+    yield from render_step(
         "1  Inputs",
         "Each token has an embedding x, here of readable features: the kind of word it is (determiner, adjective, "
         "noun, verb) and what it means.",
     )
-    yield Text.assemble(("  x".ljust(LABEL), "quiet"), *names(FEATURES))
-    for i, word in words():
-        yield Text.assemble(label(word, "", chosen=i == row), *vector(shown.embedding[i]))
+    yield Text.assemble(("  x".ljust(LABEL), "quiet"), *name_cells(FEATURES))
+    for i, word in numbered_tokens():
+        yield Text.assemble(row_label(word, "", chosen=i == row), *number_cells(demo.embedding[i]))
     yield Text()
     yield prose(
         "Three maps turn it into a [query]query[/], what it asks for (x W_Q); a [key]key[/], what it is (x W_K); and a "
         "[value]value[/], what it gives (x W_V)."
     )
     yield Text()
-    yield from three_vectors(shown.steps, row)
+    yield from render_three_vectors(demo.steps, row)
     yield Text()
-    present = [j for j, amount in enumerate(shown.embedding[row].tolist()) if amount]
-    picks = " + ".join(f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]}" for j in present)
+    present = [j for j, amount in enumerate(demo.embedding[row].tolist()) if amount]
+    picks = " + ".join(f"{plain(demo.embedding[row, j].item())}·{FEATURES[j]}" for j in present)
     yield prose(f"[chosen]{TOKENS[row]}[/] is {picks}, so x W picks those rows of each map:")
     yield Text()
     for role in ROLES:
-        rows = getattr(shown.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
-        terms = [f"{plain(shown.embedding[row, j].item())}·{FEATURES[j]} {bracket(rows[j])}" for j in present]
-        made = bracket(getattr(shown.steps, role)[row])
+        rows = getattr(demo.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
+        terms = [f"{plain(demo.embedding[row, j].item())}·{FEATURES[j]} {in_brackets(rows[j])}" for j in present]
+        made = in_brackets(getattr(demo.steps, role)[row])
         yield Text.assemble((f"  {role:<6}", role), f"{' + '.join(terms)} = ", (made, role))
 
 
-def three_vectors(steps: Steps, row: int) -> Page:
+def render_three_vectors(steps: Steps, row: int) -> Page:
     """Yield query, key and value of every token, side by side."""
     yield Text.assemble(" " * LABEL, *((f" {role} ".center(20, "─").center(23), role) for role in ROLES))
-    yield Text.assemble(" " * LABEL, *gapped([names(KINDS), names(KINDS), names(MEANINGS)]))
-    for i, word in words():
-        vectors = [vector(getattr(steps, role)[i], role) for role in ROLES]
-        yield Text.assemble(label(word, "", chosen=i == row), *gapped(vectors))
+    yield Text.assemble(" " * LABEL, *with_gaps([name_cells(KINDS), name_cells(KINDS), name_cells(MEANINGS)]))
+    for i, word in numbered_tokens():
+        vectors = [number_cells(getattr(steps, role)[i], role) for role in ROLES]
+        yield Text.assemble(row_label(word, "", chosen=i == row), *with_gaps(vectors))
 
 
-def scores(shown: Demonstration, row: int) -> Page:
-    query, key = shown.layer.similarity.prepare(shown.steps.query, shown.steps.key)
-    as_they_are = torch.equal(query, shown.steps.query) and torch.equal(key, shown.steps.key)
-    formula = "[query]query[/] · [key]key[/]" if as_they_are else "φ([query]query[/]) · φ([key]key[/])"
-    yield from step(
+def render_scores(demo: Demonstration, row: int) -> Page:
+    query, key = demo.layer.similarity.prepare(demo.steps.query, demo.steps.key)
+    unmapped = torch.equal(query, demo.steps.query) and torch.equal(key, demo.steps.key)
+    formula = "[query]query[/] · [key]key[/]" if unmapped else "φ([query]query[/]) · φ([key]key[/])"
+    yield from render_step(
         "2  Scores",
         f"Every query meets every key. score = {formula}: their {query.shape[-1]} entries multiplied, pair by pair, "
         "and added.",
     )
-    yield from table("score", shown.steps.score, row)
+    yield from render_table("score", demo.steps.score, row)
     yield Text()
-    sums = [products(query[row].tolist(), key[j].tolist()) for j, _ in words()]
+    sums = [write_products(query[row].tolist(), key[j].tolist()) for j, _ in numbered_tokens()]
     widths = [max(len(term) for term, _ in column) for column in zip(*sums, strict=True)]
-    written = columns_that_fit(widths, SUM)
-    for j, word in words():
+    written = choose_terms(widths, SUM)
+    for j, word in numbered_tokens():
         terms = [Text("…") if i is None else Text(f"{sums[j][i][0]:>{widths[i]}}", sums[j][i][1]) for i in written]
         yield Text.assemble(
             (f"  {TOKENS[row]}", "query"),
@@ -122,17 +120,17 @@ def scores(shown: Demonstration, row: int) -> Page:
             (f"{word:<10}", "key"),
             Text.assemble((" + ", "quiet")).join(terms),
             " = ",
-            (number(shown.steps.score[row, j].item()), "chosen"),
+            (number(demo.steps.score[row, j].item()), "chosen"),
         )
 
 
-def products(query: Sequence[float], key: Sequence[float]) -> list[tuple[str, str]]:
+def write_products(query: Sequence[float], key: Sequence[float]) -> list[tuple[str, str]]:
     """Write out the products of two vectors' entries; those that are 0 in quiet."""
     pairs = zip(query, key, strict=True)
     return [(f"{plain(q)}·{plain(k)}", "" if q * k else "quiet") for q, k in pairs]
 
 
-def columns_that_fit(widths: Sequence[int], room: int) -> list[int | None]:
+def choose_terms(widths: Sequence[int], room: int) -> list[int | None]:
     """Return the terms of a sum there is room for: all, or the first few and the last, with None between them."""
     last = len(widths) - 1
     for kept in range(last, 0, -1):
@@ -142,47 +140,47 @@ def columns_that_fit(widths: Sequence[int], room: int) -> list[int | None]:
     return [None]
 
 
-def weights(shown: Demonstration, row: int) -> Page:
-    blocked = number(shown.weighting.blocked).strip()
+def render_weights(demo: Demonstration, row: int) -> Page:
+    blocked = number(demo.weighting.blocked).strip()
     masked = f"masked: {blocked} where a token may not attend; the weight there is exactly 0."
-    if bool(shown.allowed.all()):
+    if bool(demo.allowed.all()):
         masked = "masked: the same here, as every token may attend to all (try --mask causal)."
-    yield from step("3  Weights", scale_said(shown), masked)
-    yield from table("masked", shown.steps.masked, row)
+    yield from render_step("3  Weights", describe_scale(demo), masked)
+    yield from render_table("masked", demo.steps.masked, row)
     yield Text()
-    yield prose(f"[weight]{shown.weighting!r}[/]: {shown.weighting.summary}.")
+    yield prose(f"[weight]{demo.weighting!r}[/]: {demo.weighting.summary}.")
     yield Text()
-    yield from shares(shown, row)
+    yield from render_shares(demo, row)
     yield Text()
-    yield from heat_table("weight", shown.steps.weight, row, shown.allowed)
+    yield from render_heat_table("weight", demo.steps.weight, row, demo.allowed)
 
 
-def scale_said(shown: Demonstration) -> str:
+def describe_scale(demo: Demonstration) -> str:
     d_k = len(KINDS)
-    scale = float(shown.layer.similarity.scale(d_k))
+    scale = float(demo.layer.similarity.scale(d_k))
     if scale == 1:
         return "scaled: the score as it is, which this similarity does not scale."
     return f"scaled: every score ÷ √d_k = √{d_k} = {1 / scale:.2f}, so that scores do not grow with d_k."
 
 
-def shares(shown: Demonstration, row: int) -> Page:
+def render_shares(demo: Demonstration, row: int) -> Page:
     """Yield the way from the scores of one row to its weights, key by key, with the share written out."""
-    columns = {name: getattr(shown.steps, name)[row].tolist() for name in ("score", "scaled", "masked")}
-    weight = shown.steps.weight[row].tolist()
+    columns = {name: getattr(demo.steps, name)[row].tolist() for name in ("score", "scaled", "masked")}
+    weight = demo.steps.weight[row].tolist()
     written = {}
-    if shown.weighting.amounts in AMOUNTS and shown.weighting.sums_to_one:
-        said, amount = AMOUNTS[shown.weighting.amounts](shown.weighting)
+    if (share := share_formula(demo.weighting)) is not None:
+        formula, amount = share
         amounts = [amount(masked) for masked in columns["masked"]]
-        written = {f"{said} / sum": [f"{number(x)} / {number(sum(amounts))}" for x in amounts]}
+        written = {f"{formula} / sum": [f"{number(x)} / {number(sum(amounts))}" for x in amounts]}
     yield Text.assemble(
-        label(TOKENS[row], "query", chosen=True),
+        row_label(TOKENS[row], "query", chosen=True),
         *((f"{name:>8}", "quiet") for name in columns),
         *((f"{name:>20}", "quiet") for name in written),
         (f"{'weight':>9}", "weight"),
     )
-    for j, word in words():
+    for j, word in numbered_tokens():
         yield Text.assemble(
-            label(word, "key"),
+            row_label(word, "key"),
             *(f"{number(column[j]):>8}" for column in columns.values()),
             *(f"{column[j]:>20}" for column in written.values()),
             (f"{number(weight[j], 3):>9}", "weight"),
@@ -192,134 +190,131 @@ def shares(shown: Demonstration, row: int) -> Page:
         yield prose("No key fits this query, and a row whose sum is 0 gets weights of 0.")
 
 
-def exponentials(weighting: Weighting) -> Amount:
-    temperature = weighting.temperature
-    said = "e^masked" if temperature == 1 else f"e^(masked/{plain(temperature)})"
-    return said, lambda masked: math.exp(masked / temperature)
+def share_formula(weighting: Weighting) -> tuple[str, Callable[[float], float]] | None:
+    """Return what a weight is the share of, as text and as a function of the masked score; None for no such share."""
+    if not weighting.sums_to_one:
+        return None
+    if weighting.amounts == "exponential":
+        temperature = weighting.temperature
+        formula = "e^masked" if temperature == 1 else f"e^(masked/{plain(temperature)})"
+        return formula, lambda masked: math.exp(masked / temperature)
+    return ("masked", lambda masked: masked) if weighting.amounts == "score" else None
 
 
-def products_themselves(weighting: Weighting) -> Amount:
-    return "masked", lambda masked: masked
-
-
-AMOUNTS: dict[str, Callable[[Weighting], Amount]] = {"exponential": exponentials, "score": products_themselves}
-"""What a key's share of its row is counted in, for weightings that are such a share."""
-
-
-def weighted_sum(shown: Demonstration, row: int) -> Page:
-    yield from step(
+def render_weighted_sum(demo: Demonstration, row: int) -> Page:
+    yield from render_step(
         "4  Weighted sum",
         "The [context]context[/] of a token is the sum of all [value]values[/], each times its [weight]weight[/].",
     )
-    yield from sum_written_out(shown.steps, row)
+    yield from render_sum(demo.steps, row)
     yield Text()
-    yield Text.assemble(("  context".ljust(LABEL), "quiet"), *names(MEANINGS, "context", 7))
-    for i, word in words():
-        numbers = vector(shown.steps.context[i], "context", digits=3, width=7)
-        yield Text.assemble(label(word, "query", chosen=i == row), *numbers)
+    yield Text.assemble(("  context".ljust(LABEL), "quiet"), *name_cells(MEANINGS, "context", 7))
+    for i, word in numbered_tokens():
+        numbers = number_cells(demo.steps.context[i], "context", digits=3, width=7)
+        yield Text.assemble(row_label(word, "query", chosen=i == row), *numbers)
     yield Text()
-    yield from gathered_vector(shown, row)
+    yield from render_result(demo, row)
 
 
-def sum_written_out(steps: Steps, row: int) -> Page:
+def render_sum(steps: Steps, row: int) -> Page:
     """Yield weight times value, row by row, and the context below, as one adds up on paper."""
     yield Text.assemble(
-        label(TOKENS[row], "query", chosen=True),
+        row_label(TOKENS[row], "query", chosen=True),
         (f"{'weight':>7}   ", "weight"),
-        *names(MEANINGS, "value"),
+        *name_cells(MEANINGS, "value"),
         "   ",
-        *names(MEANINGS, width=7),
+        *name_cells(MEANINGS, width=7),
     )
-    for j, word in words():
+    for j, word in numbered_tokens():
         weight = steps.weight[row, j]
         yield Text.assemble(
-            label(word, "key"),
+            row_label(word, "key"),
             (f"{number(weight.item(), 3):>7}", "weight"),
             " · ",
-            *vector(steps.value[j], "value"),
+            *number_cells(steps.value[j], "value"),
             " = ",
-            *vector(weight * steps.value[j], digits=3, width=7),
+            *number_cells(weight * steps.value[j], digits=3, width=7),
             (" ─┐" if j == 0 else " ─┤", "context"),
         )
-    total = vector(steps.context[row], "context", digits=3, width=7)
+    total = number_cells(steps.context[row], "context", digits=3, width=7)
     yield Text.assemble((f"{'context':>40} = ", "context"), *total, (" ◀┘", "context"))
 
 
-def gathered_vector(shown: Demonstration, row: int) -> Page:
+def render_result(demo: Demonstration, row: int) -> Page:
     """Yield what the token has become, with its context added to its embedding."""
-    sums = shown.embedding[row, len(KINDS) :] + shown.steps.context[row]
-    said = ", ".join(f"{name} {number(x)}" for name, x in zip(MEANINGS, sums.tolist(), strict=True))
+    sums = demo.embedding[row, len(KINDS) :] + demo.steps.context[row]
+    values = ", ".join(f"{name} {number(x)}" for name, x in zip(MEANINGS, sums.tolist(), strict=True))
     yield prose(
-        f"[chosen]{TOKENS[row]}[/] plus its context: {said}. The embedding is the same in every sentence; "
+        f"[chosen]{TOKENS[row]}[/] plus its context: {values}. The embedding is the same in every sentence; "
         "this vector belongs to this one."
     )
 
 
-def one_call(shown: Demonstration) -> Page:
-    difference = max(shown.differences.values())
-    yield from step(
+def render_one_call(demo: Demonstration) -> Page:
+    difference = max(demo.differences.values())
+    yield from render_step(
         "The same in one call",
         "clearhead.attend(query, key, value) and layer(x) compute the same with the kernel "
-        f"[chosen]{shown.choice.kernel}[/]: {shown.choice.reason}. Largest difference from the steps above: "
+        f"[chosen]{demo.choice.kernel}[/]: {demo.choice.reason}. Largest difference from the steps above: "
         f"[chosen]{f'{difference:.1e}' if difference else '0, bit for bit'}[/].",
     )
     yield prose("Try:  clearhead steps --token sleeps   --mask causal   --weighting argmax", style="quiet")
     yield Text()
 
 
-def step(title: str, *said: str) -> Page:
+def render_step(title: str, *sentences: str) -> Page:
     yield Text()
     yield rule(title)
-    for sentence in said:
+    for sentence in sentences:
         yield prose(sentence)
     yield Text()
 
 
-def table(name: str, matrix: Tensor, row: int) -> Page:
+def render_table(name: str, matrix: Tensor, row: int) -> Page:
     """Yield a table, queries down and keys across."""
-    yield header(name)
-    for i, word in words():
+    yield table_header(name)
+    for i, word in numbered_tokens():
         cells = ((f"{number(x):>{CELL}}", "chosen" if i == row else "") for x in matrix[i].tolist())
-        yield Text.assemble(label(word, "query", chosen=i == row), *cells)
+        yield Text.assemble(row_label(word, "query", chosen=i == row), *cells)
 
 
-def heat_table(name: str, matrix: Tensor, row: int, allowed: Tensor) -> Page:
+def render_heat_table(name: str, matrix: Tensor, row: int, allowed: Tensor) -> Page:
     """Yield the same table, with a darker ground for larger numbers, and no ground where a query may not attend."""
-    yield header(name)
+    yield table_header(name)
     most = max(1.0, matrix.max().item())
-    for i, word in words():
+    for i, word in numbered_tokens():
         pairs = zip(matrix[i].tolist(), allowed[i].tolist(), strict=True)
         grounds = (heat(x / most) if may else "quiet" for x, may in pairs)
         cells = (f"{number(x, 3):>{CELL - 1}} " for x in matrix[i].tolist())
-        yield Text.assemble(label(word, "query", chosen=i == row), " ", *zip(cells, grounds, strict=True))
+        yield Text.assemble(row_label(word, "query", chosen=i == row), " ", *zip(cells, grounds, strict=True))
 
 
-def header(name: str) -> Text:
+def table_header(name: str) -> Text:
     return Text.assemble((f"  {name}".ljust(LABEL), "quiet"), *((f"{word:>{CELL}}", "key") for word in TOKENS))
 
 
-def words() -> Iterator[tuple[int, str]]:
+def numbered_tokens() -> Iterator[tuple[int, str]]:
     return iter(enumerate(TOKENS))
 
 
-def label(word: str, role: str, *, chosen: bool = False) -> Text:
+def row_label(word: str, role: str, *, chosen: bool = False) -> Text:
     named = Text(f"{'▸' if chosen else ' '} {word:<{LABEL - 2}}", role)
     if chosen:
         named.stylize("chosen")
     return named
 
 
-def names(features: Sequence[str], role: str = "quiet", width: int = 5) -> list[tuple[str, str]]:
+def name_cells(features: Sequence[str], role: str = "quiet", width: int = 5) -> list[tuple[str, str]]:
     return [(f"{feature:>{width}}", role) for feature in features]
 
 
-def vector(numbers: Tensor, role: str = "", digits: int = 2, width: int = 5) -> list[tuple[str, str]]:
+def number_cells(numbers: Tensor, role: str = "", digits: int = 2, width: int = 5) -> list[tuple[str, str]]:
     return [(f"{number(x, digits):>{width}}", role if x else "quiet") for x in numbers.tolist()]
 
 
-def gapped(groups: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
+def with_gaps(groups: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
     return [cell for group in groups for cell in (*group, ("   ", ""))]
 
 
-def bracket(numbers: Tensor) -> str:
+def in_brackets(numbers: Tensor) -> str:
     return f"({' '.join(plain(x) for x in numbers.tolist())})"

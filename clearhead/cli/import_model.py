@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device
-from clearhead.cli.progress import keep_on_one_line
-from clearhead.cli.screen import rule, show, show_json
+from clearhead.cli.screen import named_row, rule, show, show_json
 from clearhead.interop.run import DTYPES, import_model
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.training.recipe import Origin
@@ -67,7 +66,7 @@ def import_run(
     if as_json:
         show_json(facts)
     else:
-        show(*page(made, facts))
+        show(*render_page(made, facts))
 
 
 def describe_import(run: Run) -> dict[str, Any]:
@@ -118,29 +117,29 @@ def frame_text(run: Run, field: str) -> str:
     return " ".join([*before, field, *after])
 
 
-def page(run: Run, facts: dict[str, Any]) -> Iterator[RenderableType]:
+def render_page(run: Run, facts: dict[str, Any]) -> Iterator[RenderableType]:
     """Yield what was read, and commands to try."""
     yield rule(facts["run"])
     for stack in facts["stacks"]:
         shared = f" ({stack['n_kv_heads']} for keys and values)" if stack["n_kv_heads"] != stack["n_heads"] else ""
         size = f"{stack['n_layers']} layers × {stack['n_heads']} heads{shared}"
-        yield row(stack["kind"], f"{facts['architecture']} · {size} · d_model {stack['d_model']:,}")
-    yield row("parameters", f"{facts['parameters']:,} · {facts['dtype']}")
-    yield row("context", f"{facts['context']:,} tokens")
-    yield row("tokenizer", f"{facts['vocabulary']:,} tokens")
+        yield render_row(stack["kind"], f"{facts['architecture']} · {size} · d_model {stack['d_model']:,}")
+    yield render_row("parameters", f"{facts['parameters']:,} · {facts['dtype']}")
+    yield render_row("context", f"{facts['context']:,} tokens")
+    yield render_row("tokenizer", f"{facts['vocabulary']:,} tokens")
     for number, framed in enumerate(facts["framing"].values()):
-        yield row("" if number else "reads", framed)
+        yield render_row("" if number else "reads", framed)
     if facts["labels"]:
-        yield row("labels", ", ".join(facts["labels"]))
-    yield row("task", facts["task"] + (", and chat" if facts["chat_template"] else ""))
+        yield render_row("labels", ", ".join(facts["labels"]))
+    yield render_row("task", facts["task"] + (", and chat" if facts["chat_template"] else ""))
     yield Text()
     quoted = shlex.quote(facts["run"])
-    for number, command in enumerate(commands(run, quoted)):
-        yield row("" if number else "try", command)
+    for number, command in enumerate(list_commands(run, quoted)):
+        yield render_row("" if number else "try", command)
     yield Text()
 
 
-def commands(run: Run, quoted: str) -> Iterator[str]:
+def list_commands(run: Run, quoted: str) -> Iterator[str]:
     """Yield commands to try with the run."""
     use, evaluate = run.task.usage()
     yield use.format(run=quoted)
@@ -150,5 +149,5 @@ def commands(run: Run, quoted: str) -> Iterator[str]:
     yield f"clearhead look {quoted}"
 
 
-def row(name: str, value: str) -> RenderableType:
-    return keep_on_one_line(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))
+def render_row(name: str, value: str) -> RenderableType:
+    return named_row(name, value, COLUMN)

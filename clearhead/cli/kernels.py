@@ -34,7 +34,7 @@ def kernels(
         pairs = [{"parts": [one, other], "kernels": names(on), "reason": why} for one, other, on, why in PAIRS]
         show_json({"kernels": KERNEL_NAMES, "parts": by_axis(), "reasons": REASONS, "pairs": pairs})
     else:
-        show(*page())
+        show(*render_page())
 
 
 def by_axis() -> dict[str, dict[str, dict[str, str]]]:
@@ -46,7 +46,7 @@ def by_axis() -> dict[str, dict[str, dict[str, str]]]:
     return table
 
 
-def page() -> Iterator[RenderableType]:
+def render_page() -> Iterator[RenderableType]:
     yield rule("Which kernel computes what")
     yield prose(
         "yes: the kernel computes it, with the outputs and gradients of the reference. A letter: the kernel refuses, "

@@ -12,7 +12,7 @@ from clearhead.cli.part_options import part_option
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
-from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import EncoderSpec
 from clearhead.registry import options as part_names
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.tokenizer import Tokenizer, suggested_size
@@ -21,7 +21,7 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.base import with_article
 
-__all__ = ["ModelOptions", "as_model", "width"]
+__all__ = ["ModelOptions", "as_model"]
 
 Name = str | None
 Number = float | None
@@ -130,13 +130,9 @@ def likely_vocabulary(recipe: Recipe) -> int:
 
 def with_context(spec: Spec, context: int) -> Spec:
     """Return the same with as many learned positions as rows are long: those beyond would never be trained."""
-    return defaults.each_embedding(
+    return defaults.map_embeddings(
         spec,
         lambda embedding: (
             replace(embedding, position=Learned(context)) if isinstance(embedding.position, Learned) else embedding
         ),
     )
-
-
-def width(spec: Spec) -> int:
-    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model

@@ -186,9 +186,9 @@ def find_by_name(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[s
 
 
 def above_zero(value: float | None) -> float | None:
-    """Check an option: a number above 0."""
-    if value is not None and not value > 0:
-        raise typer.BadParameter(f"it must be above 0; came {value:g}")
+    """Check an option: a number above 0, and finite."""
+    if value is not None and not 0 < value < float("inf"):
+        raise typer.BadParameter(f"it must be above 0, and finite; came {value:g}")
     return value
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -20,12 +20,11 @@ __all__ = [
     "LiveProgress",
     "PlainProgress",
     "Progress",
-    "duration",
-    "keep_on_one_line",
-    "main_score",
-    "own_scores",
-    "progress",
-    "scores_said",
+    "format_duration",
+    "format_main_score",
+    "format_own_scores",
+    "format_scores",
+    "open_progress",
 ]
 
 BAR, INPUT, OUTPUT = 30, 28, 36
@@ -89,10 +88,19 @@ class PlainProgress(Progress):
         now = self.clock()
         if self.last is None or now - self.last >= PAUSE:
             self.last = now
-            self.log("  ".join([f"step {steps_said(line)}", f"loss {line['loss']:.4f}", *pace(line), *left(line)]))
+            self.log(
+                "  ".join(
+                    [
+                        f"step {format_steps(line)}",
+                        f"loss {line['loss']:.4f}",
+                        *format_pace(line),
+                        *format_time_left(line),
+                    ]
+                )
+            )
 
     def evaluation(self, line: Line) -> None:
-        for text in evaluation_page(line):
+        for text in render_evaluation(line):
             self.log(text.plain)
 
     def saved(self, line: Line) -> None:
@@ -123,9 +131,9 @@ class LiveProgress(Progress):
         self.draw()
 
     def evaluation(self, line: Line) -> None:
-        for text in evaluation_page(line):
+        for text in render_evaluation(line):
             self.console.print(text, no_wrap=True, overflow="ellipsis")
-        self.dev = "dev " + (main_score(line["scores"]) or f"loss {line['loss']:.3f}")
+        self.dev = "dev " + (format_main_score(line["scores"]) or f"loss {line['loss']:.3f}")
         self.draw()
 
     def saved(self, line: Line) -> None:
@@ -140,8 +148,10 @@ class LiveProgress(Progress):
         total = self.line.get("total")
         shown = "" if total is None else bar(self.line["step"] / total, BAR)
         ahead = [(f"  {shown:<{BAR}}", "weight")] if shown else []
-        yield self.truncate(Text.assemble(*ahead, "  ".join(["", f"step {steps_said(self.line)}", *left(self.line)])))
-        facts = [f"loss {self.line['loss']:.4f}", self.dev, *pace(self.line), self.kept]
+        yield self.truncate(
+            Text.assemble(*ahead, "  ".join(["", f"step {format_steps(self.line)}", *format_time_left(self.line)]))
+        )
+        facts = [f"loss {self.line['loss']:.4f}", self.dev, *format_pace(self.line), self.kept]
         yield self.truncate(Text("  " + "  ".join(filter(None, facts)), style="quiet"))
 
     def truncate(self, text: Text) -> Text:
@@ -155,7 +165,7 @@ class LiveProgress(Progress):
             self.live = None
 
 
-def progress() -> Progress:
+def open_progress() -> Progress:
     """Return the progress display that suits where stderr goes."""
     console = SafeConsole(
         file=sys.stderr, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
@@ -163,27 +173,27 @@ def progress() -> Progress:
     return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
 
 
-def steps_said(line: Line) -> str:
+def format_steps(line: Line) -> str:
     about = "about " if line.get("about") else ""
     return f"{line['step']:,}" + (f"/{about}{line['total']:,}" if "total" in line else "")
 
 
-def pace(line: Line) -> list[str]:
+def format_pace(line: Line) -> list[str]:
     memory = [f"{line['memory_mb']:,} MB"] if line["memory_mb"] else []  # 0: the system does not say
     return [f"{line['tokens_per_second']:,} tokens/s", *memory]
 
 
-def left(line: Line) -> list[str]:
+def format_time_left(line: Line) -> list[str]:
     """Return the time left at the speed so far; nothing where the end is not known."""
     if "total" not in line or not line["step"]:
         return []
-    return [f"{duration(max(0, line['total'] - line['step']) * line['seconds'] / line['step'])} left"]
+    return [f"{format_duration(max(0, line['total'] - line['step']) * line['seconds'] / line['step'])} left"]
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return seconds as hours, minutes and seconds.
 
-    >>> duration(65.0), duration(3700.4)
+    >>> format_duration(65.0), format_duration(3700.4)
     ('1:05', '1:01:40')
     """
     minutes, rest = divmod(round(seconds), 60)
@@ -191,7 +201,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def scores_said(scores: Mapping[str, Any]) -> list[str]:
+def format_scores(scores: Mapping[str, Any]) -> list[str]:
     """Return the scores that people know, each with its name, the main one first."""
     said = []
     for measure in SCORES:
@@ -202,10 +212,10 @@ def scores_said(scores: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def own_scores(scores: Mapping[str, Any]) -> list[str]:
+def format_own_scores(scores: Mapping[str, Any]) -> list[str]:
     """Return the scores that only a task of the user's own has, by their keys.
 
-    >>> own_scores({"accuracy": 0.9, "span_f1": 0.75})
+    >>> format_own_scores({"accuracy": 0.9, "span_f1": 0.75})
     ['span f1 0.75']
     """
     known = {measure.key for measure in SCORES}
@@ -213,13 +223,13 @@ def own_scores(scores: Mapping[str, Any]) -> list[str]:
     return [f"{key.replace('_', ' ')} {value:.4g}" for key, value in own.items()]
 
 
-def main_score(scores: Mapping[str, Any]) -> str:
-    return next(iter(scores_said(scores)), "")
+def format_main_score(scores: Mapping[str, Any]) -> str:
+    return next(iter(format_scores(scores)), "")
 
 
-def evaluation_page(line: Line) -> Iterator[Text]:
+def render_evaluation(line: Line) -> Iterator[Text]:
     """Yield a line of scores, and a line for each sample."""
-    facts = "  ".join([f"loss {line['loss']:.4f}", *scores_said(line["scores"]), *own_scores(line["scores"])])
+    facts = "  ".join([f"loss {line['loss']:.4f}", *format_scores(line["scores"]), *format_own_scores(line["scores"])])
     best = ("  best so far", "chosen") if line.get("best") else ""
     yield Text.assemble((f"dev at step {line['step']:,}", "title"), f"  {facts}", best)
     for sample in line.get("samples", ()):
@@ -239,10 +249,3 @@ def shorten_line(text: str, width: int) -> str:
     line = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(line.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def keep_on_one_line(text: Text) -> RenderableType:
-    """Return a row that stays on one line, however wide it is."""
-    text.no_wrap, text.overflow = True, "ignore"
-    # Alone it would be joined to the end of its line, as a text that may be wrapped.
-    return Group(text)

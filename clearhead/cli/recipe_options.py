@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, cast, final, get_args
 import typer
 
 from clearhead.cli.fine_tuning_options import FineTuningOptions, as_freeze, as_lora
-from clearhead.cli.model_options import ModelOptions, as_model, width
+from clearhead.cli.model_options import ModelOptions, as_model
 from clearhead.cli.options import above_zero, given_flags, import_named, one_of, share, wrong
 from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
@@ -43,10 +43,10 @@ __all__ = [
     "MachineOptions",
     "as_machine",
     "as_recipe",
-    "chosen_task",
+    "find_task",
     "new_budget",
     "new_machine",
-    "overridden",
+    "override_recipe",
 ]
 
 EVALUATIONS = 20
@@ -231,7 +231,7 @@ class Choices:
     machine: MachineOptions = field(default_factory=MachineOptions)
 
 
-def chosen_task(name: str) -> type[Task]:
+def find_task(name: str) -> type[Task]:
     """Return the task that `--task` names."""
     try:
         return task_named(name)
@@ -245,15 +245,15 @@ def as_recipe(choices: Choices) -> Recipe:
         return as_fine_tuned(choices, choices.fine_tuning.from_)
     if choices.task is None:
         raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
-    task = chosen_task(choices.task)
+    task = find_task(choices.task)
     check_text(task, choices.text)
     machine = as_machine(choices.machine)
     default = defaults.default_recipe(choices.task, as_corpus(task, choices.text), machine)
     seed = default.seed if choices.machine.seed is None else choices.machine.seed
-    return replace(overridden(choices, default), seed=seed, open=left_open(choices))
+    return replace(override_recipe(choices, default), seed=seed, open=list_open(choices))
 
 
-def left_open(choices: Choices) -> tuple[Open, ...]:
+def list_open(choices: Choices) -> tuple[Open, ...]:
     """Return what the options leave to be fitted to the budget."""
     model, optimizer, budget, tokenizer = choices.model, choices.optimizer, choices.budget, choices.tokenizer
     given: dict[Open, bool] = {
@@ -281,7 +281,7 @@ def as_fine_tuned(choices: Choices, path: str) -> Recipe:
     except ClearheadError as error:
         raise wrong("--from", str(error)) from error
     name = choices.task or name_of(type(source.task))
-    task = chosen_task(name)
+    task = find_task(name)
     context = choices.batches.context
     if context is not None and context > source.task.context:
         raise wrong("--context", f"{path} was trained to read {source.task.context} tokens; came {context}")
@@ -305,11 +305,11 @@ def as_fine_tuned(choices: Choices, path: str) -> Recipe:
         budget=budget,
         checkpointing=as_checkpointing(choices.checkpointing, default.checkpointing, budget),
         seed=default.seed if seed is None else seed,
-        open=left_open(choices),
+        open=list_open(choices),
     )
 
 
-def overridden(choices: Choices, default: Recipe) -> Recipe:
+def override_recipe(choices: Choices, default: Recipe) -> Recipe:
     """Return a recipe with what was given in place of its own; text, machine and seed are left alone."""
     if others := given_flags(choices.fine_tuning):
         raise wrong(others[0], "goes with --from RUN" if choices.fine_tuning.from_ is None else "is not for this")
@@ -320,7 +320,7 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
     model = as_model(choices.model, replace(chosen, model=with_vectors(choices, chosen.model)))
     check_vectors(choices, model)
     if choices.tokenizer.freeze_vectors:
-        model = defaults.each_embedding(model, lambda embedding: replace(embedding, frozen=True))
+        model = defaults.map_embeddings(model, lambda embedding: replace(embedding, frozen=True))
     # The width of a model with given vectors is theirs, so --size cannot choose it.
     size = choices.model.size if choices.tokenizer.vectors is None else None
     return replace(
@@ -336,7 +336,7 @@ def overridden(choices: Choices, default: Recipe) -> Recipe:
     )
 
 
-def present(options: Mapping[str, Any]) -> dict[str, Any]:
+def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -353,7 +353,7 @@ def as_machine(options: MachineOptions) -> Machine:
 def new_machine(options: MachineOptions, old: Machine) -> Machine:
     """Return a machine with what was given in place of its own."""
     names = ("device", "precision", "compile", "threads", "activation_checkpointing", "keyed_dropout")
-    changed = present({name: getattr(options, name) for name in names})
+    changed = drop_missing({name: getattr(options, name) for name in names})
     adapts = old.adapt_threads and options.threads is None and not options.deterministic
     return replace(old, **changed, adapt_threads=adapts, deterministic=options.deterministic or old.deterministic)
 
@@ -395,11 +395,11 @@ def with_vectors(choices: Choices, spec: Spec) -> Spec:
 
 def check_vectors(choices: Choices, spec: Spec) -> None:
     path = choices.tokenizer.vectors
-    if path is not None and (size := size_of_vectors(path)) != width(spec):
+    if path is not None and (size := size_of_vectors(path)) != spec.d_model:
         sized_by = "--preset" if choices.model.preset else "--size"
         raise wrong(
             "--vectors",
-            f"{path} has vectors of {size} numbers, and the model is {width(spec)} wide; leave out {sized_by}, and it "
+            f"{path} has vectors of {size} numbers, and the model is {spec.d_model} wide; leave out {sized_by}, and it "
             f"becomes {size} wide",
         )
 
@@ -414,7 +414,7 @@ def size_of_vectors(path: str) -> int:
 def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
     """Return the optimizer as given. The usual rate is lower for a wider model, the warm-up shorter in a short run."""
     usual = default.optimizer
-    rate = usual.lr * min(1.0, width(default.model) / width(model))
+    rate = usual.lr * min(1.0, default.model.d_model / model.d_model)
     average = one_of("--average", options.average, AVERAGES) if options.average else usual.averaging
     schedule = usual.schedule
     warmup = schedule.warmup if options.warmup is None else options.warmup
@@ -426,7 +426,7 @@ def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget
         schedule = replace(schedule, warmup=warmup)
     return replace(
         usual,
-        **present({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
+        **drop_missing({name: getattr(options, name) for name in ("smoothing", "r_drop", "weight_decay")}),
         method=usual.method if options.optimizer is None else one_of("--optimizer", options.optimizer, METHODS),
         lr=options.lr or rate,
         schedule=schedule,
@@ -453,12 +453,12 @@ def as_batching(options: BatchOptions, default: Batching) -> Batching:
             f"is more than a step has: {options.micro_batch_tokens} of --tokens {options.tokens}",
         )
     names = ("tokens", "micro_batch_tokens", "context")
-    return replace(default, **present({name: getattr(options, name) for name in names}))
+    return replace(default, **drop_missing({name: getattr(options, name) for name in names}))
 
 
 def new_budget(options: BudgetOptions, old: Budget) -> Budget | None:
     """Return the budget that is asked for, in place of another one; None where nothing was asked."""
-    limits = present({"steps": options.steps, "minutes": options.minutes, "epochs": options.epochs})
+    limits = drop_missing({"steps": options.steps, "minutes": options.minutes, "epochs": options.epochs})
     if len(limits) > 1:
         flags = " and ".join(f"--{name}" for name in limits)
         raise wrong(flags, "each says when to stop: give one of them")
@@ -474,7 +474,7 @@ def as_checkpointing(options: CheckpointingOptions, default: Checkpointing, budg
     every = default.evaluate if budget.steps is None else max(LEAST, budget.steps // EVALUATIONS)
     return replace(
         default,
-        **present(
+        **drop_missing(
             {"log": options.log_every, "save": options.save_every, "checkpoints": options.keep, "film": options.film}
         ),
         evaluate=options.evaluate_every or every,

@@ -12,12 +12,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.options import Parts, wrong
-from clearhead.cli.progress import SCORES, keep_on_one_line, main_score
-from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.cli.progress import SCORES, format_main_score
+from clearhead.cli.screen import keep_on_one_line, prose, rule, show, show_json
 from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
 from clearhead.model.spec_json import counts_in
-from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, replace_nonfinite
@@ -78,7 +77,7 @@ def runs(
     if as_json:
         show_json(replace_nonfinite({"folder": folder, "runs": [asdict(one) for one in found]}))
     else:
-        show(*page(folder, found))
+        show(*render_page(folder, found))
 
 
 def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
@@ -133,9 +132,8 @@ def read(folder: RunFolder) -> dict[str, Any]:
 def parameters_of(folder: RunFolder, context: int) -> int | None:
     """Count the parameters of the model; None for a size that it would take long to count."""
     spec = folder.spec()
-    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
     large = max((count for _, count in counts_in(spec)), default=0) > 1 << 16
-    if large or sum(len(stack.blocks) for stack in stacks) > MOST_BLOCKS:
+    if large or sum(len(stack.blocks) for stack in spec.stacks) > MOST_BLOCKS:
         return None
     return describe(spec, source=context, target=context).parameters
 
@@ -168,7 +166,7 @@ def last_changed(path: Path) -> str:
     return datetime.fromtimestamp(max(times, default=path.stat().st_mtime), UTC).isoformat(timespec="seconds")
 
 
-def page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
+def render_page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
     yield rule(f"Runs in {folder}")
     if not found:
         yield prose("There is none yet. Train one:  clearhead train --help")
@@ -191,7 +189,7 @@ def cells(one: Found) -> tuple[str, ...]:
     steps = f"{one.steps:,}" + ("" if one.finished else "…")
     loss = "–" if one.loss is None else f"{one.loss:.4f}"
     parameters = "–" if one.parameters is None else short_count(one.parameters)
-    score = main_score(one.scores) or "–"
+    score = format_main_score(one.scores) or "–"
     return one.name, one.task or "", steps, score, loss, parameters, in_bytes(one.disk_bytes), one.changed[:10]
 
 

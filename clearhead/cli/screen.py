@@ -21,6 +21,8 @@ __all__ = [
     "bar",
     "discard_output",
     "escape_controls",
+    "keep_on_one_line",
+    "named_row",
     "number",
     "plain",
     "prose",
@@ -103,6 +105,18 @@ def rule(title: str) -> Text:
 def prose(markup: str, style: str = "") -> RenderableType:
     """Return sentences, wrapped and indented; the roles are written as tags: `the [query]query[/]`."""
     return Padding(Text.from_markup(markup, style=style), (0, 2))
+
+
+def keep_on_one_line(text: Text) -> RenderableType:
+    """Return a row that stays on one line, however wide it is."""
+    text.no_wrap, text.overflow = True, "ignore"
+    # Alone it would be joined to the end of its line, as a text that may be wrapped.
+    return Group(text)
+
+
+def named_row(name: str, value: str, width: int) -> RenderableType:
+    """Return a name in `width` columns and a value, on one line: so a path or a command can be copied."""
+    return keep_on_one_line(Text.assemble((f"  {name:<{width}}", "quiet"), value))
 
 
 def number(x: float, digits: int = 2) -> str:

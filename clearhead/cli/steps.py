@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.attention import masks
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.demonstration import Demonstration, demonstrate
-from clearhead.cli.four_steps import page
+from clearhead.cli.four_steps import render_page
 from clearhead.cli.options import Parts, find_by_name
 from clearhead.cli.part_options import find_weighting, part_option
 from clearhead.cli.screen import show, show_json
@@ -58,31 +58,31 @@ def steps(
     mask_name, chosen_mask = find_by_name("--mask", mask, MASKS)
     weighting_name, chosen_weighting = find_weighting(weighting)
     _, row = find_by_name("--token", token, {word: index for index, word in enumerate(TOKENS)})
-    shown = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
+    demo = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
     if svg is not None:
         check_output(svg, option="--svg")
         with os_errors_as_run_errors(svg):
             write_text(svg, draw_sequence(creature_exchange(row, chosen_weighting, chosen_mask)))
     if as_json:
-        show_json(as_object(shown, row))
+        show_json(as_object(demo, row))
     else:
-        show(*page(shown, row))
+        show(*render_page(demo, row))
 
 
-def as_object(shown: Demonstration, row: int) -> dict[str, Any]:
+def as_object(demo: Demonstration, row: int) -> dict[str, Any]:
     """Return what the page shows, and the rest of it, as JSON."""
     return {
         "tokens": list(TOKENS),
         "token": TOKENS[row],
-        "mask": shown.mask_name,
-        "weighting": shown.weighting_name,
+        "mask": demo.mask_name,
+        "weighting": demo.weighting_name,
         "features": {"embedding": FEATURES, "query": KINDS, "key": KINDS, "value": MEANINGS, "context": MEANINGS},
-        "embedding": shown.embedding.tolist(),
-        "scale": float(shown.layer.similarity.scale(len(KINDS))),
-        "allowed": shown.allowed.tolist(),
-        "steps": {field.name: rows(getattr(shown.steps, field.name)) for field in fields(shown.steps)},
-        "kernel": {"name": shown.choice.kernel, "reason": shown.choice.reason, "notes": shown.choice.notes},
-        "largest_difference": dict(shown.differences),
+        "embedding": demo.embedding.tolist(),
+        "scale": float(demo.layer.similarity.scale(len(KINDS))),
+        "allowed": demo.allowed.tolist(),
+        "steps": {field.name: rows(getattr(demo.steps, field.name)) for field in fields(demo.steps)},
+        "kernel": {"name": demo.choice.kernel, "reason": demo.choice.reason, "notes": demo.choice.notes},
+        "largest_difference": dict(demo.differences),
     }
 
 

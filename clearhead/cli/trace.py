@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.attention_drawing import drawing
+from clearhead.cli.attention_drawing import draw_svg
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
-from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, describe_files, page
+from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
 from clearhead.decoding import Beam
 from clearhead.files import write_text
 from clearhead.serve.page import page_of
@@ -90,7 +90,7 @@ def trace(
     if as_json:
         show_json(as_object(looked, files, site=site, head=head))
     else:
-        show(*(describe_files(looked, files) if files else page(looked)))
+        show(*(render_files(looked, files) if files else render_page(looked)))
 
 
 def look(run: Run, wanted: TraceRequest, made: Trace, site: str | None, head: str | None) -> SurveyedTrace:
@@ -143,7 +143,7 @@ def write_files(
     """Write the files that were asked for, each atomically."""
     files: dict[str, WrittenFile] = {}
     if svg is not None:
-        files["svg"] = write_file(svg, drawing(as_drawing(looked)))
+        files["svg"] = write_file(svg, draw_svg(as_drawing(looked)))
     if html is not None:
         made = page_of(looked.traced, looked.found, view=looked.view, exact=exact)
         files["html"] = write_file(html, made.text, exact=made.exact)

@@ -20,7 +20,7 @@ from clearhead.tracing.site import Site
 from clearhead.tracing.survey import SiteSurvey, View
 from clearhead.tracing.trace import Trace
 
-__all__ = ["SurveyedTrace", "WrittenFile", "as_drawing", "describe_files", "page"]
+__all__ = ["SurveyedTrace", "WrittenFile", "as_drawing", "render_files", "render_page"]
 
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN = 3
@@ -93,24 +93,24 @@ class SurveyedTrace:
         return [readable(token) for token in self.trace.sides[side].tokens]
 
 
-def page(looked: SurveyedTrace) -> Page:
+def render_page(looked: SurveyedTrace) -> Page:
     """Yield the page for the terminal."""
     yield rule(f"{looked.trace.task}: {len(looked.trace.sites)} attention layers")
-    yield from tokens_of(looked.trace)
-    yield from answer_page(looked)
+    yield from render_tokens(looked.trace)
+    yield from render_answer(looked)
     yield Text()
     yield rule("Every attention layer, a bar for each head")
-    yield from overview(looked)
+    yield from render_overview(looked)
     yield Text()
     yield rule(looked.name)
     yield from pooled_map(looked.queries, looked.keys, looked.weight)
     yield Text()
     yield legend()
-    yield from describe_view(looked)
+    yield from render_view(looked)
     yield Text()
 
 
-def tokens_of(trace: Trace) -> Page:
+def render_tokens(trace: Trace) -> Page:
     for name, side in trace.sides.items():
         shown = side.tokens[:MOST_TOKENS]
         more = f"… {len(side.tokens) - MOST_TOKENS:,} more" if len(side.tokens) > MOST_TOKENS else ""
@@ -122,7 +122,7 @@ def tokens_of(trace: Trace) -> Page:
         yield Padding(Text(f"{note[0].upper()}{note[1:]}.", "quiet"), (0, 2))
 
 
-def answer_page(looked: SurveyedTrace) -> Page:
+def render_answer(looked: SurveyedTrace) -> Page:
     """Yield the model's answer at its last place, with the probabilities."""
     trace = looked.trace
     if not trace.candidates:
@@ -133,19 +133,19 @@ def answer_page(looked: SurveyedTrace) -> Page:
     yield Padding(Text("".join(pieces), "context"), INDENT)
 
 
-def overview(looked: SurveyedTrace) -> Page:
+def render_overview(looked: SurveyedTrace) -> Page:
     """Yield a line for each attention, and how near all of it is to what the kernels gave."""
     wide = max(map(len, looked.found))
     heads = max(len("heads"), *(site.n_heads for site in looked.trace.sites.values()))
     head = f"  {'':<{wide}}  {'kernel':<{KERNEL}}  {'heads':<{heads}}  {'clearest':<8}  looks"
     yield Group(Text(head, "quiet", no_wrap=True))
     for site in looked.trace.sites.values():
-        yield Group(line_of(looked, site, wide, heads))
+        yield Group(render_site(looked, site, wide, heads))
     yield Padding(Text(BITS, "quiet"), (0, 2))
-    yield Padding(Text(equal_said(looked), "quiet"), (0, 2))
+    yield Padding(Text(describe_check(looked), "quiet"), (0, 2))
 
 
-def line_of(looked: SurveyedTrace, site: Site, wide: int, heads: int) -> Text:
+def render_site(looked: SurveyedTrace, site: Site, wide: int, heads: int) -> Text:
     bits = looked.found[site.name].information
     best = max(range(len(bits)), key=bits.__getitem__)
     most = math.log2(max(2, min(site.n_query, site.n_key)))
@@ -155,18 +155,18 @@ def line_of(looked: SurveyedTrace, site: Site, wide: int, heads: int) -> Text:
         (f"{site.kernel:<{KERNEL}}  ", "quiet"),
         (f"{bars:<{heads}}", "weight"),
         f"  {best:>3}, {bits[best]:.1f}  ",
-        (where(read_head(site.head[best], tokens_for(looked.trace, site))), "quiet"),
+        (describe_habit(read_head(site.head[best], find_ids(looked.trace, site))), "quiet"),
         no_wrap=True,
         overflow="ellipsis",
     )
 
 
-def tokens_for(trace: Trace, site: Site) -> list[int] | None:
+def find_ids(trace: Trace, site: Site) -> list[int] | None:
     """Return the ids of a sequence that attends to itself; None in cross-attention."""
     return None if site.slot == "cross" else trace.sides[site.side].ids
 
 
-def where(read: Readings) -> str:
+def describe_habit(read: Readings) -> str:
     """Return the strongest habit of a head, if it has one; else its entropy."""
     habits = {"previous token": read.previous, "same token": read.same, "induction": read.induction}
     named = {name: share for name, share in habits.items() if share is not None}
@@ -176,7 +176,7 @@ def where(read: Readings) -> str:
     return f"entropy {read.entropy:.1f} bits"
 
 
-def equal_said(looked: SurveyedTrace) -> str:
+def describe_check(looked: SurveyedTrace) -> str:
     """Return the sentence that what is rebuilt equals what the kernels gave. It was checked, row by row."""
     worst = max(looked.found.values(), key=lambda one: one.off / one.tolerance)
     return (
@@ -185,29 +185,29 @@ def equal_said(looked: SurveyedTrace) -> str:
     )
 
 
-def describe_view(looked: SurveyedTrace) -> Page:
+def render_view(looked: SurveyedTrace) -> Page:
     site = looked.site
     rows = CROSSING if site.slot == "cross" else "A row is a query, a column a key"
     yield Padding(Text(f"{rows}; the weights of a row are where it looks."), (0, 2))
     if looked.view.head is None:
         return
-    read = read_head(site.head[looked.view.head], tokens_for(looked.trace, site))
+    read = read_head(site.head[looked.view.head], find_ids(looked.trace, site))
     shown = {
         "entropy": f"{number(read.entropy)} bits",
         "distance": None if site.slot == "cross" else number(read.distance, 1),
-        "previous token": share(read.previous),
-        "same token": share(read.same),
-        "induction": share(read.induction),
+        "previous token": format_share(read.previous),
+        "same token": format_share(read.same),
+        "induction": format_share(read.induction),
     }
     there = [f"{name} {value}" for name, value in shown.items() if value is not None]
     yield Padding(Text("  ".join(there), "quiet"), (0, 2))
 
 
-def share(x: float | None) -> str | None:
+def format_share(x: float | None) -> str | None:
     return None if x is None else number(x)
 
 
-def describe_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Page:
+def render_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Page:
     """Yield what was written, where no more was asked for."""
     for kind, file in files.items():
         size = f"{file.size / 1e6:.2f} MB" if file.size >= 1e5 else f"{file.size / 1e3:.1f} kB"
@@ -219,7 +219,7 @@ def describe_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> P
             yield Padding(Text(f"8-bit weights of every head; every number of {which}.", "quiet"), INDENT_FILE)
         elif kind == "svg":
             yield Padding(Text(looked.name, "quiet"), INDENT_FILE)
-    yield Padding(Text(equal_said(looked), "quiet"), (0, 2))
+    yield Padding(Text(describe_check(looked), "quiet"), (0, 2))
 
 
 def as_drawing(looked: SurveyedTrace) -> Drawing:

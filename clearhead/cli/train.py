@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clearhead import training
 from clearhead.cli.options import Parts, given_flags, one_of, wrong
-from clearhead.cli.progress import Progress, duration, keep_on_one_line, own_scores, progress, scores_said
+from clearhead.cli.progress import Progress, format_duration, format_own_scores, format_scores, open_progress
 from clearhead.cli.recipe_options import (
     BudgetOptions,
     Choices,
@@ -25,7 +25,7 @@ from clearhead.cli.recipe_options import (
     new_budget,
     new_machine,
 )
-from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.cli.screen import named_row, prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import to_json
@@ -63,7 +63,7 @@ COLUMN = 14
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ways:
+class RunOptions:
     """Options for what to do with the recipe."""
 
     resume: Annotated[
@@ -117,7 +117,7 @@ def train(
         str, typer.Argument(help="The run folder to write: a new one, or with --resume an existing one.", metavar="RUN")
     ],
     choices: Choices,
-    ways: Ways,
+    ways: RunOptions,
     *,
     parts: Parts = None,
 ) -> None:
@@ -140,9 +140,9 @@ def train(
         raise typer.Exit(error.exit_code) from None
 
 
-def train_first(folder: RunFolder, choices: Choices, ways: Ways) -> None:
+def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
     """Train, as the process that reads the options and the text, and speaks."""
-    recipe = in_parallel(recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways), ways)
+    recipe = with_parallel(recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways), ways)
     if ways.must_export is not None:
         check_must_export(ways.must_export, recipe)
     if ways.dry_run:
@@ -153,17 +153,17 @@ def train_first(folder: RunFolder, choices: Choices, ways: Ways) -> None:
         launch(ways.processes, without_option(sys.argv[1:], "--processes"), run=str(folder.path))
         return
     with ExitStack() as stack:
-        shown = stack.enter_context(progress())
+        shown = stack.enter_context(open_progress())
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
         watcher = watch_both(shown, board)
         if ways.resume:
-            done = go_on(folder, recipe, ways, watcher, shown)
+            done = continue_run(folder, recipe, ways, watcher, shown)
         else:
-            done = begin(folder, recipe, choices, ways, watcher=watcher, shown=shown)
+            done = begin_run(folder, recipe, choices, ways, watcher=watcher, shown=shown)
     print_result(done, as_json=ways.as_json)
 
 
-def in_parallel(recipe: Recipe, ways: Ways) -> Recipe:
+def with_parallel(recipe: Recipe, ways: RunOptions) -> Recipe:
     """Return the recipe with the way that several processes train together, if one was given."""
     if ways.parallel is None:
         return recipe
@@ -187,7 +187,7 @@ def without_option(args: Sequence[str], name: str) -> list[str]:
     return kept
 
 
-def new_recipe(choices: Choices, ways: Ways) -> Recipe:
+def new_recipe(choices: Choices, ways: RunOptions) -> Recipe:
     """Return the recipe of a new run, from options or from a file; with a file, only a machine may be given beside."""
     if ways.recipe is None:
         return as_recipe(choices)
@@ -206,13 +206,13 @@ def new_recipe(choices: Choices, ways: Ways) -> Recipe:
     )
 
 
-def print_recipe(recipe: Recipe, choices: Choices, ways: Ways) -> None:
+def print_recipe(recipe: Recipe, choices: Choices, ways: RunOptions) -> None:
     """Print the recipe that would be followed. For a new run its text is read, in a folder that is removed."""
     if not ways.resume:
         with tempfile.TemporaryDirectory() as folder:
             if ways.recipe is None:
                 spooled = replace(choices, text=with_spooled(choices.text, Path(folder)))
-                recipe = in_parallel(as_recipe(spooled), ways)
+                recipe = with_parallel(as_recipe(spooled), ways)
             recipe = followed_recipe(recipe, log=lambda _: None)
     show_json(to_json(recipe, CLASSES))
 
@@ -255,7 +255,9 @@ def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
     )
 
 
-def begin(folder: RunFolder, recipe: Recipe, choices: Choices, ways: Ways, *, watcher: Watcher, shown: Progress) -> Run:
+def begin_run(
+    folder: RunFolder, recipe: Recipe, choices: Choices, ways: RunOptions, *, watcher: Watcher, shown: Progress
+) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
     check_new(folder)
     with leave_nothing(folder):
@@ -263,11 +265,11 @@ def begin(folder: RunFolder, recipe: Recipe, choices: Choices, ways: Ways, *, wa
             with folder.lock():
                 claim(folder)
                 spooled = replace(choices, text=with_spooled(choices.text, folder.data))
-                recipe = in_parallel(as_recipe(spooled), ways)
+                recipe = with_parallel(as_recipe(spooled), ways)
         return training.train(folder.path, recipe, watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 
-def go_on(folder: RunFolder, recipe: Recipe, ways: Ways, watcher: Watcher, shown: Progress) -> Run:
+def continue_run(folder: RunFolder, recipe: Recipe, ways: RunOptions, watcher: Watcher, shown: Progress) -> Run:
     return training.resume(
         folder.path,
         budget=recipe.budget,
@@ -315,20 +317,21 @@ def print_result(run: Run, *, as_json: bool) -> None:
     if as_json:
         show_json({"path": str(run.folder.path), "task": run.task.name, "evaluation": evaluation})
     else:
-        show(*page(run, evaluation))
+        show(*render_page(run, evaluation))
 
 
-def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
+def render_page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the scores, where everything is, and what to do next."""
     path = run.folder.path
     yield rule(str(path))
     loss = evaluation["loss"]
     own = {one.key: evaluation.get(one.key) for one in run.task.measures if one.key != "loss"}
-    parts = ["loss NaN" if loss is None else f"loss {loss:.4f}", *scores_said(evaluation), *own_scores(own)]
+    parts = ["loss NaN" if loss is None else f"loss {loss:.4f}", *format_scores(evaluation), *format_own_scores(own)]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
+    seconds, records = evaluation["training_seconds"], evaluation["records"]
     yield prose(
-        f"{evaluation['parameters']:,} parameters, {duration(evaluation['training_seconds'])} of training; the weights "
-        f"of step {run.step:,}, on {evaluation['records']:,} held-out record{'s' * (evaluation['records'] != 1)}."
+        f"{evaluation['parameters']:,} parameters, {format_duration(seconds)} of training; the weights "
+        f"of step {run.step:,}, on {records:,} held-out record{'s' * (records != 1)}."
     )
     yield Text()
     for name, where in (
@@ -338,16 +341,15 @@ def page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:
         ("metrics", run.folder.metrics),
         ("recipe", run.folder.recipe_file),
     ):
-        yield row(name, str(where))
+        yield render_row(name, str(where))
     yield Text()
     quoted = shlex.join([str(path), *(word for name in own_modules(run.folder.recipe()) for word in ("--parts", name))])
     use, evaluate = run.task.usage()
-    yield row("try", use.format(run=quoted))
-    yield row("", evaluate.format(run=quoted))
-    yield row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
+    yield render_row("try", use.format(run=quoted))
+    yield render_row("", evaluate.format(run=quoted))
+    yield render_row("", f"clearhead train {quoted} --resume --steps {2 * run.folder.checkpoints.all()[0].step}")
     yield Text()
 
 
-def row(name: str, value: str) -> RenderableType:
-    """Return a row that stays on one line, so that its path or command can be copied."""
-    return keep_on_one_line(Text.assemble((f"  {name:<{COLUMN}}", "quiet"), value))
+def render_row(name: str, value: str) -> RenderableType:
+    return named_row(name, value, COLUMN)

@@ -45,7 +45,7 @@ def model_of(
     It is a decoder, or an encoder where it is not causal; its answer at each place is the token that block `answer`
     holds there. `units` are networks, by the number of the layer they come after.
     """
-    stacked = [[one] if isinstance(one, Design) else list(one) for one in layers]
+    stacked = [[layer] if isinstance(layer, Design) else list(layer) for layer in layers]
     networks = units or {}
     if not stacked:
         raise OptionError("a model needs at least one layer of designs")

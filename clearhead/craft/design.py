@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import cast, final
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.attention import masks
 from clearhead.attention.heads import Heads
@@ -21,15 +21,15 @@ from clearhead.craft.sharpness import Case, Sharpness, check_epsilon, hardest
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.blocks import AttentionSpec
 
-__all__ = ["Design", "Params", "attention_spec", "layer", "write_head", "write_layer"]
+__all__ = ["AskedScores", "Design", "attention_spec", "layer", "write_head", "write_layer"]
 
 Labels = Int[Tensor, "n"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Params:
-    """What is asked for: a number for each query and key. The most of a row is wanted, if it is above 0."""
+class AskedScores:
+    """The score that a design asks for, for each query and key. A row's targets are its highest scores above 0."""
 
     content: Callable[[Labels, Labels], Tensor] | None = None
     """From the labels of queries and of keys."""
@@ -63,7 +63,7 @@ class Design:
 
     name: str
     inputs: Inputs
-    asked: Params
+    asked: AskedScores
     w_q: Float[Tensor, "d_model d_head"]
     w_k: Float[Tensor, "d_model d_head"]
     w_v: Float[Tensor, "d_model d_value"] | None = None
@@ -190,9 +190,9 @@ class Design:
 def layer(*designs: Design, weighting: Weighting | None = None) -> Attention:
     """Return an ordinary attention layer with one head for each design: q·k without a factor, and no bias."""
     spec = attention_spec(designs, weighting)
-    made = spec.build(designs[0].inputs.d_model)
-    write_layer(made, designs)
-    return made
+    built = spec.build(designs[0].inputs.d_model)
+    write_layer(built, designs)
+    return built
 
 
 def attention_spec(designs: Sequence[Design], weighting: Weighting | None) -> AttentionSpec:
@@ -215,28 +215,32 @@ def attention_spec(designs: Sequence[Design], weighting: Weighting | None) -> At
 
 
 @torch.no_grad()
-def write_layer(made: Attention, designs: Sequence[Design]) -> None:
+def write_layer(layer: Attention, designs: Sequence[Design]) -> None:
     for number, design in enumerate(designs):
-        write_head(made, number, design, scale=design.scale)
+        write_head(layer, number, design, scale=design.scale)
 
 
 @torch.no_grad()
-def write_head(made: Attention, head: int, design: Design, *, scale: float) -> dict[str, tuple[slice, slice]]:
+def write_head(layer: Attention, head: int, design: Design, *, scale: float) -> dict[str, tuple[slice, slice]]:
     """Write a design into a head, with zeros where the head is wider; return where it wrote, by parameter."""
+    everywhere, written = slice(None), {}
     maps = {"query": design.w_q * scale, "key": design.w_k}
     if design.w_v is not None and design.w_o is not None:
-        maps |= {"value": design.w_v, "output": design.w_o.T}
-    everywhere, written = slice(None), {}
-    for name, matrix in maps.items():
-        weight = made.output.weight if name == "output" else getattr(made, name).linear.weight
-        assert isinstance(weight, Tensor)
-        width = (weight.shape[1] if name == "output" else weight.shape[0]) // made.shape.n_heads
+        maps |= {"value": design.w_v}
+        weight = cast(nn.Linear, layer.output).weight
+        width = weight.shape[1] // layer.shape.n_heads
         own = slice(head * width, (head + 1) * width)
-        padded = torch.zeros(weight.shape[0] if name == "output" else weight.shape[1], width)
-        padded[:, : matrix.shape[1]] = matrix
-        path, region = (
-            (f"{name}.weight", (everywhere, own)) if name == "output" else (f"{name}.linear.weight", (own, everywhere))
-        )
-        weight[region] = (padded if name == "output" else padded.T).to(weight)
-        written[path] = region
+        weight[:, own] = pad_columns(design.w_o.T, width).to(weight)
+        written["output.weight"] = (everywhere, own)
+    for name, matrix in maps.items():
+        weight = getattr(layer, name).linear.weight
+        width = weight.shape[0] // layer.shape.n_heads
+        own = slice(head * width, (head + 1) * width)
+        weight[own] = pad_columns(matrix, width).T.to(weight)
+        written[f"{name}.linear.weight"] = (own, everywhere)
     return written
+
+
+def pad_columns(matrix: Tensor, width: int) -> Tensor:
+    """Return the matrix with zeros to the right of its columns, `width` columns in all."""
+    return nn.functional.pad(matrix, (0, width - matrix.shape[1]))

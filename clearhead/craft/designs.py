@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.craft.design import Design, Params
+from clearhead.craft.design import AskedScores, Design
 from clearhead.craft.inputs import Inputs, inputs
 from clearhead.errors import OptionError, ShapeError
 
@@ -44,41 +44,48 @@ def by_content(
     default the sum of the keys looked for. `query` and `key` are the blocks whose labels are meant.
     """
     source = read if isinstance(read, Inputs) else inputs(read)
-    table = asked_table(asks, source[query].labels, source[key].labels)
-    said = key_vectors(keys, table.shape[1])
-    asking = query_vectors(queries, table, said)
-    made = Design(
+    table = make_content_table(asks, source[query].labels, source[key].labels)
+    key_vectors = make_key_vectors(keys, table.shape[1])
+    query_vectors = make_query_vectors(queries, table, key_vectors)
+
+    def content(query_ids: Tensor, key_ids: Tensor) -> Tensor:
+        return table.double()[query_ids][:, key_ids]
+
+    design = Design(
         name="by content",
         inputs=source,
-        asked=Params(content=lambda one, other: table.double()[one][:, other], query=query, key=key),
-        w_q=source.reading(query) @ asking,
-        w_k=source.reading(key) @ said,
+        asked=AskedScores(content=content, query=query, key=key),
+        w_q=source.reading(query) @ query_vectors,
+        w_k=source.reading(key) @ key_vectors,
         scale=scale,
     )
-    return made.carrying("token", to="token")
+    return design.carrying("token", to="token")
 
 
-def key_vectors(keys: Tensor | None, count: int) -> Float[Tensor, "label d_head"]:
-    said = torch.eye(count) if keys is None else keys.float()
-    if said.ndim != 2 or len(said) != count or not said.norm(dim=-1).all():
+def make_key_vectors(keys: Tensor | None, count: int) -> Float[Tensor, "label d_head"]:
+    """Return the key vectors: those given, or orthogonal ones."""
+    vectors = torch.eye(count) if keys is None else keys.float()
+    if vectors.ndim != 2 or len(vectors) != count or not vectors.norm(dim=-1).all():
         raise ShapeError(
-            f"by_content: expected a key other than 0 for each of the {count} labels of keys; came {tuple(said.shape)}"
+            f"by_content: expected a key other than 0 for each of the {count} labels of keys; came "
+            f"{tuple(vectors.shape)}"
         )
-    return said
+    return vectors
 
 
-def query_vectors(queries: Tensor | None, table: Tensor, said: Tensor) -> Float[Tensor, "label d_head"]:
+def make_query_vectors(queries: Tensor | None, table: Tensor, keys: Tensor) -> Float[Tensor, "label d_head"]:
     """Return the query vectors: those given, or the sum of the keys looked for, each scaled to the score asked."""
-    asking = table @ (said / said.pow(2).sum(-1, keepdim=True)) if queries is None else queries.float()
-    if asking.shape != (len(table), said.shape[1]):
+    vectors = table @ (keys / keys.pow(2).sum(-1, keepdim=True)) if queries is None else queries.float()
+    if vectors.shape != (len(table), keys.shape[1]):
         raise ShapeError(
-            f"by_content: expected queries of shape {(len(table), said.shape[1])}, one for each label of queries, as "
-            f"wide as the keys; came {tuple(asking.shape)}"
+            f"by_content: expected queries of shape {(len(table), keys.shape[1])}, one for each label of queries, as "
+            f"wide as the keys; came {tuple(vectors.shape)}"
         )
-    return asking
+    return vectors
 
 
-def asked_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) -> Float[Tensor, "query key"]:
+def make_content_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) -> Float[Tensor, "query key"]:
+    """Return what each label of a query asks of each label of a key."""
     if isinstance(asks, Tensor):
         if asks.shape != (len(queries), len(keys)):
             raise ShapeError(
@@ -86,15 +93,15 @@ def asked_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) -> Floa
             )
         return asks.float()
     if callable(asks):
-        return torch.tensor([[float(asks(one, other)) for other in keys] for one in queries])
+        return torch.tensor([[float(asks(query, key)) for key in keys] for query in queries])
     table = torch.zeros(len(queries), len(keys))
-    for one, others in asks.items():
-        for other in [others] if isinstance(others, str) else others:
-            if one not in queries or other not in keys:
+    for query, wanted in asks.items():
+        for key in [wanted] if isinstance(wanted, str) else wanted:
+            if query not in queries or key not in keys:
                 raise OptionError(
-                    f"by_content: {one!r} asks for {other!r}; queries have {', '.join(queries)}, keys {', '.join(keys)}"
+                    f"by_content: {query!r} asks for {key!r}; queries have {', '.join(queries)}, keys {', '.join(keys)}"
                 )
-            table[queries.index(one), keys.index(other)] = 1
+            table[queries.index(query), keys.index(key)] = 1
     return table
 
 
@@ -122,19 +129,19 @@ def by_position(
         raise OptionError("by_position: the input holds no positions; make the inputs with a length")
     if absolute is not None and not 0 <= absolute < length:
         raise OptionError(f"by_position: absolute must be one of the {length} positions; came {absolute}")
-    table = places_table(length, offset=offset, absolute=absolute, function=function, scores=scores)
-    made = Design(
-        name=place_name(offset, absolute),
+    table = make_places_table(length, offset=offset, absolute=absolute, function=function, scores=scores)
+    design = Design(
+        name=name_place(offset, absolute),
         inputs=read,
-        asked=Params(places=lambda n: table[:n, :n]),
-        w_q=place_queries(read, table, offset, absolute),
+        asked=AskedScores(places=lambda n: table[:n, :n]),
+        w_q=make_place_queries(read, table, offset, absolute),
         w_k=torch.eye(read.d_model)[:, read["position"].at],
         scale=scale,
     )
-    return made.carrying("token", to="token")
+    return design.carrying("token", to="token")
 
 
-def place_queries(
+def make_place_queries(
     read: Inputs, table: Tensor, offset: int | None, absolute: int | None
 ) -> Float[Tensor, "d_model width"]:
     """Return W_Q: from an input to the vector of the place it asks for, scaled so that its score there is 1."""
@@ -150,7 +157,7 @@ def place_queries(
     return w_q
 
 
-def place_name(offset: int | None, absolute: int | None) -> str:
+def name_place(offset: int | None, absolute: int | None) -> str:
     if absolute is not None:
         return f"position {absolute}"
     if offset is None:
@@ -158,7 +165,7 @@ def place_name(offset: int | None, absolute: int | None) -> str:
     return f"{-offset} back" if offset < 0 else f"{offset} ahead"
 
 
-def places_table(
+def make_places_table(
     length: int,
     *,
     offset: int | None,
@@ -172,8 +179,13 @@ def places_table(
         return torch.tensor([[float(scores(i, j)) for j in places] for i in places], dtype=torch.float64)
     table = torch.zeros(length, length, dtype=torch.float64)
     for i in places:
-        target = i + offset if offset is not None else absolute if function is None else function(i, length)
-        for j in () if target is None else (target,) if isinstance(target, int) else target:
+        if offset is not None:
+            targets = i + offset
+        elif function is not None:
+            targets = function(i, length)
+        else:
+            targets = absolute
+        for j in () if targets is None else (targets,) if isinstance(targets, int) else targets:
             if 0 <= j < length:
                 table[i, j] = 1
     return table
@@ -199,32 +211,31 @@ def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
     return replace(
         first,
         name=" and ".join(design.name for design in designs),
-        asked=added([design.asked for design in designs], factors),
+        asked=add_scores([design.asked for design in designs], factors),
         w_q=torch.cat([design.w_q * factor for design, factor in zip(designs, factors, strict=True)], -1),
         w_k=torch.cat([design.w_k for design in designs], -1),
         scale=1.0,
     )
 
 
-def added(asked: Sequence[Params], factors: Sequence[float]) -> Params:
-    contents = [(one.content, factor, one) for one, factor in zip(asked, factors, strict=True) if one.content]
-    places = [(one.places, factor) for one, factor in zip(asked, factors, strict=True) if one.places]
-    blocks = {(one.query, one.key) for *_, one in contents}
+def add_scores(asked: Sequence[AskedScores], factors: Sequence[float]) -> AskedScores:
+    """Return the sum of what several designs ask for, each times its factor."""
+    contents = [(scores.content, factor) for scores, factor in zip(asked, factors, strict=True) if scores.content]
+    places = [(scores.places, factor) for scores, factor in zip(asked, factors, strict=True) if scores.places]
+    blocks = {(scores.query, scores.key) for scores in asked if scores.content}
     if len(blocks) > 1:
         raise OptionError(
             f"combine: designs by content must read the same blocks; came {sorted(blocks)}. "
             "Put them into heads of their own"
         )
     query, key = next(iter(blocks), ("token", "token"))
-    return Params(
-        content=(lambda one, other: sum_of([content(one, other) * factor for content, factor, _ in contents]))
-        if contents
-        else None,
-        places=(lambda n: sum_of([place(n) * factor for place, factor in places])) if places else None,
-        query=query,
-        key=key,
+
+    def add_contents(query_ids: Tensor, key_ids: Tensor) -> Tensor:
+        return torch.stack([content(query_ids, key_ids) * factor for content, factor in contents]).sum(0)
+
+    def add_places(n: int) -> Tensor:
+        return torch.stack([place(n) * factor for place, factor in places]).sum(0)
+
+    return AskedScores(
+        content=add_contents if contents else None, places=add_places if places else None, query=query, key=key
     )
-
-
-def sum_of(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(tensors)).sum(0)

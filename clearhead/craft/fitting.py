@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Sinusoidal
-from clearhead.craft.design import Design, Params
-from clearhead.craft.designs import place_name
+from clearhead.craft.design import AskedScores, Design
+from clearhead.craft.designs import name_place
 from clearhead.craft.inputs import Inputs
 from clearhead.craft.sharpness import weight_on
 from clearhead.decoding.generating import eval_mode
@@ -23,6 +23,8 @@ from clearhead.tracing.names import Names, sides_of
 __all__ = ["fit_content", "fit_position", "vectors_reaching"]
 
 RIDGE = 1e-4
+ROUNDS = 50
+"""Rounds in which the codes of tokens are pushed apart."""
 SCALES = [2.0 ** (step / 2) for step in range(-4, 21)]
 """What a fitted design's scale is chosen from."""
 Texts = Int[Tensor, "batch _"]
@@ -81,8 +83,8 @@ def fit_position(
         query, key = torch.arange(n).unsqueeze(1), torch.arange(n)
         return (key == query + offset if offset is not None else (key == absolute).expand(n, n)).double()
 
-    asked = Params(places=wanted)
-    return fit_maps(model, tokens, at, codes=codes, asked=asked, name=place_name(offset, absolute))
+    asked = AskedScores(places=wanted)
+    return fit_maps(model, tokens, at, codes=codes, asked=asked, name=name_place(offset, absolute))
 
 
 def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
@@ -90,30 +92,30 @@ def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
     own = own_texts(model, at, tokens).cpu()
     d_head = Names(model).sites[at].shape.d_head
     vocabulary = sides_of(model)[side_of(at)][1].spec.vocabulary
-    table = apart(vocabulary, d_head)
-    asked = Params(content=lambda one, other: (one.unsqueeze(1) == other).double())
+    table = spread_codes(vocabulary, d_head)
+    asked = AskedScores(content=lambda query, key: (query.unsqueeze(1) == key).double())
     return fit_maps(model, tokens, at, codes=(table[own], table[own]), asked=asked, name="same token")
 
 
 def fit_maps(
-    model: nn.Module, tokens: tuple[Texts, ...], at: str, *, codes: tuple[Tensor, Tensor], asked: Params, name: str
+    model: nn.Module, tokens: tuple[Texts, ...], at: str, *, codes: tuple[Tensor, Tensor], asked: AskedScores, name: str
 ) -> Design:
     """Return the maps nearest to these codes of queries and keys, at the scale that does best on the texts."""
     x = vectors_reaching(model, *tokens, at=at)
     layer = Names(model).sites[at]
     query, key = codes
-    made = Design(
+    design = Design(
         name=name,
         inputs=Inputs(blocks={}, d_model=layer.d_model),
         asked=asked,
-        w_q=nearest(x, query),
-        w_k=nearest(x, key),
+        w_q=fit_linear(x, query),
+        w_k=fit_linear(x, key),
         mask=layer.mask,
     )
-    return made.scaled(best_scale(layer, made, x, own_texts(model, at, tokens)))
+    return design.scaled(find_best_scale(layer, design, x, own_texts(model, at, tokens)))
 
 
-def nearest(x: Float[Tensor, "batch n d_model"], code: Tensor) -> Float[Tensor, "d_model d_head"]:
+def fit_linear(x: Float[Tensor, "batch n d_model"], code: Tensor) -> Float[Tensor, "d_model d_head"]:
     """Return the least-squares map from vectors to codes, with a little ridge towards 0."""
     flat = x.flatten(0, 1).double()
     goal = code.expand(x.shape[0], x.shape[1], -1).flatten(0, 1).double()
@@ -139,7 +141,7 @@ def turned_codes(layer: Attention, offset: int | None) -> tuple[Tensor, Tensor]:
     return turned[0, 0], same[0, 0]
 
 
-def apart(count: int, width: int, rounds: int = 50) -> Float[Tensor, "label width"]:
+def spread_codes(count: int, width: int) -> Float[Tensor, "label width"]:
     """Return unit vectors pushed as far apart as a few rounds get them; at right angles where there is room."""
     if count <= width:
         return torch.eye(width)[:count]
@@ -147,13 +149,13 @@ def apart(count: int, width: int, rounds: int = 50) -> Float[Tensor, "label widt
     codes = nn.functional.normalize(torch.randn(count, width, generator=generator), dim=-1)
     if count > 4096:
         return codes
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         close = (codes @ codes.T).fill_diagonal_(0).clamp(min=0) ** 3
         codes = nn.functional.normalize(codes - 0.5 * close @ codes, dim=-1)
     return codes
 
 
-def best_scale(layer: Attention, design: Design, x: Tensor, own: Texts) -> float:
+def find_best_scale(layer: Attention, design: Design, x: Tensor, own: Texts) -> float:
     """Return the scale that puts most weight on what is wanted, in the mean over the queries of the texts."""
     scored: list[tuple[Tensor, Tensor]] = []
     allowed = design.allowed(own.shape[1])
@@ -162,4 +164,8 @@ def best_scale(layer: Attention, design: Design, x: Tensor, own: Texts) -> float
         places = torch.arange(len(ids))
         score = layer.position.turn(query, places) @ layer.position.turn(key, places).transpose(-1, -2)
         scored.append((score[0, 0].masked_fill(~allowed, -torch.inf), design.asked.targets(ids, ids, allowed)))
-    return max(SCALES, key=lambda scale: torch.cat([weight_on(*one, scale) for one in scored]).mean().item())
+
+    def mean_weight(scale: float) -> float:
+        return torch.cat([weight_on(score, targets, scale) for score, targets in scored]).mean().item()
+
+    return max(SCALES, key=mean_weight)

@@ -37,7 +37,7 @@ from clearhead.tracing.trace import trace_model
 __all__ = ["Installed", "install"]
 
 Region = tuple[slice, ...]
-KEPT: "weakref.WeakKeyDictionary[Attention, dict[int, Frozen]]" = weakref.WeakKeyDictionary()
+FROZEN: "weakref.WeakKeyDictionary[Attention, dict[int, Frozen]]" = weakref.WeakKeyDictionary()
 """The frozen heads of each layer: one that is designed anew is no longer kept as it was."""
 
 
@@ -87,7 +87,7 @@ def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: boo
     assert isinstance(factor, float)
     written: dict[str, Region] = {**write_head(layer, head, design, scale=design.scale / factor)}
     written |= clear_biases(layer, head, written)
-    own = KEPT.setdefault(layer, {})
+    own = FROZEN.setdefault(layer, {})
     if head in own:
         own.pop(head).release()
     if frozen:
@@ -138,18 +138,18 @@ def clear_biases(layer: Attention, head: int, written: Mapping[str, Region]) -> 
 
 @final
 class Frozen:
-    """Keeps slices of a layer's parameters: no gradient reaches them, and each optimiser step gives them back.
+    """Keeps slices of a layer's parameters: their gradient is zeroed, and after each optimiser step they are restored.
 
-    The gradient alone is not enough: weight decay, and momentum from before, move what has none.
+    A gradient of zero is not enough: weight decay, and momentum from before, move parameters without it.
     """
 
     def __init__(self, layer: Attention, regions: Mapping[str, Region]) -> None:
         kept = {name: layer.get_parameter(name)[region].detach().clone() for name, region in regions.items()}
         own = weakref.ref(layer)  # a model that is dropped is not kept for this
         self.handles = [
-            register_optimizer_step_post_hook(lambda *_: give_back(own(), regions, kept)),
+            register_optimizer_step_post_hook(lambda *_: restore_slices(own(), regions, kept)),
             *(
-                layer.get_parameter(name).register_hook(without(region))
+                layer.get_parameter(name).register_hook(make_gradient_hook(region))
                 for name, region in regions.items()
                 if layer.get_parameter(name).requires_grad
             ),
@@ -161,19 +161,20 @@ class Frozen:
             handle.remove()
 
 
-def without(region: Region) -> Callable[[Tensor], Tensor]:
-    """Return a gradient with zeros in a region."""
+def make_gradient_hook(region: Region) -> Callable[[Tensor], Tensor]:
+    """Return a hook that zeroes the gradient in a region."""
 
-    def hook(gradient: Tensor) -> Tensor:
-        kept = gradient.clone()
-        kept[region] = 0
-        return kept
+    def zero_region(gradient: Tensor) -> Tensor:
+        changed = gradient.clone()
+        changed[region] = 0
+        return changed
 
-    return hook
+    return zero_region
 
 
 @torch.no_grad()
-def give_back(layer: Attention | None, regions: Mapping[str, Region], kept: dict[str, Tensor]) -> None:
+def restore_slices(layer: Attention | None, regions: Mapping[str, Region], kept: dict[str, Tensor]) -> None:
+    """Write the kept values back into a layer, on its present device and in its dtype."""
     if layer is None:
         return
     for name, region in regions.items():

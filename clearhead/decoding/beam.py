@@ -13,7 +13,7 @@ from clearhead.decoding import beam_gpu
 from clearhead.decoding.beam_state import Beam, BeamState, Step
 from clearhead.decoding.history import History
 from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
-from clearhead.decoding.recorded import Notes, OnDevice, pays
+from clearhead.decoding.recorded import Notes, OnDevice, is_worth_recording
 from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
 from clearhead.decoding.session import Session
 from clearhead.decoding.topk import top_candidates
@@ -58,7 +58,11 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return hypotheses of every sentence, the best first. Sentences that are done leave the session."""
     state = BeamState(len(prompts), method, rules, session.logits.shape[-1], session.device)
-    if not (rules.look_back or candidates or watcher) and pays(rules.max_new - 1) and session.can_record():
+    if (
+        not (rules.look_back or candidates or watcher)
+        and is_worth_recording(rules.max_new - 1)
+        and session.can_record()
+    ):
         return search_on_device(session, state)
     history = History(state)
     Search(session, state, history, prompts, candidates=candidates, watcher=watcher).run()

@@ -62,7 +62,7 @@ class Caches:
             self.clock.pads.copy_(self.clock.pads[rows])
 
     def move_sentences(self, sentences: Int[Tensor, "sentence"]) -> None:
-        """Write what cross-attention reads of these sentences over what there is."""
+        """Replace the keys and values of cross-attention by those of these sentences, in the same memory."""
         for cache in self:
             if isinstance(cache, FromSource):
                 cache.move(sentences)

@@ -100,15 +100,14 @@ class Complete(Cache):
         heads, clock, position = layer.shape, self.clock, layer.position
         maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
         project, widths = join_linears([one.linear for one in maps]), [one.linear.out_features for one in maps]
-        query_norm, key_norm, _ = (one.norm for one in maps)
+        query_map, key_map, _ = maps
         output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
 
         def step(x: Tensor) -> Tensor:
             rows = x.shape[0]
             parts = torch.split_with_sizes(project(x), widths, 1)
             query, key, value = (part.view(rows, -1, 1, heads.d_head) for part in parts)
-            query = query if query_norm is None else query_norm(query)
-            key = key if key_norm is None else key_norm(key)
+            query, key = query_map.normed(query), key_map.normed(key)
             if position.turns:
                 query, key = clock.turn(position, query), clock.turn(position, key)
             self.write(key, value)
@@ -220,9 +219,10 @@ class Sliding(Cache):
         columns = slice(clock.total - key.shape[2], None)
         plain = clock.new == 1 and mask.kinds <= {"causal", "window"}
         real = None if clock.pads is None else Table((clock.keys[:, columns] >= 0)[:, None, None, :])
-        if plain and (real is None or layer.position.bias_kind == "none"):
-            return call_of(layer, (query, key, value), everything() if real is None else real)
-        whole = real is None and key.shape[2] == clock.total
+        if plain:
+            mask = everything()
+        # A bias may read where a key is, and not only how far away: by default the oldest that is kept would be at 0.
+        whole = (real is None and key.shape[2] == clock.total) or (plain and layer.position.bias_kind == "none")
         positions = None if whole else Positions(clock.positions, clock.keys[..., columns])
         return call_of(layer, (query, key, value), mask if real is None else mask & real, positions)
 

@@ -85,7 +85,7 @@ class Clock:
         return self.once("slots", lambda: self.firsts + place)
 
     def bias(self, dtype: torch.dtype) -> Float[Tensor, "sentence 1 beam column"]:
-        """Return what a recorded step adds to scores: 0 where a beam sees a column of a beam, -inf elsewhere.
+        """Return the bias that a recorded step adds to scores: 0 where a beam may see a column, -inf elsewhere.
 
         It is made once for all layers; from a mask, torch would make it again in every layer.
         """

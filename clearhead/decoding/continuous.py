@@ -15,7 +15,7 @@ import torch
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.generating import check_request
 from clearhead.decoding.request import Model, check_model
-from clearhead.decoding.running import Chooses, Running, TokenChoice
+from clearhead.decoding.running import RowJob, Running, TokenChoice
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.scheduler import Event, Job, Scheduler
 from clearhead.decoding.session import check_masks, pad_right
@@ -36,21 +36,20 @@ FEWEST = 32
 READ_TOGETHER = 16
 """Prompts that are read in one pass, ahead of their turn if need be: a pass for each would take as long as a step."""
 BACKLOG = 2
-"""Where more jobs wait than there are slots, so many times as many prompts are read at once: those who run wait longer
-for a pass, and there are fewer of them."""
+"""Where more jobs wait than there are slots, this many times as many prompts are read at once: running jobs wait longer
+for a pass, and there are fewer passes."""
 READING, JOINING = 1.0, 0.1
-"""About how many steps it takes to read a prompt, or several together, and to let in those that were read."""
+"""How long it takes, in decoding steps, to read one prompt or several together, and to let jobs join that were read."""
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """What a scheduler has done so far, for metrics. `row_steps` are rows computed, `used_row_steps` those of a job."""
+    """What a scheduler has done so far, for metrics. `row_steps` counts the rows computed, used by a job or not."""
 
     steps: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
     row_steps: int = 0
-    used_row_steps: int = 0
     finished: int = 0
     cancelled: int = 0
 
@@ -123,7 +122,7 @@ class SlotScheduler(Scheduler):
             )
         self.choice = TokenChoice(self.session)
         self.changes: dict[int, tuple[int, int, int]] = {}
-        """Slots that were given or taken since the last step: token, position and 1 if it is somebody's."""
+        """Slots that changed hands since the last step: token, position, and 1 if a job has the slot, else 0."""
 
     @abstractmethod
     def may_join(self) -> bool:
@@ -142,7 +141,7 @@ class SlotScheduler(Scheduler):
         return self.slots - len(self.free)
 
     def bytes(self) -> int:
-        """Return the memory of all slots, allocated so far."""
+        """Return the bytes that are allocated for all slots."""
         return self.session.caches.bytes()
 
     def add(self, job: Job) -> int:
@@ -242,9 +241,9 @@ class SlotScheduler(Scheduler):
         return BACKLOG if len(self.queue) > self.slots else 1
 
     def is_worth_it(self) -> bool:
-        """Check whether waiting has cost those who wait as much as letting them in will cost those who run.
+        """Check whether the waiting jobs have lost as many steps as their joining will cost the running jobs.
 
-        Whoever joins alone costs the others a step or two, and several together hardly more.
+        One job that joins costs the others a step or two, and several together hardly more.
         """
         first, room, fitting = next(iter(self.queue.values())), len(self.free), 0
         for waiting in self.queue.values():
@@ -325,7 +324,7 @@ class SlotScheduler(Scheduler):
             if isinstance(waiting.job.method, Beam):
                 self.jobs[ticket] = SlotBeam(ticket, waiting.job, waiting.prompt, slots)
             else:
-                self.jobs[ticket] = Chooses(ticket, waiting.job, waiting.prompt, slots[0])
+                self.jobs[ticket] = RowJob(ticket, waiting.job, waiting.prompt, slots[0])
         self.choice.forget()
         self.fit()
         self.session.join(prefill, guests)
@@ -367,11 +366,11 @@ class SlotScheduler(Scheduler):
         self.changes.update(dict.fromkeys(origins, (0, 0, 0)))
 
     def write_changes(self) -> None:
-        """Tell the device which slots were given to somebody, or taken."""
+        """Copy the changes of slots to the device."""
         if not self.changes:
             return
-        told = torch.tensor([(slot, *change) for slot, change in self.changes.items()], device=self.session.device)
-        slots, tokens, positions, moves = told.T
+        changes = torch.tensor([(slot, *change) for slot, change in self.changes.items()], device=self.session.device)
+        slots, tokens, positions, moves = changes.T
         self.session.tokens.index_copy_(0, slots, tokens)
         self.session.clock.at.index_copy_(0, slots, positions)
         self.session.moves.index_copy_(0, slots, moves)
@@ -381,7 +380,6 @@ class SlotScheduler(Scheduler):
         """Let every job choose its next token, and those that are done leave."""
         rows, counts = self.session.clock.rows, self.counts
         counts.steps, counts.row_steps = counts.steps + 1, counts.row_steps + rows
-        counts.used_row_steps += self.rows_in_use
         counts.tokens += len(self.jobs)
         events, done = self.choice.step(self.jobs.values())
         counts.finished += len(done)

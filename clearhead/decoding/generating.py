@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from clearhead.decoding.beam import Beam, beam_search
 from clearhead.decoding.greedy import greedy_search
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.kept import translate_again, translate_once
-from clearhead.decoding.recorded import pays, records
+from clearhead.decoding.kept import record_translation, replay_translation
+from clearhead.decoding.recorded import can_record_on, is_worth_recording
 from clearhead.decoding.request import (
     Model,
     Request,
@@ -72,17 +72,18 @@ def generate(
     request = check_request(model, inputs, prefix, rules, candidates)
     if not request.inputs:
         return []
-    simple = not (rules.look_back or candidates) and pays(rules.max_new - 1)
-    on_device = method if simple and isinstance(method, Greedy | Beam) else None
-    # Several sentences have steps that are large enough for all threads, on a busy machine too.
     device, alone = request.decoder.embedding.table.device, len(request.inputs) == 1
-    search = on_device if alone and records(device) and isinstance(request.model, EncoderDecoder) else None
-    if search is not None and (found := translate_again(request, search, rules)) is not None:
+    # These methods can choose on the device alone, where no rule and no caller must see each token as it is chosen.
+    simple = not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
+    on_device = method if simple and isinstance(method, Greedy | Beam) else None
+    keeps = alone and can_record_on(device) and isinstance(request.model, EncoderDecoder)
+    if keeps and on_device and (found := replay_translation(request, on_device, rules)) is not None:
         return [found]
+    # Several sentences have steps that are large enough for all threads, on a busy machine too.
     with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-        if search is not None and session.can_record():
-            found = translate_once(request, session, search, rules)
+        if keeps and on_device and session.can_record():
+            found = record_translation(request, session, on_device, rules)
             if found is not None:
                 return [found]
         if isinstance(method, Beam):

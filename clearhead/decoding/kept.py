@@ -1,11 +1,11 @@
-"""One sentence after another on a GPU: a translation that is recorded once, and kept for the next as long.
+"""Recorded translations of single sentences on a GPU, kept for the next source of the same length.
 
-To open a session and to record a step takes as long as forty tokens of a base model. So the second sentence of a length
-is translated in recorded work that stays: the encoder with the keys and values for cross-attention, and the step. The
-next of that length is copied into its memory, and replayed.
+Opening a session and recording a step takes as long as forty tokens of a base model. So the second source of a length
+is translated by CUDA graphs that are kept: one for the encoder and the keys and values for cross-attention, one for the
+step. The next source of that length is copied into their memory, and they are replayed.
 
-What is recorded reads the weights where they are, and some of them packed. It is used only as long as nothing that the
-model holds has been replaced or changed (`Snapshot`).
+A graph reads the weights at their addresses, and some of them packed. It is used only as long as nothing that the model
+holds has been replaced or changed (`Snapshot`).
 """
 
 import threading
@@ -33,7 +33,7 @@ from clearhead.model.fast_step import is_observed
 from clearhead.model.transformers import EncoderDecoder
 from clearhead.registry import is_built_in
 
-__all__ = ["translate_again", "translate_once"]
+__all__ = ["record_translation", "replay_translation"]
 
 Method = Greedy | Beam
 MOST_LENGTHS = 32
@@ -42,7 +42,7 @@ MOST_COLUMNS = 512
 """Tokens that an output may have: memory for all of them is there from the start."""
 
 
-def things_in(model: nn.Module) -> list[Any]:
+def list_contents(model: nn.Module) -> list[Any]:
     """Return all that the modules of a model hold: parameters, modules, hooks and every other attribute."""
     found: list[Any] = []
     modules = [model]
@@ -61,22 +61,23 @@ class Snapshot:
     """What a model held, and how often each of its parameters had been written."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.things = things_in(model)
-        self.tensors = [one for one in self.things if isinstance(one, Tensor)]
+        self.contents = list_contents(model)
+        self.tensors = [value for value in self.contents if isinstance(value, Tensor)]
         # The memory is held: what lies at the same address later is the same memory.
-        self.memory = [one.detach() for one in self.tensors]
-        self.state = self.state_of_tensors()
+        self.memory = [tensor.detach() for tensor in self.tensors]
+        self.versions = self.read_versions()
 
-    def state_of_tensors(self) -> list[tuple[int, int]]:
-        return [(one.data_ptr(), one._version) for one in self.tensors]
+    def read_versions(self) -> list[tuple[int, int]]:
+        """Return where each tensor is, and how often it has been written."""
+        return [(tensor.data_ptr(), tensor._version) for tensor in self.tensors]
 
-    def holds(self, model: nn.Module) -> bool:
+    def matches(self, model: nn.Module) -> bool:
         """Check that the model is as it was."""
-        things = things_in(model)
+        contents = list_contents(model)
         return (
-            len(things) == len(self.things)
-            and all(map(is_, things, self.things))
-            and self.state_of_tensors() == self.state
+            len(contents) == len(self.contents)
+            and all(map(is_, contents, self.contents))
+            and self.read_versions() == self.versions
         )
 
 
@@ -84,7 +85,7 @@ class Snapshot:
 class Translation:
     """Translation of one source of fixed length, greedy or by beams, in memory of its own.
 
-    It may not hold the model, only parts of it: `KEPT` would keep a model that nobody else holds.
+    It holds parts of the model, and never the model itself: `CACHES` would keep it alive.
     """
 
     def __init__(self, model: EncoderDecoder, session: Session, n_source: int, method: Method, rules: Rules) -> None:
@@ -126,63 +127,63 @@ def make_search(session: Session, method: Method, rules: Rules) -> OnDevice:
 
 
 @final
-class Kept:
-    """The translations of a model as it is."""
+class TranslationCache:
+    """The recorded translations of a model in its present state, by `make_key`; None for a key that was seen once."""
 
     def __init__(self, model: nn.Module) -> None:
         self.snapshot = Snapshot(model)
-        self.found: OrderedDict[Hashable, Translation | None] = OrderedDict()
+        self.translations: OrderedDict[Hashable, Translation | None] = OrderedDict()
         self.busy = threading.Lock()
 
 
-KEPT: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
+CACHES: WeakKeyDictionary[nn.Module, TranslationCache] = WeakKeyDictionary()
 
 
-def key_of(request: Request, method: Method, rules: Rules) -> Hashable | None:
-    """Return what a translation is kept by; None for one that is not kept."""
+def make_key(request: Request, method: Method, rules: Rules) -> Hashable | None:
+    """Return the key that a translation is kept by; None for one that is not kept."""
     fits = len(request.prompts[0]) == 1 and rules.max_new < MOST_COLUMNS
     return (len(request.inputs[0]), repr(method), repr(rules)) if fits else None
 
 
 @torch.inference_mode()
-def translate_again(request: Request, method: Method, rules: Rules) -> list[Hypothesis] | None:
-    """Return the translation of one sentence by what was kept for its length; None if nothing was.
+def replay_translation(request: Request, method: Method, rules: Rules) -> list[Hypothesis] | None:
+    """Return the translation of one sentence by the graphs recorded for its length.
 
-    Nor is there anything once the model has changed.
+    None if there are none, or the model has changed since, or another thread is using them.
     """
     model = request.model
-    kept, key = KEPT.get(model), key_of(request, method, rules)
-    found = None if kept is None else kept.found.get(key)
-    if kept is None or found is None or autocast_enabled(request.decoder.embedding.table):
+    cache, key = CACHES.get(model), make_key(request, method, rules)
+    translation = None if cache is None else cache.translations.get(key)
+    if cache is None or translation is None or autocast_enabled(request.decoder.embedding.table):
         return None
-    if not kept.snapshot.holds(model):
-        del KEPT[model]
+    if not cache.snapshot.matches(model):
+        del CACHES[model]
         return None
-    if not kept.busy.acquire(blocking=False):  # another thread is at it, in the same memory
+    if not cache.busy.acquire(blocking=False):
         return None
     try:
-        return found.run(request.inputs[0], request.prompts[0])
+        return translation.run(request.inputs[0], request.prompts[0])
     finally:
-        kept.busy.release()
+        cache.busy.release()
 
 
-def translate_once(request: Request, session: Session, method: Method, rules: Rules) -> list[Hypothesis] | None:
-    """Keep the translation of a source of this length if there was one as long before, and return it; else None."""
-    model, key = request.model, key_of(request, method, rules)
+def record_translation(request: Request, session: Session, method: Method, rules: Rules) -> list[Hypothesis] | None:
+    """Record the translation of a source, keep it and return its result; None for the first source of a length."""
+    model, key = request.model, make_key(request, method, rules)
     assert isinstance(model, EncoderDecoder)
     if key is None or not is_built_in(model) or any(map(is_observed, model.modules())):
         return None
-    kept = KEPT.get(model)
-    if kept is None or not kept.snapshot.holds(model):
-        if any(isinstance(one, Tensor) and one.is_inference() for one in things_in(model)):
-            return None  # nobody counts how often these are written
-        kept = KEPT[model] = Kept(model)
-    if key not in kept.found:
-        kept.found[key] = None
+    cache = CACHES.get(model)
+    if cache is None or not cache.snapshot.matches(model):
+        if any(isinstance(value, Tensor) and value.is_inference() for value in list_contents(model)):
+            return None  # torch does not count how often inference tensors are written
+        cache = CACHES[model] = TranslationCache(model)
+    if key not in cache.translations:
+        cache.translations[key] = None
         return None
-    with kept.busy:
-        made = kept.found[key] = Translation(model, session, len(request.inputs[0]), method, rules)
-        kept.found.move_to_end(key)
-        while len(kept.found) > MOST_LENGTHS:
-            kept.found.popitem(last=False)
-        return made.run(request.inputs[0], request.prompts[0])
+    with cache.busy:
+        translation = cache.translations[key] = Translation(model, session, len(request.inputs[0]), method, rules)
+        cache.translations.move_to_end(key)
+        while len(cache.translations) > MOST_LENGTHS:
+            cache.translations.popitem(last=False)
+        return translation.run(request.inputs[0], request.prompts[0])

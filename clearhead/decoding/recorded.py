@@ -20,7 +20,7 @@ from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.caches import FromSource
 from clearhead.decoding.hypotheses import Hypothesis
 
-__all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "pays", "records"]
+__all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "can_record_on", "is_worth_recording"]
 
 Logits = Float[Tensor, "row vocabulary"]
 Compute = Callable[[Int[Tensor, "row 1"]], Logits]
@@ -34,12 +34,12 @@ AT_ONCE = 8
 """Steps that are taken before anyone looks what has ended: looking waits for the GPU."""
 
 
-def records(device: torch.device) -> bool:
+def can_record_on(device: torch.device) -> bool:
     """Check whether steps are recorded on this device."""
     return device.type == "cuda"
 
 
-def pays(steps: int) -> bool:
+def is_worth_recording(steps: int) -> bool:
     """Check whether there are enough steps to come that recording them is worth it."""
     return steps >= FEWEST
 
@@ -94,7 +94,7 @@ class Notes:
         self.at += 1
 
     def read(self) -> list[Tensor]:
-        """Return what was noted since the last time, `(step, ...)`. This waits for the GPU."""
+        """Return the notes since the last call, `(step, ...)`. This waits for the GPU."""
         n = int(self.at)
         self.at.zero_()
         return [room[:n].clone() for room in self.rooms]
@@ -129,7 +129,7 @@ class OnDevice(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Forget what was read, before a search that begins again."""
+        """Drop the results of the last search, before another one starts in the same memory."""
 
     @abstractmethod
     def found(self) -> list[list[Hypothesis]]:
@@ -137,7 +137,7 @@ class OnDevice(ABC):
 
     @abstractmethod
     def read(self) -> list[int]:
-        """Take over what was noted since the last time; return the sentences that go on."""
+        """Read the notes since the last call; return the sentences that have not ended."""
 
     @abstractmethod
     def select(self, sentences: Int[Tensor, "stays"]) -> None:
@@ -174,7 +174,7 @@ class RecordedSearch:
             if not steps or not stays:
                 self.replay = None  # it holds this search, which would keep its memory until Python looks for cycles
                 return
-            if 2 * len(stays) <= self.count and pays(steps):
+            if 2 * len(stays) <= self.count and is_worth_recording(steps):
                 self.select(torch.tensor(stays, device=self.tokens.device))
 
     def step(self) -> None:
@@ -240,7 +240,7 @@ class RecordedStep:
             return
         self.steps = 1 if rows > self.rows else self.steps + 1
         self.rows = rows
-        if self.steps > WARM_UPS and pays(self.clock.limit - there):
+        if self.steps > WARM_UPS and is_worth_recording(self.clock.limit - there):
             self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=self.clock.device)
             self.live = rows, self.n_sentences()
             self.fix(there)

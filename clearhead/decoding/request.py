@@ -58,8 +58,12 @@ def check_model(model: object) -> None:
     if not isinstance(model, Decoder | EncoderDecoder):
         raise OptionError(f"only a Decoder or an EncoderDecoder writes text; came {type(model).__name__}")
     decoder = model if isinstance(model, Decoder) else model.decoder
-    if not isinstance(decoder.output, ToVocabulary):
-        raise OptionError(f"this decoder's output is {decoder.spec.output}; to write text it must be NextToken")
+    output = decoder.spec.output
+    if not isinstance(decoder.output, ToVocabulary) and not (output.causal and output.by_position):
+        raise OptionError(
+            f"this decoder's output is {output}; to write text it must be NextToken, or one of your own that is causal "
+            "and by_position"
+        )
     if isinstance(model, Decoder) and any(block.cross is not None for block in model.spec.blocks):
         raise OptionError(
             "this decoder has cross-attention and was given nothing to attend to: let its EncoderDecoder write"

@@ -20,12 +20,12 @@ from clearhead.decoding.slot_beams import SlotBeam, advance_beams
 from clearhead.decoding.slots import SlotSession
 from clearhead.decoding.topk import best, top_candidates
 
-__all__ = ["Chooses", "Outcome", "Running", "TokenChoice"]
+__all__ = ["Outcome", "RowJob", "Running", "TokenChoice"]
 
 
 @final
-class Chooses:
-    """A job of one row. `position` is that of the token which is computed next."""
+class RowJob:
+    """A job of one row, by greedy decoding or sampling. `position` is that of the token which is computed next."""
 
     def __init__(self, ticket: int, job: Job, prompt: Sequence[int], slot: int) -> None:
         assert isinstance(job.method, Chooser)
@@ -39,7 +39,7 @@ class Chooses:
         self.draws = job.method.draws(1)
         self.is_greedy = isinstance(job.method, Greedy)
         self.always_forbidden = list(job.rules.never)
-        # Samples with equal settings are drawn together; of a method nobody here knows, each by itself.
+        # Samples with equal settings are drawn together; by a method that is not ours, each by itself.
         self.group: Hashable = replace(job.method, seeds=0) if isinstance(job.method, Sample) else ticket
 
     @property
@@ -69,17 +69,17 @@ class Chooses:
 
     def finish(self) -> Finished:
         ended = bool(self.tokens) and self.tokens[-1] in self.end
-        one = Hypothesis(
+        hypothesis = Hypothesis(
             tokens=tuple(self.tokens),
             log_probs=tuple(self.log_probs),
             score=sum(self.log_probs, 0.0),
             ended=ended,
             candidates=tuple(self.candidates),
         )
-        return Finished(self.ticket, [one])
+        return Finished(self.ticket, [hypothesis])
 
 
-Running = Chooses | SlotBeam
+Running = RowJob | SlotBeam
 
 
 class Outcome(NamedTuple):
@@ -91,26 +91,29 @@ class Outcome(NamedTuple):
 
 @final
 @dataclass
-class Kinds:
-    """The jobs of a batch by what must be done for them: found out again when one comes or leaves."""
+class JobGroups:
+    """The jobs of a batch by what must be done for them, made anew when one joins or leaves.
 
-    rowwise: list[Chooses] = field(default_factory=list)
-    penalised: list[Chooses] = field(default_factory=list)
-    shown: dict[int, list[Chooses]] = field(default_factory=dict)
-    forbidding: list[Chooses] = field(default_factory=list)
-    drawn: dict[Hashable, list[Chooses]] = field(default_factory=dict)
+    `shown` are those that report candidates, by how many; `sampled` those that draw, by equal settings.
+    """
+
+    rowwise: list[RowJob] = field(default_factory=list)
+    penalised: list[RowJob] = field(default_factory=list)
+    shown: dict[int, list[RowJob]] = field(default_factory=dict)
+    forbidding: list[RowJob] = field(default_factory=list)
+    sampled: dict[Hashable, list[RowJob]] = field(default_factory=dict)
     beams: list[SlotBeam] = field(default_factory=list)
 
 
-def sort_jobs(jobs: Iterable[Running]) -> Kinds:
+def group_jobs(jobs: Iterable[Running]) -> JobGroups:
     every = list(jobs)
-    rowwise = [job for job in every if isinstance(job, Chooses)]
-    return Kinds(
+    rowwise = [job for job in every if isinstance(job, RowJob)]
+    return JobGroups(
         rowwise=rowwise,
         penalised=[job for job in rowwise if job.rules.repetition_penalty != 1],
         shown=group_by((job.job.candidates, job) for job in rowwise if job.job.candidates),
         forbidding=[job for job in rowwise if not job.rules.forbids_nothing],
-        drawn=group_by((job.group, job) for job in rowwise if not job.is_greedy),
+        sampled=group_by((job.group, job) for job in rowwise if not job.is_greedy),
         beams=[job for job in every if isinstance(job, SlotBeam)],
     )
 
@@ -122,37 +125,37 @@ class TokenChoice:
     def __init__(self, session: SlotSession) -> None:
         self.session = session
         self.forbidding: tuple[list[tuple[int, list[int]]], Tensor] = [], torch.empty(0)
-        self.kinds: Kinds | None = None
+        self.groups: JobGroups | None = None
 
     def forget(self) -> None:
-        """Find out again who is there: a job has come or left."""
-        self.kinds = None
+        """Make the groups anew at the next step: a job has joined or left."""
+        self.groups = None
 
     def step(self, jobs: Iterable[Running]) -> Outcome:
-        """Return what comes of the logits of all rows, and set every row's next token."""
-        if self.kinds is None:
-            self.kinds = sort_jobs(jobs)
-        kinds, outcome = self.kinds, Outcome([], [])
-        self.penalise(kinds.penalised)
+        """Choose every row's next token from the logits; return the events, and the jobs that are done."""
+        if self.groups is None:
+            self.groups = group_jobs(jobs)
+        groups, outcome = self.groups, Outcome([], [])
+        self.penalise(groups.penalised)
         log_probs = self.session.kept.of(self.session.logits)
-        shown = self.candidates(log_probs, kinds.shown)
-        self.forbid(log_probs, kinds.forbidding)
-        if kinds.rowwise:
-            self.choose(log_probs, kinds, shown, outcome)
-        if kinds.beams:
-            advance_beams(kinds.beams, log_probs, self.session)
-            done = [job for job in kinds.beams if job.done]
+        shown = self.candidates(log_probs, groups.shown)
+        self.forbid(log_probs, groups.forbidding)
+        if groups.rowwise:
+            self.choose(log_probs, groups, shown, outcome)
+        if groups.beams:
+            advance_beams(groups.beams, log_probs, self.session)
+            done = [job for job in groups.beams if job.done]
             outcome.events.extend(Finished(job.ticket, job.hypotheses()) for job in done)
             outcome.done.extend(done)
         return outcome
 
-    def penalise(self, jobs: list[Chooses]) -> None:
+    def penalise(self, jobs: list[RowJob]) -> None:
         logits = self.session.logits
         for job in jobs:
             row = logits[job.slots[0]].unsqueeze(0)
             row.copy_(job.rules.penalise(row, [job.so_far]))
 
-    def candidates(self, log_probs: Tensor, shown: dict[int, list[Chooses]]) -> dict[int, Candidates]:
+    def candidates(self, log_probs: Tensor, shown: dict[int, list[RowJob]]) -> dict[int, Candidates]:
         """Return the likeliest tokens of each job that asked for them, by its ticket."""
         found: dict[int, Candidates] = {}
         for count, group in shown.items():
@@ -160,7 +163,7 @@ class TokenChoice:
             found |= zip((job.ticket for job in group), top_candidates(rows, count), strict=True)
         return found
 
-    def forbid(self, log_probs: Tensor, jobs: list[Chooses]) -> None:
+    def forbid(self, log_probs: Tensor, jobs: list[RowJob]) -> None:
         """Write -inf where the rules of a row forbid a token; the places are sent to the device when they change."""
         if not jobs:
             return
@@ -171,19 +174,19 @@ class TokenChoice:
             self.forbidding = wanted, torch.tensor(places, dtype=torch.long, device=log_probs.device)
         log_probs.view(-1).index_fill_(0, self.forbidding[1], FORBIDDEN)
 
-    def choose(self, log_probs: Tensor, kinds: Kinds, shown: dict[int, Candidates], outcome: Outcome) -> None:
+    def choose(self, log_probs: Tensor, groups: JobGroups, shown: dict[int, Candidates], outcome: Outcome) -> None:
         values, chosen = best(log_probs)
-        for group in kinds.drawn.values():
+        for group in groups.sampled.values():
             method = group[0].job.method
             assert isinstance(method, Chooser)
             rows = torch.tensor([job.slots[0] for job in group], device=log_probs.device)
             draws = [draw for job in group for draw in job.draws]
             chosen.index_copy_(0, rows, method.choose(log_probs[rows], draws))
-        if kinds.drawn:
+        if groups.sampled:
             values = log_probs.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
         self.session.tokens[: len(chosen)] = chosen
         tokens, own = read_pairs(chosen, values)
-        for job in kinds.rowwise:
+        for job in groups.rowwise:
             slot = job.slots[0]
             token, value = tokens[slot], own[slot]
             likeliest = shown.get(job.ticket, ())

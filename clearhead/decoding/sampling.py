@@ -75,6 +75,8 @@ class Sample(Chooser):
         seeds = tuple(range(self.seeds, self.seeds + count)) if isinstance(self.seeds, int) else self.seeds
         if len(seeds) != count:
             raise OptionError(f"Sample: there are {count} sequences and {len(seeds)} seeds; give one for each")
+        if not all(-(2**63) <= seed < 2**64 for seed in seeds):
+            raise OptionError(f"Sample: a seed has at most 64 bits; came {max(seeds, key=abs)}")
         return [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:

@@ -68,7 +68,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def step(self) -> list[Event]:
-        """Compute the next token of what is running, and return what came of it."""
+        """Compute the next token of every running job, and return the events."""
 
     @property
     @abstractmethod

@@ -13,7 +13,7 @@ from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.clock import Clock
-from clearhead.decoding.recorded import OnDevice, RecordedSearch, RecordedStep, records
+from clearhead.decoding.recorded import OnDevice, RecordedSearch, RecordedStep, can_record_on
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogProbs
@@ -55,7 +55,7 @@ class Session:
         self.device = decoder.embedding.table.device
         self.kept, self.room = LogProbs(), torch.empty(0)
         longest = max(len(prompt) for prompt in prompts)
-        self.encoded = encode_positions(decoder, longest + n_new) if records(self.device) else None
+        self.encoded = encode_positions(decoder, longest + n_new) if can_record_on(self.device) else None
         pads = [longest - len(prompt) for prompt in prompts]
         tokens = torch.tensor(
             [[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], device=self.device
@@ -100,7 +100,7 @@ class Session:
         """Check whether steps can be recorded and replayed on this device."""
         return (
             self.fast_step is not None
-            and records(self.device)
+            and can_record_on(self.device)
             and is_built_in(self.decoder)
             and self.caches.can_fix(self.decoder.stack)
         )

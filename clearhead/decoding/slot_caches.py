@@ -79,7 +79,7 @@ class SlotCache(Cache):
 
     @abstractmethod
     def join(self, caches: Cache, guests: Guests) -> None:
-        """Take over what other caches hold of these sequences, and nothing of whoever had the slots before."""
+        """Copy what other caches hold of these sequences, and clear what an earlier sequence left in their slots."""
 
     @abstractmethod
     def copy(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:
@@ -135,14 +135,13 @@ class SlotComplete(Complete, SlotCache):
         clock, position = self.clock, layer.position
         maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
         project, widths = join_linears([one.linear for one in maps]), [one.linear.out_features for one in maps]
-        query_norm, key_norm, _ = (one.norm for one in maps)
+        query_map, key_map, _ = maps
         output = linear_step(layer.output)
 
         def step(x: Tensor) -> Tensor:
             parts = torch.split_with_sizes(project(x), widths, 1)
             query, key, value = (part.view(len(x), -1, 1, heads.d_head) for part in parts)
-            query = query if query_norm is None else query_norm(query)
-            key = key if key_norm is None else key_norm(key)
+            query, key = query_map.normed(query), key_map.normed(key)
             if position.turns:
                 query, key = clock.turn(position, query), clock.turn(position, key)
             self.write(key, value)

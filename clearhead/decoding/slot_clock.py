@@ -58,7 +58,7 @@ class SlotClock(Clock):
         )
 
     def sdpa_mask(self, dtype: torch.dtype) -> Tensor:
-        """Return what is added to scores; it is made once for all layers."""
+        """Return the bias to add to scores, made once for all layers."""
         return self.once(("added", dtype), lambda: self.real.table.to(dtype).log_())
 
     def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
@@ -71,11 +71,11 @@ class SlotClock(Clock):
         return self.once(("places", heads, columns), make)
 
     def own_bias(self, heads: int, dtype: torch.dtype) -> Float[Tensor, "row_head 1 column"]:
-        """Return what is added to scores of what the rows have written, for each head."""
+        """Return the bias to add to the scores of self-attention, for each head."""
         return self.once(("own bias", heads, dtype), lambda: for_each_head(self.sdpa_mask(dtype), heads))
 
     def source_bias(self, heads: int) -> Float[Tensor, "row_head 1 column"]:
-        """Return what is added to scores of the sources, for each head."""
+        """Return the bias to add to the scores of cross-attention, for each head."""
         return self.once(
             ("source bias", heads),
             lambda: for_each_head(self.sources.added[: self.rows, ..., : self.source_columns], heads),

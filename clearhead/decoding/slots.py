@@ -13,7 +13,7 @@ from torch import Tensor
 from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.caches import Fixed, FixedSum, Growing
 from clearhead.decoding.clock import Clock
-from clearhead.decoding.recorded import Replay, records
+from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.session import Logits, Session, find_int8_table
 from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotComplete, columns_of
 from clearhead.decoding.slot_clock import SlotClock
@@ -93,7 +93,7 @@ class SlotSession(Session):
         self.known_ids: dict[tuple[int, ...], Tensor] = {}
         self.held = 0
         """Bytes of the caches that the replays are bound to."""
-        self.recordable = self.fast_step is not None and records(self.device) and self.may_be_recorded()
+        self.recordable = self.fast_step is not None and can_record_on(self.device) and self.may_be_recorded()
 
     def ids(self, tokens: Sequence[int]) -> Int[Tensor, "token"]:
         """Return tokens as a tensor that stays on the device: most jobs have the same rules."""

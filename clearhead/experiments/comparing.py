@@ -98,9 +98,9 @@ def compare(
 ) -> Comparison:
     """Train every arm with every seed, `parallel` runs at a time, and write the comparison into the folder.
 
-    Runs that have ended are not trained again, and a run that was stopped continues. `probe`
-    is the name of the probe that the arms learn, if it is one (`probe_recipe` makes their recipe). A run that fails is
-    reported as such, and does not stop the others.
+    Runs that have ended are not trained again, and a run that was stopped continues. `probe` is the name of the probe
+    that the arms learn, if it is one (`probe_recipe` makes their recipe). A run that fails is reported, and does not
+    stop the others.
     """
     home = Path(folder)
     jobs = jobs_of(home, arms, seeds, probe)

@@ -116,8 +116,8 @@ class Comparison:
     @property
     def rows(self) -> list[Row]:
         """Return the arms that have a run, in the order in which they were given."""
-        arms = dict.fromkeys(one.arm for one in self.outcomes)
-        return [row_of(arm, [one for one in self.outcomes if one.arm == arm], self.columns) for arm in arms]
+        arms = dict.fromkeys(outcome.arm for outcome in self.outcomes)
+        return [row_of(arm, [outcome for outcome in self.outcomes if outcome.arm == arm], self.columns) for arm in arms]
 
     @property
     def columns(self) -> tuple[Measure, ...]:
@@ -125,7 +125,7 @@ class Comparison:
 
     @property
     def distances(self) -> list[int]:
-        return sorted({distance for one in self.outcomes for distance in one.by_distance or {}})
+        return sorted({distance for outcome in self.outcomes for distance in outcome.by_distance or {}})
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the head and the rows, as text: quality with its spread, cost without."""
@@ -145,8 +145,8 @@ class Comparison:
             [
                 row.arm,
                 *(
-                    ACCURACY.shown(found.mean, found.spread) if (found := row.by_distance.get(one)) else "–"
-                    for one in self.distances
+                    ACCURACY.shown(found.mean, found.spread) if (found := row.by_distance.get(distance)) else "–"
+                    for distance in self.distances
                 ),
             ]
             for row in self.rows
@@ -158,8 +158,8 @@ class Comparison:
             yield "mean ± sample standard deviation over the seeds"
         if self.parallel > 1:
             yield f"{self.parallel} runs shared the machine at a time, so tokens/s are lower than alone"
-        for one in self.failures:
-            yield f"{one.arm}, seed {one.seed}, failed: {one.problem}"
+        for failure in self.failures:
+            yield f"{failure.arm}, seed {failure.seed}, failed: {failure.problem}"
         for arm in self.impossible:
             yield f"{arm.arm} is not possible: {arm.why}"
 
@@ -174,8 +174,8 @@ class Comparison:
         if notes := list(self.notes()):
             parts.append("\n".join(f"- {note}" for note in notes))
         every = [
-            [one.arm, str(one.seed), *(column.shown(value_of(one, column)) for column in self.columns)]
-            for one in self.outcomes
+            [outcome.arm, str(outcome.seed), *(column.shown(value_of(outcome, column)) for column in self.columns)]
+            for outcome in self.outcomes
         ]
         parts += ["Every run:", markdown_table(["", "seed", *(column.name for column in self.columns)], every)]
         return "\n\n".join(parts) + "\n"
@@ -199,21 +199,22 @@ class Comparison:
                     }
                     for row in self.rows
                 ],
-                "runs": [asdict(one) for one in self.outcomes],
-                "failed": [asdict(one) for one in self.failures],
+                "runs": [asdict(outcome) for outcome in self.outcomes],
+                "failed": [asdict(failure) for failure in self.failures],
                 "not_possible": [asdict(one) for one in self.impossible],
             }
         )
 
 
 def row_of(arm: str, outcomes: Sequence[Outcome], columns: Sequence[Measure]) -> Row:
-    far = sorted({distance for one in outcomes for distance in one.by_distance or {}})
+    far = sorted({distance for outcome in outcomes for distance in outcome.by_distance or {}})
     return Row(
         arm=arm,
         runs=len(outcomes),
-        numbers={column.key: mean_of([value_of(one, column) for one in outcomes]) for column in columns},
+        numbers={column.key: mean_of([value_of(outcome, column) for outcome in outcomes]) for column in columns},
         by_distance={
-            distance: mean_of([one.by_distance[distance] for one in outcomes if one.by_distance]) for distance in far
+            distance: mean_of([outcome.by_distance[distance] for outcome in outcomes if outcome.by_distance])
+            for distance in far
         },
     )
 

@@ -65,7 +65,7 @@ def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
         draw_cost(axes, rows, measure, looks)
     both = [lower.add_subplot(1, 2 if comparison.distances else 1, 1)]
     measure = on_the_way(comparison)
-    by_arm = [[one for one in comparison.outcomes if one.arm == row.arm] for row in rows]
+    by_arm = [[outcome for outcome in comparison.outcomes if outcome.arm == row.arm] for row in rows]
     draw_lines(both[0], [way_of(outcomes, measure) for outcomes in by_arm], looks, measure)
     both[0].set_xlabel(STEP.name)
     if comparison.distances:
@@ -99,7 +99,9 @@ def draw_runs(
     for height, row in enumerate(rows):
         look = looks[row.arm]
         values = [
-            to_shown_unit(one.numbers.get(measure.key), measure) for one in comparison.outcomes if one.arm == row.arm
+            to_shown_unit(outcome.numbers.get(measure.key), measure)
+            for outcome in comparison.outcomes
+            if outcome.arm == row.arm
         ]
         axes.plot(values, [height] * len(values), look.marker, color=look.colour, markersize=6, alpha=0.6)
         mean = row.numbers[measure.key]
@@ -138,14 +140,17 @@ def draw_cost(axes: "matplotlib.axes.Axes", rows: Sequence[Row], measure: Measur
 
 def on_the_way(comparison: Comparison) -> Measure:
     """Return the main measure, if evaluations have it, else the loss, which they always have."""
-    there = {key for one in comparison.outcomes for line in one.evaluations for key in line}
+    there = {key for outcome in comparison.outcomes for line in outcome.evaluations for key in line}
     return next(measure for measure in comparison.quality if measure.key in there)
 
 
 def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:
     found = [
-        {to_shown_unit(line["step"], STEP): to_shown_unit(line.get(measure.key), measure) for line in one.evaluations}
-        for one in outcomes
+        {
+            to_shown_unit(line["step"], STEP): to_shown_unit(line.get(measure.key), measure)
+            for line in outcome.evaluations
+        }
+        for outcome in outcomes
     ]
     steps = sorted(set(found[0]).intersection(*found))
     columns = [[one[step] for one in found] for step in steps]

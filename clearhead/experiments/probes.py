@@ -285,7 +285,7 @@ class Recalled:
 
 
 def questions(text: str) -> Iterator[Question]:
-    """Return what a text of pairs asks.
+    """Return the questions in a text of pairs: the keys that come again.
 
     >>> list(questions("k3 v1 k0 v7 k3 v1"))
     [Question(pair=2, distance=4)]

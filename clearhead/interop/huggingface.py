@@ -24,7 +24,7 @@ OUTPUT = "lm_head.weight"
 
 
 class Imported(NamedTuple):
-    """A model that was read: its spec, itself with its weights in evaluation mode, and what it is for."""
+    """A model that was read: its spec, the built model with its weights, in eval mode, and the task it is for."""
 
     spec: Spec
     model: nn.Module

@@ -28,7 +28,7 @@ from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.int8 import quantize
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import EncoderSpec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
@@ -74,7 +74,7 @@ def import_model(
     made = make_task(imported, tokens, read.generation, task=task, context=context)
     check_fit(made, imported.spec, str(source))
     check_finite(imported.model, str(source))
-    parameters = sum(one.numel() for one in imported.model.parameters())
+    parameters = sum(parameter.numel() for parameter in imported.model.parameters())
     model = DTYPES[dtype](imported.model)
     check_finite(model, str(source))  # once more: what float32 holds can be infinite in a smaller type
     origin = Origin(
@@ -130,7 +130,7 @@ def check_free(place: Path) -> None:
 
 def rows_of(spec: Spec) -> int:
     """Return how many tokens the model has a row for."""
-    return spec.encoder.vocabulary if isinstance(spec, EncoderDecoderSpec) else spec.vocabulary
+    return spec.stacks[0].vocabulary
 
 
 def make_task(
@@ -201,8 +201,8 @@ def forbidden_tokens(generation: Config) -> Iterator[int]:
 
 
 def check_finite(model: nn.Module, where: str) -> None:
-    for name, one in model.named_parameters():
-        if not one.isfinite().all():
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
             raise OptionError(f"{where}: the weights have values that are no numbers (NaN or infinite), in {name}")
 
 

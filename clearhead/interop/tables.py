@@ -56,7 +56,7 @@ def joined_shape(shapes: Sequence[torch.Size]) -> torch.Size:
 
 
 def expand(rows: Iterable[Row], n_blocks: int) -> Iterator[Row]:
-    """Yield the rows of a model with so many blocks: those with `{i}` once for each."""
+    """Yield the rows of a model with this many blocks; a row with `{i}` comes once for each block."""
     for row in rows:
         if "{i}" in row.theirs:
             yield from (row.at(block) for block in range(n_blocks))
@@ -98,7 +98,7 @@ def gather(ours: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]
 
 
 def find_or_zeros(ours: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return a tensor of ours; zeros for a missing bias, as many as the map, norm or table beside it has outputs."""
+    """Return a tensor of our model; for a bias that it lacks, zeros of the width of the weight beside it."""
     if name in ours:
         return ours[name]
     before, _, last = name.rpartition(".")

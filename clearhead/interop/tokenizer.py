@@ -190,7 +190,7 @@ def first_place(places: Mapping[str, int], names: Mapping[str, str], tokens: tup
 
 
 def unknown_of(tokenizer: library.Tokenizer) -> int | None:
-    """Return the id that the model of a tokenizer gives to what it does not know."""
+    """Return the id of the unknown token, by the model of a tokenizer."""
     unknown = getattr(tokenizer.model, "unk_token", None)
     return tokenizer.token_to_id(unknown) if isinstance(unknown, str) else None
 

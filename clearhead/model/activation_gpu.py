@@ -6,17 +6,16 @@ is another pass over it. And what a compiler would compute again on the way back
 """
 
 import importlib
-from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.library import triton_op, wrap_triton
+from torch.library import wrap_triton
 
-from clearhead.compiling import missing_triton
 from clearhead.cuda_graphs import in_captured_training
+from clearhead.operators import Operator
 
-__all__ = ["KINDS", "activate", "register", "serves"]
+__all__ = ["KINDS", "activate", "serves"]
 
 KINDS = ("relu", "silu", "gelu", "gelu_tanh")
 BLOCK, ROWS, COLUMNS, WARPS = 4096, 8, 256, 4
@@ -30,7 +29,7 @@ def serves(x: Tensor) -> bool:
     or captured, with gradients. Elsewhere Python takes longer to call them than they save.
     """
     if torch.compiler.is_compiling():
-        return x.is_cuda and registered and torch.is_grad_enabled()
+        return x.is_cuda and backward_op.registered and torch.is_grad_enabled()
     return in_captured_training(x)
 
 
@@ -61,19 +60,8 @@ def launch_backward(grad: Tensor, x: Tensor, kind: str) -> tuple[Tensor, Tensor]
     return grad_x, partial.sum(0)
 
 
-registered = False
-forward_op: Callable[..., Tensor] = launch_forward
-backward_op: Callable[..., tuple[Tensor, Tensor]] = launch_backward
-"""The launches; once `registered`, as operators that a compiled graph can hold."""
-
-
-def register() -> None:
-    """Make the operators. It imports torch's compiler, which takes seconds: call it where a model will be compiled."""
-    global registered, forward_op, backward_op  # noqa: PLW0603
-    if not registered and missing_triton("cuda") is None:
-        forward_op = triton_op("clearhead::activate_forward", launch_forward, mutates_args=())
-        backward_op = triton_op("clearhead::activate_backward", launch_backward, mutates_args=())
-        registered = True
+forward_op = Operator("activate_forward", launch_forward)
+backward_op = Operator("activate_backward", launch_backward)
 
 
 @final

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from clearhead.attention.heads import HeadLayout
+from clearhead.attention.heads import HeadLayout, Heads
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import under_torch_func
@@ -41,6 +41,11 @@ class AttentionSpec:
     mask: Mask | None = None
     dropout: float = 0.0
     kernel: str = "auto"
+
+    @property
+    def head_layout(self) -> HeadLayout:
+        """Return the heads; a bare number stands for that many which see the whole input."""
+        return Heads(self.heads) if isinstance(self.heads, int) else self.heads
 
     def build(self, d_model: int, mask: Mask | None = None) -> Attention:
         """Return the layer; `mask` is what its place in the model asks for, beside its own."""

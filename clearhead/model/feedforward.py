@@ -27,8 +27,6 @@ class FeedForward(ABC):
     """Spec of a feed-forward network: a map up to d_ff numbers, a non-linearity, and a map down to d_model."""
 
     d_ff: int
-    n_maps: ClassVar[int] = 2
-    """Number of its maps of d_model x d_ff."""
 
     def __post_init__(self) -> None:
         if self.d_ff < 1:
@@ -92,7 +90,6 @@ class SiLU(FeedForward):
 class SwiGLU(FeedForward):
     """down(silu(gate(x)) · up(x)): a third map, the gate, says how much of each number passes."""
 
-    n_maps: ClassVar[int] = 3
     gate: ClassVar[str] = "SiLU"
     bias: bool = False
 
@@ -108,7 +105,6 @@ class SwiGLU(FeedForward):
 class GeGLU(FeedForward):
     """down(gelu(gate(x)) · up(x)); `form` as GELU's. Gemma and later T5 models have it with tanh."""
 
-    n_maps: ClassVar[int] = 3
     gate: ClassVar[str] = "GELU"
     bias: bool = False
     form: Literal["exact", "tanh"] = "exact"

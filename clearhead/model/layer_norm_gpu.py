@@ -6,17 +6,17 @@ gradients of gamma and beta on the way. Forward is torch's own, which inductor f
 """
 
 import importlib
-from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.library import triton_op, wrap_triton
+from torch.library import wrap_triton
 
 from clearhead.compiling import missing_triton
 from clearhead.cuda_graphs import in_captured_training
+from clearhead.operators import Operator
 
-__all__ = ["add_layer_norm", "layer_norm", "layer_norm_and_input", "register", "serves", "serves_step"]
+__all__ = ["add_layer_norm", "layer_norm", "layer_norm_and_input", "serves", "serves_step"]
 
 WIDEST = 8192
 """Numbers of a row that a program holds."""
@@ -35,7 +35,7 @@ def serves(x: Tensor) -> bool:
     if not x.is_cuda or x.shape[-1] > WIDEST:
         return False
     if torch.compiler.is_compiling():
-        return registered
+        return backward_op.registered
     return in_captured_training(x)
 
 
@@ -63,18 +63,7 @@ def launch_backward(  # noqa: PLR0917 - an operator's arguments are positional
     return grad_x, partial.sum(0)
 
 
-# Plain globals: the compiler of torch 2.11 cannot tell whether a list is empty.
-registered = False
-backward_op: Callable[..., tuple[Tensor, Tensor]] = launch_backward
-"""The backward, once it is `registered` as an operator that a compiled graph can hold."""
-
-
-def register() -> None:
-    """Make the operator. It imports torch's compiler, which takes seconds: call it where a model will be compiled."""
-    global registered, backward_op  # noqa: PLW0603
-    if not registered and missing_triton("cuda") is None:
-        backward_op = triton_op("clearhead::layer_norm_backward", launch_backward, mutates_args=())
-        registered = True
+backward_op = Operator("layer_norm_backward", launch_backward)
 
 
 @final

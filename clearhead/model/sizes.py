@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.errors import OptionError
@@ -138,9 +138,7 @@ def resized(spec: Spec, parameters: int) -> Spec:
     So a model that was sized for a vocabulary nobody knew yet is brought to its size once the tokeniser is trained.
     """
     size = nearest_size(kind_of(spec), parameters, table_rows(spec))
-    if isinstance(spec, EncoderDecoderSpec):
-        return replace(spec, encoder=with_size(spec.encoder, size), decoder=with_size(spec.decoder, size))
-    return with_size(spec, size)
+    return spec.map_stacks(lambda stack: with_size(stack, size))
 
 
 def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
@@ -172,12 +170,8 @@ def table_rows(spec: Spec) -> int:
     return sizes[spec.tied]
 
 
-@overload
-def with_size(spec: EncoderSpec, size: Size) -> EncoderSpec: ...
-@overload
-def with_size(spec: DecoderSpec, size: Size) -> DecoderSpec: ...
 def with_size(spec: EncoderSpec | DecoderSpec, size: Size) -> EncoderSpec | DecoderSpec:
-    """Return the model with as many blocks, each with the parts of the first, and as wide in every place."""
+    """Return the stack at another size. Every block gets the parts of the first one, at that size."""
     first = spec.blocks[0]
     block = replace(
         first,

@@ -4,9 +4,9 @@ Each is built from a spec, a frozen description of every part. A model's forward
 run in training and, on caches, in decoding.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, final, get_args
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -58,6 +58,14 @@ class EncoderSpec:
         if self.output is not None and self.output.causal:
             raise OptionError("an encoder sees the next token, so it cannot predict it: use Blanks, Classes or None")
 
+    @property
+    def stacks(self) -> "tuple[EncoderSpec]":
+        return (self,)
+
+    def map_stacks(self, change: Callable[[Any], Any]) -> "EncoderSpec":
+        """Return the spec with every stack changed: here there is one."""
+        return change(self)
+
     def build(self) -> "Encoder":
         return Encoder(self)
 
@@ -72,6 +80,14 @@ class DecoderSpec:
     blocks: tuple[BlockSpec, ...]
     embedding: Embedding = Embedding()
     output: Output = NextToken()
+
+    @property
+    def stacks(self) -> "tuple[DecoderSpec]":
+        return (self,)
+
+    def map_stacks(self, change: Callable[[Any], Any]) -> "DecoderSpec":
+        """Return the spec with every stack changed: here there is one."""
+        return change(self)
 
     def build(self) -> "Decoder":
         return Decoder(self)
@@ -110,6 +126,18 @@ class EncoderDecoderSpec:
             raise OptionError("the encoder of an encoder-decoder gives vectors: leave its output out (None)")
         if any(block.cross is None for block in self.decoder.blocks):
             raise OptionError("every decoder block must cross-attend to the encoder: fill its `cross` slot")
+
+    @property
+    def d_model(self) -> int:
+        return self.encoder.d_model
+
+    @property
+    def stacks(self) -> tuple[EncoderSpec, DecoderSpec]:
+        return self.encoder, self.decoder
+
+    def map_stacks(self, change: Callable[[Any], Any]) -> "EncoderDecoderSpec":
+        """Return the spec with encoder and decoder changed by the same function."""
+        return replace(self, encoder=change(self.encoder), decoder=change(self.decoder))
 
     def build(self) -> "EncoderDecoder":
         return EncoderDecoder(self)

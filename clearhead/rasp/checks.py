@@ -69,7 +69,7 @@ def parts_of(program: Sequence) -> list[Sequence]:
 
 
 def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weighting: Weighting) -> None:
-    """Refuse what the model could not do: to look ahead, or to average where argmax picks one key."""
+    """Refuse selectors that the model cannot have: those that look ahead, or average where argmax picks one key."""
     single = isinstance(weighting, Argmax) and weighting.ties != "average"
     for sequence in parts_of(program):
         if not isinstance(sequence, Aggregate | Width):

@@ -75,7 +75,7 @@ class CompiledModel:
         return [sink, *ids] if self.layouts[side].offset else [*ids, sink]
 
     def tensors(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Tensor]:
-        """Return what the model is called with."""
+        """Return the tensors that the model is called with."""
         both = isinstance(self.model, EncoderDecoder)
         if both == (source is None):
             raise OptionError("this program reads a source: give both" if both else "this program reads no source")

@@ -90,13 +90,15 @@ def describe_head(head: Head) -> dict[str, Any]:
     """Return what a head compares, carries and writes, as data and in `words`."""
     compares = [
         {
-            "keys": one.keys.name,
-            "queries": one.queries.name,
-            "where": name_relation(one),
+            "keys": choice.keys.name,
+            "queries": choice.queries.name,
+            "where": name_relation(choice),
         }
-        for one in head.choices
+        for choice in head.choices
     ]
-    selects = " & ".join(f"select({one['keys']}, {one['queries']}, {one['where']})" for one in compares)
+    selects = " & ".join(
+        f"select({condition['keys']}, {condition['queries']}, {condition['where']})" for condition in compares
+    )
     then = "count what is selected" if head.values is None else f"aggregate({head.values.name})"
     return {
         "cross": head.cross,

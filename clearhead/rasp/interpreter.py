@@ -24,12 +24,12 @@ Values = list[Any]
 
 
 def run(program: Sequence, tokens: Row[Any], source: Row[Any] = ()) -> Values:
-    """Return what the program gives for these tokens (and, for an encoder-decoder program, for this source)."""
-    return Meaning(tokens, source).of(program)
+    """Run the program on these tokens (and, for an encoder-decoder program, on this source)."""
+    return Interpreter(tokens, source).of(program)
 
 
-class Meaning:
-    """The values of every sequence for one input, each made once."""
+class Interpreter:
+    """Computes every sequence of a program for one input, each once."""
 
     def __init__(self, tokens: Row[Any], source: Row[Any]) -> None:
         self.texts = {"target": list(tokens), "source": list(source)}
@@ -59,7 +59,10 @@ class Meaning:
                 return [sum(column) for column in zip(*rows, strict=True)]
             case Aggregate(selector=selector, values=values):
                 found = self.of(values)
-                return [together(sequence, [found[key] for key in chosen]) for chosen in self.selected_keys(selector)]
+                return [
+                    aggregate_values(sequence, [found[key] for key in chosen])
+                    for chosen in self.selected_keys(selector)
+                ]
             case Width(selector=selector):
                 return [len(chosen) for chosen in self.selected_keys(selector)]
         raise AssertionError(f"no meaning for {sequence!r}")
@@ -80,7 +83,7 @@ def all_hold(every: list[tuple[Values, Values, Callable[[Any, Any], bool]]], key
 
 
 def apply_function(sequence: Sequence, function: Callable[..., Any], *values: Any) -> Any:
-    """Return what the function makes of the values; None where one is missing or where it gives None."""
+    """Apply the function; return None, or 0 for numbers, where a value is missing or the function returns None."""
     missing = any(value is None for value in values)
     found = None if missing else function(*values)
     return empty(sequence) if found is None else found
@@ -90,7 +93,8 @@ def empty(sequence: Sequence) -> Any:
     return 0.0 if sequence.numeric else None
 
 
-def together(sequence: Sequence, values: Values) -> Any:
+def aggregate_values(sequence: Sequence, values: Values) -> Any:
+    """Return the mean of numbers, or the value that all chosen keys share."""
     if not values:
         return empty(sequence)
     if sequence.numeric:

@@ -123,7 +123,7 @@ class Lowered:
         return self.add_network(side, out, units)
 
     def pair_writes(self, function: Callable[[Any, Any], Any], a: Any, b: Any, out: Space) -> dict[Direction, float]:
-        """Return what the function gives for a pair; a pair that never meets may be one it cannot answer for."""
+        """Return the function of a pair of values. A pair that never occurs may be one that it fails for."""
         try:
             value = function(a, b)
         except Exception:
@@ -180,14 +180,14 @@ class Lowered:
         return out
 
     def choice(self, selector: Selector, term: Select) -> Choice:
-        """Make one condition, its predicate asked once of all that can meet, so it fails before anything is built."""
+        """Make one condition. Its predicate is called for every possible pair here, before anything is built."""
         keys = self.category(selector.key_side, self.of(term.keys))
         queries = self.category(selector.query_side, self.of(term.queries))
         fits = {(key, query) for key in keys.values for query in queries.values if holds(term, key, query)}
         return Choice(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
 
     def add_width(self, selector: Selector, out: Space) -> Space:
-        """Count what is chosen, from the weight that is left to the sink."""
+        """Count the chosen keys, from the weight that is left on the sink."""
         left = Space(name=f"1 / (1 + {out.name})", numeric=True)
         self.values[left] = [Fraction(1, 1 + count) for count in reversed(range(self.possible.length + 1))]
         self.add_head(selector, None, left)

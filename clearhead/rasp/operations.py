@@ -25,7 +25,7 @@ class Choice:
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Head:
-    """Chooses keys, and brings over what they hold. Each condition that is met adds 2 to a score.
+    """Attends to the chosen keys, and copies what they hold. Each condition that is met adds 2 to a score.
 
     Where not all are met, the sink wins, by one. With `values` None the sink ties with what is chosen, and it is
     counted how much of the weight it has: 1 / (1 + how many are chosen).
@@ -53,7 +53,7 @@ class Head:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """relu of a sum of directions, and what is added to others for each 1 of it."""
+    """A hidden unit: relu of a weighted sum of directions, and what it adds to other directions when it is 1."""
 
     reads: Mapping[Direction, float]
     writes: Mapping[Direction, float]

@@ -93,7 +93,7 @@ class Possible:
     def images(
         self, sequence: Sequence, function: Callable[..., Any], arguments: list[tuple[Any, ...]]
     ) -> frozenset[Any]:
-        """Return what the function makes of all that can come to it; a number may be 0 for want of anything."""
+        """Return all values of the function over its possible arguments; also 0 for a number that may be missing."""
         found = {value_or_error(sequence, function, row) for row in arguments}
         empty = None in found or any(self.may_be_empty(inner) for inner in sequence.inputs())
         if empty:
@@ -113,7 +113,7 @@ class Possible:
         return frozenset(sum(number(f) * v for f, v in zip(factors, row, strict=True)) for row in every)
 
     def check_few(self, sequence: Sequence, every: Iterable[tuple[frozenset[Any], ...]]) -> None:
-        """Refuse what it would take minutes to go through."""
+        """Raise ProgramError for more combinations of values than can be tried in seconds."""
         most = max(math.prod(len(one) for one in places) for places in every)
         if most > MOST_PAIRS:
             raise ProgramError(
@@ -122,7 +122,7 @@ class Possible:
             )
 
     def means(self, sequence: Sequence, values: frozenset[Any]) -> frozenset[Any]:
-        """Return the means of up to `length` of these values, and 0, which nothing selected gives."""
+        """Return the means of up to `length` of these values, and 0, the mean where no key is selected."""
         sums: list[set[Any]] = [{Fraction(0)}]
         for _ in range(self.length):
             sums.append({total + value for total in sums[-1] for value in values})
@@ -177,7 +177,7 @@ def holds(term: Select, key: Any, query: Any) -> bool:
 
 
 def value_or_error(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
-    """Return what the function gives for what can come to it, numbers as exact fractions."""
+    """Return the function of possible arguments, numbers as exact fractions; ProgramError where it fails."""
     given = [plain(value) for value in row]
     try:
         value = function(*given)

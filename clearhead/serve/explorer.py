@@ -33,7 +33,7 @@ from clearhead.tracing.trace import Trace
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run, load
 from clearhead.training.tasks.base import Decoding
-from clearhead.training.tracing import asked_of, trace
+from clearhead.training.tracing import encode_inputs, trace
 
 __all__ = ["Explorer", "GoneError", "side_by_side"]
 
@@ -97,7 +97,7 @@ class Explorer:
 
     def check_text(self, run: Run, wanted: TraceRequest, changes: Sequence[Change]) -> None:
         """Check the cost of tracing a text; the longest text there can be follows from the budget."""
-        ids = asked_of(run, wanted.source, wanted.target).ids
+        ids = encode_inputs(run, wanted.source, wanted.target).ids
         lengths = {side: len(tokens) for side, tokens in ids.items()}
         cost, own = Cost(), run.task.target == "writes" and wanted.target is None
         if own:  # what the model will write is not known yet: the most it may

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from clearhead.errors import OptionError
+from clearhead.files import refuse_constant
 
 __all__ = ["Params", "read_json"]
 
@@ -115,7 +116,3 @@ def read_json(body: bytes) -> Params:
     if not isinstance(found, dict):
         raise OptionError(f"the request: expected a JSON object; came {type(found).__name__}")
     return Params(found)
-
-
-def refuse_constant(name: str) -> object:
-    raise ValueError(f"there is no {name} in JSON")

@@ -20,7 +20,7 @@ from clearhead.tracing.stopping import check_stopped
 from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import Decoding, Task
-from clearhead.training.tracing import asked_of
+from clearhead.training.tracing import encode_inputs
 
 __all__ = ["Grown", "grow", "request_of", "why_no_decoding"]
 
@@ -32,7 +32,7 @@ def request_of(run: Run, text: str, max_new: int | None) -> Decoding:
     """Return what decoding from a text begins with; raise OptionError where the run decodes nothing."""
     if run.task.target == "none":
         raise OptionError(one_step(run.task))
-    found = run.task.decoding(asked_of(run, text).ids, max_new=max_new, usual=GENERATED)
+    found = run.task.decoding(encode_inputs(run, text).ids, max_new=max_new, usual=GENERATED)
     if found.prefix is not None:
         return found
     # The output continues the source, and the page asks for a trace of both together.

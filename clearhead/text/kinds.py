@@ -181,7 +181,7 @@ def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size:
 def learn_merges(
     tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int, *, alphabet: Iterable[str] = ()
 ) -> library.Tokenizer:
-    """Train BPE. A pair is merged if it occurs at least so often: what is seen once is no pattern."""
+    """Train BPE. A pair that occurs only a few times is not merged: it is no pattern."""
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=often,
@@ -236,7 +236,7 @@ def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: i
 
 
 def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
-    """Read the texts all the same, so that their problems are reported whatever the kind."""
+    """Train nothing. The texts are read all the same, so that their problems are reported."""
     for _ in texts:
         pass
     return with_tokens(tokenizer, BYTE_LEVEL)

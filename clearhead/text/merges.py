@@ -19,7 +19,7 @@ from clearhead.text.tokenizer import BYTE_OF, Tokenizer, from_byte_level, visibl
 __all__ = ["MergeNode", "MergeRules"]
 
 LONGEST = 64
-"""Characters of the longest token that is told as a tree."""
+"""Characters of the longest token that is shown as a tree."""
 
 
 class MergeNode(NamedTuple):

@@ -168,7 +168,7 @@ def check_records(corpus: Corpus, layout: Layout) -> None:
 
 
 def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing | Mapping[str, Tokenizer]) -> str:
-    """Return a key of what the ids are made of: the bytes of the files, and every option that affects them."""
+    """Return a hash of all that decides the ids: the bytes of the files, and every option that affects them."""
     digest = hashlib.blake2b(digest_size=12)
     if isinstance(tokenizing, Tokenizing):
         given, chosen = (tokenizing.given,) if tokenizing.given else (), to_json(tokenizing)

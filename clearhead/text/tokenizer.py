@@ -221,7 +221,7 @@ class Tokenizer:
         return self._tokens.get(place, "")
 
     def unseen(self, text: str) -> str:
-        """Return what of the text is unknown, each once, in order: characters, or words if the tokens are words."""
+        """Return the characters of the text that are unknown, each once, in order; for tokens of words, the words."""
         encoding = self._encoding(text)
         spans = (span for place, span in zip(encoding.ids, encoding.offsets, strict=True) if place == self.unknown)
         found = [text[start:stop] for start, stop in spans]
@@ -392,7 +392,7 @@ def check_ids(whole: Any, name: str) -> None:
 
 @contextmanager
 def library_errors_as_data_errors(what: str, *, passing: type[Exception] = MemoryError) -> Iterator[None]:
-    """Re-raise what the library raises as DataError: bare Exceptions, and panics of Rust, which are not even those."""
+    """Re-raise errors of the library as DataError: bare Exceptions, and panics of Rust, which are BaseExceptions."""
     try:
         yield
     except (ClearheadError, MemoryError, passing):

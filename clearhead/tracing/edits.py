@@ -204,9 +204,9 @@ def edit_step(edits: Sequence[Edit], whole: tuple[int, ...], rows: slice, name: 
     return value
 
 
-def apply_edits(name: str, value: Tensor, changes: Sequence[Change], rows: slice = ALL_ROWS) -> Tensor:
+def apply_edits(name: str, value: Tensor, changes: Sequence[Change]) -> Tensor:
     """Return a value after the edits of its name."""
     for change in changes:
         if isinstance(change, Edit) and change.name == name:
-            value = change.apply(value, rows)
+            value = change.apply(value, ALL_ROWS)
     return value

@@ -160,10 +160,6 @@ class Site:
             return call
         return call.set_hidden_to_zero(sight(call.with_every_head(), TILE))
 
-    def mean_tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
-        """Return the mean of the heads' tiles."""
-        return torch.stack([head.tile(step, level, row, column) for head in self.head]).mean(0)
-
     def check(self, context: Tensor, head: int, rows: slice) -> None:
         """Raise TraceError where rebuilt contexts are not what the kernel gave."""
         kernel = self.made[head, rows]

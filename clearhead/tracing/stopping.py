@@ -21,7 +21,7 @@ class StoppedError(Exception):
 
 @contextlib.contextmanager
 def stopping_when(left: Callable[[], bool]) -> Iterator[None]:
-    """Make `check_stopped` raise inside, once `left()` is true. Other threads are not concerned."""
+    """Make `check_stopped` raise in this context once `left()` is true. Other threads are not affected."""
     before = LEFT.set(left)
     try:
         yield

@@ -93,7 +93,7 @@ class Look:
 
 
 def clearest(found: Mapping[str, SiteSurvey]) -> View:
-    """Return the head whose weights say most: sharp, and different in each row."""
+    """Return the head whose weights carry most information: sharp, and different in each row."""
     heads = [(bits, View(name, head)) for name, one in found.items() for head, bits in enumerate(one.information)]
     return max(heads, key=lambda pair: pair[0])[1]
 

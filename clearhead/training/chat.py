@@ -1,7 +1,7 @@
 """Chat templates: a conversation as the one text that an imported model was trained to continue.
 
 A template is a program in Jinja that came with the model, so from a stranger: it is run in Jinja's sandbox, is given
-plain JSON only, and its errors are told as the user's.
+plain JSON only, and its errors are reported as OptionError.
 """
 
 import json
@@ -54,11 +54,11 @@ def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if not isinstance(messages, list | tuple) or not messages:
         example = '[{"role": "user", "content": "Hello"}]'
         raise OptionError(f"messages: expected a list such as {example}; came {messages!r:.80}")
-    for number, one in enumerate(messages, 1):
-        if not isinstance(one, Mapping) or not isinstance(one.get("role"), str) or "content" not in one:
-            raise OptionError(f"messages: the {number}. has no role and content; came {one!r:.80}")
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise OptionError(f"messages: the {number}. has no role and content; came {message!r:.80}")
     try:
-        return json.loads(json.dumps([dict(one) for one in messages]))
+        return json.loads(json.dumps([dict(message) for message in messages]))
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"messages: expected text, numbers and lists of them ({error})") from None
 

@@ -152,7 +152,7 @@ class Checkpoints:
             if adopt:
                 if (self.folder / MARKER).exists() and "adopted" not in read_sealed(self.folder / MARKER):
                     raise self.unreachable_error(f"its {MARKER} is of another run")
-                there = [one.folder for one in Checkpoints(self.folder).all()]
+                there = [checkpoint.folder for checkpoint in Checkpoints(self.folder).all()]
                 adopted = {path.name: sha256_of_file(path / STATE) for path in there}
             elif (self.folder / MARKER).exists():
                 self.marker()
@@ -312,7 +312,7 @@ class Checkpoints:
         Checkpoints beyond `last` were passed over by a resume from an earlier one, and their log lines are gone. What
         this run cannot be shown to have saved stays.
         """
-        steps = [one.step for one in self.all() if one.step <= last]
+        steps = [checkpoint.step for checkpoint in self.all() if checkpoint.step <= last]
         for path in self.folders():
             if step_of(path) not in (*steps[:keep], best) and self.is_own(path):
                 with os_errors_as_run_errors(path):
@@ -332,7 +332,7 @@ class Checkpoints:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
     """Write tensors to a file, with metadata `about` them, and flush it to disk; OSError where that fails."""
     try:
-        save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, path, metadata=about)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata=about)
     except SafetensorError as error:
         raise OSError(str(error)) from None
     flush(path)
@@ -387,20 +387,20 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return every tensor of a model once, by name; a tied table has the first of its names."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, one in model.state_dict(keep_vars=True).items():
-        if id(one) not in seen:
-            seen.add(id(one))
-            found[name] = one
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor
     return found
 
 
 @torch.no_grad()
 def copy_into(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor], where: str) -> None:
-    """Copy saved values into existing tensors: their place in memory has a say in the last bits of a sum."""
+    """Copy saved values into existing tensors. Their memory stays: its alignment can change the last bits of a sum."""
     if tensors.keys() != saved.keys():
         odd = sorted(tensors.keys() ^ saved.keys())
         raise RunError(f"{where}: its tensors are not this model's; they differ in {', '.join(odd[:3])}")
-    for name, one in tensors.items():
-        if one.shape != saved[name].shape:
-            raise RunError(f"{where}: {name} is {tuple(saved[name].shape)} and should be {tuple(one.shape)}")
-        one.copy_(saved[name])
+    for name, tensor in tensors.items():
+        if tensor.shape != saved[name].shape:
+            raise RunError(f"{where}: {name} is {tuple(saved[name].shape)} and should be {tuple(tensor.shape)}")
+        tensor.copy_(saved[name])

@@ -6,18 +6,18 @@ are in float32, as in `losses.py`, which is the definition.
 """
 
 import importlib
-from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.library import triton_op, wrap_triton
+from torch.library import wrap_triton
 
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 from clearhead.cuda_graphs import FLOATS
+from clearhead.operators import Operator
 
-__all__ = ["cross_entropy", "r_drop", "register", "serves"]
+__all__ = ["cross_entropy", "r_drop", "serves"]
 
 ROW_BLOCK, ROW_WARPS = 2048, 4
 """Choices that a program of the forward takes at a time, and its warps: the quickest of 15 pairs on an H200."""
@@ -32,7 +32,7 @@ def serves(logits: Tensor) -> bool:
     if (not logits.is_cuda and not TRITON_INTERPRETED) or logits.dtype not in FLOATS or 0 in logits.shape:
         return False
     if torch.compiler.is_compiling():
-        return registered
+        return forward_op.registered
     return missing_triton(logits.device.type) is None and not torch._C._are_functorch_transforms_active()
 
 
@@ -87,23 +87,10 @@ def launch_r_drop_backward(  # noqa: PLR0917 - an operator's arguments are posit
     return grad
 
 
-registered = False
-forward_op: Callable[..., tuple[Tensor, Tensor]] = launch_forward
-backward_op: Callable[..., Tensor] = launch_backward
-r_drop_forward_op: Callable[..., tuple[Tensor, Tensor, Tensor]] = launch_r_drop_forward
-r_drop_backward_op: Callable[..., Tensor] = launch_r_drop_backward
-"""The launches; once `registered`, as operators that a compiled graph can hold."""
-
-
-def register() -> None:
-    """Make the operators. It imports torch's compiler, which takes seconds: call it where a model will be compiled."""
-    global registered, forward_op, backward_op, r_drop_forward_op, r_drop_backward_op  # noqa: PLW0603
-    if not registered and missing_triton("cuda") is None:
-        forward_op = triton_op("clearhead::cross_entropy_forward", launch_forward, mutates_args=())
-        backward_op = triton_op("clearhead::cross_entropy_backward", launch_backward, mutates_args=())
-        r_drop_forward_op = triton_op("clearhead::r_drop_forward", launch_r_drop_forward, mutates_args=())
-        r_drop_backward_op = triton_op("clearhead::r_drop_backward", launch_r_drop_backward, mutates_args=())
-        registered = True
+forward_op = Operator("cross_entropy_forward", launch_forward)
+backward_op = Operator("cross_entropy_backward", launch_backward)
+r_drop_forward_op = Operator("r_drop_forward", launch_r_drop_forward)
+r_drop_backward_op = Operator("r_drop_backward", launch_r_drop_backward)
 
 
 @final

@@ -18,7 +18,6 @@ from clearhead.errors import OptionError
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.registry import Chosen, options, parse
 from clearhead.text.encoding import Corpus
 from clearhead.training.default_models import PLACEHOLDER, decoder, encoder, text_bytes
@@ -95,29 +94,24 @@ def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> R
     return replace(kind.default_recipe(corpus, text_bytes(corpus), on_gpu), task=name_of(kind), machine=machine)
 
 
-def each_block(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:
-    if isinstance(spec, EncoderDecoderSpec):
-        encoder = replace(spec.encoder, blocks=tuple(map(change, spec.encoder.blocks)))
-        return replace(
-            spec, encoder=encoder, decoder=replace(spec.decoder, blocks=tuple(map(change, spec.decoder.blocks)))
-        )
-    return replace(spec, blocks=tuple(map(change, spec.blocks)))
+def map_blocks(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:
+    return spec.map_stacks(lambda stack: replace(stack, blocks=tuple(map(change, stack.blocks))))
 
 
-def each_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec]) -> Spec:
+def map_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec]) -> Spec:
     """Return the model with every attention slot changed, cross-attention included."""
 
     def changed(block: BlockSpec) -> BlockSpec:
         cross = None if block.cross is None else change(block.cross)
         return replace(block, attention=change(block.attention), cross=cross)
 
-    return each_block(spec, changed)
+    return map_blocks(spec, changed)
 
 
 def with_attention(spec: Spec, name: str) -> Spec:
     """Return the model with another kind of attention in every slot."""
     kind = attention_of(name)
-    return each_attention(spec, lambda slot: replace(slot, similarity=kind.similarity, weighting=kind.weighting))
+    return map_attention(spec, lambda slot: replace(slot, similarity=kind.similarity, weighting=kind.weighting))
 
 
 def with_position(spec: Spec, name: str, context: int) -> Spec:
@@ -133,8 +127,8 @@ def with_position(spec: Spec, name: str, context: int) -> Spec:
         cross = None if block.cross is None else replace(block.cross, position=None)
         return replace(block, attention=replace(block.attention, position=inside), cross=cross)
 
-    return each_embedding(
-        each_block(spec, change),
+    return map_embeddings(
+        map_blocks(spec, change),
         lambda embedding: replace(
             embedding,
             position=embedded,
@@ -145,12 +139,9 @@ def with_position(spec: Spec, name: str, context: int) -> Spec:
 
 def with_dropout(spec: Spec, dropout: float) -> Spec:
     """Return the model with this dropout on embeddings and branches."""
-    changed = each_block(spec, lambda block: replace(block, dropout=dropout))
-    return each_embedding(changed, lambda embedding: replace(embedding, dropout=dropout))
+    changed = map_blocks(spec, lambda block: replace(block, dropout=dropout))
+    return map_embeddings(changed, lambda embedding: replace(embedding, dropout=dropout))
 
 
-def each_embedding(spec: Spec, change: Callable[[Embedding], Embedding]) -> Spec:
-    if isinstance(spec, EncoderDecoderSpec):
-        encoder = replace(spec.encoder, embedding=change(spec.encoder.embedding))
-        return replace(spec, encoder=encoder, decoder=replace(spec.decoder, embedding=change(spec.decoder.embedding)))
-    return replace(spec, embedding=change(spec.embedding))
+def map_embeddings(spec: Spec, change: Callable[[Embedding], Embedding]) -> Spec:
+    return spec.map_stacks(lambda stack: replace(stack, embedding=change(stack.embedding)))

@@ -1,4 +1,4 @@
-"""The processes that train one run together: who speaks, what all of them must agree on, and whose error is told.
+"""The processes that train one run together: which one prints, what all must agree on, and whose error is shown.
 
 They are started by torchrun, or by `clearhead train --processes N`, which starts it. Nodes, the rendezvous and what
 happens when a process dies are torchrun's. The first process (rank 0) prepares the text, speaks and writes; the others
@@ -132,8 +132,8 @@ class Processes:
     def copy_from_first(self, model: nn.Module) -> None:
         """Give every process the first one's weights and buffers, while they are still on the CPU."""
         if self.together:
-            for one in (*model.parameters(), *model.buffers()):
-                dist.broadcast(one.data, 0, group=self.control)
+            for tensor in (*model.parameters(), *model.buffers()):
+                dist.broadcast(tensor.data, 0, group=self.control)
 
     def device(self, device: torch.device) -> torch.device:
         """Return this process's own device of a kind; OptionError where there are fewer than processes."""
@@ -152,7 +152,7 @@ class Processes:
         return torch.device("cuda", self.local_rank)
 
     def threads(self, asked: int) -> int:
-        """Return how many threads this process takes, so that all of them together have a core each."""
+        """Return how many threads this process uses, so that all processes together have one for each core."""
         return asked if self.local_count == 1 else min(asked, max(1, (os.cpu_count() or 1) // self.local_count))
 
     def claim(self, exit_code: int) -> bool:
@@ -183,7 +183,7 @@ class Processes:
         return error if first else EndedElsewhere(getattr(error, "exit_code", 1))
 
     def explain_waiting(self) -> str:
-        """Return what to say where processes have waited in vain, and who did not even do that."""
+        """Return the message for processes that have waited in vain: it names those that hang."""
         assert self.store is not None
         minutes = STEP_TIMEOUT.total_seconds() / 60
         silent = [rank for rank in range(self.count) if not self.store.check([f"{WAITED}/{rank}"])]

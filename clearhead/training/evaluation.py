@@ -27,7 +27,7 @@ __all__ = ["Evaluating", "evaluate"]
 
 @runtime_checkable
 class Evaluable(Protocol):
-    """What of a `Run` is evaluated. A run offers `evaluate` itself, so that it cannot be imported here."""
+    """The attributes of a `Run` that evaluation needs. `Run` imports this module, so it cannot be imported here."""
 
     folder: RunFolder
     task: Task

@@ -129,7 +129,7 @@ class Film:
             fault = "was changed since it was written: its checksum is wrong"
         if fault is not None:
             raise RunError(f"{path}: {fault}. Remove it: nothing but the film needs it")
-        return {name: one.float() if one.is_floating_point() else one for name, one in tensors.items()}
+        return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 @final
@@ -140,7 +140,7 @@ class FilmCamera:
         self, film: Film, select: Callable[[], dict[str, Tensor]], *, asked: bool | None, log: Callable[[str], None]
     ) -> None:
         self.film, self.select, self.log = film, select, log
-        count = sum(one.numel() for one in select().values())
+        count = sum(tensor.numel() for tensor in select().values())
         self.on = is_small(count) if asked is None else asked
 
     def begin(self, done: int) -> None:
@@ -154,11 +154,11 @@ class FilmCamera:
                 self.take(0)
 
     def take(self, step: int) -> None:
-        """Write the frame of a step that has one. A full disk is told, and never ends the training."""
+        """Write the frame of a step that has one. A full disk is logged, and does not end the training."""
         if not self.on or not is_frame(step):
             return
         tensors = self.select()
-        if not all(bool(one.isfinite().all()) for one in tensors.values() if one.is_floating_point()):
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values() if tensor.is_floating_point()):
             return  # the loop finds out itself that training has diverged
         try:
             self.film.write(step, tensors)
@@ -168,11 +168,11 @@ class FilmCamera:
 
 def shrink(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors as a frame has them: float32 in a small model, else bfloat16; whole numbers stay."""
-    exact = sum(one.numel() for one in tensors.values()) <= EXACT
+    exact = sum(tensor.numel() for tensor in tensors.values()) <= EXACT
     dtype = torch.float32 if exact else torch.bfloat16
     return {
-        name: (one.detach().to(dtype) if one.is_floating_point() else one.detach()).cpu().contiguous()
-        for name, one in tensors.items()
+        name: (tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()).cpu().contiguous()
+        for name, tensor in tensors.items()
     }
 
 

@@ -45,7 +45,7 @@ have all of it."""
 MOST_UNKNOWN = 0.5
 """With a larger share of unknown tokens there is nothing in the text to learn from."""
 SHOWN = 4
-"""Names of tensors that are told before the rest is counted."""
+"""Names of tensors that a message lists before it counts the rest."""
 
 Log = Callable[[str], None]
 
@@ -93,9 +93,11 @@ def fine_tuning_recipe(
     usual = default_recipe(asked, corpus, machine)
     spec = source.spec if task_named(asked) is type(source.task) else with_output_of(usual.model, source, asked)
     tuning = replace(source.origin, lora=lora, freeze=freeze)
-    with torch.random.fork_rng(devices=[]):  # what cannot be frozen or adapted is told before any text is read
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # errors about what cannot be frozen or adapted come before any text is read
         prepare_parameters(build_for_shapes(spec), replace(tuning, new_output=spec != source.spec))
-    rate = usual.optimizer.lr * min(1.0, width_of(usual.model) / width_of(spec))
+    rate = usual.optimizer.lr * min(1.0, usual.model.d_model / spec.d_model)
     return replace(
         usual,
         model=spec,
@@ -104,10 +106,6 @@ def fine_tuning_recipe(
         batching=replace(usual.batching, context=min(usual.batching.context, source.task.context)),
         fine_tuning=tuning,
     )
-
-
-def width_of(spec: Spec) -> int:
-    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model
 
 
 def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
@@ -160,7 +158,7 @@ def tuned_task(kind: type[Task], source: Task, context: int) -> Task:
         framing = source.framing
     else:
         framing = {field: usual_frame(source.frame(), tokenizers[field], kind) for field in texts}
-    if kind.layout(context).end and any(one.end < 0 for one in tokenizers.values()):
+    if kind.layout(context).end and any(tokenizer.end < 0 for tokenizer in tokenizers.values()):
         raise OptionError("the tokeniser has no token that ends a text, so there is no way to tell texts apart")
     return kind(tokenizers=tokenizers, context=context, framing=framing)
 
@@ -233,7 +231,7 @@ def describe_taken(own: Mapping[str, object], there: Mapping[str, object], taken
 
 def describe_trained(model: nn.Module, recipe: Recipe) -> str:
     """Return in a line how many parameters are trained, and at which peak learning rate."""
-    trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
-    every = sum(one.numel() for one in model.parameters())
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    every = sum(parameter.numel() for parameter in model.parameters())
     share = "all" if trained == every else f"{trained:,} of"
     return f"{share} {every:,} parameters are trained, at a peak learning rate of {recipe.optimizer.lr:.3g}"

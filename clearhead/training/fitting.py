@@ -20,7 +20,6 @@ from torch import nn
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec, kind_of, table_rows, with_size
-from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import suggested_size
 from clearhead.training.averaging import Last
@@ -135,7 +134,7 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
     sizes = possible_models(recipe, workload)
     on_gpu = not recipe.machine.device.startswith("cpu")
     if "model" in recipe.open and len(sizes) > 1:
-        middle = min(range(len(sizes)), key=lambda i: abs(width_of(sizes[i]) - (256 if on_gpu else 96)))
+        middle = min(range(len(sizes)), key=lambda i: abs(sizes[i].d_model - (256 if on_gpu else 96)))
         recipe = replace(recipe, model=sizes[middle])
     if "batch" in recipe.open and recipe.budget.minutes is not None:
         recipe = with_batch(recipe, 8192 if on_gpu else 1024)
@@ -183,22 +182,16 @@ def with_width(spec: Spec, width: int) -> Spec:
     n_heads = width // (16 if width < 64 else 32 if width < 256 else 64)
     widening = 2 if kind == "encoder-decoder" and width < 256 else 4
     size = Size(DEPTHS[kind][WIDTHS.index(width)], width, n_heads, n_heads, widening * width)
-    if isinstance(spec, EncoderDecoderSpec):
-        return replace(spec, encoder=with_size(spec.encoder, size), decoder=with_size(spec.decoder, size))
-    return with_size(spec, size)
-
-
-def width_of(spec: Spec) -> int:
-    return spec.encoder.d_model if isinstance(spec, EncoderDecoderSpec) else spec.d_model
+    return spec.map_stacks(lambda stack: with_size(stack, size))
 
 
 @functools.lru_cache(maxsize=64)
 def active_parameters(spec: Spec) -> int:
     """Return the parameters that a token is multiplied with: all but the rows of tables that are only looked up."""
     with torch.device("meta"):
-        total = sum(one.numel() for one in spec.build().parameters())
-    written = spec.decoder.vocabulary if isinstance(spec, EncoderDecoderSpec) else spec.vocabulary
-    return max(1, total - (table_rows(spec) - written) * width_of(spec))
+        total = sum(parameter.numel() for parameter in spec.build().parameters())
+    output_rows = spec.stacks[-1].vocabulary
+    return max(1, total - (table_rows(spec) - output_rows) * spec.d_model)
 
 
 def choose_model(recipe: Recipe, workload: Workload, sizes: Sequence[Spec], pace: Pace, seconds: float) -> Spec:
@@ -316,7 +309,7 @@ def fit_learning(recipe: Recipe, workload: Workload, steps: int, pace: Pace) -> 
     if "lr" in recipe.open and workload.task.sizes:
         peak, usual = RATES[kind]
         share = min(1.0, math.sqrt(recipe.batching.tokens / usual))
-        optimizer = replace(optimizer, lr=min(peak, float(f"{peak * RATE_WIDTH / width_of(model) * share:.2g}")))
+        optimizer = replace(optimizer, lr=min(peak, float(f"{peak * RATE_WIDTH / model.d_model * share:.2g}")))
     fits = "schedule" in recipe.open and workload.task.sizes
     schedule = Cosine(floor=0.02) if fits else optimizer.schedule
     warmup = optimizer.schedule.warmup
@@ -361,7 +354,7 @@ def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float)
 
 def describe(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace, model: nn.Module) -> str:
     """Return the line that says what will happen: steps, time and size."""
-    size = f"a {round_count(sum(one.numel() for one in model.parameters()))} model"
+    size = f"a {round_count(sum(parameter.numel() for parameter in model.parameters()))} model"
     if recipe.budget.minutes is not None:
         said = f"about {steps:,} steps in {recipe.budget.minutes:g} minutes on this machine; {size}"
         if recipe.plan is not None and recipe.plan.enough:

@@ -56,7 +56,7 @@ class RunFolder:
     """The folder of a run. Everything needed to use, resume or look into the run is inside.
 
     `run.json` has the run's id, which every other file of the run carries. A run from before there were ids has none,
-    until it is gone on with (`claiming.upgrade`).
+    until it is resumed (`claiming.upgrade`).
     """
 
     path: Path

@@ -63,13 +63,13 @@ class RoundAll(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         trained = [(one, grad) for one, grad in zip(ctx.weights, grads, strict=True) if one.requires_grad]
-        used = [(one, grad) for one, grad in trained if grad is not None]
+        used = [(parameter, grad) for parameter, grad in trained if grad is not None]
         for one, _ in used:
             if one.grad is None:
                 one.grad = torch.zeros_like(one)
         kept, new = [one.grad for one, _ in used], [grad for _, grad in used]
         if ctx.fresh:
-            zero_all([one.grad for one, grad in trained if grad is None and one.grad is not None])
+            zero_all([parameter.grad for parameter, grad in trained if grad is None and parameter.grad is not None])
             copy_all(kept, new)
         else:
             wide = [torch.empty_like(one) for one in kept]

@@ -33,13 +33,13 @@ def lock(folder: Path) -> Iterator[None]:
             holder = f"process {number}" if number else "another process"
             raise RunError(f"{folder}: is in use by {holder}; wait for it, or choose another folder")
         before = read_start(handle)
-        # The number only serves the message above: that the disk is full is told by the first file that matters.
+        # The number is only for the message above. A full disk is reported by the first file that matters.
         with contextlib.suppress(OSError):
             write_over(handle, str(os.getpid()).encode())
         try:
             yield
         finally:
-            # As it was: whoever is refused has changed nothing.
+            # As it was before: a process that is refused changes nothing.
             with contextlib.suppress(OSError):
                 write_over(handle, before)
             unlock(handle)
@@ -64,7 +64,7 @@ def write_over(handle: int, data: bytes) -> None:
 class Hold:
     """Folders that are held open, to notice when the path of one no longer leads to it.
 
-    `saved` is the name of the last checkpoint that was saved or gone on from.
+    `saved` is the name of the last checkpoint that was saved or resumed from.
     """
 
     def __init__(self, run: Path) -> None:

@@ -438,9 +438,9 @@ def split_rows(batch: Batch, parts: int) -> list[Batch]:
     """
     if parts == 1:
         return [batch]
-    split = {name: one.tensor_split(parts) for name, one in batch.items()}
+    split = {name: tensor.tensor_split(parts) for name, tensor in batch.items()}
     found = [{name: pieces[i] for name, pieces in split.items()} for i in range(parts)]
-    return [one for one in found if (one["wanted"] != NOTHING).any()]
+    return [smaller for smaller in found if (smaller["wanted"] != NOTHING).any()]
 
 
 def crosses(before: float, after: float, every: int) -> bool:
@@ -465,10 +465,10 @@ def training_tensors(train_state: TrainState, select: Select = named_tensors) ->
 
     `select` returns those of a model.
     """
-    found = {f"model.{name}": one for name, one in select(train_state.model).items()}
-    names = {id(one): name for name, one in train_state.model.named_parameters()}
-    for one, state in train_state.optimiser.state.items():
-        found |= {f"optimiser.{names[id(one)]}.{key}": value for key, value in state.items()}
+    found = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
+    names = {id(parameter): name for name, parameter in train_state.model.named_parameters()}
+    for parameter, state in train_state.optimiser.state.items():
+        found |= {f"optimiser.{names[id(parameter)]}.{key}": value for key, value in state.items()}
     if train_state.averaged is not train_state.model:
-        found |= {f"average.{name}": one for name, one in select(train_state.averaged_model()).items()}
+        found |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
     return found | {"nll": train_state.nll}

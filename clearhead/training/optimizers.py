@@ -63,16 +63,16 @@ class Muon(AdamW):
     def step_matrices(self, group: dict[str, Any]) -> None:
         """Move all matrices of a group, those of one shape at once."""
         by_shape: defaultdict[torch.Size, list[nn.Parameter]] = defaultdict(list)
-        for one in group["params"]:
-            if one.grad is not None:
-                by_shape[one.shape].append(one)
-                state = self.state[one]
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                by_shape[parameter.shape].append(parameter)
+                state = self.state[parameter]
                 if not state:
-                    state["momentum_buffer"] = torch.zeros_like(one)
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
         rate = group["lr"]
         for (d_out, d_in), matrices in by_shape.items():
-            gradients = [one.grad for one in matrices if one.grad is not None]
-            momenta = [self.state[one]["momentum_buffer"] for one in matrices]
+            gradients = [parameter.grad for parameter in matrices if parameter.grad is not None]
+            momenta = [self.state[parameter]["momentum_buffer"] for parameter in matrices]
             move_all(momenta, gradients, 1 - MOMENTUM)
             # Nesterov's step: the momentum as it will be after the same gradient once more.
             ahead = torch.stack(gradients).lerp_(torch.stack(momenta), MOMENTUM)
@@ -99,8 +99,8 @@ def orthogonalize(matrices: Matrices) -> Matrices:
 
 def hidden_maps(model: nn.Module) -> list[nn.Parameter]:
     """Return the weights that Muon trains: of the linear maps inside blocks."""
-    inside = (one for name, one in model.named_modules() if "blocks" in name.split("."))
-    return [one.weight for one in inside if isinstance(one, nn.Linear) and isinstance(one.weight, nn.Parameter)]
+    inside = (module for name, module in model.named_modules() if "blocks" in name.split("."))
+    return [part.weight for part in inside if isinstance(part, nn.Linear) and isinstance(part.weight, nn.Parameter)]
 
 
 def make_optimizer(
@@ -109,13 +109,14 @@ def make_optimizer(
     """Return the optimizer of these parameters: fused, matrices decay and vectors do not. On a GPU the learning rate is
     a tensor, which a captured step reads.
     """
-    taken = {id(one) for one in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
-    by_muon, rest = [one for one in parameters if id(one) in taken], [one for one in parameters if id(one) not in taken]
+    taken = {id(parameter) for parameter in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
+    by_muon = [parameter for parameter in parameters if id(parameter) in taken]
+    rest = [parameter for parameter in parameters if id(parameter) not in taken]
     decay = optimizer.weight_decay
     groups = [
         {"params": by_muon, "weight_decay": decay, "muon": True},
-        {"params": [one for one in rest if one.ndim >= 2], "weight_decay": decay},
-        {"params": [one for one in rest if one.ndim < 2], "weight_decay": 0.0},
+        {"params": [parameter for parameter in rest if parameter.ndim >= 2], "weight_decay": decay},
+        {"params": [parameter for parameter in rest if parameter.ndim < 2], "weight_decay": 0.0},
     ]
     on_gpu = device.type == "cuda"
     return (Muon if by_muon else AdamW)(

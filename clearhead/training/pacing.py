@@ -17,12 +17,12 @@ __all__ = ["Pacing"]
 
 TOLERANCE = 0.05
 """Steps this much slower or quicker than planned change nothing."""
-TOLD = 1.5
-"""Steps that have become slower by this factor are told."""
+LOGGED = 1.5
+"""Steps that have become slower by this factor are logged."""
 CHECK_SECONDS = 5.0
 END = 1e-6
-UNHEARD, BELIEVED = 0.1, 0.5
-"""Shares of the budget: before the first the speed that is measured counts for nothing, after the second for all."""
+PLANNED, MEASURED = 0.1, 0.5
+"""Shares of the budget: before the first only the planned speed counts, after the second only the measured one."""
 ALLOWED = 0.025
 """The share of a budget of minutes that an evaluation may take. After one that took more, only the loss is computed."""
 
@@ -37,7 +37,7 @@ class Pacing:
         self.plan = recipe.plan or Plan(steps=1 << 20, step_seconds=1.0)
         self.log = log
         self.evaluations = max(1, self.plan.steps // recipe.checkpointing.evaluate)
-        self.position, self.stride, self.told = 0.0, 1.0, self.plan.step_seconds
+        self.position, self.stride, self.logged = 0.0, 1.0, self.plan.step_seconds
         self.spent = self.plan.used_seconds
         self.scoring = self.plan.evaluation_seconds
         self.seen = (0.0, 0)
@@ -79,11 +79,11 @@ class Pacing:
             return
         # The first steps may be slow for reasons that pass, such as capturing them on a GPU. To believe the plan for a
         # while costs little: what is left of the schedule is spread over what is left of the time all the same.
-        belief = min(1.0, max(0.0, self.spent / self.limit - UNHEARD) / (BELIEVED - UNHEARD))
+        belief = min(1.0, max(0.0, self.spent / self.limit - PLANNED) / (MEASURED - PLANNED))
         expected = self.plan.step_seconds ** (1 - belief) * max(step_seconds, 1e-9) ** belief
         stride = ahead / max(1.0, self.left / expected)
-        if belief > 0 and step_seconds > TOLD * self.told:
-            self.told = step_seconds
+        if belief > 0 and step_seconds > LOGGED * self.logged:
+            self.logged = step_seconds
             self.log(
                 f"steps take {step_seconds:.2g} s instead of the {self.plan.step_seconds:.2g} s that were planned, and "
                 f"about {max(1, round(self.left / step_seconds)):,} more fit into the minutes: the schedule follows"

@@ -157,8 +157,8 @@ class Sharded(Parallel):
         made = build() if self.processes.is_first else None
         kept: dict[str, Tensor] = {}
         target = {} if made is None else named_tensors(made)
-        for name, one in named_tensors(model).items():
-            found = whole(one)
+        for name, tensor in named_tensors(model).items():
+            found = whole(tensor)
             if made is not None:
                 kept[name] = found.to("cpu" if target[name].device.type == "cpu" else target[name].device)
         if made is not None:
@@ -175,22 +175,22 @@ def share_rows(batch: Batch, rank: int, count: int) -> Batch:
     >>> share_rows({"wanted": torch.tensor([[1]])}, 1, 2)["wanted"].tolist()
     [[-100]]
     """
-    own = {name: one.tensor_split(count)[rank] for name, one in batch.items()}
+    own = {name: tensor.tensor_split(count)[rank] for name, tensor in batch.items()}
     if len(own["wanted"]):
         return own
-    row = {name: one[:1] for name, one in batch.items()}
+    row = {name: tensor[:1] for name, tensor in batch.items()}
     return {**row, "wanted": torch.full_like(row["wanted"], NOTHING)}
 
 
 def has_unused(module: nn.Module, batch: Batch) -> bool:
     """Return whether a weight gets no gradient, by a pass over one row. Nothing else changes."""
-    row = {name: one[:1] for name, one in batch.items()}
-    trained = [one for one in module.parameters() if one.requires_grad]
-    devices = {one.device for one in trained if one.device.type == "cuda"}
+    row = {name: tensor[:1] for name, tensor in batch.items()}
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    devices = {parameter.device for parameter in trained if parameter.device.type == "cuda"}
     with torch.random.fork_rng(devices):
         loss = module(row)
-        found = torch.autograd.grad(loss.objective, trained, allow_unused=True)
-    return any(one is None for one in found)
+        gradients = torch.autograd.grad(loss.objective, trained, allow_unused=True)
+    return any(gradient is None for gradient in gradients)
 
 
 def own_blocks(module: nn.Module) -> list[nn.Module]:
@@ -198,14 +198,14 @@ def own_blocks(module: nn.Module) -> list[nn.Module]:
     split over groups.
     """
     owners: dict[int, set[str]] = {}
-    for name, one in module.named_parameters(remove_duplicate=False):
-        owners.setdefault(id(one), set()).add(name)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), set()).add(name)
     found: list[nn.Module] = []
     for prefix, stack in module.named_modules():
         if isinstance(stack, Stack):
             for i, block in enumerate(stack.blocks):
                 inside = f"{prefix}.blocks.{i}.".removeprefix(".")
-                if all(name.startswith(inside) for one in block.parameters() for name in owners[id(one)]):
+                if all(name.startswith(inside) for parameter in block.parameters() for name in owners[id(parameter)]):
                     found.append(block)
     return found
 
@@ -220,7 +220,7 @@ def whole(tensor: Tensor) -> Tensor:
 def local_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return this process's parts of tensors: the tensors themselves where they are not sharded."""
     # By the method: to import the class takes a while, and one process alone does not need it.
-    return [one.to_local() if hasattr(one, "to_local") else one for one in tensors]  # pyright: ignore
+    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]  # pyright: ignore
 
 
 def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> Parallel:
@@ -251,14 +251,16 @@ def check_together(recipe: Recipe) -> None:
 
 def is_large(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> bool:
     """Return whether weights, gradients, moments and average would take over half of a process's memory."""
-    trained = sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)
-    weights = sum(one.numel() * one.element_size() for one in model.parameters())
+    trained = sum(
+        parameter.numel() * parameter.element_size() for parameter in model.parameters() if parameter.requires_grad
+    )
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     averages = 0 if isinstance(recipe.optimizer.averaging, Unaveraged) else weights
     return weights + averages + 3 * trained > FULL * memory_bytes(device, processes)
 
 
 def memory_bytes(device: torch.device, processes: Processes) -> float:
-    """Return the memory that a process may have: a GPU's, or its share of the machine's where that is told."""
+    """Return the memory that a process may use: its GPU's, or its share of the machine's; inf where that is unknown."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     try:

@@ -34,11 +34,11 @@ def prepare_parameters(model: nn.Module, tuning: FineTuning) -> nn.Module:
     """Add the adapters that are asked for, and freeze what is not to be trained, in place; return the model."""
     if tuning.lora is not None:
         add_adapters(model, tuning.lora)
-        for name, one in model.named_parameters():
-            one.requires_grad_(is_adapter(name) or (tuning.new_output and name.startswith("output.")))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(is_adapter(name) or (tuning.new_output and name.startswith("output.")))
     for pattern in tuning.freeze:
         freeze(model, pattern)
-    if not any(one.requires_grad for one in model.parameters()):
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise OptionError(f"freeze: {', '.join(tuning.freeze)} is the whole model: nothing is left to train")
     return model
 
@@ -49,12 +49,12 @@ def freeze(model: nn.Module, pattern: str) -> None:
     A pattern is a name, or one with `*`, or with a range of numbers as in `blocks.0-3`. `stack.` may be left out.
     """
     found = False
-    for name, one in model.named_parameters(remove_duplicate=False):
+    for name, parameter in model.named_parameters(remove_duplicate=False):
         for alternative in expand_ranges(pattern.strip()):
             names = (name, name.replace("stack.", ""))
             if any(fnmatchcase(own, alternative) or fnmatchcase(own, f"{alternative}.*") for own in names):
                 found = True
-                one.requires_grad_(False)
+                parameter.requires_grad_(False)
     if not found:
         raise OptionError(f"freeze: no parameter is called {pattern!r}; there are {', '.join(list_parts(model))}")
 
@@ -91,7 +91,9 @@ def list_parts(model: nn.Module) -> list[str]:
 def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model by name, without its frozen parameters."""
     found = named_tensors(model)
-    return {name: one for name, one in found.items() if one.requires_grad or not isinstance(one, nn.Parameter)}
+    return {
+        name: tensor for name, tensor in found.items() if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+    }
 
 
 def write_start(folder: RunFolder, model: nn.Module) -> None:
@@ -119,7 +121,7 @@ def check_saved(folder: RunFolder, spec: Spec, tuning: FineTuning | None, path: 
     """
     header = with_float_weights(read_header(path), str(path))
     if tuning is not None:
-        saved = {name: one for name, one in header.items() if not is_adapter(name)}
+        saved = {name: info for name, info in header.items() if not is_adapter(name)}
         header = {**read_header(folder.pretrained_file), **saved}
     check_shapes(spec, header, str(path))
 
@@ -131,14 +133,14 @@ def fill_tuned(
 
     `merge` adds the adapters of LoRA to the weights they stand beside; then the model is as its spec says.
     """
-    trained = {name: one.requires_grad for name, one in model.named_parameters()}
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     saved = trained_tensors(prepare_parameters(model, tuning))
-    if frozen := {name: one for name, one in named_tensors(model).items() if name not in saved}:
+    if frozen := {name: tensor for name, tensor in named_tensors(model).items() if name not in saved}:
         start = load_start(folder)
         there = {name: start[name] for name in frozen if name in start}
         copy_into(frozen, there, str(folder.pretrained_file))
     copy_into(saved, weights, where)
     if merge:
         merge_adapters(model)
-        for name, one in model.named_parameters():
-            one.requires_grad_(trained[name])
+        for name, tensor in model.named_parameters():
+            tensor.requires_grad_(trained[name])

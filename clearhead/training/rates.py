@@ -22,6 +22,8 @@ PRODUCT = {"cpu": 1024, "cuda": 8192}
 COPIED = {"cpu": 1 << 27, "cuda": 1 << 31}
 """Bytes that are copied."""
 ROUNDS = 5
+PROCESSES = 2
+"""Processes that sum numbers with each other, to measure the link between them."""
 SENT = 1 << 24
 """Bytes that two processes sum."""
 
@@ -70,13 +72,13 @@ def quickest(run: Callable[[], object], device: torch.device) -> float:
     return min(taken[1:])
 
 
-def measure_link(processes: int = 2) -> tuple[float, float]:
+def measure_link() -> tuple[float, float]:
     """Return the GB/s that each of some processes sends in a gloo all-reduce, and the microseconds of a small one."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(time_sums, (processes, folder), nprocs=processes)  # pyright: ignore[reportPrivateImportUsage]
+        torch.multiprocessing.spawn(time_sums, (PROCESSES, folder), nprocs=PROCESSES)  # pyright: ignore[reportPrivateImportUsage]
         large, small = map(float, (Path(folder) / "seconds").read_text(encoding="ascii").split())
-    sent = 2 * (processes - 1) / processes * SENT
-    return sent / max(large - small, 1e-9) / 1e9, 1e6 * small / (2 * (processes - 1))
+    sent = 2 * (PROCESSES - 1) / PROCESSES * SENT
+    return sent / max(large - small, 1e-9) / 1e9, 1e6 * small / (2 * (PROCESSES - 1))
 
 
 def time_sums(rank: int, processes: int, folder: str) -> None:

@@ -47,11 +47,13 @@ Open = Literal[
 
 
 def positive(owner: object, *names: str) -> None:
-    """Raise where one of these fields is not above zero."""
+    """Raise where one of these fields is not above zero, or infinite."""
     for name in names:
         value = getattr(owner, name)
         if value is not None and not value > 0:
             raise OptionError(f"{type(owner).__name__}: {name} must be above 0; came {value}")
+        if value == float("inf"):
+            raise OptionError(f"{type(owner).__name__}: {name} must be finite; came {value}")
 
 
 @final
@@ -250,8 +252,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         positive(self, "parameters")
-        if self.seed < 0:
-            raise OptionError(f"seed: 0 or more; came {self.seed}")
+        if not 0 <= self.seed < 2**64:
+            raise OptionError(f"seed: 0 or more, and less than 2^64; came {self.seed}")
 
     @property
     def has_given_length(self) -> bool:

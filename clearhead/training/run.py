@@ -211,8 +211,8 @@ class Run:
         own = named_tensors(self.model)
         with torch.device("meta"):
             plain = spec.build()
-            parameters = sum(one.numel() for one in plain.parameters())
-            expected = {name: one.shape for name, one in named_tensors(quantize(plain, int8_maps(own))).items()}
+            parameters = sum(parameter.numel() for parameter in plain.parameters())
+            expected = {name: tensor.shape for name, tensor in named_tensors(quantize(plain, int8_maps(own))).items()}
         if {name: one.shape for name, one in own.items()} != expected:
             raise OptionError(
                 f"{self.folder.path}: the model in memory has other tensors than the run was trained with; load it "
@@ -302,7 +302,7 @@ def load(
     check_fit(task, spec, str(folder.model_file))
     used, where, weights = select_weights(folder, spec, step, log)
     model = spec.build()
-    if {one.dtype for one in weights.values() if one.is_floating_point()} == {torch.bfloat16}:
+    if {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.bfloat16}:
         model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32
     if tuning is None:
         quantize(model, int8_maps(weights))
@@ -378,7 +378,7 @@ def load_step(folder: RunFolder, spec: Spec, step: int) -> SavedWeights:
     if film.has(step):
         check_saved(folder, spec, folder.fine_tuning(), film.path(step))
         return SavedWeights(step, str(film.path(step)), film.load(step))
-    steps = ", ".join(str(one.step) for one in reversed(folder.checkpoints.all())) or "none"
+    steps = ", ".join(str(checkpoint.step) for checkpoint in reversed(folder.checkpoints.all())) or "none"
     frames = "".join(f"; the film has {', '.join(map(str, found))}" for found in [film.steps()] if found)
     raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}{frames}")
 

@@ -174,7 +174,7 @@ class Workload:
 
     @functools.cached_property
     def trained(self) -> int:
-        return sum(one.size for unit in self.units for one in unit.shapes if one.trained)
+        return sum(shape.size for unit in self.units for shape in unit.shapes if shape.trained)
 
     @functools.cached_property
     def forward_flops(self) -> tuple[int, int]:

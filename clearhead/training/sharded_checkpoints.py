@@ -111,9 +111,9 @@ class ShardedSaver(Saver):
         # Tensors that are not sharded are the first process's. A number alone is written as a row of one: Distributed
         # Checkpoint (torch 2.13) loses those without an axis when it joins shards.
         mine = {
-            name: one.detach().reshape(1) if one.ndim == 0 else one.detach()
-            for name, one in everything.items()
-            if hasattr(one, "to_local") or self.processes.is_first
+            name: tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach()
+            for name, tensor in everything.items()
+            if hasattr(tensor, "to_local") or self.processes.is_first
         }
         writer = HuggingFaceStorageWriter(
             str(self.checkpoints.partial(step)),
@@ -124,7 +124,7 @@ class ShardedSaver(Saver):
         response = async_save(mine, storage_writer=writer, process_group=self.group)
         written = getattr(response, "upload_completion", response)
         self.pending = Future()
-        scalars = {name for name, one in everything.items() if one.ndim == 0}
+        scalars = {name for name, tensor in everything.items() if tensor.ndim == 0}
         threading.Thread(
             target=self.follow, args=(written, self.pending, Saved(step, dict(state)), scalars), daemon=True
         ).start()
@@ -200,7 +200,7 @@ def restore_tensors(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> No
 
     The checksum is looked at by the first process, when it looks for the checkpoint.
     """
-    sharded = {name: one for name, one in tensors.items() if hasattr(one, "to_local")}
+    sharded = {name: tensor for name, tensor in tensors.items() if hasattr(tensor, "to_local")}
     where = str(checkpoint.folder)
     if not sharded:
         copy_into(tensors, checkpoint.training(), where)
@@ -212,11 +212,11 @@ def restore_tensors(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> No
         there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         fits = {name: torch.empty(there[name], device="meta") for name in there}
         check_same(tensors, fits, where)
-        rest = {name: one for name, one in tensors.items() if name not in sharded}
+        rest = {name: tensor for name, tensor in tensors.items() if name not in sharded}
         copy_into(rest, {name: file.get_tensor(name) for name in rest}, where)
     load(dict(sharded), storage_reader=HuggingFaceStorageReader(where))
 
 
 def check_same(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor], where: str) -> None:
     """Raise RunError where names or shapes differ."""
-    copy_into({name: torch.empty(one.shape, device="meta") for name, one in tensors.items()}, saved, where)
+    copy_into({name: torch.empty(tensor.shape, device="meta") for name, tensor in tensors.items()}, saved, where)

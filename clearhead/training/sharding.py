@@ -54,11 +54,11 @@ class Unit(NamedTuple):
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in self.shapes)
+        return sum(shape.size for shape in self.shapes)
 
     def gathered(self, gpus: int, *, trained: bool = False) -> int:
         """Return how many numbers an all-gather makes, or of the trained ones a reduce-scatter takes, with padding."""
-        return sum(gpus * one.padded(gpus) for one in self.shapes if one.trained or not trained)
+        return sum(gpus * shape.padded(gpus) for shape in self.shapes if shape.trained or not trained)
 
 
 class Held(NamedTuple):
@@ -80,22 +80,22 @@ def units_of(model: Spec | nn.Module) -> list[Unit]:
     [('root', 3840), ('stack.blocks.0', 49984), ('stack.blocks.1', 49984)]
     """
     built = model if isinstance(model, nn.Module) else build_for_shapes(model)
-    uses = Counter(id(one) for _, one in built.named_parameters(remove_duplicate=False))
+    uses = Counter(id(parameter) for _, parameter in built.named_parameters(remove_duplicate=False))
     seen: set[int] = set()
     found = []
     for name, block in built.named_modules():
         if isinstance(block, Block):
-            inside = Counter(id(one) for _, one in block.named_parameters(remove_duplicate=False))
-            if all(uses[one] == count for one, count in inside.items()):
+            inside = Counter(id(parameter) for _, parameter in block.named_parameters(remove_duplicate=False))
+            if all(uses[parameter] == count for parameter, count in inside.items()):
                 found.append(Unit(name, tuple(new_shapes(block.parameters(), seen))))
     return [Unit("root", tuple(new_shapes(built.parameters(), seen))), *found]
 
 
 def new_shapes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Iterator[Shape]:
-    for one in parameters:
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield Shape(tuple(one.shape), one.requires_grad)
+    for parameter in parameters:
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            yield Shape(tuple(parameter.shape), parameter.requires_grad)
 
 
 def held_bytes(units: Iterable[Unit], *, gpus: int, sharded: bool, averaged: bool, rank: int = 0) -> Held:
@@ -103,12 +103,12 @@ def held_bytes(units: Iterable[Unit], *, gpus: int, sharded: bool, averaged: boo
 
     Rank 0 holds most. Parameters and gradients of FSDP are stored with their padding, optimizer states without.
     """
-    shapes = [one for unit in units for one in unit.shapes]
+    shapes = [shape for unit in units for shape in unit.shapes]
     ways, place = (gpus, rank) if sharded else (1, 0)
-    trained = [one for one in shapes if one.trained]
+    trained = [shape for shape in shapes if shape.trained]
     return Held(
-        parameters=FLOAT32 * sum(one.padded(ways) for one in shapes),
-        gradients=FLOAT32 * sum(one.padded(ways) for one in trained),
-        optimizer=sum(MOMENTS * FLOAT32 * one.own(ways, place) + STEP_COUNT for one in trained),
-        average=FLOAT32 * sum(one.padded(ways) for one in shapes) if averaged else 0,
+        parameters=FLOAT32 * sum(shape.padded(ways) for shape in shapes),
+        gradients=FLOAT32 * sum(shape.padded(ways) for shape in trained),
+        optimizer=sum(MOMENTS * FLOAT32 * shape.own(ways, place) + STEP_COUNT for shape in trained),
+        average=FLOAT32 * sum(shape.padded(ways) for shape in shapes) if averaged else 0,
     )

@@ -33,7 +33,7 @@ weights that come in bfloat16, as FSDP gathers them.
 """
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "attention", "convolution")
-"""Operations whose time is told by their FLOPs, and not by the bytes they move."""
+"""Operations whose time follows from their FLOPs, and not from the bytes they move."""
 FREE = ("empty", "new_empty", "_unsafe_view", "detach", "alias")
 """Operations that move nothing, beside views."""
 
@@ -68,17 +68,17 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self.now = self.most = self.traffic = 0
         self.seen = WeakIdKeyDictionary()
-        for one in known:
-            self.seen[one.untyped_storage()] = True
+        for tensor in known:
+            self.seen[tensor.untyped_storage()] = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
-        for one in made:
-            self.add(one.untyped_storage())
-        if made and not is_free(func):
-            read = {id(one): one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
-            self.traffic += sum(one.numel() * one.element_size() for one in (*read.values(), *made))
+        written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        for tensor in written:
+            self.add(tensor.untyped_storage())
+        if written and not is_free(func):
+            read = {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+            self.traffic += sum(tensor.numel() * tensor.element_size() for tensor in (*read.values(), *written))
         return result
 
     def add(self, storage: torch.UntypedStorage) -> None:
@@ -96,7 +96,7 @@ class LiveBytes(TorchDispatchMode):
 def is_free(func: Any) -> bool:
     """Return whether an operation's bytes take no time of their own: views, empty tensors and matrix products."""
     name = func._schema.name.partition("::")[2].split(".")[0]
-    views = any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns)
+    views = any(out.alias_info is not None and not out.alias_info.is_write for out in func._schema.returns)
     return views or name.startswith(FREE) or any(word in name for word in PRODUCTS)
 
 
@@ -122,7 +122,7 @@ def measure_passes(
     from torch._subclasses.fake_tensor import FakeTensorMode  # it imports torch._dynamo, which takes two seconds
 
     spec = without_attention_dropout(spec)
-    kinds = [distinct_blocks(stack.blocks) for stack in stacks_of(spec)]
+    kinds = [distinct_blocks(stack.blocks) for stack in spec.stacks]
     short = [tuple(block for block, count in stack for _ in range(min(count, 2))) for stack in kinds]
     # Of each kind of block, how many more there are than in the short model.
     missing = [count - 2 if twice else 0 for stack in kinds for _, count in stack for twice in range(min(count, 2))]
@@ -146,10 +146,10 @@ def use_bfloat16(model: nn.Module) -> None:
     """Replace the parameters by bfloat16 ones, shared where they were: `model.bfloat16()` cannot without data."""
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():
-        for name, one in module._parameters.items():
-            if one is not None:
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
                 narrow = made.setdefault(
-                    id(one), nn.Parameter(one.detach().bfloat16(), requires_grad=one.requires_grad)
+                    id(parameter), nn.Parameter(parameter.detach().bfloat16(), requires_grad=parameter.requires_grad)
                 )
                 module._parameters[name] = narrow
 
@@ -185,19 +185,23 @@ def run_pass(
     `missing` says for each block how many more like it the model has that is meant: each of these adds what this block
     added to the one before it.
     """
-    for stack in (one for one in model.modules() if isinstance(one, Stack)):
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
         stack.checkpointing = checkpointing
-    for one in model.parameters():
-        one.grad = torch.zeros_like(one) if one.requires_grad else None
-    held = [*model.parameters(), *model.buffers(), *(one.grad for one in model.parameters() if one.grad is not None)]
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    held = [
+        *model.parameters(),
+        *model.buffers(),
+        *(parameter.grad for parameter in model.parameters() if parameter.grad is not None),
+    ]
     live = LiveBytes([*held, *inputs, *lengths.values()])
-    blocks = [one for one in model.modules() if isinstance(one, Block)]
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
     marks = [BlockMarks(live) for _ in blocks]
     hooks = [block.register_forward_hook(mark) for block, mark in zip(blocks, marks, strict=True)]
     rounded: dict[str, Tensor] = {}
     with live, torch.autocast("cpu", torch.bfloat16, enabled=arithmetic == "autocast"):
         if arithmetic == "rounded":
-            rounded = {name: one.to(torch.bfloat16) for name, one in model.named_parameters()}
+            rounded = {name: parameter.to(torch.bfloat16) for name, parameter in model.named_parameters()}
         copies = live.now
         loss_of(model, rounded, inputs, lengths).backward()
     for hook in hooks:
@@ -208,7 +212,7 @@ def run_pass(
         if more:
             kept += more * (mark.now - before.now)
             moved += more * (mark.forward - before.forward + before.backward - mark.backward)
-            deeper += more * sum(one.numel() for one in blocks[number].parameters())
+            deeper += more * sum(parameter.numel() for parameter in blocks[number].parameters())
     return PassCost(
         activations=marks[-1].now - copies + kept,
         peak=live.most - copies + kept,
@@ -241,25 +245,17 @@ def example_inputs(spec: Spec, batch: int, source: int, target: int) -> tuple[tu
             return (ids(target),), {}
 
 
-def stacks_of(spec: Spec) -> list[EncoderSpec | DecoderSpec]:
-    return [spec.encoder, spec.decoder] if isinstance(spec, EncoderDecoderSpec) else [spec]
-
-
 def with_blocks(spec: Spec, blocks: Sequence[tuple[BlockSpec, ...]]) -> Spec:
     """Return the model with other blocks in each of its stacks."""
-    if isinstance(spec, EncoderDecoderSpec):
-        encoder, decoder = blocks
-        return replace(
-            spec, encoder=replace(spec.encoder, blocks=encoder), decoder=replace(spec.decoder, blocks=decoder)
-        )
-    return replace(spec, blocks=blocks[0])
+    following = iter(blocks)
+    return spec.map_stacks(lambda stack: replace(stack, blocks=next(following)))
 
 
 def distinct_blocks(blocks: Iterable[BlockSpec]) -> list[tuple[BlockSpec, int]]:
     """Return each block that differs from those before it, and how often it occurs."""
     found: list[tuple[BlockSpec, int]] = []
     for block in blocks:
-        places = [place for place, (one, _) in enumerate(found) if one == block]
+        places = [place for place, (other, _) in enumerate(found) if other == block]
         if places:
             found[places[0]] = (block, found[places[0]][1] + 1)
         else:
@@ -273,7 +269,7 @@ def without_attention_dropout(spec: Spec) -> Spec:
             cross = None if block.cross is None else quiet(block.cross)
             yield replace(block, attention=quiet(block.attention), cross=cross)
 
-    return with_blocks(spec, [tuple(changed(stack.blocks)) for stack in stacks_of(spec)])
+    return with_blocks(spec, [tuple(changed(stack.blocks)) for stack in spec.stacks])
 
 
 def quiet(slot: AttentionSpec) -> AttentionSpec:

@@ -35,14 +35,13 @@ LAUNCHES = 0.03
 
 
 class Pace(NamedTuple):
-    """The speed of training: seconds and tokens of a step, and the share of the asked-for cores that it was given.
+    """The speed of training: seconds and tokens of a step.
 
     `setup_seconds` is what capturing steps on a GPU takes, once for each width of batch there is.
     """
 
     step_seconds: float
     tokens: float
-    cores_share: float
     setup_seconds: float = 0.0
 
     @property
@@ -67,7 +66,7 @@ def count_tokens(batch: Batch) -> int:
     lengths = [batch[name] for name in ("lengths", "source_lengths") if name in batch]
     if "lengths" not in batch:
         lengths.append(asks.sum(-1))
-    return int(sum(one[real].sum() for one in lengths))
+    return int(sum(length[real].sum() for length in lengths))
 
 
 def time_steps(recipe: Recipe, spec: Spec, task: Task, prepared: Prepared, *, seconds: float) -> tuple[Pace, nn.Module]:
@@ -96,7 +95,7 @@ def time_capture(stepper: Stepper, some: list[list[Batch]], recipe: Recipe, task
         stepper.step(step, 0.0)
         synchronize(stepper.train_state.device)
         walls.append(time.perf_counter() - started)
-    shapes = {tuple(one.shape for one in batch.values()) for step in some for batch in step}
+    shapes = {tuple(tensor.shape for tensor in batch.values()) for step in some for batch in step}
     captured = max(0.0, sum(walls[: len(some)]) - sum(walls[len(some) :]))
     return captured / len(shapes) * widths
 
@@ -115,25 +114,21 @@ def read_steps(recipe: Recipe, task: Task, prepared: Prepared, stepper: Stepper)
 def run_steps(stepper: Stepper, steps: Iterator[list[Batch]], device: torch.device, seconds: float) -> Pace:
     """Take steps for about so many seconds. The first is not counted, unless it takes all of the time."""
     walls: list[float] = []
-    works: list[float] = []
     tokens: list[int] = []
     end = time.perf_counter() + seconds
     while len(walls) < 2 or (time.perf_counter() < end and len(walls) <= MOST_STEPS):
         batches = next(steps)
         synchronize(device)
-        wall, work = time.perf_counter(), time.process_time()
+        started = time.perf_counter()
         stepper.step(batches, 0.0)
         synchronize(device)
-        walls.append(time.perf_counter() - wall)
-        works.append(time.process_time() - work)
+        walls.append(time.perf_counter() - started)
         tokens.append(sum(map(count_tokens, batches)) * current_processes().count)
         if walls[0] > seconds:
             break
     counted = slice(1 if len(walls) > 1 else 0, None)
-    wall, work = sum(walls[counted]), sum(works[counted])
-    share = 1.0 if device.type != "cpu" else min(1.0, work / max(wall, 1e-9) / torch.get_num_threads())
     n_steps = len(walls[counted])
-    return Pace(wall / n_steps, sum(tokens[counted]) / n_steps, share)
+    return Pace(sum(walls[counted]) / n_steps, sum(tokens[counted]) / n_steps)
 
 
 def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepared, pace: Pace) -> ScoringPace:

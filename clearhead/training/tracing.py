@@ -26,7 +26,7 @@ from clearhead.training.run import Run
 from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.pairs import Pair, trace_pair
 
-__all__ = ["asked_of", "trace"]
+__all__ = ["encode_inputs", "trace"]
 
 MAX_NEW = 64
 """How much of a text is written where a method is given and the run has no end of its own."""
@@ -48,20 +48,20 @@ def trace(
     written is traced as it was, step by step on a cache; of a beam `beams` has the trace of every output.
     """
     if method is not None:
-        return written(run, source, method, target, edits)
-    asked = asked_of(run, source, target)
+        return trace_decoded(run, source, method, target, edits)
+    inputs = encode_inputs(run, source, target)
     own = run.task.target == "writes" and target is None
     if own:
-        asked = with_own_output(run, asked, edits)
+        inputs = with_own_output(run, inputs, edits)
     device = next(run.model.parameters()).device
-    tokens = [torch.tensor([row], device=device) for row in asked.ids.values()]
-    segments = None if asked.segments is None else torch.tensor([asked.segments], device=device)
-    made = trace_model(run.model, *tokens, segments=segments, changes=edits, pieces=asked.pieces)
-    made = named(run, made)
+    tokens = [torch.tensor([row], device=device) for row in inputs.ids.values()]
+    segments = None if inputs.segments is None else torch.tensor([inputs.segments], device=device)
+    made = trace_model(run.model, *tokens, segments=segments, changes=edits, pieces=inputs.pieces)
+    made = with_names(run, made)
     return made.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own else made
 
 
-def asked_of(run: Run, source: str | Pair, target: str | Sequence[int] | None = None) -> TraceInputs:
+def encode_inputs(run: Run, source: str | Pair, target: str | Sequence[int] | None = None) -> TraceInputs:
     """Return the text as the run's model takes it; raise OptionError where it cannot be given."""
     if not isinstance(source, str):
         return trace_pair(run.task, source)
@@ -69,17 +69,15 @@ def asked_of(run: Run, source: str | Pair, target: str | Sequence[int] | None = 
         raise OptionError("there is no text to trace: expected one; came a blank one")
     if target is not None and run.task.target == "none":
         raise OptionError(f"{run.folder.path} was trained to {run.task.name}: its text has no target; leave it out")
-    asked = run.task.trace_inputs(source, target)
-    if (
-        isinstance(run.model, Decoder) and "encoder" in asked.ids
-    ):  # a task of encoders, on a decoder that was fine-tuned
-        return TraceInputs({"decoder": asked.ids["encoder"]}, {"decoder": asked.pieces["encoder"]})
-    return asked
+    inputs = run.task.trace_inputs(source, target)
+    if isinstance(run.model, Decoder) and "encoder" in inputs.ids:  # a decoder fine-tuned for a task of encoders
+        return TraceInputs({"decoder": inputs.ids["encoder"]}, {"decoder": inputs.pieces["encoder"]})
+    return inputs
 
 
-def with_own_output(run: Run, asked: TraceInputs, edits: Sequence[Change]) -> TraceInputs:
+def with_own_output(run: Run, inputs: TraceInputs, edits: Sequence[Change]) -> TraceInputs:
     """Return the source with the model's greedy output for it, as the edits change it."""
-    decoding = run.task.decoding(asked.ids, max_new=None, usual=MAX_NEW)
+    decoding = run.task.decoding(inputs.ids, max_new=None, usual=MAX_NEW)
     writes, rules, prefix = decoding.writes, decoding.rules, decoding.prefix
     if not edits:
         [[found]] = generate(cast(Model, run.model), [decoding.source], Greedy(), rules=rules, prefix=prefix)
@@ -90,11 +88,11 @@ def with_own_output(run: Run, asked: TraceInputs, edits: Sequence[Change]) -> Tr
             session = EditedSession(request, edits)
             [[found]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)
     tokens = [token for token in found.tokens if token not in rules.end]
-    ids = [*asked.ids["decoder"], *tokens[: run.task.context - 1]]
-    return TraceInputs(asked.ids | {"decoder": ids}, asked.pieces | {"decoder": token_names(writes, ids)})
+    ids = [*inputs.ids["decoder"], *tokens[: run.task.context - 1]]
+    return TraceInputs(inputs.ids | {"decoder": ids}, inputs.pieces | {"decoder": token_names(writes, ids)})
 
 
-def written(
+def trace_decoded(
     run: Run,
     source: str | Pair,
     method: Greedy | Sample | Beam,
@@ -106,26 +104,26 @@ def written(
         raise OptionError("a method writes the target itself, unchanged: leave out target and edits, or the method")
     if run.task.target == "none":
         raise OptionError(f"{run.folder.path} was trained to {run.task.name}, and writes nothing; leave out the method")
-    asked = asked_of(run, source)
-    one = run.task.decoding(asked.ids, max_new=None, usual=MAX_NEW)
-    prefix = None if one.prefix is None else one.prefix[0]
-    found = trace_decoding(run.model, one.source, method, rules=one.rules, prefix=prefix)  # type: ignore[arg-type]
+    inputs = encode_inputs(run, source)
+    decoding = run.task.decoding(inputs.ids, max_new=None, usual=MAX_NEW)
+    prefix = None if decoding.prefix is None else decoding.prefix[0]
+    found = trace_decoding(run.model, decoding.source, method, rules=decoding.rules, prefix=prefix)  # type: ignore[arg-type]
     traces = []
-    for made in found:
-        sides = made.trace.sides
-        pieces = asked.pieces | {"decoder": token_names(one.writes, sides["decoder"].ids)}
+    for traced in found:
+        sides = traced.trace.sides
+        pieces = inputs.pieces | {"decoder": token_names(decoding.writes, sides["decoder"].ids)}
         sides = {name: replace(side, tokens=pieces[name]) for name, side in sides.items()}
-        traces.append(named(run, replace(made.trace, sides=sides)))
+        traces.append(with_names(run, replace(traced.trace, sides=sides)))
     return replace(traces[0], beams=tuple(traces) if isinstance(method, Beam) else ())
 
 
-def named(run: Run, made: Trace) -> Trace:
+def with_names(run: Run, trace: Trace) -> Trace:
     """Return the trace with the run's task, and its words for what the model may answer."""
 
     def candidates() -> list[list[Candidate]]:
-        found = made.answers.likeliest
-        ids = sorted({one.id for row in found for one in row})
+        found = trace.answers.likeliest
+        ids = sorted({candidate.id for row in found for candidate in row})
         text = dict(zip(ids, run.task.answer_names(ids), strict=True))
-        return [[one._replace(text=text[one.id]) for one in row] for row in found]
+        return [[candidate._replace(text=text[candidate.id]) for candidate in row] for row in found]
 
-    return replace(made, task=run.task.name, answers=Answers(candidates))
+    return replace(trace, task=run.task.name, answers=Answers(candidates))

@@ -120,23 +120,23 @@ def train_first(
 
 
 def take_part(processes: Processes) -> Run:
-    """Train the run that the first process has prepared, without a word: on the same batches, with other rows."""
-    said = processes.send(None)
-    folder = RunFolder(Path(said["run"]))
-    recipe = from_json(said["recipe"], CLASSES, where="the first process's recipe")
+    """Train the run that the first process has prepared, on its own rows of the same batches, and print nothing."""
+    message = processes.send(None)
+    folder = RunFolder(Path(message["run"]))
+    recipe = from_json(message["recipe"], CLASSES, where="the first process's recipe")
     assert isinstance(recipe, Recipe)
     task, spec = folder.task(), folder.spec()
-    prepared = load_prepared(Path(said["data"]), folder, None if recipe.fine_tuning is None else task.tokenizers)
+    prepared = load_prepared(Path(message["data"]), folder, None if recipe.fine_tuning is None else task.tokenizers)
     checkpoint = None
-    if said["checkpoint"] is not None:
-        at = Path(said["checkpoint"])
+    if message["checkpoint"] is not None:
+        at = Path(message["checkpoint"])
         checkpoint = folder.checkpoints_at(at.parent).read(at)
     work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
     return Training(work, None, ignore, ignore).run(checkpoint, lambda: None)
 
 
-def ignore(said: object) -> None:
-    """Say nothing: what a process does with messages that the first one shows."""
+def ignore(message: object) -> None:
+    """Drop a message: only the first process prints."""
 
 
 def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
@@ -256,7 +256,7 @@ def resume(
     """Resume a run from its newest whole checkpoint as if it had never stopped; or go further, with a new budget.
 
     `lr` and `machine` take the place of the recipe's own, and are written into it. `checkpoints` is where the folder
-    of the checkpoints was moved to. Where the run cannot be gone on with, nothing in its folder is changed.
+    of the checkpoints was moved to. If the run cannot be resumed, nothing in its folder is changed.
     """
     with joined() as processes:
         if not processes.is_first:
@@ -385,8 +385,8 @@ class Training:
             start_from_vectors(model, work.task, work.recipe.vectors, self.log)
         if checkpoint is None and work.recipe.fine_tuning is None and processes.is_first:
             with phase("fitting what is not trained by steps", self.log):
-                said = work.task.initialize(model, work.prepared)
-            for line in said:
+                lines = work.task.initialize(model, work.prepared)
+            for line in lines:
                 self.log(line)
         if work.recipe.fine_tuning is not None:
             copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
@@ -472,14 +472,14 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         "step": run.step,
         "loss": assessed.loss,
         **assessed.scores,
-        "parameters": sum(one.numel() for one in run.model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "training_seconds": round(trainer.seconds, 2),
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
     if run.folder.baseline.exists():
-        said = run.folder.read_own(run.folder.baseline)
-        baseline = LinearScore(**{field.name: said[field.name] for field in fields(LinearScore)})
+        saved = run.folder.read_own(run.folder.baseline)
+        baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
         found["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
         log(baseline.verdict(assessed.scores["accuracy"], tuned=run.folder.fine_tuning() is not None))
     assert trainer.held is not None

@@ -22,9 +22,8 @@ from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
-from clearhead.model import activation_gpu, layer_norm_gpu
+from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
-from clearhead.training import cross_entropy_gpu
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.foreach import RoundAll, copy_all, move_all, zero_all
@@ -65,6 +64,7 @@ class TrainState:
         machine: Machine,
         parallel: Parallel | None = None,
     ) -> None:
+        check_buffers(model)
         self.model, self.task, self.optimizer = model, task, optimizer
         self.parallel = Alone(Processes()) if parallel is None else parallel
         if optimizer.method == "muon" and self.parallel.shards:
@@ -92,8 +92,7 @@ class TrainState:
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         if machine.compile and self.device.type == "cuda":
-            for kernels in (layer_norm_gpu, activation_gpu, cross_entropy_gpu):
-                kernels.register()
+            register_operators()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         compiled = functools.partial(compile, device=self.device.type) if machine.compile else lambda run: run
         # Other processes wait for a gradient of each weight.
@@ -160,10 +159,13 @@ class TrainState:
             else:
                 group["lr"] = rate
 
+    @torch.no_grad()
     def hold_average(self, ema_weight: float) -> None:
         """Materialise the averaged copy before a step that updates it."""
         if ema_weight < 1:
-            self.averaged_model()
+            if self.follows and self.averaged is not self.model:
+                copy_all(local_tensors(self.average), local_tensors(self.parameters))
+            self.follows = False
 
     @torch.no_grad()
     def update_average(self, ema_weight: float) -> None:
@@ -178,17 +180,20 @@ class TrainState:
     @torch.no_grad()
     def averaged_model(self) -> nn.Module:
         """Return the model to evaluate and to save: the averaged one, or the model in training where nothing is
-        averaged.
+        averaged. What parts of a user's own keep in buffers, such as a running mean, is not averaged: it is as the
+        training has left it.
         """
-        if self.follows and self.averaged is not self.model:
-            copy_all(local_tensors(self.average), local_tensors(self.parameters))
-        self.follows = False
+        self.hold_average(0.0)
+        if self.averaged is not self.model:
+            for kept, own in zip(self.averaged.buffers(), self.model.buffers(), strict=True):
+                kept.copy_(own)
         return self.averaged
 
     @torch.no_grad()
     def is_finite(self) -> bool:
-        """Return whether every weight is finite, in every process."""
-        finite = bool(torch.stack([one.isfinite().all() for one in local_tensors(self.parameters)]).all())
+        """Return whether every weight and all that is saved beside them is finite, in every process."""
+        tensors = local_tensors([*self.parameters, *saved_buffers(self.model).values()])
+        finite = bool(torch.stack([one.isfinite().all() for one in tensors]).all())
         return not any(self.parallel.processes.highest(float(not finite)))
 
     def collect_nll(self) -> None:
@@ -203,6 +208,22 @@ class TrainState:
         self.nll.zero_()
         self.places = 0
         return found
+
+
+def saved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of a model that checkpoints hold, by name."""
+    held = model.state_dict(keep_vars=True)
+    return {name: one for name, one in model.named_buffers() if name in held}
+
+
+def check_buffers(model: nn.Module) -> None:
+    """Raise OptionError where a buffer is not finite before training: no checkpoint with it could be read."""
+    for name, one in saved_buffers(model).items():
+        if one.is_floating_point() and not one.isfinite().all():
+            raise OptionError(
+                f"{name} has values that are no numbers (NaN or infinite), and checkpoints hold finite ones alone. "
+                "Where it is a constant, such as a mask of -inf, write register_buffer(..., persistent=False)"
+            )
 
 
 @final

@@ -23,12 +23,11 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import FeedForward
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.training.defaults import (
     choose,
-    each_attention,
-    each_block,
-    each_embedding,
+    map_attention,
+    map_blocks,
+    map_embeddings,
     with_attention,
     with_position,
 )
@@ -56,7 +55,7 @@ def with_heads(spec: Spec, name: str) -> Spec:
     if name not in HEADS:
         raise OptionError(f"heads: there is no {name!r}; there are {', '.join(HEADS)}")
     change = sliced if name == "sliced" else whole
-    return each_attention(spec, lambda slot: replace(slot, heads=change(layout(slot))))
+    return map_attention(spec, lambda slot: replace(slot, heads=change(slot.head_layout)))
 
 
 def sliced(heads: HeadLayout) -> HeadLayout:
@@ -83,31 +82,27 @@ def with_value_rank(spec: Spec, text: str) -> Spec:
     rank = parse_whole("value_rank", text)
 
     def change(slot: AttentionSpec) -> AttentionSpec:
-        heads = layout(slot)
+        heads = slot.head_layout
         ranked = heads if isinstance(heads, SlicedHeads) else whole_heads("value_rank", slot)
         return replace(slot, heads=replace(ranked, value_rank=rank))
 
-    return each_attention(spec, change)
+    return map_attention(spec, change)
 
 
 def with_d_value(spec: Spec, text: str) -> Spec:
     """Return the model whose values have this width in each head, whatever the width of queries and keys."""
     width = parse_whole("d_value", text)
-    return each_attention(spec, lambda slot: replace(slot, heads=replace(whole_heads("d_value", slot), d_value=width)))
+    return map_attention(spec, lambda slot: replace(slot, heads=replace(whole_heads("d_value", slot), d_value=width)))
 
 
 def whole_heads(option: str, slot: AttentionSpec) -> Heads:
-    heads = layout(slot)
+    heads = slot.head_layout
     if not isinstance(heads, Heads):
         raise OptionError(
             f"{option}: only heads that see the whole input can choose it; this model has {heads}, whose value "
             "maps are square. Leave out sliced heads"
         )
     return heads
-
-
-def layout(slot: AttentionSpec) -> HeadLayout:
-    return Heads(slot.heads) if isinstance(slot.heads, int) else slot.heads
 
 
 def with_block(spec: Spec, name: str) -> Spec:
@@ -118,7 +113,7 @@ def with_block(spec: Spec, name: str) -> Spec:
         norm = norm_of(block.arrangement) or LayerNorm()
         return replace(block, arrangement=chosen.make(norm=norm))
 
-    return each_block(spec, change)
+    return map_blocks(spec, change)
 
 
 def norm_of(arrangement: Arrangement) -> Norm | None:
@@ -140,8 +135,8 @@ def with_norm(spec: Spec, name: str) -> Spec:
             raise OptionError(f"norm: {block.arrangement} has no norm that could be another; choose a block with one")
         return replace(block, arrangement=replace(cast(Any, block.arrangement), norm=other(now)))
 
-    return each_embedding(
-        each_block(spec, change),
+    return map_embeddings(
+        map_blocks(spec, change),
         lambda embedding: embedding if embedding.norm is None else replace(embedding, norm=other(embedding.norm)),
     )
 
@@ -159,7 +154,7 @@ def with_scale(spec: Spec, text: str) -> Spec:
             )
         return replace(slot, similarity=similarity)
 
-    return each_attention(spec, change)
+    return map_attention(spec, change)
 
 
 def parse_scale(text: str) -> Similarity:
@@ -178,7 +173,7 @@ def parse_scale(text: str) -> Similarity:
 def with_feed_forward(spec: Spec, name: str) -> Spec:
     """Return the model with another feed-forward of the same d_ff in every block, or without any."""
     if name == "none":
-        return each_block(spec, lambda block: replace(block, feed_forward=None))
+        return map_blocks(spec, lambda block: replace(block, feed_forward=None))
     chosen = choose("feed_forward", name)
 
     def other(now: FeedForward | None) -> FeedForward:
@@ -188,7 +183,7 @@ def with_feed_forward(spec: Spec, name: str) -> Spec:
             raise OptionError(f"feed_forward: {name} takes its d_ff from the one there is, and this block has none")
         return chosen.make(**({} if now is None else {"d_ff": now.d_ff}))
 
-    return each_block(spec, lambda block: replace(block, feed_forward=other(block.feed_forward)))
+    return map_blocks(spec, lambda block: replace(block, feed_forward=other(block.feed_forward)))
 
 
 def parse_whole(option: str, text: str) -> int:
@@ -202,7 +197,7 @@ def with_width(spec: Spec, d_model: int) -> Spec:
     """Return the model with another width. Where its heads do not divide it, there are as many fewer as need be."""
 
     def change(slot: AttentionSpec) -> AttentionSpec:
-        heads = layout(slot)
+        heads = slot.head_layout
         if not isinstance(heads, Heads | SlicedHeads):
             return slot
         fitting = max(count for count in range(1, heads.count + 1) if d_model % count == 0)
@@ -210,11 +205,7 @@ def with_width(spec: Spec, d_model: int) -> Spec:
             return replace(slot, heads=replace(heads, count=fitting, kv=None))
         return replace(slot, heads=replace(heads, count=fitting))
 
-    changed = each_attention(spec, change)
-    if not isinstance(changed, EncoderDecoderSpec):
-        return replace(changed, d_model=d_model)
-    encoder, decoder = replace(changed.encoder, d_model=d_model), replace(changed.decoder, d_model=d_model)
-    return replace(changed, encoder=encoder, decoder=decoder)
+    return map_attention(spec, change).map_stacks(lambda stack: replace(stack, d_model=d_model))
 
 
 PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {

@@ -15,7 +15,6 @@ from clearhead.model.int8 import CODES, SCALE
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import counts_in
-from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.serialization import check_regular
 from clearhead.training.checkpoints import named_tensors
 
@@ -39,7 +38,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            return {name: TensorInfo(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+            return {name: TensorInfo(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: cannot be read ({error})") from None
 
@@ -50,26 +49,25 @@ def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
     Raises RunError where there is not a scale for each row of codes.
     """
     made = dict(header)
-    for name, one in header.items():
+    for name, info in header.items():
         stem = name.removesuffix(CODES)
-        if stem != name and one.dtype == "I8" and stem + SCALE in header:
+        if stem != name and info.dtype == "I8" and stem + SCALE in header:
             scale = header[stem + SCALE]
-            if scale.shape != one.shape[:1] or scale.dtype not in FLOATS:
+            if scale.shape != info.shape[:1] or scale.dtype not in FLOATS:
                 raise RunError(
-                    f"{where}: {stem}{SCALE} must have a number for each of the {one.shape[0]} rows of {name}"
+                    f"{where}: {stem}{SCALE} must have a number for each of the {info.shape[0]} rows of {name}"
                 )
             del made[name], made[stem + SCALE]
-            made[f"{stem}.weight"] = TensorInfo(scale.dtype, one.shape)
+            made[f"{stem}.weight"] = TensorInfo(scale.dtype, info.shape)
     return made
 
 
 def check_shapes(spec: Spec, header: Header, where: str) -> None:
     """Raise RunError where the weights of a file do not fit the spec's model. It takes almost no memory."""
-    stacks = (spec.encoder, spec.decoder) if isinstance(spec, EncoderDecoderSpec) else (spec,)
-    blocks = sum(len(stack.blocks) for stack in stacks)
+    blocks = sum(len(stack.blocks) for stack in spec.stacks)
     if blocks > len(header):
         raise RunError(f"{where}: the model has {blocks:,} blocks, and the file only {len(header):,} tensors")
-    largest = max((size for one in header.values() for size in one.shape), default=0)
+    largest = max((size for info in header.values() for size in info.shape), default=0)
     for name, count in counts_in(spec):
         if count > largest:
             raise RunError(f"{where}: the model has a {name} of {count:,}, and no tensor in the file is so large")
@@ -80,8 +78,8 @@ def check_shapes(spec: Spec, header: Header, where: str) -> None:
     if expected.keys() != header.keys():
         odd = sorted(expected.keys() ^ header.keys())
         raise RunError(f"{where}: its tensors are not this model's; they differ in {', '.join(odd[:3])}")
-    for name, one in expected.items():
-        if tuple(one.shape) != header[name].shape:
-            raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(one.shape)}")
-        if one.is_floating_point() != (header[name].dtype in FLOATS):
-            raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {one.dtype}")
+    for name, tensor in expected.items():
+        if tuple(tensor.shape) != header[name].shape:
+            raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(tensor.shape)}")
+        if tensor.is_floating_point() != (header[name].dtype in FLOATS):
+            raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {tensor.dtype}")

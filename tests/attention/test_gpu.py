@@ -143,6 +143,16 @@ def test_long_rows_are_the_reference_in_float64(kernel, weighting, dtype, compil
     hold_to_reference(kernel, tensors, upstream, compiled=compiled, mask=mask, weighting=weighting)
 
 
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", EXACT, ids=str)
+@pytest.mark.parametrize(("kernel", "weighting"), [(k, w) for k, ws in GPU_ONLY.items() for w in ws])
+def test_full_tiles_are_the_reference_in_float64(kernel, weighting, dtype, compiled):
+    """Rows that fill every chunk, which `linear` has kernels of their own for."""
+    tensors = [torch.randn(2, 640, 3, 64, device="cuda", dtype=dtype).transpose(1, 2) for _ in range(4)]
+    hold_to_reference(kernel, tensors[:3], tensors[3], compiled=compiled, mask=ch.masks.causal(), weighting=weighting)
+
+
 def kept(n):
     """Return the lengths of three padded texts."""
     return [n, 0, 2 * n // 3]

@@ -15,7 +15,7 @@ from clearhead.attention import heads
 from clearhead.attention import layer as layers
 from clearhead.decoding.session import Session
 from clearhead.model import presets
-from clearhead.model.norms import RMSNorm
+from clearhead.model.norms import Norm, RMSNorm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -309,3 +309,28 @@ def test_the_output_may_do_without_the_bias_of_the_other_maps():
     assert layer.query.linear.bias is not None
     assert layer.output.bias is None
     assert ch.Attention(8, heads=ch.Heads(2, output_bias=True)).output.bias is not None
+
+
+class Widening(nn.Module):
+    """A user's own norm: its learned float32 numbers make float32 of bfloat16."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), 1.5))
+
+    def forward(self, x):
+        return torch.tanh(x) * self.gamma
+
+
+class Widens(Norm):
+    def build(self, d_model):
+        return Widening(d_model)
+
+
+def test_a_norm_of_ones_own_for_queries_and_keys_runs_under_autocast():
+    layer, x = ch.Attention(8, heads=ch.Heads(2, qk_norm=Widens())), torch.randn(1, 5, 8)
+    wanted = layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = layer(x)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), wanted, atol=0.05, rtol=0.05)

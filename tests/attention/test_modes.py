@@ -4,6 +4,7 @@ batch of none. Where it has an answer, it is that of the plain call."""
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacrev, vmap
 
 import clearhead as ch
@@ -266,3 +267,20 @@ def test_numbers_are_read_only_where_there_are_some():
     with torch._subclasses.FakeTensorMode():
         answers.append(can_read(torch.zeros(2)))
     assert answers == [False, False, False]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("n", [6, 40])
+@pytest.mark.parametrize("weighting", ["softmax", "sparsemax", "linear elu"])
+def test_dual_numbers_carry_the_tangent(n, weighting):
+    """Forward-mode AD outside torch.func: torch's fused kernel has no rule for it, nor has that for few keys."""
+    options = {"weighting": ch.weighting.TABLE[weighting], "mask": ch.masks.causal()}
+    x, tangent = (torch.randn(1, 2, n, 4, dtype=torch.float64) for _ in range(2))
+    leaf = x.clone().requires_grad_()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, tangent)
+        got = forward_ad.unpack_dual(ch.attend(dual, dual, dual, **options)).tangent
+    context = ch.attend(leaf, leaf, leaf, **options)
+    row = torch.randn_like(context)
+    (gradient,) = torch.autograd.grad(context, leaf, row)
+    torch.testing.assert_close((got * row).sum(), (gradient * tangent).sum())

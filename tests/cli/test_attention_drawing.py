@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from clearhead.cli.attention_drawing import INKS, Drawing, drawing
+from clearhead.cli.attention_drawing import INKS, Drawing, draw_svg
 from clearhead.colours import ROLES
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -14,7 +14,7 @@ WEIGHT = torch.tensor([[0.05, 0.9, 0.05], [0.6, 0.4, 0.0], [0.8, 0.2, 0.0], [0.1
 
 
 def drawn(queries=("<s>", "▁twenty", "-", "four"), keys=("vierund", "zwanzig", "</s>"), weight=WEIGHT):
-    text = drawing(Drawing(title="a & b", said="1 < 2", queries=queries, keys=keys, weight=weight))
+    text = draw_svg(Drawing(title="a & b", said="1 < 2", queries=queries, keys=keys, weight=weight))
     return text, ElementTree.fromstring(text)
 
 

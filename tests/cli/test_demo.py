@@ -16,9 +16,9 @@ import torch
 import clearhead as ch
 from clearhead.cli import demo, run
 from clearhead.cli.attention_map import swap
-from clearhead.cli.demo_page import Translation, translated
+from clearhead.cli.demo_page import Translation, render_translation
 from clearhead.cli.number_words import BELOW, english, german
-from clearhead.cli.progress import PlainProgress, progress
+from clearhead.cli.progress import PlainProgress, open_progress
 from clearhead.cli.screen import show
 from clearhead.model import presets
 from clearhead.model.presets import Size
@@ -143,7 +143,7 @@ def test_the_page_says_what_came_of_it_in_80_columns(made, small):
 
 def test_what_is_right_is_marked_so_and_not_corrected(capsys, plain_terminal):
     words = english(777_777)
-    show(*translated(Translation(number=777_777, source=german(777_777), output=words, reference=words)))
+    show(*render_translation(Translation(number=777_777, source=german(777_777), output=words, reference=words)))
     shown = capsys.readouterr().out
     assert shown.startswith(f"  ✓ 777,777  {german(777_777)}\n             seven hundred")
     assert " ".join(shown.split()).endswith(words)
@@ -211,7 +211,7 @@ def test_what_was_stopped_goes_on_and_ends_the_same(command, monkeypatch, home, 
             if line["step"] == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "progress", lambda: Interrupted(progress().console))
+    monkeypatch.setattr(demo, "progress", lambda: Interrupted(open_progress().console))
     assert command("demo", "--folder", str(home))[0] == 130
     assert not (home / "evaluation.json").exists()
     monkeypatch.setattr(demo, "progress", progress)

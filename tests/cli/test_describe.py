@@ -6,7 +6,7 @@ import re
 import pytest
 
 from clearhead.cli import run
-from clearhead.cli.describe import percent, short
+from clearhead.cli.describe import format_count, format_percent
 from clearhead.model import presets
 from clearhead.model.describe import describe
 from clearhead.model.sizes import KINDS, named, sized
@@ -54,12 +54,12 @@ def test_the_page_has_every_part_with_its_numbers(printed, model):
     wanted = []
     for section in made.sections:
         name = section.name if section.count == 1 else f"{section.name} × {section.count}"
-        wanted.append((2, name, f"{section.parameters:,}", short(section.operations).strip()))
+        wanted.append((2, name, f"{section.parameters:,}", format_count(section.operations).strip()))
         for part in section.parts:
             parameters = section.count * part.parameters
             shown = "shared" if part.shares and not parameters else f"{parameters:,}"
-            wanted.append((4, part.name, shown, short(section.count * part.operations).strip()))
-    wanted.append((2, "in all", f"{made.parameters:,}", short(made.operations).strip()))
+            wanted.append((4, part.name, shown, format_count(section.count * part.operations).strip()))
+    wanted.append((2, "in all", f"{made.parameters:,}", format_count(made.operations).strip()))
     assert rows(page) == wanted
 
 
@@ -141,9 +141,9 @@ def test_more_tokens_than_there_are_positions_is_told_in_a_line(refused):
      (999_499, "999 k"), (999_500, "1.00 M"), (16_628_056_064, "16.6 G"), (3 * 10**18, "3.00 E")],
 )  # fmt: skip
 def test_large_numbers_have_three_digits(number, text):
-    assert short(number) == text
+    assert format_count(number) == text
 
 
 def test_shares_are_percents_and_nothing_is_left_blank():
-    assert [percent(number, 1000) for number in (0, 1, 125, 1000)] == ["", "0.1 %", "12.5 %", "100.0 %"]
-    assert percent(1, 100_000) == "<0.1 %"
+    assert [format_percent(number, 1000) for number in (0, 1, 125, 1000)] == ["", "0.1 %", "12.5 %", "100.0 %"]
+    assert format_percent(1, 100_000) == "<0.1 %"

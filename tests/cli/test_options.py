@@ -75,11 +75,11 @@ def test_an_unknown_name_is_told_with_those_there_are():
     assert caught.value.param_hint == "--ink"
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_above_zero_refuses_the_rest(value):
     assert above_zero(0.5) == 0.5
     assert above_zero(None) is None
-    with pytest.raises(typer.BadParameter, match="it must be above 0; came"):
+    with pytest.raises(typer.BadParameter, match="it must be above 0, and finite; came"):
         above_zero(value)
 
 

@@ -7,7 +7,14 @@ import pytest
 from rich.console import Console
 
 from clearhead.cli.colours import THEME
-from clearhead.cli.progress import LiveProgress, PlainProgress, main_score, progress, scores_said, shorten_line
+from clearhead.cli.progress import (
+    LiveProgress,
+    PlainProgress,
+    format_main_score,
+    format_scores,
+    open_progress,
+    shorten_line,
+)
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -123,20 +130,20 @@ def test_the_live_display_needs_no_total(live):
 def test_a_terminal_gets_the_live_display_and_a_file_lines(monkeypatch, plain_terminal):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    assert isinstance(progress(), PlainProgress)
+    assert isinstance(open_progress(), PlainProgress)
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", terminal)
-    assert isinstance(progress(), LiveProgress)
+    assert isinstance(open_progress(), LiveProgress)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(progress(), PlainProgress)
+    assert isinstance(open_progress(), PlainProgress)
 
 
 def test_scores_have_names_that_people_know():
     scores = {"accuracy": 0.8125, "macro_f1": 0.5, "bits_per_byte": 1.25, "loss": 3.0, "other": 1}
-    assert scores_said(scores) == ["accuracy 81.2 %", "macro F1 50.0", "bits per byte 1.250"]
-    assert main_score({"chrf": 30.0, "bleu": 20.0}) == "BLEU 20.0"
-    assert main_score({}) == ""
+    assert format_scores(scores) == ["accuracy 81.2 %", "macro F1 50.0", "bits per byte 1.250"]
+    assert format_main_score({"chrf": 30.0, "bleu": 20.0}) == "BLEU 20.0"
+    assert format_main_score({}) == ""
 
 
 def test_a_text_is_shown_on_one_line_and_cut():

@@ -11,7 +11,7 @@ import torch
 import clearhead as ch
 from clearhead.cli import run
 from clearhead.cli.demonstration import demonstrate
-from clearhead.cli.four_steps import columns_that_fit, page
+from clearhead.cli.four_steps import choose_terms, render_page
 from clearhead.cli.screen import show
 from clearhead.cli.steps import MASKS, WEIGHTINGS
 from clearhead.tracing.sentence import FEATURES, KINDS, TOKENS, creature_exchange, designed_layer, embeddings
@@ -144,7 +144,7 @@ def test_the_kernel_agrees_with_the_steps_whatever_the_weighting(mask, weighting
 def test_every_page_fits_80_columns_without_escape_codes(capsys, plain_terminal, mask, weighting):
     shown = demonstrate(mask, MASKS[mask], weighting, WEIGHTINGS[weighting])
     for row in range(len(TOKENS)):
-        show(*page(shown, row))
+        show(*render_page(shown, row))
         printed = capsys.readouterr().out
         assert max(len(line) for line in printed.splitlines()) <= 80
         assert "\x1b" not in printed
@@ -219,7 +219,7 @@ def test_json_holds_every_step_by_name(shown_by, mask, weighting):
     ],
 )
 def test_a_sum_too_long_for_the_line_leaves_out_its_middle(widths, room, columns):
-    assert columns_that_fit(widths, room) == columns
+    assert choose_terms(widths, room) == columns
 
 
 def test_the_sequence_diagram_is_written_beside_the_page(shown_by, tmp_path):

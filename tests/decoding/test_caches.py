@@ -1,6 +1,7 @@
 """Caches: what each keeps after a prompt and some steps, which one a layer gets, and that rows which stay are found."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
 
 import pytest
 import torch
@@ -185,6 +186,25 @@ def test_sliding_has_the_memory_of_a_window_however_long_the_prompt():
     model = model_of(kind="decoder", mask="window 2")
     short, long = (case_of(model, lengths).session().caches.bytes() for lengths in ((3, 4), (20, 30)))
     assert 0 < short == long
+
+
+@final
+@dataclass(frozen=True)
+class Waves(positions.Position):
+    """A user's bias that reads where a key is, and not only how far away."""
+
+    bias_kind: ClassVar[str] = "fixed"
+
+    def bias(self, cells, dtype):
+        return 2 * torch.cos(0.7 * cells.key.to(dtype)) + 0 * cells.head
+
+
+@pytest.mark.parametrize("lengths", [(1,), (5, 5), (3, 1, 5)], ids=str)
+def test_a_bias_knows_where_the_keys_of_a_window_are(lengths):
+    attention = AttentionSpec(heads=2, mask=masks.window(2), position=Waves())
+    block = BlockSpec(attention=attention, feed_forward=None)
+    model = DecoderSpec(vocabulary=VOCABULARY, d_model=16, blocks=(block, block)).build().double().eval()
+    assert step_by_step(case_of(model, lengths), 5) == []
 
 
 @pytest.mark.parametrize("name", [name for name, part in weighting.TABLE.items() if part.form == "kernelized"])

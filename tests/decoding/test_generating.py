@@ -2,13 +2,16 @@
 
 import gc
 import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
+from torch import nn
 
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, generate, score, stream
 from clearhead.decoding.session import Session
-from clearhead.model import presets
+from clearhead.model import Output, presets
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, models, on_axes
 from tests.decoding.plain import Case, apart
@@ -271,3 +274,35 @@ def test_other_dtypes_write_too(method, dtype):
     for row in generate(model, [[1, 2, 3], [4]], method, rules=Rules(max_new=4), candidates=2):
         assert len(row[0].tokens) == 4
         assert all(-50 < log_prob <= 0 for log_prob in row[0].log_probs)
+
+
+@dataclass(frozen=True)
+class Softcap(Output):
+    """A user's own output: logits within -cap and cap."""
+
+    causal: ClassVar[bool] = True
+    by_position: ClassVar[bool] = True
+    cap: float = 2.0
+
+    def build(self, d_model, table):
+        return ToSoftcap(table, self.cap)
+
+
+class ToSoftcap(nn.Module):
+    def __init__(self, table, cap):
+        super().__init__()
+        self.table, self.cap = table, cap
+
+    def forward(self, x, lengths=None):
+        return self.cap * torch.tanh(x @ self.table.T / self.cap)
+
+
+@methods
+def test_an_output_of_ones_own_writes_text(method):
+    spec = replace(presets.gpt2(presets.Size(1, 16, 2, 2, 16), vocabulary=VOCABULARY), output=Softcap())
+    case = case_of(spec.build().double().eval())
+    for row, hypotheses in enumerate(case.generate(method, Rules(max_new=4))):
+        for made in hypotheses:
+            table = case.log_probs(row, [list(made.tokens)])[0]
+            wanted = [table[place, token] for place, token in enumerate(made.tokens)]
+            assert apart("log-probabilities", list(made.log_probs), torch.stack(wanted)) == []

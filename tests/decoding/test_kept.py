@@ -26,7 +26,7 @@ def records(monkeypatch):
         return work
 
     for module in (session, generating):
-        monkeypatch.setattr(module, "records", lambda device: True)
+        monkeypatch.setattr(module, "can_record_on", lambda device: True)
     monkeypatch.setattr(recorded, "record", record)
     return made
 
@@ -43,7 +43,7 @@ def translate(model, sentence, rules=RULES, prefix=((1,),), method=Greedy()):
 def unrecorded(model, sentence, rules=RULES, prefix=((1,),), method=Greedy()):
     with pytest.MonkeyPatch.context() as patch:
         for module in (session, generating):
-            patch.setattr(module, "records", lambda device: False)
+            patch.setattr(module, "can_record_on", lambda device: False)
         return translate(model, sentence, rules, prefix, method)
 
 
@@ -160,7 +160,7 @@ def test_a_model_that_is_training_or_begins_with_more_tokens_is_not_kept(records
     for model, prefix in ((translator().train(), ((1,),)), (translator(), ((1, 5),))):
         for sentence in SENTENCES[:3]:
             assert_same(translate(model, sentence, prefix=prefix), unrecorded(model, sentence, prefix=prefix))
-        assert model not in kept.KEPT or not any(kept.KEPT[model].found.values())
+        assert model not in kept.CACHES or not any(kept.CACHES[model].translations.values())
 
 
 @pytest.mark.slow
@@ -170,14 +170,14 @@ def test_only_so_many_lengths_are_kept(records, monkeypatch):
     for sentence in ([2, 3, 4], [2, 3], [2]):  # a longer one would make the table of positions grow
         for _ in range(2):
             translate(model, sentence)
-    assert len(kept.KEPT[model].found) == 2
+    assert len(kept.CACHES[model].translations) == 2
 
 
 def test_a_model_that_nobody_holds_is_freed(records, monkeypatch):
     model = translator()
     for _ in range(3):
         translate(model, SENTENCES[0])
-    for made in kept.KEPT[model].found.values():
+    for made in kept.CACHES[model].translations.values():
         made.begin = made.step = None  # on a GPU these are recordings, which do not hold the work
     records.clear()
     gone = weakref.ref(model)
@@ -221,7 +221,7 @@ def test_a_gpu_keeps_what_it_has_recorded(dtype, name):
             if dtype == torch.float64:
                 assert found.tokens == wanted.tokens
             assert found.log_probs[0] == pytest.approx(wanted.log_probs[0], abs=1e-9 if dtype == torch.float64 else 0.1)
-    assert sum(made is not None for made in kept.KEPT[model].found.values()) == 4
+    assert sum(made is not None for made in kept.CACHES[model].translations.values()) == 4
     change_weight(model)
     if dtype == torch.float64:
         for _ in range(3):

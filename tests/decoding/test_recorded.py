@@ -26,7 +26,7 @@ def recording(monkeypatch):
 
         return replay
 
-    monkeypatch.setattr(session, "records", lambda device: True)
+    monkeypatch.setattr(session, "can_record_on", lambda device: True)
     monkeypatch.setattr(recorded, "record", record)
     monkeypatch.setattr(recorded, "FIRST_COLUMNS", 4)
     monkeypatch.setattr(recorded, "FEWEST", 1)
@@ -171,7 +171,7 @@ def test_sentences_leave_one_by_one(recording, monkeypatch):
     options = {"rules": Rules(max_new=40, end=(1, 2)), "prefix": [[3]] * len(sources)}
     got = generate(model, sources, method, **options)
     assert recording["replayed"] > 3
-    monkeypatch.setattr(session, "records", lambda device: False)
+    monkeypatch.setattr(session, "can_record_on", lambda device: False)
     wanted = generate(model, sources, method, **options)
     assert len({len(found[0].tokens) for found in wanted}) > 1, "they all end at the same step"
     for one, other in zip(got, wanted, strict=True):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from clearhead.decoding import Greedy, Rules, Sample
+from clearhead.errors import OptionError
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, build, on_axes
 from tests.decoding.plain import Case, apart, kept
@@ -228,3 +229,10 @@ def test_the_log_probability_of_a_sample_is_the_models_own(case):
     for row, (made,) in enumerate(case.generate(Sample(temperature=2.5, top_k=3), Rules(max_new=4))):
         table = case.log_probs(row, [list(made.tokens)])[0]
         assert apart("row", made.log_probs, [table[place, token] for place, token in enumerate(made.tokens)]) == []
+
+
+@pytest.mark.parametrize("seeds", [2**64 - 1, (0, -(2**63) - 1)], ids=["the second is too large", "too small"])
+def test_a_seed_that_torch_does_not_take_is_told(seeds):
+    with pytest.raises(OptionError, match="Sample: a seed has at most 64 bits; came"):
+        Sample(seeds=seeds).draws(2)
+    assert len(Sample(seeds=2**64 - 2).draws(2)) == 2

@@ -130,13 +130,13 @@ def test_a_command_that_does_not_exist_is_noticed(wrong):
 def home(tmp_path_factory):
     """Make a folder with a run of the demo's shape that was trained one step, and the files that the commands name."""
     from clearhead import training
-    from clearhead.cli.demo import corpus, demo_recipe
+    from clearhead.cli.demo import demo_recipe, write_corpus
     from clearhead.cli.number_words import draw
     from clearhead.training.recipe import Budget, Checkpointing, Machine
 
     folder = tmp_path_factory.mktemp("statements")
     recipe = replace(
-        demo_recipe(corpus(draw(1, train=500, held_out=5), folder / "files"), 1),
+        demo_recipe(write_corpus(draw(1, train=500, held_out=5), folder / "files"), 1),
         budget=Budget(steps=1),
         checkpointing=Checkpointing(log=1, evaluate=1, checkpoints=1, select="last", score_records=1),
         machine=Machine(device="cpu", threads=1),

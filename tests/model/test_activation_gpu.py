@@ -6,6 +6,7 @@ import torch
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.model import activation_gpu
 from clearhead.model.feedforward import GELU, ReLU, SiLU
+from clearhead.operators import register_operators
 from clearhead.taps import replacing
 
 SPECS = [ReLU(300), SiLU(300), GELU(300), GELU(300, form="tanh"), ReLU(300, bias=False)]
@@ -25,7 +26,7 @@ def test_every_feed_forward_with_two_maps_has_a_kernel(spec):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_outputs_and_gradients_are_those_of_torch(spec, dtype, way):
-    activation_gpu.register()
+    register_operators()
     torch.manual_seed(0)
     network = spec.build(64).cuda()
     x, upstream = (torch.randn(5, 70, 64, device="cuda", dtype=dtype) for _ in range(2))

@@ -6,6 +6,7 @@ import torch
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.model import layer_norm_gpu
 from clearhead.model.norms import LayerNorm
+from clearhead.operators import register_operators
 
 
 @pytest.mark.slow
@@ -21,7 +22,7 @@ def test_elsewhere_torch_computes_it():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("past", [False, True], ids=["norm alone", "and what goes past it"])
 def test_gradients_are_those_of_torch(way, shape, dtype, bias, past):
-    layer_norm_gpu.register()
+    register_operators()
     torch.manual_seed(0)
     norm = LayerNorm(bias=bias).build(shape[-1]).cuda()
     with torch.no_grad():

@@ -59,12 +59,16 @@ def patch_interpreter() -> None:
 
 def linear_cases():
     """Yield a name, a weighting, lengths, heads, widths, a dtype, the mask, lengths of padding, and a plan."""
-    plan = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=32)
-    scanned = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=16, few=1)
+    plan = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=32, whole=True)
+    scanned = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=16, few=1, whole=True)
     elu, relu, plain = (ch.weighting.Kernelized(name) for name in ("elu", "relu", "softmax"))
     total = ch.weighting.Kernelized("elu", normalised=False)
     yield "two segments", elu, (50, 50), (2, 2), (8, 8), M.causal(), None, plan
     yield "scanned, padded, grouped", relu, (50, 50), (2, 1), (8, 5), M.causal(), [50, 21], scanned
+    yield "whole chunks", elu, (64, 64), (2, 1), (8, 8), M.causal(), None, scanned
+    yield "cross, whole chunks", relu, (32, 48), (1, 1), (8, 8), None, None, plan
+    yield "more keys, whole chunks", elu, (32, 48), (1, 1), (8, 8), M.causal(), None, plan
+    yield "no keys", elu, (16, 0), (1, 1), (8, 8), None, None, plan
     yield "more keys", total, (20, 50), (1, 1), (8, 20), M.causal(), [50, 0], scanned
     yield "more queries", elu, (50, 20), (2, 1), (8, 8), M.causal(), None, plan
     yield "cross, padded", plain, (20, 40), (2, 1), (8, 8), None, [0, 33], plan

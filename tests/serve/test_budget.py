@@ -177,9 +177,8 @@ class Blocks:
         lambda head: head.tile("weight", 0, 0, 0),
         lambda head: head.tile("masked", 2, 0, 0),
         lambda head: head.tile("weight", 12, 0, 0),
-        lambda head: site_module.Site.mean_tile(head.site, "weight", 9, 0, 0),
     ],
-    ids=["column", "tile", "coarse tile", "coarsest tile", "mean tile"],
+    ids=["column", "tile", "coarse tile", "coarsest tile"],
 )
 def test_reading_a_head_holds_a_block_or_two_at_a_time(long, monkeypatch, read):
     blocks = Blocks(monkeypatch, 6000)

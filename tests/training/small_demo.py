@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from clearhead.cli.demo import corpus, demo_recipe
+from clearhead.cli.demo import demo_recipe, write_corpus
 from clearhead.cli.number_words import draw
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.train import train
@@ -18,7 +18,7 @@ def demo_once(factory):
 
 def train_small(folder, files):
     recipe = replace(
-        demo_recipe(corpus(draw(1, train=3_000, held_out=60), files), 1),
+        demo_recipe(write_corpus(draw(1, train=3_000, held_out=60), files), 1),
         batching=Batching(tokens=1024, context=64),
         budget=Budget(steps=90),
         checkpointing=Checkpointing(log=5, evaluate=30, checkpoints=3, select="last", score_records=5),

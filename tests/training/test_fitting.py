@@ -15,7 +15,6 @@ from clearhead.training.fitting import (
     choose_vocabulary,
     fit,
     planned_again,
-    width_of,
 )
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Machine, Open, Plan, read_recipe, write_recipe
@@ -51,7 +50,7 @@ def fitted(works, monkeypatch):
         def time_steps(recipe, spec, task, prepared, *, seconds):
             tokens = 0.9 * recipe.batching.tokens
             with torch.device("meta"):
-                return Pace(1e-3 + tokens * active_parameters(spec) / speed, tokens, 1.0), spec.build()
+                return Pace(1e-3 + tokens * active_parameters(spec) / speed, tokens), spec.build()
 
         monkeypatch.setattr(fitting, "time_steps", time_steps)
         monkeypatch.setattr(fitting, "time_scoring", lambda *_: ScoringPace(0.2, record))
@@ -129,7 +128,7 @@ def test_whatever_was_set_is_kept(fitted, works):
     work = works[small_runs.translating]
     optimizer = replace(work.recipe.optimizer, lr=0.123, schedule=Constant(warmup=77))
     for name, read in {
-        "model": lambda one: width_of(one.model),
+        "model": lambda one: one.model.d_model,
         "batch": lambda one: one.batching.tokens,
         "lr": lambda one: one.optimizer.lr,
         "schedule": lambda one: type(one.optimizer.schedule),

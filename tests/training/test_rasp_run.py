@@ -16,7 +16,7 @@ from clearhead.training import resume
 from clearhead.training.rasp_model import make_tokenizer
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import Budget
-from clearhead.training.tracing import asked_of
+from clearhead.training.tracing import encode_inputs
 from tests.covering import few
 
 
@@ -49,7 +49,7 @@ def test_every_program_answers_in_its_run_as_it_does_in_python(made, name):
     ids = loaded.tokenizer
     drawn = (draw.choices(program.vocabulary, k=draw.randint(1, program.length)) for _ in range(40))
     for text in filter(program.fits, [list(program.example), *drawn]):
-        asked = asked_of(loaded, " ".join(map(str, text)))
+        asked = encode_inputs(loaded, " ".join(map(str, text)))
         logits = loaded.model(*(torch.tensor([row]) for row in asked.ids.values()))[0, 1 : 1 + len(text)]
         wanted = program.plain(text)
         if isinstance(wanted[0], float):

@@ -251,6 +251,7 @@ def test_passes(batching, passes, at_once):
     [
         (lambda: Optimizer(lr=0.0), "Optimizer: lr must be above 0; came 0.0"),
         (lambda: Optimizer(lr=math.nan), "Optimizer: lr must be above 0; came nan"),
+        (lambda: Optimizer(lr=math.inf), "Optimizer: lr must be finite; came inf"),
         (lambda: Optimizer(clip=-1.0), "Optimizer: clip must be above 0"),
         (lambda: Optimizer(smoothing=1.0), r"smoothing lies in \[0, 1\)"),
         (lambda: Optimizer(r_drop=-1.0), "r_drop and weight_decay are 0 or more"),
@@ -271,6 +272,7 @@ def test_what_cannot_be_is_told(make, message):
         make()
 
 
-def test_a_seed_is_not_negative(recipe):
-    with pytest.raises(OptionError, match="seed: 0 or more; came -1"):
-        replace(recipe, seed=-1)
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_is_one_that_torch_takes(recipe, seed):
+    with pytest.raises(OptionError, match=rf"seed: 0 or more, and less than 2\^64; came {seed}"):
+        replace(recipe, seed=seed)

@@ -53,7 +53,6 @@ def test_a_few_steps_tell_the_speed(works, kind):
     pace, model = time_steps(recipe, work.spec, work.task, work.prepared, seconds=0.02)
     assert pace.step_seconds > 0
     assert 0 < pace.tokens <= 1300
-    assert 0 < pace.cores_share <= 1
     scoring = time_scoring(recipe, model, work.task, work.prepared, pace)
     assert scoring.base > 0
     assert scoring.seconds(10) == pytest.approx(scoring.base + 10 * scoring.record)

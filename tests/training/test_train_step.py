@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.training.averaging import Ema, Last
 from clearhead.training.defaults import decoder
@@ -245,3 +247,43 @@ def test_lists_are_changed_in_place():
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
     zero_all(ours)
     assert not any(one.any() for one in ours)
+
+
+class Running(nn.Module):
+    """A user's own norm, which keeps a running mean of squares, as BatchNorm does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("square", torch.ones(()))
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.square.lerp_(x.square().mean(), 0.5)
+        return x * self.square.rsqrt()
+
+
+@pytest.mark.parametrize("averaging", [Ema(0.9), Last(share=1.0, every=2)], ids=["ema", "last"])
+def test_the_averaged_model_has_the_buffers_of_the_training(averaging):
+    model = built()
+    model.stack.norm = Running().double()
+    learner = learner_of(model, averaging=averaging)
+    stepper = make_stepper(learner, CPU)
+    for step in range(1, 4):
+        weight = averaging.ema_weight(step, 3)
+        learner.hold_average(weight)
+        stepper.step([batch()], 0.01)
+        learner.update_average(weight)
+        assert model.stack.norm.square != 1
+        assert torch.equal(learner.averaged_model().stack.norm.square, model.stack.norm.square)
+    model.stack.norm.square.fill_(torch.nan)
+    assert not learner.is_finite()
+
+
+def test_a_buffer_that_no_checkpoint_could_hold_is_told_before_training():
+    model = built()
+    model.stack.norm.register_buffer("far", torch.full((2,), -torch.inf))
+    with pytest.raises(OptionError, match=r"stack\.norm\.far has values that are no numbers.*persistent=False"):
+        learner_of(model)
+    model.stack.norm.register_buffer("far", torch.full((2,), -torch.inf), persistent=False)
+    assert learner_of(model).is_finite()

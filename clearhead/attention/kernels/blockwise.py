@@ -5,11 +5,14 @@ backward pass instead of being kept.
 """
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from operator import is_
 from typing import Any, ClassVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention import reference
@@ -68,6 +71,7 @@ class Blocks(torch.autograd.Function):
         query, key, value, *_ = tensors
         ctx.call, ctx.rows, ctx.drop = call, rows, drop
         ctx.random = random_state(query.device) if call.dropout and drop is None else None
+        ctx.parameters = call.parameters()
         ctx.save_for_backward(*tensors)
         made = value.new_empty(*query.shape[:3], value.shape[-1])
         for block in blocks_of(call, rows):
@@ -77,15 +81,17 @@ class Blocks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (grad,) = grads
+        replaced = not all(map(is_, ctx.parameters, ctx.call.parameters()))
         inputs = [
-            tensor.detach().requires_grad_(wanted) if index < 3 else tensor
+            tensor.detach().requires_grad_(wanted) if index < 3 or replaced else tensor
             for index, (tensor, wanted) in enumerate(zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=True))
         ]
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
         totals = [torch.zeros_like(tensor) for tensor in wanted]
+        again = with_parameters(ctx.call, inputs[3:]) if replaced else functools.partial(context, ctx.call)
         with restore_random_state(ctx.random, grad.device), torch.enable_grad():
             for block in blocks_of(ctx.call, ctx.rows):
-                made = context(ctx.call, (inputs[0], inputs[1], inputs[2]), block, ctx.drop)
+                made = again((inputs[0], inputs[1], inputs[2]), block, ctx.drop)
                 parts = torch.autograd.grad(made, wanted, grad[:, :, block], allow_unused=True)
                 for total, part in zip(totals, parts, strict=True):
                     if part is not None:
@@ -94,6 +100,29 @@ class Blocks(torch.autograd.Function):
             totals = [Refused.apply(Blockwise.name, total, grad, *ctx.saved_tensors) for total in totals]
         found = iter(totals)
         return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
+
+
+@final
+class BuiltParts(nn.Module):
+    """The built parts of a call as one module, which torch.func's `functional_call` can give other parameters."""
+
+    def __init__(self, call: AttentionInputs) -> None:
+        super().__init__()
+        self.call, self.parts = call, nn.ModuleList(call.built_parts())
+
+    def forward(self, tensors: tuple[Tensor, Tensor, Tensor], block: slice, drop: BlockDropout | None) -> Context:
+        return context(self.call, tensors, block, drop)
+
+
+def with_parameters(call: AttentionInputs, parameters: list[Tensor]) -> Callable[..., Context]:
+    """Return `context` of a call whose parts have these parameters, in the order of `call.parameters()`.
+
+    A layer that ran under `functional_call` has its own parameters back by the time of the backward pass.
+    """
+    parts = BuiltParts(call)
+    names = [f"parts.{at}.{name}" for at, part in enumerate(parts.parts) for name, _ in part.named_parameters()]
+    given = dict(zip(names, parameters, strict=True))
+    return lambda *arguments: functional_call(parts, given, arguments)
 
 
 def draws_once(call: AttentionInputs) -> bool:

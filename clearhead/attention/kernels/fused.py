@@ -115,7 +115,7 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
         return None
     if not device == key.device == value.device or device.type not in ("cpu", "cuda") or query.dtype not in FLOATS:
         return None
-    if torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled(device.type):
+    if under_torch_func() or torch.is_autocast_enabled(device.type):
         return None
     if isinstance(mask, Both | Document):
         call = AttentionInputs(query, key, value, SCALED_DOT, SOFTMAX, NO_POSITION, mask)

@@ -23,6 +23,8 @@ from clearhead.attention.kernels.linear_triton import (
     load_state,
     narrow,
     row_length,
+    rows_inside,
+    rows_seeing,
     segments_to_add,
     store_rows,
     store_state,
@@ -61,6 +63,7 @@ def sum_queries(
     BF: tl.constexpr,
     BV: tl.constexpr,
     CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
     SEGMENT: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -78,10 +81,8 @@ def sum_queries(
     total, rest = tl.zeros((BF, BV), tl.float32), tl.zeros((BF,), tl.float32)
     for start in range(0, tl.minimum(SEGMENT, n_slots - start_slot), CHUNK):
         rows = start + tl.arange(0, CHUNK)
-        here = (first_query + rows >= 0) & (first_query + rows < n_query)
-        sees = here & (length > 0)
-        if CAUSAL:
-            sees = sees & (first_key + rows >= 0)
+        here = rows_inside(first_query + rows, n_query, WHOLE)
+        sees = rows_seeing(here, first_key + rows, length, CAUSAL, WHOLE)
         features = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
         upstream = load_rows(grad, rows, grad_row, sees, DV, BV)
         if NORMALISED:
@@ -138,6 +139,7 @@ def grad_query(
     BF: tl.constexpr,
     BV: tl.constexpr,
     CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
     SEGMENT: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -163,10 +165,8 @@ def grad_query(
     total, rest = load_state(sums, first, last, BF, BV, True)  # transposed: dφ(q) needs g Sᵀ
     for start in range(0, tl.minimum(SEGMENT, n_slots - start_slot), CHUNK):
         rows = start + tl.arange(0, CHUNK)
-        here = (first_query + rows >= 0) & (first_query + rows < n_query)
-        sees = here & (length > 0)
-        if CAUSAL:
-            sees = sees & (first_key + rows >= 0)
+        here = rows_inside(first_query + rows, n_query, WHOLE)
+        sees = rows_seeing(here, first_key + rows, length, CAUSAL, WHOLE)
         features = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
         upstream = load_rows(grad, rows, grad_row, sees, DV, BV).to(DOT)
         slope = add_product(upstream, total, tl.zeros((CHUNK, BF), tl.float32), DOT, PRECISION, SPLIT)
@@ -175,7 +175,7 @@ def grad_query(
             # g · context times the denominator: the part of earlier chunks here, that of this chunk below.
             agreement = tl.sum(features.to(tl.float32) * slope, 1)
         if CAUSAL:
-            valid = (first_key + rows >= 0) & (first_key + rows < length)
+            valid = rows_inside(first_key + rows, length, WHOLE)
             key = load_features(k, rows, k_row, valid, MAP, D, BF, DOT)
             value = load_rows(v, rows, v_row, valid, DV, BV).to(DOT)
             score = tl.dot(upstream, tl.trans(value), input_precision=PRECISION)
@@ -247,6 +247,7 @@ def grad_key(
     BF: tl.constexpr,
     BV: tl.constexpr,
     CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
     SEGMENT: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -274,15 +275,16 @@ def grad_key(
     n_chunks = tl.cdiv(tl.minimum(SEGMENT, n_slots - start_slot), CHUNK)
     for step in range(0, n_chunks):  # from the last chunk to the first: a key is seen by the queries after it
         rows = (n_chunks - 1 - step) * CHUNK + tl.arange(0, CHUNK)
-        here = (first_key + rows >= 0) & (first_key + rows < n_key)
-        valid = here & (first_key + rows < length)
+        here = rows_inside(first_key + rows, n_key, WHOLE)
+        valid = rows_inside(first_key + rows, length, WHOLE)
         features = load_features(k, rows, k_row, valid, MAP, D, BF, DOT)
         value = load_rows(v, rows, v_row, valid, DV, BV).to(DOT)
         # Queries of later chunks come from the state (R, w); those of this chunk are met one by one.
         slope = tl.zeros((CHUNK, BF), tl.float32) + rest[None, :]
         amount = tl.zeros((CHUNK, BV), tl.float32)
         if CAUSAL:
-            sees = (first_query + rows >= 0) & (first_query + rows < n_query) & (length > 0) & (first_key + rows >= 0)
+            asked = rows_inside(first_query + rows, n_query, WHOLE)
+            sees = rows_seeing(asked, first_key + rows, length, CAUSAL, WHOLE)
             query = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
             upstream = load_rows(grad, rows, grad_row, sees, DV, BV).to(DOT)
             change = tl.zeros((CHUNK,), tl.float32)
@@ -294,7 +296,7 @@ def grad_key(
             amount = tl.dot(narrow(tl.where(after, weight, 0.0), DOT), upstream, amount, input_precision=PRECISION)
             score = tl.dot(value, tl.trans(upstream), input_precision=PRECISION) + change[None, :]
             slope = tl.dot(narrow(tl.where(after, score, 0.0), DOT), query, slope, input_precision=PRECISION)
-        amount = add_product(features, total, amount, DOT, PRECISION, SPLIT)
+        amount = add_product(features, total, amount, DOT, PRECISION, False)  # here nothing cancels
         slope = add_product(value, tl.trans(total), slope, DOT, PRECISION, SPLIT)
         if CAUSAL:  # only now, so that no key met a query of its own chunk in the state
             total = tl.dot(tl.trans(query), upstream, total, input_precision=PRECISION)

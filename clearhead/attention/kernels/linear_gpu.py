@@ -29,7 +29,7 @@ from clearhead.attention.kernels.launch import (
     triton_code,
 )
 from clearhead.attention.kernels.linear import features, kernelized
-from clearhead.attention.kernels.linear_plan import Cut, Options, Plan, plan_for, sums_mode
+from clearhead.attention.kernels.linear_plan import Cut, Options, Plan, Tile, plan_for, sums_mode
 from clearhead.attention.modes import under_torch_func
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
@@ -227,6 +227,12 @@ class Launch:
             constants=constants_for(query, value, options, plan),
         )
 
+    def options_of(self, tile: Tile) -> dict[str, Any]:
+        """Return how a kernel is launched: by its tile, and whether every chunk is WHOLE, with no row to leave out."""
+        n_query, n_key = self.query.shape[2], self.key.shape[2]
+        full = self.options.causal and n_query == n_key and n_query % tile.chunk == 0 and n_query > 0
+        return {"WHOLE": self.plan.whole and full and not self.padding.padded, **tile.options()}
+
 
 def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the context, 1 / denominator, and the sums of the segments: what the way back needs."""
@@ -258,7 +264,7 @@ def launch_sum_keys(launch: Launch) -> tuple[Tensor, str]:
         padding.stride,
         padding.padded,
         **pick(launch.constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
-        **launch.plan.sums.options(),
+        **launch.options_of(launch.plan.sums),
     )
     return gather_sums(sums, launch.options.causal, launch.plan, reverse=False)
 
@@ -293,7 +299,7 @@ def launch_attend(launch: Launch, sums: Tensor, mode: str) -> tuple[Tensor, Tens
         options.normalised,
         SUMS=mode,
         **constants | {"SPLIT": launch.plan.split and constants["SPLIT"]},
-        **launch.plan.attend.options(),
+        **launch.options_of(launch.plan.attend),
     )
     return out, inverse
 
@@ -349,7 +355,7 @@ def launch_grad_query(launch: Launch, grad: Tensor, inverse: Tensor, sums: Tenso
         launch.options.normalised,
         SUMS=mode,
         **launch.constants,
-        **launch.plan.grad_query.options(),
+        **launch.options_of(launch.plan.grad_query),
     )
     return dq, delta
 
@@ -380,7 +386,7 @@ def launch_sum_queries(launch: Launch, grad: Tensor, inverse: Tensor, delta: Ten
         padding.padded,
         options.normalised,
         **pick(launch.constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
-        **launch.plan.sums.options(),
+        **launch.options_of(launch.plan.sums),
     )
     return gather_sums(back, options.causal, launch.plan, reverse=True)
 
@@ -419,7 +425,7 @@ def launch_grad_key(
         launch.options.normalised,
         SUMS=mode,
         **launch.constants,
-        **launch.plan.grad_key.options(),
+        **launch.options_of(launch.plan.grad_key),
     )
     return dk, dv
 

@@ -29,6 +29,8 @@ __all__ = [
     "load_state",
     "narrow",
     "row_length",
+    "rows_inside",
+    "rows_seeing",
     "scan",
     "segments_to_add",
     "store_rows",
@@ -155,6 +157,23 @@ def row_length(lengths, batch, length_stride, n_key, PADDED: tl.constexpr):
 
 
 @jit()
+def rows_inside(places, n, WHOLE: tl.constexpr):
+    """Check which of these places there are. If all are (WHOLE), the compiler drops every mask made of this."""
+    return tl.full(places.shape, True, tl.int1) if WHOLE else (places >= 0) & (places < n)
+
+
+@jit()
+def rows_seeing(here, key_places, length, CAUSAL: tl.constexpr, WHOLE: tl.constexpr):
+    """Check which queries see a key."""
+    sees = here
+    if not WHOLE:
+        sees = here & (length > 0)
+        if CAUSAL:
+            sees = sees & (key_places >= 0)
+    return sees
+
+
+@jit()
 def add_product(x, state, total, DOT: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr):
     """Return total + x @ state. With SPLIT a float32 state enters as two bfloat16 parts, 16 bits of it in all."""
     high = narrow(state, DOT)
@@ -231,6 +250,7 @@ def sum_keys(
     BF: tl.constexpr,
     BV: tl.constexpr,
     CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
     SEGMENT: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -245,7 +265,7 @@ def sum_keys(
     total, rest = tl.zeros((BF, BV), tl.float32), tl.zeros((BF,), tl.float32)
     for start in range(0, tl.minimum(SEGMENT, length - first_key), CHUNK):
         rows = start + tl.arange(0, CHUNK)
-        valid = (first_key + rows >= 0) & (first_key + rows < length)
+        valid = rows_inside(first_key + rows, length, WHOLE)
         features = load_features(k, rows, k_row, valid, MAP, D, BF, DOT)
         value = load_rows(v, rows, v_row, valid, DV, BV).to(DOT)
         total = tl.dot(tl.trans(features), value, total, input_precision=PRECISION)
@@ -321,6 +341,7 @@ def attend(
     BF: tl.constexpr,
     BV: tl.constexpr,
     CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
     SEGMENT: tl.constexpr,
     DOT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -344,16 +365,14 @@ def attend(
     total, rest = load_state(sums, first, last, BF, BV, False)
     for start in range(0, tl.minimum(SEGMENT, n_slots - start_slot), CHUNK):
         rows = start + tl.arange(0, CHUNK)
-        here = (first_query + rows >= 0) & (first_query + rows < n_query)
-        sees = here & (length > 0)
-        if CAUSAL:
-            sees = sees & (first_key + rows >= 0)
+        here = rows_inside(first_query + rows, n_query, WHOLE)
+        sees = rows_seeing(here, first_key + rows, length, CAUSAL, WHOLE)
         query = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
         # Keys of earlier chunks come from the state (S, z); those of this chunk are scored one by one.
         amount = tl.zeros((CHUNK, BV), tl.float32)
         denominator = tl.sum(query.to(tl.float32) * rest[None, :], 1)
         if CAUSAL:
-            valid = (first_key + rows >= 0) & (first_key + rows < length)
+            valid = rows_inside(first_key + rows, length, WHOLE)
             key = load_features(k, rows, k_row, valid, MAP, D, BF, DOT)
             value = load_rows(v, rows, v_row, valid, DV, BV).to(DOT)
             score = tl.dot(query, tl.trans(key), input_precision=PRECISION)

@@ -100,9 +100,8 @@ def plain_part(part: Any, d_model: int) -> Any:
         return part
     values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
     if isinstance(part, AttentionSpec):
-        heads = Heads(part.heads) if isinstance(part.heads, int) else part.heads
         weighting = part.weighting or Softmax()
-        values |= {"heads": heads, "weighting": weighting, "position": part.position or NoPosition()}
+        values |= {"heads": part.head_layout, "weighting": weighting, "position": part.position or NoPosition()}
         values |= {"similarity": part.similarity or weighting.similarity}
     if isinstance(part, Heads):
         width = part.shape(d_model).d_head
@@ -143,7 +142,7 @@ def expect(part: Any, kind: type[Kind] | tuple[type[Kind], ...], where: str) -> 
 
 def expect_heads(spec: AttentionSpec) -> Heads:
     """Return the heads of an attention, which must see the whole input."""
-    return expect(Heads(spec.heads) if isinstance(spec.heads, int) else spec.heads, Heads, "attention.heads")
+    return expect(spec.head_layout, Heads, "attention.heads")
 
 
 def name_activation(feed_forward: FeedForward | None) -> str:

@@ -80,11 +80,11 @@ def qwen_windows(config: Config) -> list[int | None]:
         first = 28 if first is None else config.count("max_window_layers") if first else 0
         return [window if i >= first else None for i in range(count)]
     known = ("full_attention", "sliding_attention")
-    if not isinstance(types, list) or len(types) != count or any(one not in known for one in types):
+    if not isinstance(types, list) or len(types) != count or any(kind not in known for kind in types):
         raise config.error("layer_types", f"expected {count} of {' or '.join(known)}")
     if window is None and "sliding_attention" in types:
         raise config.error("layer_types", "has sliding_attention, and there is no sliding_window in use")
-    return [window if one == "sliding_attention" else None for one in types]
+    return [window if kind == "sliding_attention" else None for kind in types]
 
 
 def write_mistral(found: list[Mask | None]) -> dict[str, Any]:

@@ -95,11 +95,8 @@ class CTranslate2(Format):
 
 def blocked(spec: Spec) -> Iterator[str]:
     """Yield what CTranslate2 cannot express."""
-    if isinstance(spec, EncoderDecoderSpec):
-        yield from stack_blocked(spec.encoder)
-        yield from stack_blocked(spec.decoder)
-    else:
-        yield from stack_blocked(spec)
+    for stack in spec.stacks:
+        yield from stack_blocked(stack)
     if len(set(epsilons(spec))) > 1:
         yield f"norms with several epsilons ({', '.join(f'{one:g}' for one in sorted(set(epsilons(spec))))})"
 
@@ -153,7 +150,7 @@ def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
         yield from attention_blocked(block.cross, decoder=False)
         if type(block.cross.position) is Rotary:
             yield "rotary positions in cross-attention"
-        if heads_of(block.cross) != heads_of(block.attention):
+        if block.cross.head_layout != block.attention.head_layout:
             yield "cross-attention with other heads than self-attention"
     if block.feed_forward is None:
         yield "a block without feed-forward"
@@ -175,7 +172,7 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
     position = spec.position or NoPosition()
     if type(position) is ALiBi and not decoder:
         yield "ALiBi outside a decoder"
-    elif type(position) is ALiBi and getattr(heads_of(spec), "kv", None) not in (None, 1):
+    elif type(position) is ALiBi and getattr(spec.head_layout, "kv", None) not in (None, 1):
         yield "ALiBi where several heads share keys"
     elif type(position) not in (NoPosition, Rotary, ALiBi):
         yield f"the position {name_part(position)}"
@@ -187,7 +184,7 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
 
 
 def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
-    heads = heads_of(spec)
+    heads = spec.head_layout
     if not isinstance(heads, Heads):
         yield f"the heads {name_part(heads)}"
         return
@@ -196,10 +193,6 @@ def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
     yield from unknown_fields(
         heads, ("count", "kv", "d_head", "d_value", "value_rank", "bias", "output", "output_bias")
     )
-
-
-def heads_of(spec: AttentionSpec) -> Any:
-    return Heads(spec.heads) if isinstance(spec.heads, int) else spec.heads
 
 
 def norm_blocked(norm: Norm) -> Iterator[str]:
@@ -211,10 +204,11 @@ def norm_blocked(norm: Norm) -> Iterator[str]:
 
 def epsilons(spec: Spec) -> list[float]:
     """Return the epsilon of every norm in the stacks: CTranslate2 has one for all."""
-    if isinstance(spec, EncoderDecoderSpec):
-        return [*epsilons(spec.encoder), *epsilons(spec.decoder)]
-    norms = [spec.embedding.norm, *(getattr(block.arrangement, "norm", None) for block in spec.blocks)]
-    return [float(getattr(norm, "epsilon", 0)) for norm in norms if norm is not None] or [1e-5]
+    found: list[float] = []
+    for stack in spec.stacks:
+        norms = [stack.embedding.norm, *(getattr(block.arrangement, "norm", None) for block in stack.blocks)]
+        found += [float(getattr(norm, "epsilon", 0)) for norm in norms if norm is not None] or [1e-5]
+    return found
 
 
 class Writer(NamedTuple):
@@ -247,7 +241,8 @@ class Writer(NamedTuple):
     def empty_stack(self, spec: EncoderSpec | DecoderSpec) -> Any:
         """Return their spec of the same shape, with no tensors yet."""
         block = spec.blocks[0]
-        heads, shape = heads_of(block.attention), heads_of(block.attention).shape(spec.d_model)
+        heads = cast(Heads, block.attention.head_layout)  # `blocked` refuses any other layout
+        shape = heads.shape(spec.d_model)
         norm, position = cast(PreNorm | PostNorm, block.arrangement).norm, block.attention.position
         options: dict[str, Any] = {
             "pre_norm": isinstance(block.arrangement, PreNorm),
@@ -312,7 +307,7 @@ class Writer(NamedTuple):
         else:
             self.linear(made.linear[0], *maps)
         self.linear(made.linear[-1], f"{name}.output")
-        usual, scale = heads_of(spec).shape(d_model).d_head ** -0.5, queries_scale(spec, d_model)
+        usual, scale = spec.head_layout.shape(d_model).d_head ** -0.5, queries_scale(spec, d_model)
         if scale != usual:
             made.queries_scale = torch.tensor(scale).numpy()
 
@@ -332,7 +327,7 @@ def queries_scale(spec: AttentionSpec, d_model: int) -> float:
     """Return the factor of the scores, the softmax's temperature in it."""
     weighting = spec.weighting or Softmax()
     similarity: Similarity = spec.similarity or weighting.similarity
-    scale = similarity.scale(heads_of(spec).shape(d_model).d_head)
+    scale = similarity.scale(spec.head_layout.shape(d_model).d_head)
     assert isinstance(scale, float)
     return scale / weighting.temperature
 

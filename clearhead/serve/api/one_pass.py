@@ -16,7 +16,7 @@ from clearhead.serve.api.sequences import refuse_unread
 from clearhead.training.tasks import Fill, Label
 from clearhead.training.tasks.fill import BLANK, CANDIDATES, as_answer
 from clearhead.training.tasks.pairs import Pair
-from clearhead.training.tracing import asked_of
+from clearhead.training.tracing import encode_inputs
 
 __all__ = ["answer", "classify", "embed", "fill"]
 
@@ -161,4 +161,4 @@ def counter(asked: Asked) -> Callable[[list[str]], list[int]]:
 
 async def attention(asked: Asked, text: Item, wanted: AttentionWanted) -> dict[str, Any]:
     with asked.options.naming("attention"):
-        return await asked.attention(asked_of(asked.served.run, text), wanted)
+        return await asked.attention(encode_inputs(asked.served.run, text), wanted)

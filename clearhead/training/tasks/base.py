@@ -242,10 +242,10 @@ class Task(ABC):
         return None
 
     def goal(self, scores: Mapping[str, float], loss: float) -> float:
-        """Return the number that the best checkpoint has most of."""
+        """Return the number by which checkpoints are compared: higher is better."""
         if self.best_by not in scores:
             return -loss
-        higher = next((one.higher for one in self.measures if one.key == self.best_by), True)
+        higher = next((measure.higher for measure in self.measures if measure.key == self.best_by), True)
         return scores[self.best_by] if higher else -scores[self.best_by]
 
     @classmethod
@@ -360,14 +360,14 @@ def encode_for_trace(task: Task, side: str, ids: list[int]) -> TraceInputs:
 
 
 def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
-    """Return nats in all, places that asked, and how many of them the likeliest answer was right at."""
+    """Return the total loss in nats, the number of targets, and how many of them the likeliest answer got right."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
     nll, right, places = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device), 0
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             read = task.read(held.store, rows, random, filled=False)
-            batch = {name: one.to(device) for name, one in read.items()}
+            batch = {name: tensor.to(device) for name, tensor in read.items()}
             logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
             nll += cross_entropy(logits, wanted).nll
             right += (logits.argmax(-1) == wanted).sum()
@@ -376,7 +376,7 @@ def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
 
 
 class StoredLoss(NamedTuple):
-    """The mean loss over the places that asked, how many those are, and at how many of them the likeliest was right."""
+    """The mean loss of a target in nats, the number of targets, and how many the likeliest answer got right."""
 
     nats: float
     places: int

@@ -69,3 +69,24 @@ def test_only_what_needs_a_gradient_gets_one(small_blocks):
     assert v.grad is not None
     assert similarity.query.grad is not None
     assert similarity.out.grad is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"similarity": ch.similarity.Additive()},
+        {"similarity": ch.similarity.Cosine(), "weighting": ch.weighting.Sparsemax()},
+        {"position": ch.positions.T5Bias(), "weighting": ch.weighting.Sigmoid()},
+    ],
+    ids=["additive", "cosine", "t5"],
+)
+def test_parameters_of_a_functional_call_are_those_of_the_backward_pass_too(options, small_blocks):
+    """By then the layer has its own parameters back, and each block is computed again."""
+    layer, x = ch.Attention(16, heads=2, **options).double(), torch.randn(1, 90, 16, dtype=torch.float64)
+    found = []
+    for kernel in ("blockwise", "reference"):
+        layer.kernel = kernel
+        leaves = {name: own.detach().clone().requires_grad_() for name, own in layer.named_parameters()}
+        out = torch.func.functional_call(layer, {name: 1.5 * leaf + 0.1 for name, leaf in leaves.items()}, (x,))
+        found.append(torch.autograd.grad(out.square().sum(), list(leaves.values())))
+    torch.testing.assert_close(*found)
