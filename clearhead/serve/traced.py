@@ -28,7 +28,7 @@ from clearhead.tracing.site import ALLOWED, MATRICES, TILE, Head, Site
 from clearhead.tracing.spaces import compare_spaces
 from clearhead.tracing.trace import LIKELIEST, ROWS, Candidate, Trace
 from clearhead.training.run import Run
-from clearhead.training.tracing import asked_of
+from clearhead.training.tracing import encode_inputs
 
 __all__ = ["Traced", "mean_of"]
 
@@ -280,7 +280,7 @@ class Traced:
         """Return the logits of the same tokens with other changes."""
         device = next(self.model.parameters()).device
         rows = [torch.tensor([side.ids], device=device) for side in self.trace.sides.values()]
-        segments = asked_of(self.run, self.wanted.source, self.wanted.target).segments
+        segments = encode_inputs(self.run, self.wanted.source, self.wanted.target).segments
         apart = {} if segments is None else {"segments": torch.tensor([segments], device=device)}
         with recording(self.model, changes):
             return self.model(*rows, **apart)
