@@ -373,7 +373,7 @@ def titles_are_inside(page):
         .evaluate(
             """svg => [...svg.querySelectorAll(".title")].every(one => {
             const [own, whole] = [one.getBoundingClientRect(), svg.getBoundingClientRect()];
-            return own.left >= whole.left && own.right <= whole.right;
+            return own.left >= whole.left - 1 && own.right <= whole.right + 1;  // metrics of letters, in fractions
         })"""
         )
     )
