@@ -360,6 +360,23 @@ def test_a_phones_width_is_enough(tabs, view):
         assert box["y"] + box["height"] <= 844
     page.get_by_test_id("nav-heads" if view == "head" else "nav-head").tap()
     shown(page, "heads" if view == "head" else "head")
+    if view != "head":  # the titles over the arcs, on the narrowest of phones
+        page.set_viewport_size({"width": 360, "height": 740})
+        expect(page.get_by_test_id("arcs").locator("svg")).to_be_visible()
+        eventually(page, titles_are_inside, page)
+
+
+def titles_are_inside(page):
+    return (
+        page.get_by_test_id("arcs")
+        .locator("svg")
+        .evaluate(
+            """svg => [...svg.querySelectorAll(".title")].every(one => {
+            const [own, whole] = [one.getBoundingClientRect(), svg.getBoundingClientRect()];
+            return own.left >= whole.left - 1 && own.right <= whole.right + 1;  // metrics of letters, in fractions
+        })"""
+        )
+    )
 
 
 def test_every_view_is_one_key_away(tabs):

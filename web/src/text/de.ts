@@ -190,6 +190,8 @@ export const de: Text = {
     gradient: "Größe des Gradienten",
     anyTwo:
       "Zwei Vektoren liegen immer in einer Ebene, wie viele Zahlen sie auch haben. Das ist ihre: Längen und Winkel sind genau.",
+    sharpens: (from, similarity) =>
+      `Die Zeile von „${from}“. Dieser Kopf nimmt seine Scores mit mehr als 1 mal (${similarity}), das schärft die Gewichte. Ohne Skalierung verteilen sie sich.`,
     remove: (from) =>
       `Die Zeile von „${from}“. Ohne Skalierung legt Softmax fast alles Gewicht auf wenige Keys, und sein Gradient geht gegen 0.`,
     intro:

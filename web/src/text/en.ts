@@ -192,6 +192,8 @@ export const en = {
     gradient: "size of the gradient",
     anyTwo:
       "Any two vectors lie in one plane, however many numbers they have. This is theirs: lengths and angle are exact.",
+    sharpens: (from: string, similarity: string): string =>
+      `The row of “${from}”. This head multiplies its scores by more than 1 (${similarity}), which sharpens the weights. Remove the scale, and they spread.`,
     remove: (from: string): string =>
       `The row of “${from}”. Remove the scale: softmax puts nearly all weight on few keys, and its gradient goes to 0.`,
     intro: "Similarity is one number that says how well two vectors match: first in the plane, then for two tokens.",

@@ -1,6 +1,7 @@
 /** What softmax does to a row when its scale is taken away: weights, entropy, and how much they can still move. */
 
 import { softmax } from "../../lib/arithmetic";
+import type { Row } from "../../lib/source";
 
 /** A divisor between the one a head uses and 1, by a share from 0 to 1, even in ratio. */
 export function divisorAt(share: number, start: number): number {
@@ -52,4 +53,10 @@ export function biasOf(
     const biased = masked[key];
     return value === null || biased === null || !allowed[key] ? 0 : biased - value;
   });
+}
+
+/** The weights of a head's row as softmax would have them with its scores divided by this; its bias stays. */
+export function rowAt(row: Row, divisor: number): number[] {
+  const allowed = row.allowed ?? row.weight.map(() => true);
+  return weightsAt(row.score ?? [], biasOf(row.scaled ?? [], row.masked ?? [], allowed), allowed, divisor);
 }
