@@ -176,6 +176,8 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
         yield "ALiBi outside a decoder"
     elif type(position) is ALiBi and getattr(spec.head_layout, "kv", None) not in (None, 1):
         yield "ALiBi where several heads share keys"
+    elif type(position) is ALiBi and isinstance(weighting, Softmax) and weighting.temperature != 1:
+        yield "a temperature beside ALiBi, whose bias it divides too"
     elif type(position) not in (NoPosition, Rotary, ALiBi):
         yield f"position {name_part(position)}"
     elif type(position) is Rotary:

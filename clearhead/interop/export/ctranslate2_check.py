@@ -33,8 +33,11 @@ def round_as_written(run: Run, quantization: str) -> nn.Module:
     model = copy.deepcopy(run.model)
     for name, weight in model.named_parameters():
         if name.endswith((".weight", "embedding.table", "output.table")):
-            step = weight.detach().abs().amax(1, keepdim=True) / 127
-            weight.data = torch.where(step > 0, (weight / step).round() * step, weight)
+            largest_of_row = weight.detach().abs().amax(1, keepdim=True)
+            # To the last bit as CTranslate2 does it: `127 / largest_of_row` would multiply by a rounded reciprocal, and
+            # a weight halfway between two steps would go to the other one.
+            scale = torch.full_like(largest_of_row, 127).div(largest_of_row)
+            weight.data = torch.where(scale.isfinite(), (weight * scale).round() / scale, weight)
     return model
 
 
@@ -55,8 +58,9 @@ def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     assert special.start is not None
     assert special.end is not None
     assert special.source_end is not None
-    sources = [row[:-1] if row[-1] == special.source_end else row for row in samples.encoder]
-    targets = [row[1:] if row[0] == special.start else row for row in samples.decoder]
+    room = run.task.context - 1  # beside the end of a source, and the start of a target
+    sources = [(row[:-1] if row[-1] == special.source_end else row)[:room] for row in samples.encoder]
+    targets = [(row[1:] if row[0] == special.start else row)[:room] for row in samples.decoder]
     read, written = token_names(source), token_names(target)
     words = [[read[i] for i in row] for row in sources]
     scored = exact.score_batch(words, [[written[i] for i in row] for row in targets])

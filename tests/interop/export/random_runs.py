@@ -41,12 +41,13 @@ def run_of(spec, folder, tokenizer=TOKENIZER):
 
 
 def draw_attention(draw, position=None):
-    shared = [] if isinstance(position, ALiBi) else [(4, 2)]  # CTranslate2 computes another bias there
+    # Where heads share keys CTranslate2 computes another bias, and a temperature is not for it.
+    shared, weightings = ([], [None]) if isinstance(position, ALiBi) else ([(4, 2)], [None, Softmax(temperature=0.7)])
     count, kv = draw.choice([(4, None), (4, 1), (2, None), *shared])
     return AttentionSpec(
         heads=Heads(count, kv=kv, d_head=draw.choice([None, 16]), bias=draw.random() < 0.5),
         similarity=draw.choice([None, None, Dot(), ScaledDot(0.3)]),
-        weighting=draw.choice([None, Softmax(temperature=0.7)]),
+        weighting=draw.choice(weightings),
         position=position,
         dropout=0.1,
     )

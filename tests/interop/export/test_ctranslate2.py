@@ -7,9 +7,9 @@ import pytest
 
 from clearhead.attention import masks
 from clearhead.attention.heads import Heads, SlicedHeads
-from clearhead.attention.positions import ALiBi, Rotary, T5Bias
+from clearhead.attention.positions import ALiBi, Learned, Rotary, T5Bias
 from clearhead.attention.similarity import Cosine
-from clearhead.attention.weighting import Argmax
+from clearhead.attention.weighting import Argmax, Softmax
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.errors import OptionError
 from clearhead.interop.export import export
@@ -23,7 +23,7 @@ from clearhead.model.norms import LayerNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
 from clearhead.model.wide import NgramLogits
-from tests.interop.export.random_runs import draw_spec, run_of
+from tests.interop.export.random_runs import CONTEXT, draw_spec, run_of
 from tests.interop.saved_models import save
 from tests.training import small_runs
 
@@ -50,6 +50,13 @@ def test_positions_that_begin_at_a_later_row_are_theirs_from_the_first(name, tmp
     figures = export(run, to="ctranslate2", path=tmp_path / "out").figures
     assert figures.difference < 1e-4
     assert figures.same == figures.outputs
+
+
+def test_drawn_texts_fit_a_model_with_as_many_positions_as_its_context(tmp_path):
+    """A source has an end behind it, a target a start before it."""
+    spec = draw_spec("encoder-decoder", 10)
+    assert spec.decoder.embedding.position == Learned(CONTEXT)
+    assert export(run_of(spec, tmp_path), to="ctranslate2", path=tmp_path / "out").figures.difference < 1e-4
 
 
 @pytest.mark.slow
@@ -144,6 +151,11 @@ def sharing(position):
     return replace(block, attention=replace(block.attention, position=position))
 
 
+def warm(position):
+    block = sharing(position)
+    return replace(block, attention=replace(block.attention, heads=4, weighting=Softmax(temperature=2.0)))
+
+
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
@@ -154,6 +166,7 @@ def sharing(position):
         (attending(position=T5Bias()), "position T5Bias"),
         (attending(position=ALiBi()), "ALiBi outside a decoder"),
         (replace(LLAMA, blocks=(sharing(ALiBi()),)), "ALiBi where several heads share keys"),
+        (replace(LLAMA, blocks=(warm(ALiBi()),)), "a temperature beside ALiBi"),
         (attending(mask=masks.window(3)), "mask Window"),
         (attending(heads=Heads(2)), "cross-attention with other heads"),
         (classic(arrangement=NoNorm()), "arrangement NoNorm"),
