@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from clearhead.devices import takes_foreach
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Stack
+from clearhead.model.shapes import build_for_shapes
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
@@ -31,6 +32,7 @@ __all__ = [
     "Parallel",
     "Replicated",
     "Sharded",
+    "check_room",
     "check_together",
     "choose_parallel",
     "local_tensors",
@@ -38,6 +40,8 @@ __all__ = [
 ]
 
 Forward = Callable[[Batch], Any]
+BYTES_TRAINED = 16
+"""Of a parameter with its gradient and AdamW's two moments, in float32. What a pass computes comes on top."""
 FULL = 0.5
 """The share of a device's memory that weights, gradients and moments may take before they are sharded."""
 
@@ -261,6 +265,22 @@ def check_together(recipe: Recipe) -> None:
     """Raise OptionError, before any text is read, for what several processes cannot do with a recipe."""
     if recipe.machine.parallel == "fsdp":
         check_shardable(recipe)
+
+
+def check_room(recipe: Recipe, processes: Processes) -> None:
+    """Raise OptionError where a new model cannot be trained by one process in the memory that there is."""
+    if processes.together or recipe.fine_tuning is not None:  # shards may fit, and so may few trained weights
+        return
+    count = recipe.parameters
+    if count is None:
+        count = sum(parameter.numel() for parameter in build_for_shapes(recipe.model).parameters())
+    needed, there = count * BYTES_TRAINED, memory_bytes(torch.device(recipe.machine.device), processes)
+    if needed > there:
+        raise OptionError(
+            f"a model of {count:,} parameters takes {needed / 2**30:,.0f} GiB at least to train ({BYTES_TRAINED} bytes "
+            f"each: weight, gradient, two moments), and {recipe.machine.device} has {there / 2**30:,.0f} GiB; take a "
+            f"smaller one, of {there / BYTES_TRAINED / 2 / 1e6:,.0f}M parameters at most"
+        )
 
 
 def is_large(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> bool:

@@ -38,7 +38,7 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
-from clearhead.training.parallel import check_together, choose_parallel
+from clearhead.training.parallel import check_room, check_together, choose_parallel
 from clearhead.training.phases import phase
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
 from clearhead.training.progress_line import ProgressLine
@@ -168,6 +168,7 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
     """Prepare the text of a recipe, train the simple model of its task, and fit what the recipe leaves open."""
     began = time.perf_counter()
     recipe = choose_vocabulary(replace(recipe, machine=resolve_machine(recipe.machine)))
+    check_room(recipe, current_processes())
     with phase("reading and tokenising the text", log):
         prepared, task = prepare_text(recipe, task_named(recipe.task), source, data, log)
     if header := find_header(task, prepared):

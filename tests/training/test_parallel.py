@@ -10,10 +10,12 @@ from clearhead.attention import positions
 from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.blocks import Stack
+from clearhead.model.feedforward import ReLU
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import (
     Alone,
+    check_room,
     check_together,
     choose_parallel,
     has_unused,
@@ -99,6 +101,18 @@ def test_one_process_trains_alone_and_unfit_choices_are_refused(tmp_path):
     model.alpha = torch.nn.Parameter(torch.tensor(0.5))
     with pytest.raises(OptionError, match=r"alpha is a single number.*shape \(1,\).*--parallel ddp"):
         choose_parallel(sharded, TOGETHER, model, device)
+
+
+def test_a_model_that_cannot_be_trained_here_is_refused_before_anything_is_read(tmp_path):
+    recipe = replace(recipe_for(small_runs.classifying, tmp_path), machine=Machine(device="cpu"))
+    check_room(recipe, Processes())
+    huge = replace(recipe, parameters=10**12)
+    with pytest.raises(OptionError, match=r"1,000,000,000,000 parameters takes 14,901 GiB at least.*cpu has \d+ GiB"):
+        check_room(huge, Processes())
+    check_room(huge, TOGETHER)
+    blocks = (replace(recipe.model.blocks[0], feed_forward=ReLU(1 << 40)),)
+    with pytest.raises(OptionError, match=r"GiB at least to train .* take a smaller one, of [\d,]+M parameters"):
+        check_room(replace(recipe, model=replace(recipe.model, blocks=blocks)), Processes())
 
 
 def test_a_model_is_large_by_the_memory_that_there_is(tmp_path):
