@@ -1,6 +1,7 @@
 """The server: a socket on this machine, the guard in front of the app, and uvicorn between them."""
 
 import contextlib
+import errno
 import functools
 import secrets
 import socket
@@ -86,6 +87,8 @@ def listen(host: str, port: int) -> socket.socket:
         made.listen(2048)
     except OSError as error:
         made.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise OptionError(f"host: {host} is no address of this machine; take 127.0.0.1") from None
         what = f"port {port} of {host} cannot be had" if port else f"there is no port to be had on {host}"
         raise OptionError(f"{what} ({error.strerror}); choose another --port, or leave it out") from None
     return made

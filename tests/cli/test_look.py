@@ -193,7 +193,7 @@ def test_a_port_that_is_taken_is_told(command, classifier, page):
 def test_a_host_that_does_not_exist_is_told(command, classifier, page):
     code, out, err = command(classifier.folder.path, "--host", "203.0.113.1", "--no-open")
     assert (code, out) == (1, "")
-    assert "there is no port to be had on 203.0.113.1" in err
+    assert "host: 203.0.113.1 is no address of this machine; take 127.0.0.1" in err
 
 
 def test_a_page_that_is_not_built_is_told(command, classifier, page):
