@@ -32,6 +32,7 @@ def command(capsys, monkeypatch, plain_terminal):
     def ran(*args, stdin=""):
         given = stdin if isinstance(stdin, bytes) else stdin.encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        capsys.readouterr()  # what a run was trained with, where this test is the first that asks for it
         code = run([str(arg) for arg in args])
         return code, *capsys.readouterr()
 

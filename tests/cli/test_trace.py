@@ -19,6 +19,7 @@ def command(capsys, plain_terminal):
     """Runs a command: its exit code, what it printed, and what it said on stderr."""
 
     def ran(*args):
+        capsys.readouterr()  # what a run was trained with, where this test is the first that asks for it
         code = run([str(arg) for arg in args])
         return code, *capsys.readouterr()
 
