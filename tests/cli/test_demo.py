@@ -211,10 +211,10 @@ def test_what_was_stopped_goes_on_and_ends_the_same(command, monkeypatch, home, 
             if line["step"] == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "progress", lambda: Interrupted(open_progress().console))
+    monkeypatch.setattr(demo, "open_progress", lambda: Interrupted(open_progress().console))
     assert command("demo", "--folder", str(home))[0] == 130
     assert not (home / "evaluation.json").exists()
-    monkeypatch.setattr(demo, "progress", progress)
+    monkeypatch.setattr(demo, "open_progress", open_progress)
     code, out, err = command("demo", "--folder", str(home))
     assert code == 0
     assert "from step 2" in err
