@@ -67,7 +67,7 @@ def test_every_attack_is_survived(tmp_path, names):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("kills", "loop.copy_into = lambda *args: None"),
+        ("kills", "loop.restore_tensors = lambda *args: None"),
         ("flips", "checkpoints.sha256_of_file = lambda path: '0' * 64"),
     ],
     ids=["a resume that forgets", "weights without a checksum"],
@@ -75,7 +75,8 @@ def test_every_attack_is_survived(tmp_path, names):
 @pytest.mark.thorough
 def test_an_attack_sees_what_is_broken(tmp_path, name, change):
     """Or the table would prove nothing."""
-    code, told = attack("--short", "--only", name, "--json", str(tmp_path / "table.json"), change=change)
+    options = ("--short", "--seed", "2", "--only", name)  # with this seed a flipped bit is in what a resume reads
+    code, told = attack(*options, "--json", str(tmp_path / "table.json"), change=change)
     assert code == 1, told
 
 
