@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from clearhead.devices import takes_foreach
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Stack
-from clearhead.model.shapes import build_for_shapes
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
@@ -268,12 +267,10 @@ def check_together(recipe: Recipe) -> None:
 
 
 def check_room(recipe: Recipe, processes: Processes) -> None:
-    """Raise OptionError where a new model cannot be trained by one process in the memory that there is."""
-    if processes.together or recipe.fine_tuning is not None:  # shards may fit, and so may few trained weights
-        return
+    """Raise OptionError where a model of the size asked for cannot be trained by one process in the memory it has."""
     count = recipe.parameters
-    if count is None:
-        count = sum(parameter.numel() for parameter in build_for_shapes(recipe.model).parameters())
+    if count is None or processes.together:  # shards may fit
+        return
     needed, there = count * BYTES_TRAINED, memory_bytes(torch.device(recipe.machine.device), processes)
     if needed > there:
         raise OptionError(

@@ -159,13 +159,17 @@ class TrainState:
             else:
                 group["lr"] = rate
 
-    @torch.no_grad()
     def hold_average(self, ema_weight: float) -> None:
         """Materialise the averaged copy before a step that updates it."""
         if ema_weight < 1:
-            if self.follows and self.averaged is not self.model:
-                copy_all(local_tensors(self.average), local_tensors(self.parameters))
-            self.follows = False
+            self.make_copy()
+
+    @torch.no_grad()
+    def make_copy(self) -> None:
+        """Copy the weights into the average, where it is still to follow them."""
+        if self.follows and self.averaged is not self.model:
+            copy_all(local_tensors(self.average), local_tensors(self.parameters))
+        self.follows = False
 
     @torch.no_grad()
     def update_average(self, ema_weight: float) -> None:
@@ -183,7 +187,7 @@ class TrainState:
         averaged. What parts of a user's own keep in buffers, such as a running mean, is not averaged: it is as the
         training has left it.
         """
-        self.hold_average(0.0)
+        self.make_copy()
         if self.averaged is not self.model:
             for kept, own in zip(self.averaged.buffers(), self.model.buffers(), strict=True):
                 kept.copy_(own)

@@ -10,7 +10,6 @@ from clearhead.attention import positions
 from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.blocks import Stack
-from clearhead.model.feedforward import ReLU
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import (
@@ -107,12 +106,12 @@ def test_a_model_that_cannot_be_trained_here_is_refused_before_anything_is_read(
     recipe = replace(recipe_for(small_runs.classifying, tmp_path), machine=Machine(device="cpu"))
     check_room(recipe, Processes())
     huge = replace(recipe, parameters=10**12)
-    with pytest.raises(OptionError, match=r"1,000,000,000,000 parameters takes 14,901 GiB at least.*cpu has \d+ GiB"):
+    named = (
+        r"1,000,000,000,000 parameters takes 14,901 GiB at least.*cpu has [\d,]+ GiB; .* of [\d,]+M parameters at most"
+    )
+    with pytest.raises(OptionError, match=named):
         check_room(huge, Processes())
     check_room(huge, TOGETHER)
-    blocks = (replace(recipe.model.blocks[0], feed_forward=ReLU(1 << 40)),)
-    with pytest.raises(OptionError, match=r"GiB at least to train .* take a smaller one, of [\d,]+M parameters"):
-        check_room(replace(recipe, model=replace(recipe.model, blocks=blocks)), Processes())
 
 
 def test_a_model_is_large_by_the_memory_that_there_is(tmp_path):

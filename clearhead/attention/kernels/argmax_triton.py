@@ -18,7 +18,8 @@ time.
 
 import triton.language as tl
 
-from clearhead.attention.kernels.linear_triton import jit, load_rows, row_length, store_rows
+from clearhead.attention.kernels.linear_triton import load_rows, row_length, store_rows
+from clearhead.jit_triton import jit
 
 __all__ = ["choose", "grad_value", "sum_chosen"]
 
@@ -26,7 +27,7 @@ COUNTS = ["n_heads", "n_kv_heads", "n_query", "n_key", "n_blocks", "length_strid
 NOWHERE = tl.constexpr(2147483647)
 
 
-@jit()
+@jit
 def load_keys(k, start, k_row, columns, length, MASKED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     """Load a tile of keys; with MASKED, zeros from `length` on."""
     base = k + start.to(tl.int64) * k_row
@@ -37,7 +38,7 @@ def load_keys(k, start, k_row, columns, length, MASKED: tl.constexpr, D: tl.cons
     return key
 
 
-@jit()
+@jit
 def scores_of(
     query,
     key,
@@ -60,7 +61,7 @@ def scores_of(
     return score
 
 
-@jit()
+@jit
 def keep_best(score, start, best, second, place):
     """Update the best score of each lane, the tile it was in, and the second best."""
     place = tl.where(score > best, start, place)  # not >=: of equal scores in a lane the first tile is kept

@@ -17,7 +17,6 @@ import triton.language as tl
 from clearhead.attention.kernels.linear_triton import (
     COUNTS,
     add_product,
-    jit,
     load_features,
     load_rows,
     load_state,
@@ -30,6 +29,7 @@ from clearhead.attention.kernels.linear_triton import (
     store_state,
     times_slope,
 )
+from clearhead.jit_triton import jit
 
 __all__ = ["grad_key", "grad_query", "sum_queries"]
 

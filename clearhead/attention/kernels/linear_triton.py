@@ -14,16 +14,14 @@ reaches nothing. Without CAUSAL the same programs run without the part inside a 
 The backward pass is `linear_backward_triton.py`.
 """
 
-import inspect
-
-import triton
 import triton.language as tl
+
+from clearhead.jit_triton import jit
 
 __all__ = [
     "COUNTS",
     "add_product",
     "attend",
-    "jit",
     "load_features",
     "load_rows",
     "load_state",
@@ -53,12 +51,7 @@ COUNTS = [
 """Numbers that change from call to call: Triton shall not compile anew when one of them is 1 or a multiple of 16."""
 
 
-def jit(**options):
-    """Compile a function by Triton, without the check of shapes that tests put around every function."""
-    return lambda function: triton.jit(inspect.unwrap(function), **options)
-
-
-@jit()
+@jit
 def narrow(x, DOT: tl.constexpr):
     """Return float32 numbers in the type of a product's factors.
 
@@ -74,7 +67,7 @@ def narrow(x, DOT: tl.constexpr):
     return rounded
 
 
-@jit()
+@jit
 def exponential(x, DOT: tl.constexpr):
     """Return exp(x) in float32; for bfloat16 without the care for results below 1e-38, which are 0."""
     if DOT == tl.bfloat16:  # noqa: SIM300 - the capitals are Triton's
@@ -86,7 +79,7 @@ def exponential(x, DOT: tl.constexpr):
     return x
 
 
-@jit()
+@jit
 def feature_map(x, MAP: tl.constexpr, DOT: tl.constexpr):
     """Return φ(x) in the type of a product's factors."""
     x = x.to(tl.float32)
@@ -98,7 +91,7 @@ def feature_map(x, MAP: tl.constexpr, DOT: tl.constexpr):
     return narrow(x, DOT)
 
 
-@jit()
+@jit
 def times_slope(gradient, features, MAP: tl.constexpr):
     """Return the gradient times φ'(x), told by φ(x): for elu it is exp(x), at most 1."""
     if MAP == "elu":
@@ -108,7 +101,7 @@ def times_slope(gradient, features, MAP: tl.constexpr):
     return gradient
 
 
-@jit()
+@jit
 def load_or(nothing, base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Load vectors; `nothing` in rows that are not valid and in columns past WIDTH."""
     columns = tl.arange(0, BLOCK)
@@ -118,13 +111,13 @@ def load_or(nothing, base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.c
     return tl.load(base + rows[:, None] * stride + columns[None, :], mask=mask, other=nothing)
 
 
-@jit()
+@jit
 def load_rows(base, rows, stride, valid, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Load vectors; zeros in rows that are not valid and in columns past WIDTH."""
     return load_or(0.0, base, rows, stride, valid, WIDTH, BLOCK)
 
 
-@jit()
+@jit
 def store_rows(base, rows, stride, valid, vectors, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     columns = tl.arange(0, BLOCK)
     mask = valid[:, None]
@@ -134,7 +127,7 @@ def store_rows(base, rows, stride, valid, vectors, WIDTH: tl.constexpr, BLOCK: t
     tl.store(places, vectors.to(base.dtype.element_ty), mask=mask)
 
 
-@jit()
+@jit
 def load_features(
     base, rows, stride, valid, MAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr
 ):
@@ -146,7 +139,7 @@ def load_features(
     return feature_map(x, MAP, DOT)
 
 
-@jit()
+@jit
 def row_length(lengths, batch, length_stride, n_key, PADDED: tl.constexpr):
     """Return how many keys this batch row has."""
     length = n_key
@@ -156,13 +149,13 @@ def row_length(lengths, batch, length_stride, n_key, PADDED: tl.constexpr):
     return length
 
 
-@jit()
+@jit
 def rows_inside(places, n, WHOLE: tl.constexpr):
     """Check which of these places there are. If all are (WHOLE), the compiler drops every mask made of this."""
     return tl.full(places.shape, True, tl.int1) if WHOLE else (places >= 0) & (places < n)
 
 
-@jit()
+@jit
 def rows_seeing(here, key_places, length, CAUSAL: tl.constexpr, WHOLE: tl.constexpr):
     """Check which queries see a key."""
     sees = here
@@ -173,7 +166,7 @@ def rows_seeing(here, key_places, length, CAUSAL: tl.constexpr, WHOLE: tl.conste
     return sees
 
 
-@jit()
+@jit
 def add_product(x, state, total, DOT: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr):
     """Return total + x @ state. With SPLIT a float32 state enters as two bfloat16 parts, 16 bits of it in all."""
     high = narrow(state, DOT)
@@ -184,7 +177,7 @@ def add_product(x, state, total, DOT: tl.constexpr, PRECISION: tl.constexpr, SPL
     return total
 
 
-@jit()
+@jit
 def load_state(sums, first, last, BF: tl.constexpr, BV: tl.constexpr, TRANSPOSED: tl.constexpr):
     """Add up the states of the segments from `first` up to `last`."""
     features, columns = tl.arange(0, BF), tl.arange(0, BV)
@@ -203,14 +196,14 @@ def load_state(sums, first, last, BF: tl.constexpr, BV: tl.constexpr, TRANSPOSED
     return total, rest
 
 
-@jit()
+@jit
 def store_state(base, total, rest, BF: tl.constexpr, BV: tl.constexpr):
     features, columns = tl.arange(0, BF), tl.arange(0, BV)
     tl.store(base + features[:, None] * BV + columns[None, :], total)
     tl.store(base + BF * BV + features, rest)
 
 
-@jit()
+@jit
 def segments_to_add(segment, n_sums, SUMS: tl.constexpr, REVERSE: tl.constexpr):
     """Return which of the sums make the state at the border of this segment."""
     first, last = segment * 0, segment * 0  # zeros of the segment's type: Triton needs one type on every path
