@@ -38,7 +38,8 @@ __all__ = [
     "share_rows",
 ]
 
-Forward = Callable[[Batch], Any]
+Forward = Callable[..., Any]
+"""Computes the loss of a batch, and takes what options the pass has."""
 BYTES_TRAINED = 16
 """Of a parameter with its gradient and AdamW's two moments, in float32. What a pass computes comes on top."""
 FULL = 0.5

@@ -98,7 +98,7 @@ class TrainState:
         # Other processes wait for a gradient of each weight.
         self.rounds_at_once = self.rounds and isinstance(self.parallel, Alone)
         if self.rounds_at_once:
-            self.run_loss = functools.partial(loss_rounded_at_once, compiled(loss_with), lambda: self.fresh)
+            self.run_loss = functools.partial(loss_rounded_at_once, compiled(loss_with))
         else:
             self.run_loss = compiled(loss_in)
         self.fresh = False
@@ -112,7 +112,7 @@ class TrainState:
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds)
         finite = assuming_finite() if self.assumes_finite else contextlib.nullcontext()
         with on_device(self.nll), autocast, finite:
-            loss = self.forward(batch)
+            loss = self.forward(batch, fresh=True) if self.fresh else self.forward(batch)
         (loss.objective * share).backward()
         self.fresh = False
         self.nll += loss.nll
@@ -262,14 +262,14 @@ class LossPass(nn.Module):
     def __init__(
         self,
         loss: BatchLoss,
-        run: Callable[[BatchLoss, Batch, torch.dtype | None], Loss],
+        run: Callable[..., Loss],
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
         self.loss, self.run, self.dtype = loss, run, dtype
 
-    def forward(self, batch: Batch) -> Loss:
-        return self.run(self.loss, batch, self.dtype)
+    def forward(self, batch: Batch, **options: bool) -> Loss:
+        return self.run(self.loss, batch, self.dtype, **options)
 
 
 def loss_in(loss: BatchLoss, batch: Batch, dtype: torch.dtype | None) -> Loss:
@@ -291,18 +291,19 @@ def loss_with(loss: BatchLoss, weights: Mapping[str, Tensor], batch: Batch) -> L
 
 def loss_rounded_at_once(
     run: Callable[[BatchLoss, Mapping[str, Tensor], Batch], Loss],
-    is_fresh: Callable[[], bool],
     loss: BatchLoss,
     batch: Batch,
     dtype: torch.dtype | None,
+    *,
+    fresh: bool = False,
 ) -> Loss:
     """Return the same loss, with all weights rounded by one call, and their gradients added by one, or written over
-    what is there if `is_fresh` says so.
+    what is there in a `fresh` pass.
     """
     if dtype is None:
         return run(loss, dict(loss.named_parameters()), batch)
     names, weights = zip(*loss.named_parameters(), strict=True)
-    return run(loss, dict(zip(names, RoundAll.apply(dtype, is_fresh(), *weights), strict=True)), batch)
+    return run(loss, dict(zip(names, RoundAll.apply(dtype, fresh, *weights), strict=True)), batch)
 
 
 class Stepper(ABC):

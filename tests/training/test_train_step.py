@@ -1,6 +1,8 @@
 """The learner: a step is torch's AdamW on the mean of the places, however it is cut; and the average of the weights."""
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -123,6 +125,20 @@ def test_steps_with_weights_rounded_at_once_are_those_of_rounding_each(sizes):
             Eager(train_state).step(cut(one, sizes), 0.01)
     assert_same(whole.model, each.model)
     assert whole.totals() == each.totals()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_is_freed_with_its_training(precision):
+    """Without waiting for Python's collector: a GPU's memory would be held until then."""
+    train_state = learner_of(built(dtype=torch.float32), replace(CPU, precision=precision))
+    Eager(train_state).step([batch()], 0.01)
+    weight = weakref.ref(next(train_state.model.parameters()))
+    gc.disable()
+    try:
+        del train_state
+        assert weight() is None
+    finally:
+        gc.enable()
 
 
 def test_r_drop_doubles_the_batch_and_halves_the_loss():
