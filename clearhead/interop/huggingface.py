@@ -54,6 +54,7 @@ def read_hugging_face(folder: str | Path) -> Imported:
     home = Path(folder)
     config = Config(read_object(home / CONFIG), str(home / CONFIG))
     architecture = find_architecture(config)
+    config = architecture.standardize(config)
     config.require("quantization_config")
     with Tensors(home) as theirs:
         config = untie_if_apart(config, architecture, theirs)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar, final
 
@@ -60,8 +60,23 @@ class Architecture:
     """How the names of tensors end that hold no weights of this model."""
     computed: tuple[str, ...] = ()
     """Of these, the ends of names of tensors that hold no weights at all: masks and numbers of positions."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Second names that `transformers` takes for a field, each with the first; where both are there, it reads this."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What a field that config.json lacks has in their class, where that is not nothing; null is not lacking."""
+    causal: bool = True
+    """Whether a part of the model sees no later tokens, which `is_causal` would change."""
     tables: Callable[[Config], Mapping[str, Tensor]] = lambda config: {}
     """Of the computed ones, those that a file must hold all the same, since `transformers` would miss them."""
+
+    def standardize(self, config: Config) -> Config:
+        """Return a configuration as it was read with every field by its first name, and with those that it lacks."""
+        values = {**self.defaults, **config.values}
+        for other, name in self.aliases.items():
+            values[name] = values.get(name) if values.get(other) is None else values[other]
+        if self.causal:
+            config.require("is_causal", True)
+        return Config(values, config.where)
 
     def config_of(self, spec: Spec, *, context: int = 2048) -> dict[str, Any]:
         """Return the fields of config.json from which this spec is read again.
@@ -98,7 +113,7 @@ def plain_part(part: Any, d_model: int) -> Any:
         return tuple(plain_part(one, d_model) for one in part)
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return part
-    values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+    values = {one.name: getattr(part, one.name) for one in dataclasses.fields(part) if one.init}
     if isinstance(part, AttentionSpec):
         weighting = part.weighting or Softmax()
         values |= {"heads": part.head_layout, "weighting": weighting, "position": part.position or NoPosition()}
@@ -125,9 +140,9 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, A
         for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             yield from differences(one, other, f"{path}[{i}]")
     elif dataclasses.is_dataclass(ours) and type(ours) is type(theirs):
-        for field in dataclasses.fields(ours):
-            if field.init:
-                yield from differences(getattr(ours, field.name), getattr(theirs, field.name), f"{path}.{field.name}")
+        for one in dataclasses.fields(ours):
+            if one.init:
+                yield from differences(getattr(ours, one.name), getattr(theirs, one.name), f"{path}.{one.name}")
     elif ours != theirs:
         yield path, ours, theirs
 

@@ -6,7 +6,7 @@ is kept for an export alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from clearhead.attention.heads import Heads
@@ -78,6 +78,8 @@ class Member:
     copies: Mapping[str, str]
     """Tensors of the output for blanks that files may hold a second time."""
     ignored: tuple[str, ...] = POOLER
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Second names of fields."""
 
     @property
     def classes(self) -> dict[str, str]:
@@ -263,6 +265,7 @@ MEMBERS = (
         relu=True,
         block=distilbert_block("distilbert."),
         outputs=outputs("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "pre_classifier", "classifier"),
+        aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
         copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     ),
 )
@@ -279,6 +282,8 @@ def make_architecture(member: Member) -> Architecture:
         prefix=member.prefix,
         copies=lambda config: member.copies,
         ignored=member.ignored,
+        aliases=member.aliases,
+        causal=False,
         computed=(".position_ids",),
     )
 

@@ -106,6 +106,12 @@ GPT2 = Architecture(
     context=lambda config: config.count("n_positions"),
     prefix="transformer.",
     copies=lambda config: {"lm_head.weight": "transformer.wte.weight"} if is_tied(config) else {},
+    aliases={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
     ignored=(".attn.bias", ".attn.masked_bias"),
     computed=(".attn.bias", ".attn.masked_bias"),
 )

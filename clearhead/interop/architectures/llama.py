@@ -5,7 +5,7 @@ embedding, norms counted from one and a gate of GELU. SmolLM is a Llama.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
@@ -49,6 +49,8 @@ class Member:
     """The window of each layer."""
     write_windows: Callable[[list[Mask | None]], dict[str, Any]] = lambda found: {}
     d_head: int | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What their class has where config.json lacks a field."""
     gemma: bool = False
     """Whether the embedding is scaled, norms are counted from one, the gate is GELU, and the output by default tied."""
 
@@ -199,14 +201,37 @@ def make_architecture(member: Member) -> Architecture:
         prefix="model.",
         copies=lambda config: {"lm_head.weight": "model.embed_tokens.weight"} if member.is_tied(config) else {},
         ignored=(".rotary_emb.inv_freq",),
+        defaults=member.defaults,
     )
 
 
 MEMBERS = (
     Member(name="llama", model="Llama", mlp_bias=True),
-    Member(name="mistral", model="Mistral", windows=mistral_windows, write_windows=write_mistral, bias=False),
-    Member(name="qwen2", model="Qwen2", windows=qwen_windows, write_windows=write_qwen, bias=True),
-    Member(name="qwen3", model="Qwen3", windows=qwen_windows, write_windows=write_qwen, qk_norm=True, d_head=128),
-    Member(name="gemma", model="Gemma", d_head=256, gemma=True),
+    Member(
+        name="mistral",
+        model="Mistral",
+        windows=mistral_windows,
+        write_windows=write_mistral,
+        bias=False,
+        defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+    ),
+    Member(
+        name="qwen2",
+        model="Qwen2",
+        windows=qwen_windows,
+        write_windows=write_qwen,
+        bias=True,
+        defaults={"sliding_window": 4096, "num_key_value_heads": 32},
+    ),
+    Member(
+        name="qwen3",
+        model="Qwen3",
+        windows=qwen_windows,
+        write_windows=write_qwen,
+        qk_norm=True,
+        d_head=128,
+        defaults={"sliding_window": 4096, "num_key_value_heads": 32},
+    ),
+    Member(name="gemma", model="Gemma", d_head=256, gemma=True, defaults={"num_key_value_heads": 16}),
 )
 LLAMA_FAMILY = tuple(make_architecture(member) for member in MEMBERS)

@@ -177,6 +177,11 @@ class Member:
             prefix="model.",
             copies=self.copies,
             tables=self.list_tables,
+            aliases={
+                "hidden_size": "d_model",
+                "num_attention_heads": "encoder_attention_heads",
+                "num_hidden_layers": "encoder_layers",
+            },
             ignored=() if self.learned else ("embed_positions.weight",),
             computed=() if self.learned else ("embed_positions.weight",),
         )

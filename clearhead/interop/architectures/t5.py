@@ -144,6 +144,12 @@ T5 = Architecture(
     fields=write_fields,
     context=lambda config: config.count("n_positions", 512),
     copies=list_copies,
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
     # The first release has a table in the cross-attention that nothing reads.
     ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
     computed=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),

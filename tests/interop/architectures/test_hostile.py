@@ -7,13 +7,18 @@ import json
 import random
 
 import pytest
+import torch
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from tests.covering import share_of
 from tests.interop.architectures import test_bert, test_gpt2, test_llama, test_marian, test_t5
-from tests.interop.peers import save
+from tests.interop.peers import NO_TOKENS, save
+from tests.model.copying import close
+from tests.peers import late
 
+CONFIGS = dict(zip(("gpt2", "llama"), late("transformers", "GPT2Config", "LlamaConfig"), strict=True))
+CLASSES = dict(zip(("gpt2", "llama"), late("transformers", "GPT2LMHeadModel", "LlamaForCausalLM"), strict=True))
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 DRAWN = {
@@ -91,3 +96,50 @@ def test_more_layers_than_any_model_has_are_refused_before_they_take_memory(fold
             with pytest.raises(OptionError, match=f"{name}: expected at most 10,000; came 2,147,483,647"):
                 read_hugging_face(folder)
     path.write_text(json.dumps(whole))
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0}
+FOLLOWED = {
+    "of two ways to scale, the older": ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+    "the length before YaRN, at the top": ("llama", {"rope_scaling": YARN, "original_max_position_embeddings": 20}),
+    "heads by a second name": ("gpt2", {"n_head": None, "num_attention_heads": 2}),
+    "heads by two names": ("gpt2", {"n_head": 1, "num_attention_heads": 2}),
+}
+"""Fields of config.json that change what `transformers` computes, by what they say."""
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_changed_field_changes_what_it_changes_in_transformers(name, tmp_path):
+    kind, change = FOLLOWED[name]
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    peer = CLASSES[kind](CONFIGS[kind](**sizes, max_position_embeddings=40, **NO_TOKENS))
+    save(peer, tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text()) | change
+    path.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+    tokens = torch.randint(11, (2, 30))
+    with torch.no_grad():
+        theirs, before = CLASSES[kind].from_pretrained(tmp_path)(tokens).logits, peer(tokens).logits
+        close(read_hugging_face(tmp_path).model(tokens), theirs)
+    assert name.startswith("heads") or not torch.allclose(theirs, before)
+
+
+def test_a_window_that_is_not_said_is_that_of_mistral(tmp_path):
+    save(test_llama.draw("mistral", 0), tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    for said, window in ((values | {"sliding_window": None}, None), (values, 4096)):
+        if window is not None:
+            del said["sliding_window"]
+        path.write_text(json.dumps(said))
+        mask = read_hugging_face(tmp_path).spec.blocks[0].attention.mask
+        assert (mask is None) if window is None else mask.left == window - 1
+
+
+def test_a_decoder_that_sees_later_tokens_is_refused(tmp_path):
+    save(test_gpt2.draw(0), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"is_causal": False}))
+    with pytest.raises(OptionError, match="is_causal: False is not supported yet; expected True"):
+        read_hugging_face(tmp_path)
