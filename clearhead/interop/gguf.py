@@ -10,7 +10,7 @@ from clearhead.errors import OptionError
 from clearhead.interop.architectures import find_architecture
 from clearhead.interop.config import Config
 from clearhead.interop.gguf_file import GGUF
-from clearhead.interop.gguf_tables import Family, find_family, shortest_float, split_rotary, tensor_names
+from clearhead.interop.gguf_tables import ENDS, Family, find_family, shortest_float, split_rotary, tensor_names
 from clearhead.interop.gguf_tokenizer import tokenizer_json
 from clearhead.interop.huggingface import Imported
 from clearhead.interop.tables import fill
@@ -81,8 +81,9 @@ def read_config(family: Family, file: GGUF) -> Config:
     values |= {"vocab_size": table.shape[0], "tie_word_embeddings": "output.weight" not in file}
     if family.has_bias_field:
         values["attention_bias"] = "blk.0.attn_output.bias" in file
-    for name in ("bos", "eos"):
-        values[f"{name}_token_id"] = said.get(f"tokenizer.ggml.{name}_token_id")
+    values["bos_token_id"] = said.get("tokenizer.ggml.bos_token_id")
+    ends = [said.get(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
+    values["eos_token_id"] = list(dict.fromkeys(one for one in ends if one is not None))
     config = Config({name: value for name, value in values.items() if value is not None}, where)
     n_blocks = config.count(family.counts["block_count"])
     if n_blocks > len(file):  # a spec and a table of so many blocks are not even begun

@@ -66,7 +66,13 @@ def is_same_part(part: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 def tokenizer_metadata(whole: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return GGUF's metadata of a byte-level tokenizer.json, whose tokens by id are these."""
+    pre = find_pre_tokenizer(whole)
     added = {token["id"]: token for token in whole["added_tokens"]}
+    for token in added.values():
+        if odd := [name for name in ("single_word", "lstrip", "rstrip") if token[name]]:
+            raise OptionError(
+                f"the added token {token['content']!r:.40} with {odd[0]}: llama.cpp cuts texts without that"
+            )
     used = {*whole["model"]["vocab"].values(), *added}
     kinds = [
         UNUSED if i not in used else CONTROL if i in added and added[i]["special"] else USER if i in added else NORMAL
@@ -75,7 +81,7 @@ def tokenizer_metadata(whole: Mapping[str, Any], names: Sequence[str]) -> dict[s
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in whole["model"]["merges"]]
     return {
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": find_pre_tokenizer(whole),
+        "tokenizer.ggml.pre": pre,
         "tokenizer.ggml.tokens": list(names),
         "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.merges": merges,

@@ -120,7 +120,9 @@ class Tokenizer:
         self._tokens: dict[int, str] = {place: token for token, place in tokens.items()}
         added = {place for place, token in self._library.get_added_tokens_decoder().items() if token.special}
         self.special = frozenset(ids if special is None else added)
-        self._spoken = self._tokens | dict.fromkeys(added, "")
+        # A token that was added to be normalised is spoken as the normaliser writes it: ▁tool for tool, say.
+        written = {place: self._library.id_to_token(place) or "" for place in self._library.get_added_tokens_decoder()}
+        self._spoken = self._tokens | written | dict.fromkeys(added, "")
         self._lost = LOST if special is None else ""  # as transformers leaves out what it has no token for
         if special is None and self.unknown not in (self.pad, self.start, self.end, self.mask):
             self._spoken[self.unknown] = LOST

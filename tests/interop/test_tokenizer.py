@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tokenizers import normalizers
 
 from clearhead.errors import DataError, OptionError
 from clearhead.interop.tokenizer import read_tokenizer
@@ -139,3 +140,15 @@ def test_a_table_too_small_and_a_missing_file_are_named(folder):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match=r"has no tokenizer.json. Write one: transformers\.AutoTokenizer"):
         read_tokenizer(folder, 200, start=None, end=None)
+
+
+def test_an_added_token_is_spoken_as_the_normaliser_writes_it(tmp_path):
+    """`tool` is added to a tokenizer that puts ▁ before every text: it is read, and spoken, as ▁tool."""
+    saved = unigram_tokenizer()
+    saved.backend_tokenizer.normalizer = normalizers.Prepend("▁")
+    saved.add_tokens(["tool"])
+    saved.save_pretrained(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    mine = read_tokenizer(tmp_path, len(theirs), start=None, end=None).tokenizer
+    ids = [mine.encode("the")[0], theirs.convert_tokens_to_ids("tool"), mine.encode("cat")[0]]
+    assert mine.decode(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)

@@ -51,12 +51,14 @@ def read_spec(config: Config) -> EncoderDecoderSpec:
         d_model=d_model,
         blocks=(read_block(config, "decoder"),) * count_layers(config, "decoder"),
         embedding=Embedding(position=None, scaled=False),
-        output=NextToken(tied=is_tied(config), scaled=config.flag("scale_decoder_outputs", is_tied(config))),
+        output=NextToken(tied=is_tied(config), scaled=is_scaled(config)),
     )
     return EncoderDecoderSpec(encoder=encoder, decoder=decoder, tied="three" if is_tied(config) else "embeddings")
 
 
 def read_block(config: Config, side: str) -> BlockSpec:
+    feed_forward = config.choose("feed_forward_proj", NETWORKS, "relu")(config.count("d_ff"))
+    check_network(config)
     heads = Heads(config.count("num_heads"), d_head=config.count("d_kv"))
     buckets, reach = (
         config.count("relative_attention_num_buckets", 32),
@@ -66,7 +68,7 @@ def read_block(config: Config, side: str) -> BlockSpec:
     return BlockSpec(
         attention=AttentionSpec(heads=heads, similarity=Dot(), position=position),
         cross=AttentionSpec(heads=heads, similarity=Dot()) if side == "decoder" else None,
-        feed_forward=config.choose("feed_forward_proj", NETWORKS, "relu")(config.count("d_ff")),
+        feed_forward=feed_forward,
         arrangement=PreNorm(RMSNorm(config.number("layer_norm_epsilon", 1e-6))),
     )
 
@@ -77,6 +79,20 @@ def count_layers(config: Config, side: str) -> int:
 
 def is_tied(config: Config) -> bool:
     return config.flag("tie_word_embeddings", True)
+
+
+def is_scaled(config: Config) -> bool:
+    """Return whether vectors are divided by √d_model before the output; null is no, and a field that lacks is tied."""
+    said = "scale_decoder_outputs" in config.values
+    return config.flag("scale_decoder_outputs", False) if said else is_tied(config)
+
+
+def check_network(config: Config) -> None:
+    """Raise OptionError where the two fields that `transformers` derives from `feed_forward_proj` say another."""
+    said = config.get("feed_forward_proj") or "relu"
+    gated, activation = str(said).startswith("gated-"), str(said).removeprefix("gated-")
+    config.require("is_gated_act", gated)
+    config.require("dense_act_fn", "gelu_new" if said == "gated-gelu" else activation)
 
 
 def write_fields(model: Spec, context: int) -> dict[str, Any]:

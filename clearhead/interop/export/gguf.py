@@ -17,9 +17,9 @@ from clearhead.interop.config import Config
 from clearhead.interop.export.base import Figures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
-from clearhead.interop.export.tokens import token_names
+from clearhead.interop.export.tokens import special_ids, token_names, written_frame
 from clearhead.interop.gguf import read_gguf
-from clearhead.interop.gguf_tables import FAMILIES, Family, interleave_rotary, tensor_names
+from clearhead.interop.gguf_tables import ENDS, FAMILIES, Family, interleave_rotary, tensor_names
 from clearhead.interop.gguf_tokenizer import tokenizer_metadata
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.sizes import Spec
@@ -131,16 +131,27 @@ def metadata_of(run: Run, found: Written) -> dict[str, Any]:
 
 
 def special_metadata(run: Run) -> dict[str, Any]:
-    """Return the ids of special tokens. What the task puts before a text is what llama.cpp calls BOS."""
-    tokenizer, (before, _) = run.tokenizer, frame_of(run)
+    """Return the ids of special tokens. What the task puts before a text is what llama.cpp calls BOS.
+
+    OptionError where the run has more of them than GGUF has keys for.
+    """
+    places, (before, _), frame = special_ids(run.tokenizer), frame_of(run), written_frame(run)
+    if len(before) > 1:
+        raise OptionError(f"gguf: a text begins with {len(before)} special tokens here, and in llama.cpp with one")
+    if frame.never:
+        raise OptionError(f"gguf: {len(frame.never)} tokens are never to be written, and GGUF has no key for that")
+    if len(frame.ends) > len(ENDS):
+        raise OptionError(f"gguf: {len(frame.ends)} tokens end a text, and GGUF has keys for {len(ENDS)}")
     ids = {
-        "bos": before[0] if before else tokenizer.start,
-        "eos": tokenizer.end,
-        "unknown": tokenizer.unknown,
-        "padding": tokenizer.pad,
+        "bos": before[0] if before else places["start"],
+        "unknown": places["unknown"],
+        "padding": places["pad"],
+        **dict(zip(ENDS, frame.ends or (places["end"],), strict=False)),
     }
     # An imported model's tokeniser may lack some of them, and has no id for those.
-    named: dict[str, Any] = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items() if place >= 0}
+    named: dict[str, Any] = {
+        f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items() if place is not None
+    }
     if chat := chat_of(run):
         named["tokenizer.chat_template"] = chat.text
     return named | {"tokenizer.ggml.add_bos_token": bool(before), "tokenizer.ggml.add_eos_token": False}

@@ -3,8 +3,9 @@
 Which class expresses a model is asked of each architecture in turn (`clearhead.interop.architectures`).
 """
 
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast, final
@@ -21,7 +22,7 @@ from clearhead.interop.config import Config
 from clearhead.interop.export.base import Figures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface_check import check_with_transformers
 from clearhead.interop.export.model_card import model_card
-from clearhead.interop.export.tokens import special_tokens, token_names, written_frame
+from clearhead.interop.export.tokens import special_ids, special_tokens, token_names, written_frame
 from clearhead.interop.pooler import is_pooler, read_pooler
 from clearhead.interop.tables import gather
 from clearhead.model.sizes import Spec
@@ -233,8 +234,12 @@ def labels_of(run: Run) -> dict[str, Any]:
 
 def tokenizer_config(run: Run) -> dict[str, Any]:
     names = token_names(run.tokenizer)
-    places = {theirs: getattr(run.tokenizer, ours) for theirs, ours in SPECIALS.items()}
-    special = {theirs: names[place] for theirs, place in places.items() if place >= 0}
+    places = special_ids(run.tokenizer)
+    special = {theirs: names[place] for theirs, ours in SPECIALS.items() if (place := places[ours]) is not None}
+    if isinstance(spec_of(run), EncoderSpec):  # what stands around a text has names of its own there
+        before, after = frame_of(run)
+        special |= {"cls_token": names[before[0]]} if before else {}
+        special |= {"sep_token": names[after[-1]]} if after else {}
     # Without this the tokenizer keeps the segments of a pair to itself, and the model takes both texts for the first.
     inputs = (
         {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if run.task.frame().segment else {}
@@ -250,20 +255,37 @@ def tokenizer_config(run: Run) -> dict[str, Any]:
 
 
 def framed_tokenizer(run: Run) -> str:
-    """Return the tokenizer.json with the special tokens that the run's task puts around a text."""
+    """Return the tokenizer.json with the special tokens that the run's task puts around a text.
+
+    One that does so by itself, as an imported one mostly does, is left as it is.
+    """
     from tokenizers import Tokenizer as Library
     from tokenizers.processors import TemplateProcessing
 
     before, after = frame_of(run)
     made = Library.from_str(run.tokenizer.to_json())
-    names = token_names(run.tokenizer)
-    single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
-    if before or after:
+    if not reads_alike(made, run):
+        names = token_names(run.tokenizer)
+        single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
         special = [(names[i], i) for i in dict.fromkeys((*before, *after, *run.task.frame().between))]
         made.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
             single=" ".join(single), pair=pair_template(run, names), special_tokens=special
         )
     return made.to_str(pretty=True)
+
+
+def reads_alike(tokenizer: Any, run: Run) -> bool:
+    """Return whether a tokenizer of the library puts around a text, and around two, what the run's task does."""
+    (before, after), text, frame = frame_of(run), find_probe(run.tokenizer), run.task.frame()
+    ids = run.tokenizer.encode(text)
+    if tokenizer.encode(text).ids != [*before, *ids, *after]:
+        return False
+    if not frame.between:
+        return True
+    pair = tokenizer.encode(text, text)
+    first = [*before, *ids, *frame.between]
+    segments = [0] * len(first) + [frame.segment] * len([*ids, *after])
+    return (pair.ids, pair.type_ids) == ([*first, *ids, *after], segments)
 
 
 def pair_template(run: Run, names: Sequence[str]) -> str | None:
@@ -279,14 +301,14 @@ def pair_template(run: Run, names: Sequence[str]) -> str | None:
 
 def frame_of(run: Run) -> tuple[list[int], list[int]]:
     """Return the ids that the task puts before and after the ids of a text."""
-    text = next(text for text in probes(run.tokenizer) if run.tokenizer.encode(text))
+    text = find_probe(run.tokenizer)
     ids, made = run.tokenizer.encode(text), run.task.trace_inputs(text).ids
     row = made["encoder"] if "encoder" in made else made["decoder"]
     start = next(i for i in range(len(row)) if row[i : i + len(ids)] == ids)
     return row[:start], row[start + len(ids) :]
 
 
-def probes(tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield texts to try, until one of them is encoded to a token."""
-    yield from ("a", "1")
-    yield from (tokenizer.decode([i]) for i in range(tokenizer.vocabulary))
+def find_probe(tokenizer: Tokenizer) -> str:
+    """Return a text that is encoded to a token at least."""
+    probes = itertools.chain(("a", "1"), (tokenizer.decode([i]) for i in range(tokenizer.vocabulary)))
+    return next(text for text in probes if tokenizer.encode(text))

@@ -9,7 +9,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 from clearhead.training.tasks.framing import Framing
 
-__all__ = ["SpecialTokens", "save_tokenizers", "special_tokens", "token_names", "written_frame"]
+__all__ = ["SpecialTokens", "save_tokenizers", "special_ids", "special_tokens", "token_names", "written_frame"]
 
 
 class SpecialTokens(NamedTuple):
@@ -33,22 +33,28 @@ def written_frame(run: Run) -> Framing:
     return run.task.frame([*run.task.tokenizers][-1])
 
 
+def special_ids(tokenizer: Tokenizer) -> dict[str, int | None]:
+    """Return the ids of a tokenizer's special tokens by what they are for, None for one that it has not.
+
+    Padding of an imported model that names none is id 0 here, where no one sees it: for other programs it is none.
+    """
+    if tokenizer.imported is not None:
+        return tokenizer.imported.by_name()
+    return {name: getattr(tokenizer, name) for name in ("pad", "unknown", "start", "end", "mask")}
+
+
 def special_tokens(run: Run) -> SpecialTokens:
     """Return the special tokens as the run uses them: an imported Marian starts from its padding token, say."""
     fields = [*run.task.tokenizers]
     reads, writes = run.task.frame(fields[0]), written_frame(run)
-    tokenizer = run.task.tokenizers[fields[-1]]
-    start, end, unknown, pad, mask = (
-        place if place >= 0 else None
-        for place in (tokenizer.start, tokenizer.end, tokenizer.unknown, tokenizer.pad, tokenizer.mask)
-    )
+    own = special_ids(run.task.tokenizers[fields[-1]])
     return SpecialTokens(
-        start=writes.before[0] if writes.before else start,
-        end=writes.ends[0] if writes.ends else end,
+        start=writes.before[0] if writes.before else own["start"],
+        end=writes.ends[0] if writes.ends else own["end"],
         source_end=reads.after[-1] if reads.after else None,
-        unknown=unknown,
-        pad=pad,
-        mask=mask,
+        unknown=own["unknown"],
+        pad=own["pad"],
+        mask=own["mask"],
     )
 
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from clearhead.interop.architectures.t5 import T5
+from clearhead.interop.config import Config
 from clearhead.model import presets
 from tests.covering import few
 from tests.interop.peers import same_translation, save, translator_is_read
@@ -94,3 +95,24 @@ def test_what_does_not_fit_is_named(tmp_path):
         OptionError, match=r"t5 cannot say this model: attention.position is None, and its models have T5"
     ):
         T5.config_of(presets.tiny(9))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dense_act_fn": "silu"}, "dense_act_fn: 'silu' is not supported yet; expected 'relu'"),
+        ({"is_gated_act": True}, "is_gated_act: True is not supported yet; expected False"),
+    ],
+)
+def test_fields_that_contradict_the_network_are_refused(change, message):
+    """`transformers` computes with these two, whatever `feed_forward_proj` says."""
+    sizes = {"vocab_size": 9, "d_model": 4, "d_kv": 2, "d_ff": 5, "num_layers": 1, "num_heads": 2}
+    assert T5.spec(Config({**sizes, "dense_act_fn": "relu", "is_gated_act": False}, "config.json"))
+    with pytest.raises(OptionError, match=message):
+        T5.spec(Config({**sizes, "feed_forward_proj": "relu", **change}, "config.json"))
+
+
+def test_a_scale_of_null_is_none():
+    sizes = {"vocab_size": 9, "d_model": 4, "d_kv": 2, "d_ff": 5, "num_layers": 1, "num_heads": 2}
+    assert T5.spec(Config(sizes, "config.json")).decoder.output.scaled
+    assert not T5.spec(Config({**sizes, "scale_decoder_outputs": None}, "config.json")).decoder.output.scaled

@@ -3,10 +3,20 @@
 import json
 
 import pytest
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as Library
 
 import clearhead as ch
+from clearhead import presets
+from clearhead.errors import OptionError
+from clearhead.interop.export.gguf import special_metadata
+from clearhead.interop.export.huggingface import framed_tokenizer, token_ids, tokenizer_config
 from clearhead.interop.export.tokens import save_tokenizers, special_tokens, token_names
-from clearhead.text.tokenizer import Tokenizer
+from clearhead.interop.gguf_tokenizer import tokenizer_metadata
+from clearhead.text.tokenizer import SpecialIds, Tokenizer
+from clearhead.training.folder import RunFolder
+from clearhead.training.run import Run
+from clearhead.training.tasks import Framing, Generate
 from tests.interop.export.random_runs import TOKENIZER, draw_spec, run_of
 from tests.interop.saved_models import save
 
@@ -43,3 +53,69 @@ def test_an_imported_translator_starts_with_its_own_token_in_every_export(tmp_pa
     ch.export(run, to="ctranslate2", path=tmp_path / "ctranslate2")
     told = json.loads((tmp_path / "ctranslate2" / "config.json").read_text())
     assert told["decoder_start_token"] == token_names(run.tokenizer)[special.start]
+
+
+def imported_run(folder, *, around="$A", added=(), **framing):
+    """A decoder as it is imported: `!` is id 0 as in GPT-2, no token is for padding, and `around` frames a text."""
+    made = Library(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.train_from_iterator(
+        ["wow!! great! the cat"],
+        trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
+    )
+    made.add_special_tokens(["<a>", "<b>", "<c>", "<d>"])
+    made.add_tokens(list(added))
+    ids = [(name, made.token_to_id(name)) for name in ("<a>", "<b>")]
+    made.post_processor = processors.TemplateProcessing(single=around, pair=f"{around} $B", special_tokens=ids)
+    count = made.get_vocab_size()
+    tokenizer = Tokenizer(made.to_str(), special=SpecialIds(vocabulary=count, start=ids[0][1], end=ids[1][1]))
+    task = Generate(tokenizers={"text": tokenizer}, context=20, framing={"text": Framing(**framing)})
+    return Run(RunFolder(folder), task, presets.llama("tiny", vocabulary=count).build().eval(), 0)
+
+
+def test_a_token_that_pads_only_here_is_not_named_elsewhere(tmp_path):
+    """Were `!` a special token there, texts would lose it."""
+    run = imported_run(tmp_path)
+    assert run.tokenizer.pad == 0
+    assert run.tokenizer.token(0) == "!"
+    assert special_tokens(run).pad is None
+    assert "pad_token" not in tokenizer_config(run)
+    assert token_ids(run)["pad_token_id"] is None
+    assert "tokenizer.ggml.padding_token_id" not in special_metadata(run)
+
+
+@pytest.mark.parametrize("around", ["$A", "<a> $A", "$A <b>", "<a> <b> $A <a>"])
+@pytest.mark.parametrize("before", [0, 1])
+def test_texts_are_framed_as_the_run_frames_them(around, before, tmp_path):
+    run = imported_run(tmp_path, around=around)
+    first = run.tokenizer.start
+    run = imported_run(tmp_path, around=around, before=(first,) * before)
+    made = Library.from_str(framed_tokenizer(run))
+    ids = run.tokenizer.encode("the cat!")
+    assert made.encode("the cat!").ids == [*(first,) * before, *ids]
+    if around == "<a> $A" and before:  # what it does by itself is kept, and so is what it does with two texts
+        assert made.encode("the", "cat").ids[0] == first
+
+
+@pytest.mark.parametrize(
+    ("framing", "message"),
+    [
+        ({"before": (257, 258)}, "a text begins with 2 special tokens here, and in llama.cpp with one"),
+        ({"never": (3, 4)}, "2 tokens are never to be written, and GGUF has no key"),
+        ({"ends": (1, 2, 3, 4)}, "4 tokens end a text, and GGUF has keys for 3"),
+    ],
+)
+def test_what_gguf_has_no_key_for_is_refused(framing, message, tmp_path):
+    with pytest.raises(OptionError, match=message):
+        special_metadata(imported_run(tmp_path, **framing))
+
+
+def test_every_end_goes_to_gguf(tmp_path):
+    said = special_metadata(imported_run(tmp_path, ends=(5, 6)))
+    assert [said.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")] == [5, 6, None]
+
+
+def test_an_added_token_that_takes_spaces_is_refused_by_gguf(tmp_path):
+    run = imported_run(tmp_path, added=[AddedToken("tool", lstrip=True)])
+    with pytest.raises(OptionError, match=r"the added token 'tool' with lstrip: llama\.cpp cuts texts without that"):
+        tokenizer_metadata(json.loads(run.tokenizer.to_json()), token_names(run.tokenizer))
