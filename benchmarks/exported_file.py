@@ -91,7 +91,7 @@ def by_onnx(run: Run, folder: Path, sources: Rows) -> Rows:
         lengths = np.array([len(row) for row in rows])
         tokens = np.array([[*row, *[0] * (lengths.max() - len(row))] for row in rows])
         fixed = {"source_lengths": lengths, **encoder({"tokens": tokens, "lengths": lengths})}
-        return cut(loop.run([[special.start]] * len(rows), fixed, LIMIT), special.end)
+        return cut(loop.run([[special.start]] * len(rows), fixed, LIMIT), special.ends)
 
     return in_parts(sources, work)
 

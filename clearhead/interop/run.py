@@ -19,7 +19,7 @@ from torch import nn
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import replacing_folder
-from clearhead.interop.config import Config
+from clearhead.interop.config import Config, shorten
 from clearhead.interop.gguf import read_gguf
 from clearhead.interop.hub import PREFIX, fetch_from_hub
 from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face
@@ -45,6 +45,19 @@ DTYPES: Mapping[str, Callable[[nn.Module], nn.Module]] = {
     "int8": quantize,
 }
 """How weights can be kept, by name, and what makes a model so. With `int8`, what is no linear map stays float32."""
+SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+NEUTRAL: Mapping[str, object] = {
+    "do_sample": False,
+    **dict.fromkeys(("temperature", "top_p", "typical_p", "repetition_penalty", "encoder_repetition_penalty"), 1.0),
+    **dict.fromkeys(("length_penalty", "num_beams", "guidance_scale"), 1.0),
+    **dict.fromkeys(("min_p", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"), 0.0),
+    **dict.fromkeys(("min_length", "min_new_tokens", "penalty_alpha"), 0),
+    "top_k": 50,
+    "early_stopping": False,
+    **dict.fromkeys(("exponential_decay_length_penalty", "begin_suppress_tokens", "forced_decoder_ids")),
+    **dict.fromkeys(("sequence_bias", "stop_strings", "watermarking_config")),
+}
+"""Settings of generation_config.json that change what is written, and the value with which they do not."""
 
 
 def import_model(
@@ -86,6 +99,8 @@ def import_model(
         parameters=parameters,
     )
     write_run(place, imported, model, made, origin=origin, chat=tokens.chat)
+    if left := ignored_settings(read.generation) if made.target != "none" else []:
+        log(f"{source}: asks to decode with {', '.join(left)}, which a run does not keep: give them as options")
     if imported.left_out:
         log(f"{source}: to {made.name} takes no {', '.join(imported.left_out)}: left out")
     return Run(RunFolder(Path(path)), made, model.to(choose_device(device)).eval(), 0)
@@ -186,6 +201,19 @@ def framing_of(
                 never=never,
             ),
         )
+
+
+def ignored_settings(generation: Config) -> list[str]:
+    """Return the settings that change what `transformers` writes and that are not taken over, as `name=value`.
+
+    Those for sampling count only where it samples. Limits on lengths are not among them: every command has its own.
+    """
+    sampled = () if generation.get("do_sample") else SAMPLED
+    words = generation.get("bad_words_ids")
+    said = {name: generation.get(name) for name in NEUTRAL if name not in sampled}
+    said["bad_words_ids"] = [one for one in words if isinstance(one, list) and len(one) > 1] if words else None
+    found = {name: value for name, value in said.items() if value not in (None, NEUTRAL.get(name), [], {})}
+    return [f"{name}={shorten(value)}" for name, value in found.items()]
 
 
 def forbidden_tokens(generation: Config) -> Iterator[int]:

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 import clearhead as ch
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.interop.config import Config
 from clearhead.interop.export import export
-from clearhead.interop.run import import_model
+from clearhead.interop.run import ignored_settings, import_model
 from clearhead.model.int8 import SCALE, count_weights, dequantize, int8_maps
 from clearhead.model.lora import Lora
 from clearhead.text.batches import Rows
@@ -406,3 +407,20 @@ def test_generation_config_says_what_ends_a_text(llama, tmp_path):
     path.unlink()
     run = import_model(tmp_path / "source", tmp_path / "again", device="cpu")
     assert run.task.frame().ends == (2,)
+
+
+def test_settings_of_decoding_that_are_not_taken_over_are_named():
+    said = {"num_beams": 4, "top_k": 5, "repetition_penalty": 1.0, "bad_words_ids": [[7], [3, 4]], "max_length": 9}
+    assert ignored_settings(Config(said, "x")) == ["num_beams=4", "bad_words_ids=[[3, 4]]"]
+    assert ignored_settings(Config({"do_sample": True, "top_k": 5}, "x")) == ["do_sample=True", "top_k=5"]
+    assert ignored_settings(Config({"temperature": 0.3, "eos_token_id": [1, 2]}, "x")) == []
+
+
+def test_an_import_says_which_settings_of_decoding_it_leaves(tmp_path):
+    saved_models.save("gpt2", tmp_path / "theirs")
+    path = tmp_path / "theirs" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.3}))
+    lines = []
+    import_model(tmp_path / "theirs", tmp_path / "run", log=lines.append)
+    [line] = lines
+    assert line.endswith("asks to decode with repetition_penalty=1.3, which a run does not keep: give them as options")

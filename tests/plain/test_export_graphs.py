@@ -78,7 +78,7 @@ def test_the_greedy_loop_needs_numpy_alone_and_rows_do_not_disturb_each_other(wr
     lengths = np.array(list(map(len, rows)))
     loop = Loop(Session(tmp_path / "decoder.onnx"), told["past"])
     fixed = {"source_lengths": lengths, **encode({"tokens": tokens, "lengths": lengths})}
-    found = cut(loop.run([[told["start"]]] * 2, fixed, 12), told["end"])
+    found = cut(loop.run([[told["start"]]] * 2, fixed, 12), told["ends"])
     ours = translator.translate(["eins", "zwei drei vier"], beam=1)
     assert [translator.tokenizer.decode(row) for row in found] == ours
 

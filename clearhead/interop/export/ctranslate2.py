@@ -4,6 +4,7 @@ Its layers are fixed: softmax of dot products, norms before or after, two or thr
 has beyond them is refused by name. Positions are always written as a table, since its own sinusoids are others.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Si
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
+from clearhead.files import write_text
 from clearhead.interop.export.base import Figures, Format, Weights, blocked_segments, name_part, spec_of, unknown_fields
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
-from clearhead.interop.export.tokens import special_tokens, token_names
+from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -37,6 +39,8 @@ __all__ = ["CTranslate2"]
 ACTIVATIONS = {"ReLU": "RELU", "SiLU": "SWISH", "SwiGLU": "SWISH"}
 HEAD = "output.safetensors"
 """The output of an encoder, which CTranslate2 has no place for."""
+OPTIONS = "clearhead.json"
+"""What the program that decodes must be given beside config.json: see `decoding_options`."""
 LEAST_POSITIONS = 1024
 """Positions that a sinusoidal table has at least."""
 
@@ -82,6 +86,8 @@ class CTranslate2(Format):
         theirs.validate()
         theirs.optimize(quantization=None if quantization == "float32" else quantization)
         theirs.save(str(folder))
+        if options := decoding_options(run):
+            write_text(folder / OPTIONS, json.dumps(options, indent=1, ensure_ascii=False) + "\n")
 
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
         match spec_of(run):
@@ -345,6 +351,23 @@ def write_special_tokens(config: Any, run: Run) -> None:
     config.eos_token = names[special.end]
     config.bos_token = names[special.end if special.start is None else special.start]
     config.unk_token = names[special.end if special.unknown is None else special.unknown]
+
+
+def decoding_options(run: Run) -> dict[str, Any]:
+    """Return what `translate_batch` or `generate_batch` must be given, since config.json has no key for it.
+
+    Empty for most runs: those with one end, that may write every token, and whose outputs begin with no other token
+    than the start.
+    """
+    if isinstance(spec_of(run), EncoderSpec):
+        return {}
+    decoding, names = decoding_of(run), token_names([*run.task.tokenizers.values()][-1])
+    forced = decoding.before[1:] if isinstance(spec_of(run), EncoderDecoderSpec) else ()
+    return {
+        **({"target_prefix": [names[place] for place in forced]} if forced else {}),
+        **({"end_token": [names[place] for place in decoding.ends]} if len(decoding.ends) > 1 else {}),
+        **({"suppress_sequences": [[names[place]] for place in decoding.never]} if decoding.never else {}),
+    }
 
 
 def shares_end(run: Run) -> bool:

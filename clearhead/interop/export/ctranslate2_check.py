@@ -12,7 +12,7 @@ from clearhead.decoding import Greedy, Rules, generate
 from clearhead.decoding.request import Model
 from clearhead.interop.export.base import Figures
 from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
-from clearhead.interop.export.tokens import special_tokens, token_names
+from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import Encoder
 from clearhead.training.run import Run
@@ -70,19 +70,29 @@ def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     ours = target_log_probs(round_as_written(run, quantization), framed, special.end)
     translator = open_with("Translator", folder, quantization)
     n_new = count_new(run)
-    found = translator.translate_batch(words, beam_size=1, max_decoding_length=n_new, min_decoding_length=0)
+    before, ends, never = decoding_of(run)
+    forced = [written[place] for place in before[1:]]
+    found = translator.translate_batch(
+        words,
+        target_prefix=[forced] * len(words) if forced else None,
+        suppress_sequences=[[written[place]] for place in never] or None,
+        end_token=[*ends],
+        beam_size=1,
+        max_decoding_length=n_new + len(forced),
+        min_decoding_length=0,
+    )
     ids = {name: place for place, name in enumerate(written)}
-    greedy = [[ids[token] for token in one.hypotheses[0]] for one in found]
-    rules = Rules(max_new=n_new, end=(special.end,))
-    made = generate(cast(Model, run.model), closed, Greedy(), rules=rules, prefix=[[special.start]])
-    own = [[token for token in one[0].tokens if token != special.end] for one in made]
+    greedy = [[ids[token] for token in one.hypotheses[0]][len(forced) :] for one in found]
+    rules = Rules(max_new=n_new, end=ends, never=never)
+    made = generate(cast(Model, run.model), closed, Greedy(), rules=rules, prefix=[[*before]])
+    own = [[token for token in one[0].tokens if token not in ends] for one in made]
     return Figures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),
         numbers=f"{sum(map(len, ours))} log-probabilities",
         difference=largest(ours, theirs),
         tolerance=TOLERANCE,
-        same=count_same(run, own, greedy, TOLERANCE, sources=closed, start=[special.start]),
+        same=count_same(run, own, greedy, TOLERANCE, sources=closed, start=[*before]),
         outputs=len(own),
         must_agree=quantization == "float32",
     )
@@ -107,8 +117,7 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     tokens, _ = samples.padded("decoder")
     theirs = torch.from_numpy(np.array(exact.forward_batch(samples.decoder)))
     ours = round_as_written(run, quantization)(tokens)
-    names, end = token_names(run.tokenizer), special_tokens(run).end
-    assert end is not None  # writing it was refused without one
+    names, (_, ends, never) = token_names(run.tokenizer), decoding_of(run)
     n_new = count_new(run)
     rows = [row[: run.task.context - n_new] for row in samples.decoder]
     generator = open_with("Generator", folder, quantization)
@@ -119,13 +128,14 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
             max_length=n_new,
             sampling_topk=1,
             include_prompt_in_result=False,
-            end_token=[end],
+            end_token=[*ends],
+            suppress_sequences=[[names[place]] for place in never] or None,
         )[0].sequences_ids[0]
         for row in rows
     ]
-    greedy = [[token for token in row if token != end] for row in found]
-    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=(end,)))
-    own = [[token for token in one[0].tokens if token != end] for one in made]
+    greedy = [[token for token in row if token not in ends] for row in found]
+    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=ends, never=never))
+    own = [[token for token in one[0].tokens if token not in ends] for one in made]
     return Figures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),

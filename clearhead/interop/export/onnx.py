@@ -1,5 +1,6 @@
 """ONNX: graphs for onnxruntime, with the keys and values so far as inputs and outputs, for any batch and length."""
 
+import itertools
 import json
 import logging
 import warnings
@@ -23,7 +24,7 @@ from clearhead.interop.export.graphs import (
     freeze_for_graph,
 )
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
-from clearhead.interop.export.tokens import special_tokens
+from clearhead.interop.export.tokens import decoding_of, special_tokens
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, DecoderSpec, EncoderDecoderSpec, EncoderSpec
@@ -138,7 +139,7 @@ def dynamic_shapes(names: Sequence[str]) -> tuple[Any, ...]:
 
 def notes(run: Run) -> dict[str, Any]:
     """Return what a loop must know: the task, the ids that begin and end texts, the labels, and empty caches."""
-    special = special_tokens(run)
+    special, decoding = special_tokens(run), decoding_of(run)
     settings = {
         "task": run.task.name,
         "context": run.task.context,
@@ -150,6 +151,7 @@ def notes(run: Run) -> dict[str, Any]:
     }
     decoder = getattr(run.model, "decoder", run.model)
     if isinstance(decoder, Decoder):
+        settings |= {name: list(ids) for name, ids in decoding._asdict().items()}
         shapes = [list(one.shape) for one in cache(decoder, "attention", batch=0, n=0)]
         settings["past"] = [{"heads": shape[1], "width": shape[3]} for shape in shapes]
     return settings
@@ -185,21 +187,27 @@ class Loop:
         shapes = [(batch, one["heads"], 0, one["width"]) for one in self.past]
         return {name: np.zeros(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
 
-    def run(self, rows: Sequence[Sequence[int]], fixed: Mapping[str, Any], n_new: int) -> list[list[int]]:
-        """Return n_new tokens after each row. The rows have one length, so that all read the same positions."""
+    def run(
+        self, rows: Sequence[Sequence[int]], fixed: Mapping[str, Any], n_new: int, *, never: Sequence[int] = ()
+    ) -> list[list[int]]:
+        """Return n_new tokens after each row, none of them one of `never`.
+
+        The rows have one length, so that all read the same positions.
+        """
         tokens, past = np.array(rows, np.int64), self.empty(len(rows))
         written = np.zeros((len(rows), 0), np.int64)
         for _ in range(n_new):
             found = self.session({"tokens": tokens, **fixed, **past})
+            found["logits"][:, -1, list(never)] = -np.inf
             tokens = found["logits"][:, -1:].argmax(-1)
             written = np.concatenate([written, tokens], 1)
             past = {name.replace("present", "past"): value for name, value in found.items() if name != "logits"}
         return written.tolist()
 
 
-def cut(rows: Sequence[Sequence[int]], end: int | None) -> list[list[int]]:
-    """Return each row up to its end token."""
-    return [list(row[: row.index(end)]) if end in row else list(row) for row in rows]
+def cut(rows: Sequence[Sequence[int]], ends: Sequence[int]) -> list[list[int]]:
+    """Return each row up to the first token that ends it."""
+    return [list(itertools.takewhile(lambda token: token not in ends, row)) for row in rows]
 
 
 @torch.inference_mode()
@@ -229,9 +237,10 @@ def check_decoder(run: Run, folder: Path) -> Figures:
     tokens, _ = samples.padded("decoder")
     theirs = torch.from_numpy(session({"tokens": tokens, **loop.empty(len(tokens))})["logits"])
     ours, rows = run.model(tokens), [row[: run.task.context - n_new] for row in samples.decoder]
-    greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], settings["end"])
-    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=special_tokens(run).ends))
-    own = cut([one[0].tokens for one in made], settings["end"])
+    _, ends, never = decoding_of(run)
+    greedy = cut([loop.run([row], {}, n_new, never=never)[0] for row in rows], ends)
+    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=ends, never=never))
+    own = cut([one[0].tokens for one in made], ends)
     return Figures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
@@ -253,12 +262,12 @@ def check_translator(run: Run, folder: Path) -> Figures:
     fixed, loop = {"source_lengths": lengths, **encoded}, Loop(decoder, notes(run)["past"])
     found = decoder({"tokens": target, **fixed, **loop.empty(len(target))})["logits"]
     ours = run.model(source, target, source_lengths=lengths)
-    special, n_new = special_tokens(run), count_new(run)
-    start = [] if special.start is None else [special.start]
-    greedy = cut(loop.run([start] * len(source), fixed, n_new), special.end)
-    rules = Rules(max_new=n_new, end=special.ends)
+    (before, ends, never), n_new = decoding_of(run), count_new(run)
+    start = [*before]
+    greedy = cut(loop.run([start] * len(source), fixed, n_new, never=never), ends)
+    rules = Rules(max_new=n_new, end=ends, never=never)
     made = generate(cast(Model, run.model), samples.encoder, Greedy(), rules=rules, prefix=[start])
-    own = cut([one[0].tokens for one in made], special.end)
+    own = cut([one[0].tokens for one in made], ends)
     return Figures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),

@@ -5,11 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from clearhead.model.transformers import EncoderDecoder
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 from clearhead.training.tasks.framing import Framing
 
-__all__ = ["SpecialTokens", "save_tokenizers", "special_ids", "special_tokens", "token_names", "written_frame"]
+__all__ = [
+    "Decoding",
+    "SpecialTokens",
+    "decoding_of",
+    "save_tokenizers",
+    "special_ids",
+    "special_tokens",
+    "token_names",
+    "written_frame",
+]
 
 
 class SpecialTokens(NamedTuple):
@@ -31,6 +41,23 @@ class SpecialTokens(NamedTuple):
 def written_frame(run: Run) -> Framing:
     """Return the framing of what the run writes; of one that writes nothing, of what it reads."""
     return run.task.frame([*run.task.tokenizers][-1])
+
+
+class Decoding(NamedTuple):
+    """How a run writes: the ids that an output begins with, those that end it, and those that it may not have."""
+
+    before: tuple[int, ...]
+    ends: tuple[int, ...]
+    never: tuple[int, ...]
+
+
+def decoding_of(run: Run) -> Decoding:
+    """Return how the run writes; a decoder's output begins with its text, and `before` is what that begins with."""
+    frame, special = written_frame(run), special_tokens(run)
+    begun = frame.before
+    if not begun and isinstance(run.model, EncoderDecoder) and special.start is not None:
+        begun = (special.start,)
+    return Decoding(before=begun, ends=frame.ends or special.ends, never=frame.never)
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int | None]:

@@ -17,7 +17,7 @@ def test_a_decoder_for_classes_is_refused():
 
 
 def test_rows_end_before_their_end_token():
-    assert cut([[5, 6, 2, 7], [5, 6], [2]], 2) == [[5, 6], [5, 6], []]
+    assert cut([[5, 6, 2, 7], [5, 6], [2], [7, 9, 2]], (2, 9)) == [[5, 6], [5, 6], [], [7]]
 
 
 def test_every_axis_that_may_vary_is_said_to():

@@ -9,9 +9,12 @@ from tokenizers import Tokenizer as Library
 import clearhead as ch
 from clearhead import presets
 from clearhead.errors import OptionError
+from clearhead.interop.export.ctranslate2 import decoding_options
+from clearhead.interop.export.ctranslate2_check import open_with
 from clearhead.interop.export.gguf import special_metadata
 from clearhead.interop.export.huggingface import framed_tokenizer, token_ids, tokenizer_config
-from clearhead.interop.export.tokens import save_tokenizers, special_tokens, token_names
+from clearhead.interop.export.onnx import notes
+from clearhead.interop.export.tokens import decoding_of, save_tokenizers, special_tokens, token_names
 from clearhead.interop.gguf_tokenizer import tokenizer_metadata
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.folder import RunFolder
@@ -119,3 +122,34 @@ def test_an_added_token_that_takes_spaces_is_refused_by_gguf(tmp_path):
     run = imported_run(tmp_path, added=[AddedToken("tool", lstrip=True)])
     with pytest.raises(OptionError, match=r"the added token 'tool' with lstrip: llama\.cpp cuts texts without that"):
         tokenizer_metadata(json.loads(run.tokenizer.to_json()), token_names(run.tokenizer))
+
+
+@pytest.mark.slow
+def test_an_export_says_how_the_run_writes(tmp_path):
+    """Marian would write its padding token all the time, were it allowed to; the check decodes by the same rules."""
+    save("marian", tmp_path / "theirs")
+    run = ch.import_model(tmp_path / "theirs", tmp_path / "run")
+    [pad] = decoding_of(run).never
+    name, text = run.tokenizer.token(pad), "the cat sat on the mat"
+    made = ch.export(run, to="ctranslate2", path=tmp_path / "ct2")
+    assert made.figures.same == made.figures.outputs > 0
+    options = json.loads((tmp_path / "ct2" / "clearhead.json").read_text())
+    assert options == {"suppress_sequences": [[name]]}
+    words = [run.tokenizer.token(one) for one in run.tokenizer.encode(text)]
+    [found] = open_with("Translator", tmp_path / "ct2", "float32").translate_batch(
+        [words], beam_size=1, max_decoding_length=10, **options
+    )
+    ids = {token: place for place, token in enumerate(token_names(run.tokenizer))}
+    theirs = run.tokenizer.decode([ids[one] for one in found.hypotheses[0]])
+    assert run.translate([text], beam=1)[0].startswith(theirs)
+    assert theirs
+    said = notes(run)
+    assert (said["before"], said["never"], said["ends"]) == ([pad], [pad], [run.tokenizer.end])
+
+
+def test_a_run_that_writes_as_usual_needs_no_options(tmp_path):
+    assert decoding_options(run_of(draw_spec("encoder-decoder", 0), tmp_path)) == {}
+    assert decoding_options(run_of(draw_spec("encoder", 0), tmp_path)) == {}
+    run = imported_run(tmp_path, ends=(1, 2), never=(3,))
+    assert decoding_options(run) == {"end_token": ['"', "#"], "suppress_sequences": [["$"]]}
+    assert decoding_of(run) == ((), (1, 2), (3,))
