@@ -86,7 +86,7 @@ async def complete(request: RunRequest) -> Response:
     options, task = request.options, request.served.task
     assert isinstance(task, Generate)
     options.only(*COMPLETION)
-    rows, prompts = await read_prompts(request)
+    rows, prompts, framing = await read_prompts(request, task.frame())
     logprobs = options.whole("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
     n = options.whole("n", 1, least=1, most=request.limits.texts)
     best_of = options.whole("best_of", n, least=n, most=request.limits.texts)
@@ -100,7 +100,7 @@ async def complete(request: RunRequest) -> Response:
         raise ApiError(400, "echo: the prompt's own log-probabilities are not told; leave out logprobs", param="echo")
     max_new = options.whole("max_tokens", USUAL_TOKENS, least=1, most=request.limits.tokens)
     check_count("prompt", len(rows) * best_of, request.limits.texts)
-    texts = make_texts(request, rows, wanted, max_new, task.frame())
+    texts = make_texts(request, rows, wanted, max_new, framing)
     check_unread(texts, "prompt", truncate=wanted.truncate)
     return await answer(request, wanted, texts, [prompt for prompt in prompts for _ in range(best_of)])
 
@@ -181,8 +181,11 @@ def read_completion_options(
     )
 
 
-async def read_prompts(request: RunRequest) -> tuple[list[list[int]], list[str]]:
-    """Return the ids and the texts of the prompts: a text, a list of texts, ids, or lists of ids."""
+async def read_prompts(request: RunRequest, framing: Framing) -> tuple[list[list[int]], list[str], Framing]:
+    """Return the ids and the texts of the prompts, and their framing: a text, a list of texts, ids, or lists of ids.
+
+    Ids are read as they are, as at OpenAI: a client that has them has the special tokens before them, too.
+    """
     options, limits = request.options, request.limits
     given = options.values.get("prompt")
     if given is None:
@@ -191,7 +194,7 @@ async def read_prompts(request: RunRequest) -> tuple[list[list[int]], list[str]]
         given = [given]
     if not isinstance(given, list) or not given or not all(isinstance(one, list) for one in given):
         texts = options.texts("prompt", most=limits.texts, longest=limits.text)
-        return await request.encode(texts), texts
+        return await request.encode(texts), texts, framing
     check_count("prompt", len(given), limits.texts)
     vocabulary = request.served.run.tokenizer.vocabulary
     for row in given:
@@ -201,7 +204,7 @@ async def read_prompts(request: RunRequest) -> tuple[list[list[int]], list[str]]
             raise options.error("prompt", f"token ids go from 0 to {vocabulary - 1}", row)
         if len(row) > limits.text:
             raise ApiError(413, f"prompt: {len(row):,} ids; {limits.text:,} at most will do", param="prompt")
-    return given, [request.served.run.tokenizer.decode(row) for row in given]
+    return given, [request.served.run.tokenizer.decode(row) for row in given], replace(framing, before=())
 
 
 def read_messages(options: Options, longest: int) -> list[dict[str, Any]]:
@@ -251,6 +254,8 @@ def make_texts(
     """Return `best_of` texts for each row; the i-th of all draws from the seed + i."""
     task = request.served.task
     assert isinstance(task, Generate)
+    if wanted.cuts.min_new > max_new:
+        raise request.options.error("min_tokens", f"must be 0 to max_tokens, {max_new:,} here", wanted.cuts.min_new)
     made = []
     for place, row in enumerate(row for row in rows for _ in range(wanted.best_of)):
         method = with_seed(wanted.method, wanted.seed + place)

@@ -96,11 +96,14 @@ def test_the_best_of_several_come_first(client):
 
 
 def test_ids_are_prompts_too_and_a_prompt_is_echoed(client, api_runs):
-    ids = api_runs["documents"].tokenizer.encode("the cat")
+    run = api_runs["documents"]
+    ids = run.task.trace_inputs("the cat").ids["decoder"]  # as they are: what stands before a text is among them
+    assert ids != run.tokenizer.encode("the cat")
     asked = {"model": "documents", "temperature": 0, "max_tokens": 8}
     by_ids = client.completions.create(**asked, prompt=ids)
     echoed = client.completions.create(**asked, prompt="the cat", echo=True)
     assert f"the cat{by_ids.choices[0].text}" == echoed.choices[0].text
+    assert by_ids.usage.prompt_tokens == len(ids)
     streamed = client.completions.create(**asked, prompt="the cat", echo=True, stream=True)
     assert "".join(event.choices[0].text for event in streamed) == echoed.choices[0].text
 
@@ -168,6 +171,7 @@ def test_vectors_come_as_the_client_asks(client, api_runs):
         ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
         ({"attention": True, "stream": True}, 400, "attention"),
         ({"grammar": "x"}, 400, "grammar"),
+        ({"min_tokens": 9, "max_tokens": 8}, 400, "min_tokens"),
         ({"prompt": "cat " * 40}, 413, "prompt"),
         ({"prompt": ["cat"] * 10, "n": 100}, 413, "prompt"),
     ],
