@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import find_architecture
-from clearhead.interop.config import Config
+from clearhead.interop.config import Config, shorten
 from clearhead.interop.gguf_file import GGUF
 from clearhead.interop.gguf_tables import ENDS, Family, find_family, shortest_float, split_rotary, tensor_names
 from clearhead.interop.gguf_tokenizer import tokenizer_json
@@ -30,6 +30,7 @@ def read_gguf(path: str | Path) -> Imported:
     """
     with GGUF(path) as file:
         family = find_family(file.metadata.get("general.architecture"), str(path))
+        check_keys(family, file)
         config = read_config(family, file)
         architecture = find_architecture(config)
         spec = architecture.spec(config)
@@ -64,10 +65,40 @@ def read_gguf_tokenizer(path: str | Path) -> str:
         return tokenizer_json(file.metadata, str(path))
 
 
+def check_keys(family: Family, file: GGUF) -> None:
+    """Raise OptionError for a key of the model that nothing here reads, unless its value changes nothing."""
+    said = {key.removeprefix(f"{family.name}."): value for key, value in file.metadata.items()}
+    heads, width = said.get("attention.head_count"), said.get("embedding_length")
+    whole = isinstance(heads, int) and isinstance(width, int) and heads > 0
+    d_head = said.get("attention.key_length", width // heads if whole else None)
+    neutral = {
+        "attention.value_length": (d_head,),
+        "rope.dimension_count": (d_head,),
+        "attention.head_count_kv": (heads,),
+        "vocab_size": (file.infos["token_embd.weight"].shape[:1] if "token_embd.weight" in file else ()),
+        "rope.scaling.type": ("none",),
+        "rope.scaling.factor": (0, 1),
+        "rope.scale_linear": (0, 1),
+    }
+    for key, value in said.items():
+        if f"{family.name}.{key}" not in file.metadata or key in family.counts or key in family.numbers:
+            continue
+        longest = said.get("context_length")
+        if (
+            key == "attention.sliding_window"
+            and isinstance(value, int)
+            and isinstance(longest, int)
+            and value >= longest
+        ):
+            continue
+        if value not in neutral.get(key, (0, "", "none")):
+            raise OptionError(f"{file.where}: {family.name}.{key}: {shorten(value)} is not supported yet")
+
+
 def read_config(family: Family, file: GGUF) -> Config:
     """Return the metadata as the config.json of the same model."""
     said, where = file.metadata, file.where
-    if said.get(f"{family.name}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in file:
+    if "rope_freqs.weight" in file:
         raise OptionError(f"{where}: rotary positions that are scaled for longer texts are not read from GGUF")
     values: dict[str, Any] = {"model_type": family.model_type, **family.fixed}
     for key, field in family.counts.items():

@@ -21,6 +21,7 @@ __all__ = ["Imported", "read_hugging_face"]
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 OUTPUT = "lm_head.weight"
+ADAPTER = "adapter_config.json"
 
 
 class Imported(NamedTuple):
@@ -52,6 +53,11 @@ def read_hugging_face(folder: str | Path) -> Imported:
     left over or has another shape, and where a file cannot be read. Nothing is guessed.
     """
     home = Path(folder)
+    if (home / ADAPTER).exists():
+        raise OptionError(
+            f"{home}: has {ADAPTER}, an adapter of PEFT's beside a model; merge the two first: "
+            "peft.AutoPeftModel.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)"
+        )
     config = Config(read_object(home / CONFIG), str(home / CONFIG))
     architecture = find_architecture(config)
     config = architecture.standardize(config)

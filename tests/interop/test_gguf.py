@@ -74,6 +74,11 @@ def test_it_computes_what_transformers_computes(name, tied, tmp_path):
         ({"said": {"llama.block_count": 2**30}}, "blocks, and has"),
         ({"said": {"llama.block_count": 1}}, "have no place"),
         ({"said": {"llama.feed_forward_length": 2**30}}, "larger model"),
+        ({"said": {"llama.rope.dimension_count": 4}}, r"llama\.rope\.dimension_count: 4 is not supported yet"),
+        ({"said": {"llama.rope.scaling.factor": 4}}, r"llama\.rope\.scaling\.factor: 4 is not supported yet"),
+        ({"said": {"llama.expert_count": 8}}, r"llama\.expert_count: 8 is not supported yet"),
+        ({"said": {"llama.attention.sliding_window": 7}}, r"llama\.attention\.sliding_window: 7 is not supported"),
+        ({"said": {"llama.logit_scale": 2}}, r"llama\.logit_scale: 2 is not supported yet"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, said, tmp_path):
@@ -91,3 +96,12 @@ def test_another_architecture_is_refused_by_name(tmp_path):
     writer.close()
     with pytest.raises(OptionError, match="the architecture 'mamba' cannot be read; there are llama"):
         read_gguf(tmp_path / "model.gguf")
+
+
+def test_keys_that_say_nothing_new_are_read_over(tmp_path):
+    said = {"rope.dimension_count": 8, "attention.value_length": 8, "vocab_size": 40, "expert_count": 0}
+    said |= {"attention.sliding_window": 4096, "rope.scaling.factor": 1}
+    theirs = write_theirs(tmp_path / "model.gguf", "llama", said={f"llama.{key}": value for key, value in said.items()})
+    tokens = torch.randint(40, (2, 9))
+    with torch.no_grad():
+        assert torch.allclose(read_gguf(tmp_path / "model.gguf").model(tokens), theirs(tokens).logits, atol=1e-5)

@@ -125,3 +125,9 @@ def test_files_that_do_not_fit_are_refused(folder):
     (folder / "config.json").unlink()
     with pytest.raises(OptionError, match=r"has no config\.json; give a folder as save_pretrained writes it"):
         read_hugging_face(folder)
+
+
+def test_an_adapter_beside_a_model_is_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(OptionError, match=r"has adapter_config\.json, an adapter of PEFT's .* merge the two first"):
+        read_hugging_face(tmp_path)
