@@ -22,6 +22,8 @@ __all__ = ["Imported", "read_hugging_face"]
 CONFIG, GENERATION = "config.json", "generation_config.json"
 OUTPUT = "lm_head.weight"
 ADAPTER = "adapter_config.json"
+NEAR, NEAR_HALF = 2e-4, 1e-2
+"""How far sinusoids in a file may be from ours: they were computed, or kept, in fewer digits."""
 
 
 class Imported(NamedTuple):
@@ -68,6 +70,7 @@ def read_hugging_face(folder: str | Path) -> Imported:
         labels = read_labels(config, spec) if task == "classify" else ()
         rows = table_rows(architecture, config, theirs)
         check_names(rows, theirs, architecture, config, str(home))
+        check_values(theirs, architecture, config, spec, str(home))
         model = build_bounded(spec, theirs, str(home))
         fill(dict(model.named_parameters()), rows, theirs, str(home))
         unused = unused_weights(rows, theirs, architecture, config)
@@ -147,6 +150,23 @@ def check_names(rows: list[Row], theirs: "Tensors", architecture: Architecture, 
             raise OptionError(f"{where}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
         if first in theirs and not theirs[first].equal(theirs[name]):
             raise OptionError(f"{where}: {name} must be {first} once more, as {CONFIG} ties them, and it differs")
+
+
+def check_values(theirs: "Tensors", architecture: Architecture, config: Config, spec: Spec, where: str) -> None:
+    """Raise OptionError where a tensor that is computed here, and that `transformers` reads, has other numbers."""
+    stored = [name for name in theirs if name.endswith(architecture.computed)]
+    if architecture.values is None or not stored:
+        return
+    shape = [architecture.context(config), spec.stacks[0].d_model]  # before memory is taken for as many
+    values = architecture.values(config) if all(theirs.shape(name) == shape for name in stored) else {}
+    for name in stored:
+        value = values.get(name, values.get(f"{architecture.prefix}{name}"))
+        found = theirs[name]
+        near = NEAR if found.dtype.itemsize > 2 else NEAR_HALF
+        if value is None or not found.float().allclose(value, rtol=0, atol=near):
+            raise OptionError(
+                f"{where}: {name} was changed in training or has another size: this model computes its positions"
+            )
 
 
 def build_bounded(spec: Spec, theirs: "Tensors", where: str) -> nn.Module:

@@ -66,8 +66,10 @@ class Architecture:
     """What a field that config.json lacks has in their class, where that is not nothing; null is not lacking."""
     causal: bool = True
     """Whether a part of the model sees no later tokens, which `is_causal` would change."""
-    tables: Callable[[Config], Mapping[str, Tensor]] = lambda config: {}
-    """Of the computed ones, those that a file must hold all the same, since `transformers` would miss them."""
+    values: Callable[[Config], Mapping[str, Tensor]] | None = None
+    """Of the computed ones that `transformers` reads, what they are; a file where they differ holds another model."""
+    saves_values: bool = False
+    """Whether a file must hold them all the same, since `transformers` would miss them."""
 
     def standardize(self, config: Config) -> Config:
         """Return a configuration as it was read with every field by its first name, and with those that it lacks."""

@@ -150,10 +150,8 @@ class Member:
                 rows += norm(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")
         return rows
 
-    def list_tables(self, config: Config) -> dict[str, Tensor]:
-        """Return the positions as vectors: files of Pegasus have them, those of Marian do not."""
-        if not self.norm_first:
-            return {}
+    def list_values(self, config: Config) -> dict[str, Tensor]:
+        """Return the positions as vectors: files of Pegasus have them, and some of Marian."""
         position = Sinusoidal(layout="halves").embed(config.count("d_model"))
         return {
             f"model.{side}.embed_positions.weight": position(config.count("max_position_embeddings")) for side in SIDES
@@ -176,7 +174,8 @@ class Member:
             context=lambda config: config.count("max_position_embeddings"),
             prefix="model.",
             copies=self.copies,
-            tables=self.list_tables,
+            values=None if self.learned else self.list_values,
+            saves_values=self.norm_first,
             aliases={
                 "hidden_size": "d_model",
                 "num_attention_heads": "encoder_attention_heads",

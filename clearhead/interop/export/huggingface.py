@@ -184,7 +184,9 @@ def their_tensors(model: nn.Module, made: Expression) -> dict[str, Tensor]:
         ours["embedding.segment"] = torch.zeros(made.spec.embedding.segments, made.spec.d_model)
     config = Config(made.config, "config.json")
     copies = made.architecture.copies(config)
-    tensors = {**gather(ours, made.architecture.rows(config)), **made.architecture.tables(config)}
+    tensors = gather(ours, made.architecture.rows(config))
+    if made.architecture.values is not None and made.architecture.saves_values:
+        tensors |= made.architecture.values(config)
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items() if name not in copies}
 
 

@@ -126,3 +126,15 @@ def test_what_it_cannot_say_is_named():
         PEGASUS.config_of(spec)
     with pytest.raises(OptionError, match=r"bart cannot say this model: embedding.position is Sinusoidal"):
         BART.config_of(spec)
+
+
+def test_positions_that_were_trained_are_refused(tmp_path):
+    """Pegasus has them in its files, and `transformers` reads them there."""
+    peer = draw("pegasus", 0)
+    peer.save_pretrained(tmp_path)
+    read_hugging_face(tmp_path)
+    with torch.no_grad():
+        peer.model.encoder.embed_positions.weight[3] += 0.01
+    peer.save_pretrained(tmp_path)
+    with pytest.raises(OptionError, match=r"model\.encoder\.embed_positions\.weight was changed in training"):
+        read_hugging_face(tmp_path)
