@@ -70,7 +70,8 @@ class HuggingFace(Format):
         run = with_single_texts(run)
         check_one_tokenizer(run)
         made = expression_of(run)
-        config = made.config | token_ids(run) | labels_of(run) | {"dtype": "float32"}
+        # What the architecture says comes last: RoBERTa begins its positions after its padding token.
+        config = token_ids(run) | made.config | labels_of(run) | {"dtype": "float32"}
         tensors = their_tensors(run.model, made)
         if task_written_as(run.task.name) == "embed":  # a bare model's names have no prefix
             tensors = {name.removeprefix(made.architecture.prefix): one for name, one in tensors.items()}

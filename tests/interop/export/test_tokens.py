@@ -153,3 +153,16 @@ def test_a_run_that_writes_as_usual_needs_no_options(tmp_path):
     run = imported_run(tmp_path, ends=(1, 2), never=(3,))
     assert decoding_options(run) == {"end_token": ['"', "#"], "suppress_sequences": [["$"]]}
     assert decoding_of(run) == ((), (1, 2), (3,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pad", [None, "<unk>"])
+def test_positions_begin_where_the_model_begins_them_whatever_the_tokenizer_pads_with(pad, tmp_path):
+    save("roberta", tmp_path / "theirs")
+    path = tmp_path / "theirs" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token": pad}))
+    run = ch.import_model(tmp_path / "theirs", tmp_path / "run")
+    assert special_tokens(run).pad == (None if pad is None else run.tokenizer.unknown)
+    ch.export(run, to="hf", path=tmp_path / "hf")
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("theirs", "hf"))
+    assert after["pad_token_id"] == before["pad_token_id"] == 1
