@@ -21,7 +21,7 @@ class Caches:
 
     def __init__(self, stack: Stack, source: Source | None, clock: Clock) -> None:
         self.clock = clock
-        self.reads = [
+        self.kv_sources = [
             KVSources(
                 own_cache(block.attention, self.clock),
                 None if block.cross is None or source is None else cross_cache(block.cross, self.clock, source),
@@ -30,7 +30,7 @@ class Caches:
         ]
 
     def __iter__(self) -> Iterator[Cache]:
-        return (cache for reads in self.reads for cache in reads if isinstance(cache, Cache))
+        return (cache for sources in self.kv_sources for cache in sources if isinstance(cache, Cache))
 
     def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         for cache in self:
@@ -46,8 +46,8 @@ class Caches:
 
     def refill(self, stack: Stack, source: Float[Tensor, "sentence n d_model"]) -> None:
         """Begin again in the same memory, with another source of the same shape, by work that can be recorded."""
-        for block, reads in zip(stack.blocks, self.reads, strict=True):
-            for cache, layer in ((reads.own, block.attention), (reads.cross, block.cross)):
+        for block, sources in zip(stack.blocks, self.kv_sources, strict=True):
+            for cache, layer in ((sources.attention, block.attention), (sources.cross, block.cross)):
                 if isinstance(cache, Cache) and layer is not None:
                     cache.refill(layer, source)
         self.clock.restart()
@@ -71,8 +71,8 @@ class Caches:
         """Check whether every cache can be in memory that stays where it is."""
         return all(
             isinstance(cache, Cache) and cache.can_fix(layer)
-            for block, reads in zip(stack.blocks, self.reads, strict=True)
-            for layer, cache in ((block.attention, reads.own), (block.cross, reads.cross))
+            for block, sources in zip(stack.blocks, self.kv_sources, strict=True)
+            for layer, cache in ((block.attention, sources.attention), (block.cross, sources.cross))
             if layer is not None
         )
 

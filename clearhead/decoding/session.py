@@ -87,14 +87,14 @@ class Session:
     def cache(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         """Read new tokens into the caches, by the model's forward, and return the last vectors."""
         self.caches.clock.advance(tokens.shape[1])
-        return self.decoder.stack(self.embed(tokens), self.caches.reads)
+        return self.decoder.stack(self.embed(tokens), self.caches.kv_sources)
 
     def find_fast_step(self) -> FastStep | None:
         """Return the stack's fast step; None for a model that is watched, hooked or autocast: its forward must run."""
         decoder = self.decoder
         if autocast_enabled(decoder.embedding.table) or any(map(is_observed, decoder.modules())):
             return None
-        return decoder.stack.fast_step(self.caches.reads)
+        return decoder.stack.fast_step(self.caches.kv_sources)
 
     def can_record(self) -> bool:
         """Check whether steps can be recorded and replayed on this device."""

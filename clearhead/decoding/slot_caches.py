@@ -424,11 +424,11 @@ class SlotCaches(Caches):
         ]
         pairs = zip(self.own, self.cross, strict=True)
         if one_thread:
-            self.reads = [
+            self.kv_sources = [
                 KVSources(OneThread(own), None if cross is None else OneThread(cross)) for own, cross in pairs
             ]
         else:
-            self.reads = [KVSources(own, cross) for own, cross in pairs]
+            self.kv_sources = [KVSources(own, cross) for own, cross in pairs]
 
     def __iter__(self) -> Iterator[SlotCache]:
         """Yield the caches in the order in which those of prompts come."""

@@ -49,11 +49,11 @@ class Prefill(Session):
 
     def read_source(self) -> None:
         """Make the keys and values of the source, where no token is read that would do it."""
-        for block, reads in zip(self.decoder.stack.blocks, self.caches.reads, strict=True):
-            if block.cross is not None and isinstance(reads.cross, Fixed):
-                reads.cross.keys, reads.cross.values = reads.cross.first(block.cross)
-            elif block.cross is not None and isinstance(reads.cross, FixedSum):
-                reads.cross.state = reads.cross.sum_source(block.cross)
+        for block, sources in zip(self.decoder.stack.blocks, self.caches.kv_sources, strict=True):
+            if block.cross is not None and isinstance(sources.cross, Fixed):
+                sources.cross.keys, sources.cross.values = sources.cross.first(block.cross)
+            elif block.cross is not None and isinstance(sources.cross, FixedSum):
+                sources.cross.state = sources.cross.sum_source(block.cross)
 
     @property
     def done(self) -> bool:

@@ -22,7 +22,7 @@ from clearhead.attention.similarity import Cosine, Dot, LearnedAdditive, Learned
 from clearhead.attention.weighting import Weighting
 from clearhead.attention.weighting.features import DrawnFeatures, Elu, FeatureDot, LogFeatureDot, Relu, SoftmaxFeatures
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import After, Alone, Bare, Before
+from clearhead.model.arrangements import BranchOnly, NormFirst, NormLast, ResidualOnly
 from clearhead.model.blocks import Block, BlockSpec
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.feedforward import GELU, Gated, GeGLU, Plain, ReLU, SiLU, SwiGLU
@@ -43,7 +43,7 @@ __all__ = ["Planner", "known_weightings"]
 Plan = dict[str, Any]
 LINEAR = (nn.Linear, AdaptedLinear, Int8Linear)
 HEAD_MAPS = (WholeMap, LowRankMap, SliceMap, LowRankSliceMap)
-CONNECTIONS = (Before, After, Bare, Alone)
+CONNECTIONS = (NormFirst, NormLast, ResidualOnly, BranchOnly)
 ACTIVATIONS: dict[type, Callable[[Any], str]] = {
     ReLU: lambda spec: "relu",
     GELU: lambda spec: f"gelu {spec.form}",

@@ -131,10 +131,10 @@ class InnerValues:
             out = around(came, run)[0]
         self.check(f"{at}.{around.passes}", out, rows)
         before = came[0]
-        for place in around.places:
-            if place.box == "norm":
-                made |= self.norm_steps(getattr(around, place.module), f"{at}.{place.module}", before)
-            before = made[f"{at}.{place.out or 'out'}"]
+        for step in around.steps:
+            if step.box == "norm":
+                made |= self.norm_steps(getattr(around, step.module), f"{at}.{step.module}", before)
+            before = made[f"{at}.{step.out or 'out'}"]
         return made
 
     def project(self, at: str, step: str, rows: slice) -> Tensor:

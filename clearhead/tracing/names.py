@@ -220,26 +220,26 @@ class Side:
         around: Connection = getattr(block, f"around_{branch}")
         taps = f"{self.path}stack.blocks.{number}"
         self.names.inputs[(self.side, *section)] = came = self.stream
-        for place in around.places:
-            if place.box == "norm":
-                values = norm_values(getattr(around, place.module), f"{at}.{place.module}", came, f"{at}.{place.out}")
-                self.add_box(f"{at}.{place.module}", "norm", section, values, number)
-            elif place.box == "add":
+        for step in around.steps:
+            if step.box == "norm":
+                values = norm_values(getattr(around, step.module), f"{at}.{step.module}", came, f"{at}.{step.out}")
+                self.add_box(f"{at}.{step.module}", "norm", section, values, number)
+            elif step.box == "add":
                 operands = {"x": self.stream, "branch": came}
-                total = Value(name=f"{at}.{place.out}", formula="{x} + {branch}", operands=operands)
+                total = Value(name=f"{at}.{step.out}", formula="{x} + {branch}", operands=operands)
                 self.add_box(f"{at}.add", "add", section, [total], number)
             else:
                 values = self.branch_values(block, branch, at, came)
                 self.add_box(at, branch, section, values, number)
-            came = f"{at}.{place.out or 'out'}"
-            if place.out:
-                self.names.taps[f"{taps}.around_{branch}.{place.out}"] = came
+            came = f"{at}.{step.out or 'out'}"
+            if step.out:
+                self.names.taps[f"{taps}.around_{branch}.{step.out}"] = came
         own = (
             (CONCAT, "out")
             if block.feed_forward is None or branch != "feed_forward"
             else [step.name for step in block.feed_forward.steps]
         )
-        for name in set(own) - {place.out for place in around.places}:
+        for name in set(own) - {step.out for step in around.steps}:
             self.names.taps[f"{taps}.{branch}.{name}"] = f"{at}.{name}"
         self.stream = f"{at}.{around.passes}"
         self.names.stream[f"{taps}.around_{branch}.{around.passes}"] = self.stream
