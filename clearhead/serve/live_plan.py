@@ -225,7 +225,7 @@ class Planner:
                 if branch != "feed_forward"
                 else {"network": self.network(spec.feed_forward, module, name)}
             )
-            places = [place._asdict() for place in around.places]
+            places = [step._asdict() for step in around.steps]
             branches.append({"branch": branch, "places": places, "norm": self.norm(around.norm, f"{name}.norm"), **own})
         return branches
 
