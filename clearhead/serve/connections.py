@@ -99,13 +99,16 @@ class Deadlines(asyncio.Protocol):
     def make_room(self) -> bool:
         """Close the connection that has waited longest, idle ones first; return False if none waits."""
         waiting = [
-            one
-            for one in self.connections
-            if isinstance(one, Deadlines) and one is not self and not one.answering and not one.transport.is_closing()
+            connection
+            for connection in self.connections
+            if isinstance(connection, Deadlines)
+            and connection is not self
+            and not connection.answering
+            and not connection.transport.is_closing()
         ]
         if not waiting:
             return False
-        min(waiting, key=lambda one: (one.cycle is not None, one.since)).transport.abort()
+        min(waiting, key=lambda connection: (connection.cycle is not None, connection.since)).transport.abort()
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -185,8 +188,9 @@ class QuietServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self.tell)
         await super().startup(sockets)
-        for one in sockets or []:
-            one.listen(QUEUED)  # uvicorn set it to AT_ONCE, and the kernel may hold more than are accepted at once
+        for listening in sockets or []:
+            # uvicorn set it to AT_ONCE, and the kernel may hold more than are accepted at once
+            listening.listen(QUEUED)
 
     def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Report once that no more connections can be accepted; asyncio would write a traceback for each."""

@@ -44,14 +44,14 @@ class Curves:
             self.begin_again()
         file.seek(self.read)
         new = file.read()
-        *whole, _ = new.split(b"\n")
+        *complete, _ = new.split(b"\n")
         self.lines = [
             *self.lines,
-            *(parse_line(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1)),
+            *(parse_line(line, self.path, len(self.lines) + i) for i, line in enumerate(complete, 1)),
         ]
-        if whole:
-            self.read += sum(len(line) + 1 for line in whole)
-            self.last = whole[-1] + b"\n"
+        if complete:
+            self.read += sum(len(line) + 1 for line in complete)
+            self.last = complete[-1] + b"\n"
 
     def begin_again(self) -> None:
         self.lines, self.read, self.last = [], 0, b""

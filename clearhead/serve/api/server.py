@@ -23,7 +23,7 @@ from clearhead.serve.api.model_process import can_fork
 from clearhead.serve.api.request import Api
 from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
 from clearhead.serve.connections import AT_ONCE, Limits, QuietServer
-from clearhead.serve.guard import Place, check_token
+from clearhead.serve.guard import ServerAddress, check_token
 from clearhead.serve.server import listen
 from clearhead.training.run import Run
 
@@ -58,7 +58,8 @@ def check_replicas(replicas: int, runs: Sequence[Run], model_threads: int | None
     if replicas > 1 and (model_threads is None or not all(map(can_fork, devices))):
         raise OptionError(
             f"replicas: {replicas} processes for a run need models on the CPU, a system that forks (not macOS), and "
-            f"threads for each; here models are on {', '.join(sorted({one.type for one in devices}))}. Leave it at 1"
+            f"threads for each; here models are on {', '.join(sorted({device.type for device in devices}))}. "
+            "Leave it at 1"
         )
 
 
@@ -105,7 +106,7 @@ class ApiServer:
             ]
         )
         self.socket = listen(host, port)
-        self.place = Place(host=host, port=self.socket.getsockname()[1], token=token or "")
+        self.place = ServerAddress(host=host, port=self.socket.getsockname()[1], token=token or "")
         self.scheme = "http" if tls is None else "https"
         api = Api(models=self.models, limits=limits, metrics=self.metrics, logs=self.logs)
         # Without a token a page of another site must not get here by a name of its own that points to this machine.
@@ -144,16 +145,16 @@ class ApiServer:
             if self.model_threads is not None:
                 self.fork_models(self.model_threads)
             self.uvicorn.run(sockets=[self.socket])
-        for name, one in self.models.by_name.items():
-            if any(process.lost for process in one.worker.processes):
+        for name, model in self.models.by_name.items():
+            if any(process.lost for process in model.worker.processes):
                 raise RunError(f"the process of the model {name} ended, and the server with it: start it again")
 
     def fork_models(self, threads: int) -> None:
         inherited = [self.socket]
-        for one in self.models.by_name.values():
-            if can_fork(one.device):
-                one.worker.fork(threads, inherited, replicas=self.replicas)
-            for process in one.worker.processes:
+        for model in self.models.by_name.values():
+            if can_fork(model.device):
+                model.worker.fork(threads, inherited, replicas=self.replicas)
+            for process in model.worker.processes:
                 inherited.append(process.link)
                 process.on_lost = self.stop
         torch.set_num_threads(threads)
@@ -180,14 +181,14 @@ class ApiServer:
                 await app(scope, receive, send)
                 return
             await receive()
-            for one in self.models.by_name.values():
-                await one.worker.start()
+            for model in self.models.by_name.values():
+                await model.worker.start()
             await send({"type": "lifespan.startup.complete"})
             warming = asyncio.ensure_future(self.warm_up())
             await receive()
             warming.cancel()
-            for one in self.models.by_name.values():
-                one.worker.close()
+            for model in self.models.by_name.values():
+                model.worker.close()
             self.logs.event("stopped")
             await send({"type": "lifespan.shutdown.complete"})
 
@@ -195,7 +196,7 @@ class ApiServer:
 
     async def warm_up(self) -> None:
         """Have every worker say that it runs; then requests are taken."""
-        for one in self.models.by_name.values():
-            await one.worker.compute(object(), lambda items: items, [None])
+        for model in self.models.by_name.values():
+            await model.worker.compute(object(), lambda items: items, [None])
         self.state.ready = True
         self.logs.event("ready", models=list(self.models.by_name), address=self.address)
