@@ -7,7 +7,15 @@ from torch import Tensor
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Window
-from clearhead.decoding.caches import Cache, Fixed, FixedSum, FromSource, Growing, Sliding, Summed
+from clearhead.decoding.caches import (
+    Cache,
+    CrossCache,
+    GrowingCache,
+    SourceCache,
+    SourceStateCache,
+    StateCache,
+    WindowCache,
+)
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.source import Source
 from clearhead.model.blocks import Stack
@@ -41,7 +49,7 @@ class Caches:
         """Move everything into fixed memory, with `columns` columns for each of `beams` beams of a row."""
         for cache in self:
             cache.fix(beams, columns)
-        rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, FromSource))
+        rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, CrossCache))
         self.clock.fix(rows, beams, columns)
 
     def refill(self, stack: Stack, source: Float[Tensor, "sentence n d_model"]) -> None:
@@ -55,7 +63,7 @@ class Caches:
     def move_rows(self, rows: Int[Tensor, "row"]) -> None:
         """Write these rows over those there are, in the same memory."""
         for cache in self:
-            if not isinstance(cache, FromSource):
+            if not isinstance(cache, CrossCache):
                 cache.move(rows)
         self.clock.owners.copy_(self.clock.owners[rows])
         if self.clock.pads is not None:
@@ -64,7 +72,7 @@ class Caches:
     def move_sentences(self, sentences: Int[Tensor, "sentence"]) -> None:
         """Replace the keys and values of cross-attention by those of these sentences, in the same memory."""
         for cache in self:
-            if isinstance(cache, FromSource):
+            if isinstance(cache, CrossCache):
                 cache.move(sentences)
 
     def can_fix(self, stack: Stack) -> bool:
@@ -78,15 +86,17 @@ class Caches:
 
     def bytes(self) -> int:
         """Return the bytes of all caches."""
-        return sum(made.untyped_storage().nbytes() for cache in self for made in cache.tensors())
+        return sum(tensor.untyped_storage().nbytes() for cache in self for tensor in cache.tensors())
 
 
 def own_cache(layer: Attention, clock: Clock) -> Cache:
     if layer.sums and layer.mask.kinds == {"causal"}:
-        return Summed(clock)
+        return StateCache(clock)
     windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
-    return Sliding(clock, min(windows)) if windows else Growing(clock)
+    return WindowCache(clock, min(windows)) if windows else GrowingCache(clock)
 
 
 def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
-    return FixedSum(clock, source) if layer.sums and layer.mask.kinds == {"none"} else Fixed(clock, source)
+    return (
+        SourceStateCache(clock, source) if layer.sums and layer.mask.kinds == {"none"} else SourceCache(clock, source)
+    )
