@@ -29,7 +29,7 @@ BLOCK = 50_000_000
 
 def cells_of(site: Site, *, heads: int, rows: int) -> int:
     """Return how many weights are rebuilt for these rows; every edit inside the site reads them once more."""
-    edits = sum(isinstance(change, Edit) and not change.fused for change in site.passed.changes)
+    edits = sum(isinstance(change, Edit) and not change.fused for change in site.recorded.changes)
     together = site.head[0].call.n_heads  # more than one where a part cannot be had for one head alone
     return heads * together * rows * site.n_key * (1 + edits)
 

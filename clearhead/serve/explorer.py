@@ -299,7 +299,7 @@ def check_overflow(recorded: Trace) -> None:
     """Raise where edits drove numbers inside the model beyond what its precision holds."""
     if not recorded.changes:
         return
-    values = {**recorded.stream, **{f"{name}.context": site.made for name, site in recorded.sites.items()}}
+    values = {**recorded.stream, **{f"{name}.context": site.recorded_context for name, site in recorded.sites.items()}}
     for name in recorded.all_names:  # in the order of the way through the model, so that the first is told
         if name in values and not bool(values[name].isfinite().all()):
             raise overflow_of(name, values[name].dtype)

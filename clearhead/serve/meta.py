@@ -52,7 +52,7 @@ def as_candidates(row: Sequence[Candidate]) -> list[messages.Candidate]:
 
 
 def site_facts(site: Site) -> dict[str, Any]:
-    edits_allowed = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
+    edits_allowed = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.recorded.changes)
     return {
         "name": site.name,
         "side": site.side,

@@ -196,10 +196,10 @@ def exact_site(site: Site) -> dict[str, Any]:
     products = site.similarity.form in ("dot", "features")
     arithmetic = site.weighting.page_arithmetic
     return {
-        "query": floats([head.prepared[0][0, head.place] for head in heads]),
-        "key": floats([head.prepared[1][0, head.place] for head in heads]),
+        "query": floats([head.prepared[0][0, head.call_index] for head in heads]),
+        "key": floats([head.prepared[1][0, head.call_index] for head in heads]),
         "value": floats([head.value for head in heads]),
-        "plain": all(torch.equal(head.prepared[0][0, head.place], head.query) for head in heads),
+        "plain": all(torch.equal(head.prepared[0][0, head.call_index], head.query) for head in heads),
         "scale": [head.scale for head in heads],
         "weighting": arithmetic,
         **({"bias": floats(bias)} if bias.any() else {}),
@@ -214,7 +214,7 @@ def bias_of(head: Head) -> Float[Tensor, "query key"]:
     """Return what the position adds to each scaled score."""
     call = head.call
     bias = torch.as_tensor(call.position.bias(call.cells(), call.query.dtype)).detach()
-    return bias.broadcast_to(1, call.n_heads, call.n_query, call.n_key)[0, head.place]
+    return bias.broadcast_to(1, call.n_heads, call.n_query, call.n_key)[0, head.call_index]
 
 
 def exact_sites(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -221,7 +221,7 @@ class Traced:
             return vectors
         head, role = self.head(params), params.one_of("role", ROLES)
         site = head.site
-        numbers = max(site.n_query, site.n_key) * max(site.d_head, site.d_value) + site.made.numel()
+        numbers = max(site.n_query, site.n_key) * max(site.d_head, site.d_value) + site.recorded_context.numel()
         self.budget.check(Cost(memory=3 * numbers * FLOAT), f"all vectors of {name_heads([head])}", TEXT)
         return getattr(head, role)
 

@@ -45,10 +45,10 @@ class EditedSession(Session):
     def forward(self) -> Float[Tensor, "row vocabulary"]:
         """Return the logits of the next token of every row."""
         n_rows, n = self.rows.shape
-        there = [change for change in self.changes if change.reaches(n)]
+        reaching = [change for change in self.changes if change.reaches(n)]
         source = [] if self.source is None else [self.source.expand(n_rows, -1)]
-        with recording(self.model, there):
+        with recording(self.model, reaching):
             logits = self.model(*source, self.rows)[:, -1]
-        if there and not bool(logits.isfinite().all()):
+        if reaching and not bool(logits.isfinite().all()):
             raise overflow_of("decoder.output.logits", logits.dtype)
         return logits
