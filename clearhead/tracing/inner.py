@@ -183,7 +183,7 @@ class InnerValues:
             return {f"{at}.{name}": value for name, value in norm.explain(x).items()}
 
     def products(self, name: str, row: int, element: tuple[int, ...]) -> Products:
-        """Return the terms of one number that a linear map makes: row `row`, and `element`, its index within the row."""
+        """Return the terms of one number that a linear map makes: that of `row`, at the index `element` within it."""
         linear_map = self.names.maps.get(name)
         if linear_map is None:
             raise OptionError(f"{name} is not made by one linear map: it has no sum of products to show")
