@@ -30,7 +30,7 @@ from clearhead.cli.texts import (
 )
 from clearhead.errors import OptionError
 from clearhead.text.sources import Table
-from clearhead.training.evaluation import Evaluating
+from clearhead.training.evaluation import EvaluationOptions
 from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import Run, load
@@ -143,7 +143,7 @@ def evaluate(
         if name not in task.options:
             others = " or ".join(one.name for one in TASKS.values() if name in one.options)
             raise wrong(flag, f"is for {others}, and {run} was trained to {task.name}")
-    how = as_evaluating(scoring, skip_bad=text.skip_bad)
+    how = as_options(scoring, skip_bad=text.skip_bad)
     with tempfile.TemporaryDirectory() as folder:
         source = as_corpus(task, with_spooled(options, Path(folder))).train
         found = evaluate_run(loaded, source, how, output=output)
@@ -162,9 +162,9 @@ def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
     return replace(options, columns=",".join(trained_on.columns)) if isinstance(trained_on, Table) else options
 
 
-def as_evaluating(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
+def as_options(scoring: Scoring, *, skip_bad: bool) -> EvaluationOptions:
     try:
-        return Evaluating(**vars(scoring), skip_bad=skip_bad)
+        return EvaluationOptions(**vars(scoring), skip_bad=skip_bad)
     except OptionError as error:
         raise wrong("--tokenize", str(error)) from error
 

@@ -252,7 +252,7 @@ class Trainer:
     def try_step(self, batches: list[Batch], rate: float) -> bool:
         """Take a step with random numbers of its own; return False where the GPU's memory is too small for it."""
         seed_random(step_seed(self.recipe.seed, self.done, self.processes.rank), self.train_state.device)
-        nll, places = self.train_state.nll.clone(), self.train_state.places
+        nll, n_targets = self.train_state.nll.clone(), self.train_state.places
         try:
             self.stepper.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
         except torch.OutOfMemoryError:
@@ -262,7 +262,7 @@ class Trainer:
                     "micro-batch. Take a smaller --micro-batch-tokens, --activation-checkpointing, or --parallel fsdp"
                 ) from None
             self.train_state.nll.copy_(nll)
-            self.train_state.places = places
+            self.train_state.places = n_targets
             return False
         return True
 
@@ -324,9 +324,9 @@ class Trainer:
         if not self.train_state.is_finite():
             raise self.divergence_error("there are weights that are no numbers")
 
-    def divergence_error(self, how: str) -> RunError:
+    def divergence_error(self, problem: str) -> RunError:
         return RunError(
-            f"{self.folder.path}: {how} at step {self.done}: training has diverged. What was saved before is from "
+            f"{self.folder.path}: {problem} at step {self.done}: training has diverged. What was saved before is from "
             "better days; train again with a lower --lr, or with more --warmup"
         )
 
@@ -350,7 +350,7 @@ class Trainer:
         """
         self.check_weights()
         checkpointing = self.recipe.checkpointing
-        held = Held(
+        validation_set = Held(
             store=self.prepared.dev,
             tokens=self.recipe.batching.at_once,
             score_records=checkpointing.score_records if self.pacing.affords_outputs() else 0,
@@ -359,16 +359,20 @@ class Trainer:
         )
         started = time.perf_counter()
         model = self.train_state.parallel.evaluation_model(self.train_state.averaged_model(), self.build_model)
-        found = None if model is None else assess(model, self.task, held)
+        assessment = None if model is None else assess(model, self.task, validation_set)
         self.train_state.model.train()
-        score = float(self.processes.send(None if found is None else self.task.goal(found.scores, found.loss)))
+        score = float(
+            self.processes.send(None if assessment is None else self.task.goal(assessment.scores, assessment.loss))
+        )
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
         if better:
             self.best = {"step": self.done, "score": score}
-        taken = round(time.perf_counter() - started, 3)
-        if found is not None:
-            self.report({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
+        seconds = round(time.perf_counter() - started, 3)
+        if assessment is not None:
+            self.report(
+                {"kind": "evaluation", "step": self.done, **asdict(assessment), "best": better, "seconds": seconds}
+            )
 
     def build_model(self) -> nn.Module:
         """Return a model like the one in training, of any weights."""
@@ -409,8 +413,8 @@ class Trainer:
         step, best = saved.step, saved.state["best"]
         self.held.saved = f"step-{step:08d}"
         # The best as of that checkpoint: one that is better by now is not saved yet.
-        kept = None if best is None else int(best["step"])
-        self.folder.checkpoints.prune(self.recipe.checkpointing.checkpoints, kept, step)
+        best_step = None if best is None else int(best["step"])
+        self.folder.checkpoints.prune(self.recipe.checkpointing.checkpoints, best_step, step)
         self.watcher({"kind": "saved", "step": step})
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -439,8 +443,8 @@ def split_rows(batch: Batch, parts: int) -> list[Batch]:
     if parts == 1:
         return [batch]
     split = {name: tensor.tensor_split(parts) for name, tensor in batch.items()}
-    found = [{name: pieces[i] for name, pieces in split.items()} for i in range(parts)]
-    return [smaller for smaller in found if (smaller["wanted"] != NOTHING).any()]
+    micro_batches = [{name: parts_of_tensor[i] for name, parts_of_tensor in split.items()} for i in range(parts)]
+    return [smaller for smaller in micro_batches if (smaller["wanted"] != NOTHING).any()]
 
 
 def crosses(before: float, after: float, every: int) -> bool:
@@ -465,10 +469,10 @@ def training_tensors(train_state: TrainState, select: Select = named_tensors) ->
 
     `select` returns those of a model.
     """
-    found = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
+    tensors = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
     names = {id(parameter): name for name, parameter in train_state.model.named_parameters()}
     for parameter, state in train_state.optimiser.state.items():
-        found |= {f"optimiser.{names[id(parameter)]}.{key}": value for key, value in state.items()}
+        tensors |= {f"optimiser.{names[id(parameter)]}.{key}": value for key, value in state.items()}
     if train_state.averaged is not train_state.model:
-        found |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
-    return found | {"nll": train_state.nll}
+        tensors |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
+    return tensors | {"nll": train_state.nll}

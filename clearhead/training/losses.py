@@ -70,5 +70,5 @@ def r_drop(logits: Logits, wanted: TargetIds, smoothing: float, weight: float) -
     p, q = log_probs.chunk(2)
     nothing, _ = (wanted == NOTHING).chunk(2)
     divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1).masked_fill(nothing, 0).sum()
-    both = loss_from_log_probs(log_probs, wanted, smoothing)
-    return Loss(both.objective / 2 + weight / 4 * divergence, both.nll / 2)
+    cross_entropies = loss_from_log_probs(log_probs, wanted, smoothing)
+    return Loss(cross_entropies.objective / 2 + weight / 4 * divergence, cross_entropies.nll / 2)
