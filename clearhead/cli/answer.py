@@ -33,7 +33,7 @@ def answer(
 
     lines = Lines(
         answer=answers,
-        as_text=lambda found: cells([found["output"]]),
+        as_text=lambda answered: cells([answered["output"]]),
         as_json=as_json,
         reads=loaded.task.reads,
         lengths=loaded.task.count_tokens,

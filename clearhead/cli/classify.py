@@ -46,9 +46,9 @@ def classify(
             return task.answer_pairs(loaded.model, [split_pair(text) for text in texts])
         return task.answer(loaded.model, texts)
 
-    def as_text(found: Found) -> str:
-        ranked = [f"{cell(name)}\t{share:.6f}" for name, share in found["probabilities"].items()]
-        return "\t".join([cell(found["output"]), *ranked]) if probabilities else cells([found["output"]])
+    def as_text(answered: Found) -> str:
+        ranked = [f"{cell(name)}\t{share:.6f}" for name, share in answered["probabilities"].items()]
+        return "\t".join([cell(answered["output"]), *ranked]) if probabilities else cells([answered["output"]])
 
     lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)

@@ -42,13 +42,13 @@ def fill(
     def answer(texts: list[str], numbers: list[int]) -> list[Found]:
         return task.answer(loaded.model, texts, shown=top or CANDIDATES)
 
-    def as_text(found: Found) -> str:
+    def as_text(answered: Found) -> str:
         if not top:
-            return cells([found["output"]])
+            return cells([answered["output"]])
         blanks = [
-            [f"{cell(piece['piece'])} {piece['probability']:.4f}" for piece in blank] for blank in found["blanks"]
+            [f"{cell(piece['piece'])} {piece['probability']:.4f}" for piece in blank] for blank in answered["blanks"]
         ]
-        return "\t".join([cell(found["output"]), *(" ".join(pieces) for pieces in blanks)])
+        return "\t".join([cell(answered["output"]), *(" ".join(pieces) for pieces in blanks)])
 
     lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)

@@ -100,16 +100,20 @@ def answer_lines(run: Run, file: str, how: Lines) -> None:
 
 
 def answers_to(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[str]:
-    said = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
-    found = dict(zip(said, how.answer([*said.values()], [first + i for i in said]), strict=True)) if said else {}
+    nonblank = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
+    answers = (
+        dict(zip(nonblank, how.answer([*nonblank.values()], [first + i for i in nonblank]), strict=True))
+        if nonblank
+        else {}
+    )
     for i, text in enumerate(texts):
-        one = found.get(i, {"output": ""})
-        yield as_line({"input": text, **one}) if how.as_json else (how.as_text(one) if i in found else "")
+        answered = answers.get(i, {"output": ""})
+        yield as_line({"input": text, **answered}) if how.as_json else (how.as_text(answered) if i in answers else "")
 
 
-def as_line(found: Found) -> str:
+def as_line(fields: Found) -> str:
     """Return a JSON object on one line."""
-    return json.dumps(found, ensure_ascii=False, allow_nan=False)
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 
 def cell(text: str) -> str:
@@ -166,9 +170,9 @@ class Notes:
         for line in lines:
             if line.text is None:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
-        there = [(line.text, line.place) for line in lines if line.text is not None and line.text.strip()]
-        self.remember([text for text, _ in there])
-        for (_, place), length in zip(there, self.how.lengths([text for text, _ in there]), strict=True):
+        nonblank = [(line.text, line.place) for line in lines if line.text is not None and line.text.strip()]
+        self.remember([text for text, _ in nonblank])
+        for (_, place), length in zip(nonblank, self.how.lengths([text for text, _ in nonblank]), strict=True):
             if length > self.how.reads:
                 unread = f"{self.how.unread} was not read"
                 self.tell_of(place, f"{length:,} tokens, and the model takes {self.how.reads:,} of them: {unread}")
@@ -179,10 +183,10 @@ class Notes:
             unseen = self.run.unseen(text)
             self.unseen |= dict.fromkeys(unseen.split() if tokenizer.kind == "word" else unseen)
 
-    def tell_of(self, place: Place, what: str) -> None:
+    def tell_of(self, place: Place, message: str) -> None:
         self.odd += 1
         if self.odd <= SHOWN:
-            print(escape_controls(f"{place}: {what}"), file=sys.stderr)
+            print(escape_controls(f"{place}: {message}"), file=sys.stderr)
 
     def tell(self) -> None:
         """Report the rest, once all lines are answered."""
@@ -192,11 +196,13 @@ class Notes:
             kind = "word" if self.run.tokenizer.kind == "word" else "character"
             many = f"{len(self.unseen):,} {kind}s were" if len(self.unseen) > 1 else f"1 {kind} was"
             read = "were" if len(self.unseen) > 1 else "was"
-            shown = " ".join(map(visible, list(self.unseen)[:SHOWN_UNSEEN]))
+            listed = " ".join(map(visible, list(self.unseen)[:SHOWN_UNSEEN]))
             more = " …" if len(self.unseen) > SHOWN_UNSEEN else ""
-            print(f"{many} never seen in training and {read} read as unknown: {shown}{more}", file=sys.stderr)
+            print(f"{many} never seen in training and {read} read as unknown: {listed}{more}", file=sys.stderr)
 
 
 def visible(text: str) -> str:
     """Return a text, escaped where it cannot be printed."""
-    return "".join(one if one.isprintable() and one != " " else ascii(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() and character != " " else ascii(character)[1:-1] for character in text
+    )
