@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, final
 
-from clearhead.errors import ClearheadError, OptionError
+from clearhead.errors import ClearheadError
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.params import Params
 
@@ -114,8 +114,3 @@ def check_length(name: str, text: str, longest: int) -> str:
 def check_count(name: str, count: int, most: int) -> None:
     if count > most:
         raise ApiError(413, f"{name}: there are {count:,} texts; {most:,} at most will do in one request", param=name)
-
-
-def as_api_error(error: ClearheadError) -> ApiError:
-    """Return an error of the package as one of the request."""
-    return ApiError(400, str(error), code="invalid_value" if isinstance(error, OptionError) else None)

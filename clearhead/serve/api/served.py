@@ -13,7 +13,7 @@ import torch
 
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.request import Model
-from clearhead.decoding.scheduler import Job, OneAtATime, Scheduler
+from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
@@ -25,7 +25,7 @@ from clearhead.serve.api.worker import Worker
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
 
-__all__ = ["SLOTS", "Models", "SchedulerOf", "Served", "batched", "names_of", "one_at_a_time"]
+__all__ = ["SLOTS", "Models", "SchedulerOf", "Served", "batched", "names_of"]
 
 SchedulerOf = Callable[[Model, int], Scheduler]
 """Makes the scheduler of a model, for sequences of up to so many tokens."""
@@ -50,11 +50,6 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
         return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads)
 
     return scheduler
-
-
-def one_at_a_time(model: Model, context: int) -> Scheduler:
-    """Decode one job after another: what batching is compared with."""
-    return OneAtATime(model)
 
 
 @final
