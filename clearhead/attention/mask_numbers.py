@@ -86,7 +86,7 @@ Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 def row_numbers(name: str, values: Ids, axes: tuple[int, ...] = (1,), *, rows: bool = False) -> Numbers:
-    """Return whole numbers with so many axes, after checking them; with `rows`, always as `(batch or 1, n)`."""
+    """Return the integers after checking their dtype and axes; with `rows`, always as `(batch or 1, n)`."""
     listed = not isinstance(values, Tensor)
     try:
         numbers = torch.as_tensor(values, device="cpu") if listed else values

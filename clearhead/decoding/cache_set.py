@@ -61,7 +61,7 @@ class Caches:
         self.clock.restart()
 
     def move_rows(self, rows: Int[Tensor, "row"]) -> None:
-        """Write these rows over those there are, in the same memory."""
+        """Overwrite the rows with these rows, in the same memory."""
         for cache in self:
             if not isinstance(cache, CrossCache):
                 cache.move(rows)

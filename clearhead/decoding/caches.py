@@ -72,7 +72,7 @@ class Cache(KVSource):
         """Move to fixed memory for this many beams and columns; the clock still counts beams and columns as before."""
 
     def move(self, rows: Int[Tensor, "row"]) -> None:
-        """Write these rows (of cross-attention: these sentences) over those there are: as many, in the same memory."""
+        """Overwrite all rows (of cross-attention: sentences) with these, as many, in the same memory."""
         raise NotImplementedError(f"{type(self).__name__} has no memory that stays where it is")
 
     def refill(self, layer: Attention, source: Float[Tensor, "sentence n d_model"]) -> None:
@@ -275,7 +275,7 @@ class StateCache(Cache):
         return layer.finish(self.context(hide_padding(features, self.clock.padding)).to(x.dtype))
 
     def context(self, call: AttentionInputs) -> Tensor:
-        """Return the context: of the whole prompt in chunks, of what comes after it one position at a time."""
+        """Return the context: of the prompt in chunks, of later tokens one position at a time."""
         if self.state is None:
             self.state = State.before(call).add(call.key, call.value)
             if call.n_query > 1:

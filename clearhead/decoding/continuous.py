@@ -69,7 +69,7 @@ class Waiting:
 
     @property
     def n_columns(self) -> int:
-        """Return how many columns its keys will take; the last new token is never read."""
+        """Return how many columns the keys of the job will take; the last new token is never read."""
         return len(self.prompt) + self.job.rules.max_new - 1
 
 
@@ -420,7 +420,7 @@ class StaticBatch(SlotScheduler):
 
 
 def find_limit(name: str, asked_for: int | None, part: Decoder | Encoder) -> int:
-    """Return how many columns there may be: no more than the model has positions."""
+    """Return the maximum number of columns: no more than the model has positions."""
     n_positions = None if part.embedding.position is None else part.embedding.position.length
     if asked_for is not None and asked_for < 1:
         raise OptionError(f"{name} must be 1 or more; came {asked_for}")

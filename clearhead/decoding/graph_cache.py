@@ -72,7 +72,7 @@ class Snapshot:
         return [(tensor.data_ptr(), tensor._version) for tensor in self.tensors]
 
     def matches(self, model: nn.Module) -> bool:
-        """Check that the model is as it was."""
+        """Check that nothing in the model was replaced or changed since the snapshot."""
         contents = list_contents(model)
         return (
             len(contents) == len(self.contents)

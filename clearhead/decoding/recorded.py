@@ -164,7 +164,7 @@ class RecordedSearch:
         self.replay: Replay | None = None
 
     def run(self, steps: int) -> None:
-        """Take so many steps, or fewer if all sentences are done before."""
+        """Take this many steps, or fewer if all sentences end before."""
         while True:
             n_steps = min(steps, AT_ONCE)
             for _ in range(n_steps):

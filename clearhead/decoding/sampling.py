@@ -22,7 +22,7 @@ class Chooser(ABC):
 
     @abstractmethod
     def draws(self, count: int) -> list[torch.Generator]:
-        """Return a random number generator for each of so many sequences; empty where none are drawn."""
+        """Return a random number generator for each sequence; an empty list for a method that draws nothing."""
 
     @abstractmethod
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:

@@ -176,7 +176,7 @@ def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
 
 
 def is_bare(output: nn.Module) -> TypeGuard[ToVocabulary]:
-    """Check for an output that is nothing but a table, and that nobody watches."""
+    """Check for an output that is a bare unembedding table, without hooks or taps."""
     if not isinstance(output, ToVocabulary) or is_observed(output):
         return False
     return output.transform is None and output.bias is None and output.factor == 1

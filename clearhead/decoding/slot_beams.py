@@ -95,7 +95,7 @@ class SlotBeam:
         return best / self.norms[self.job.rules.max_new if exact else self.length] <= self.finished[-1][0]
 
     def place_beams(self, origins: Sequence[int]) -> Moves:
-        """Give the beams their slots: each stays where the beam that it continues was, if nobody else did before."""
+        """Assign slots to the beams: a beam keeps the slot of the beam it continues, unless an earlier beam took it."""
         free = [slot for beam, slot in enumerate(self.slots) if beam not in origins]
         continued, slots, moves = set[int](), list[int](), list[tuple[int, int]]()
         for beam in origins:

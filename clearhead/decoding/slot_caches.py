@@ -104,7 +104,7 @@ class SlotCache(Cache):
         return self.memory[0].shape[2] if self.memory else 0
 
     def allocate(self, like: Sequence[Tensor], columns: int) -> None:
-        """Allocate so many columns for vectors such as these, and keep what the first of them hold."""
+        """Allocate memory with this many columns for vectors shaped like these, and copy the old columns into it."""
         slots = self.clock.slots_there
         memory = [vectors.new_zeros(slots, vectors.shape[1], columns, vectors.shape[3]) for vectors in like]
         for old, new in zip(self.memory, memory, strict=False):
@@ -120,7 +120,7 @@ class SlotFullCache(FullCache, SlotCache):
     """Every key and value, at the column of its position; memory is `(slot, head, column, d)`."""
 
     def reserve(self, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Return the memory of keys and values, for vectors such as these, with as many columns as the clock's."""
+        """Return the memory of keys and values, grown to the clock's number of columns."""
         columns = columns_to_allocate(self.allocated, self.clock.columns, self.clock.limit)
         if columns > self.allocated:
             self.allocate((key, value), columns)

@@ -62,7 +62,7 @@ class SlotClock(Clock):
         return self.once(("added", dtype), lambda: self.real.table.to(dtype).log_())
 
     def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
-        """Return where each row and head writes, in memory of so many heads a slot and columns a head."""
+        """Return the index at which each row and head writes, in flat memory of `(slot, head, column)`."""
 
         def make() -> Tensor:
             first = torch.add(self.at[: self.rows], self.every[: self.rows], alpha=heads * columns)

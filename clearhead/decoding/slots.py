@@ -114,7 +114,7 @@ class SlotSession(Session):
         )
 
     def fit(self, rows: int, columns: int, source_columns: int) -> None:
-        """Compute so many rows from now on, and read so many columns."""
+        """Set how many rows are computed and how many columns are read from now on."""
         if self.shape == (rows, columns, source_columns):
             return
         self.shape = rows, columns, source_columns
@@ -128,7 +128,7 @@ class SlotSession(Session):
             cache.join(prompt_cache, every)
 
     def copy(self, origins: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy some slots over others, which nobody has."""
+        """Copy some slots over free ones."""
         before, after = columns_of(list(zip(origins, slots, strict=True)), self.device)
         for cache in self.caches:
             cache.copy(before, after)

@@ -140,7 +140,7 @@ def split_rows(n: int) -> list[slice]:
 @final
 @dataclass(frozen=True)
 class CachedMatrix:
-    """A matrix, and what it was made of: held, so that what lies at the same address later is the same memory."""
+    """A packed matrix and the tensors it was made of, which are held so that their addresses are not used again."""
 
     stamp: object
     memory: list[Tensor]
@@ -170,7 +170,7 @@ def find_matrix(
 
 
 def stamp_of(tensor: Tensor) -> tuple[int, int]:
-    """Return where a tensor is and how often it was written to; of one made in inference mode nobody counts that."""
+    """Return a tensor's address and version counter; a tensor made in inference mode has no counter, and gets 0."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 

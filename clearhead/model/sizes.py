@@ -135,7 +135,7 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
 def resized(spec: Spec, parameters: int) -> Spec:
     """Return the model with the same parts and vocabulary at the size that `sized` gives for this many parameters.
 
-    So a model that was sized for a vocabulary nobody knew yet is brought to its size once the tokeniser is trained.
+    The size of a vocabulary is known once the tokeniser is trained: then the model is brought to its size.
     """
     size = nearest_size(kind_of(spec), parameters, table_rows(spec))
     return spec.map_stacks(lambda stack: with_size(stack, size))

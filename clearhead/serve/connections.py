@@ -44,7 +44,7 @@ class Limits:
     """Seconds for a reply that is not read."""
 
     def within(self, files: int | None) -> int:
-        """Return how many connections there may be where a process may have `files` files open.
+        """Return the maximum number of connections for a process that may open `files` files.
 
         >>> Limits().within(None), Limits().within(1024), Limits().within(256)
         (512, 512, 128)

@@ -37,7 +37,7 @@ class Curves:
             return self.lines
 
     def follow(self, file: BinaryIO) -> None:
-        """Read on from the last line known, if it is still in its place."""
+        """Read new lines after the last known one; start over if the file has changed before it."""
         before = len(self.last)
         file.seek(self.read - before)
         if file.read(before) != self.last:

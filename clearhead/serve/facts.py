@@ -135,7 +135,7 @@ def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
 
 
 def known_texts(texts: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the first few texts of which the tokeniser knows every word."""
+    """Return the first few texts without unknown words."""
     complete = (example for example in texts if not any(LOST in text for text in example.values()))
     return list(itertools.islice(complete, EXAMPLES))
 

@@ -95,7 +95,7 @@ def position_words(run: Run) -> dict[str, Any]:
 
 
 def page_facts(run: Run, weightings: list[str]) -> dict[str, Any]:
-    """Return the facts of a run as they are on a page: without its place on disk, and without checkpoints."""
+    """Return the facts of a run for a page: without its path on disk, and without checkpoints."""
     facts = run_facts(run, Curves(run.folder.metrics))
     page_only = {
         "path": run.folder.path.resolve().name,

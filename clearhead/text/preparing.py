@@ -236,7 +236,7 @@ def write_prepared(
 
 
 def describe_losses(encoding: Encoding) -> Iterator[str]:
-    """Yield sentences about records that are not in the stores as they are in the files."""
+    """Yield sentences about records that were left out, cut or split, or that equal a held-out one."""
     layout = encoding.layout
     if encoding.too_long:
         yield f"{encoding.too_long:,} records have more than {layout.most} tokens: {FATES[layout.too_long]}"

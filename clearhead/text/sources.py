@@ -341,7 +341,7 @@ def split_header(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], 
 
 
 def number_columns(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
-    """Return the numbers of the columns, as many as the first usable row has, and all usable rows."""
+    """Return the column numbers "1", "2", …, as many as the first usable row has, and all usable rows."""
     usable = filter(None, rows)
     head = list(islice(usable, 1))
     return [str(number + 1) for row in head for number in range(len(row.values))], chain(head, usable)
@@ -352,7 +352,7 @@ def is_number(column: str) -> bool:
 
 
 def position(column: str, names: Sequence[str], path: str) -> int:
-    """Return the index of a column among those there are."""
+    """Return the index of a column in the header."""
     if names.count(column) != 1:
         problem = "more than one column" if column in names else "no column"
         hint = "" if column in names else ". If its first line is no header, give columns by number: --columns 1,2"
@@ -471,7 +471,7 @@ def quote(name: str) -> str:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return names for a message, where there may be any number."""
+    """Return quoted names for a message: at most 20, and how many more there are."""
     more = [f"{len(names) - 20:,} more"] if len(names) > 20 else []
     return ", ".join([*map(quote, names[:20]), *more]) or "none"
 

@@ -21,7 +21,7 @@ class StoppedError(Exception):
 
 @contextlib.contextmanager
 def stopping_when(is_gone: Callable[[], bool]) -> Iterator[None]:
-    """Make `check_stopped` raise in this context once `left()` is true. Other threads are not affected."""
+    """Make `check_stopped` raise in this context once `is_gone()` is true. Other threads are not affected."""
     before = LEFT.set(is_gone)
     try:
         yield

@@ -60,7 +60,7 @@ class State:
 def make_app(
     api: Api, state: State, *, place: ServerAddress | None, token: str | None, cors: tuple[str, ...] = ()
 ) -> ASGIApp:
-    """Return the app. `place` is given where Host headers are to be checked: on loopback without a token."""
+    """Return the app. `place` is the address that Host headers are checked against: on loopback, without a token."""
     routes = [
         Route("/healthz", at_once(lambda request: PlainTextResponse("ok\n"))),
         Route("/readyz", at_once(lambda request: show_readiness(state))),
@@ -111,7 +111,10 @@ class Verbs:
 
 
 async def never_here(request: Request) -> Response:
-    """Stand for an address of `Verbs` in the router, so that another method there is told from an unknown address."""
+    """Raise: `Verbs` answers these addresses first.
+
+    With this route, the router replies 405 to another method at such an address, and not 404.
+    """
     raise AssertionError(request.url.path)
 
 
@@ -261,7 +264,7 @@ def discarding(receive: Receive, send: Send) -> Send:
 
 @final
 class Observed:
-    """Counts, times and logs every request, and answers the failures that nobody foresaw."""
+    """Counts, times and logs every request, and answers unexpected exceptions with 500."""
 
     def __init__(self, app: ASGIApp, api: Api, state: State) -> None:
         self.app, self.api, self.state = app, api, state

@@ -371,7 +371,7 @@ async def stream_choices(
     first_token_seen = []
 
     def put(index: int, piece: str, writing: Writing, n_sent: int, *, role: bool = False) -> int:
-        """Put a piece with the tokens that it has begun since the last one; return how many have been told."""
+        """Send a piece with the tokens begun since the last piece; return how many tokens have been sent."""
         content: dict[str, Any] = {"text": piece}
         if completion.is_chat:
             first = {"role": "assistant"} if role else {}

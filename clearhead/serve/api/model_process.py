@@ -56,7 +56,7 @@ def can_fork(device: torch.device) -> bool:
 
 @runtime_checkable
 class Listener(Protocol):
-    """A job, and who is told what comes of it; `each_token`: also of every token, and not only at the end."""
+    """A job, and the receiver of its events; `each_token`: an event for every token, not only at the end."""
 
     job: Job
     each_token: bool
@@ -66,7 +66,7 @@ class Listener(Protocol):
 
 @final
 class ModelSide:
-    """What the model's process does: it takes jobs, decodes them, and tells what came of them."""
+    """The model's process: it takes jobs, decodes them, and sends back their events."""
 
     def __init__(self, link: socket.socket, scheduler: Scheduler, make_scheduler: Callable[[], Scheduler]) -> None:
         self.link, self.scheduler, self.make_scheduler = link, scheduler, make_scheduler
@@ -175,7 +175,7 @@ class ModelProcess(asyncio.Protocol):
         metrics: Metrics,
         logs: Logs,
     ) -> "ModelProcess":
-        """Fork a process that decodes jobs with so many threads of torch; sockets that it inherits are closed there.
+        """Fork a process that decodes jobs with this many torch threads; it closes the sockets that it inherits.
 
         The process that forks must not have computed with several threads: the new one would wait for those.
         """

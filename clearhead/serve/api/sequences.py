@@ -117,7 +117,7 @@ def continuation(
 async def follow(served: Served, text: Text, writing: Writing, *, each_token: bool) -> AsyncIterator[str]:
     """Decode a text by greedy search or sampling into `writing`, and yield its pieces as they are certain.
 
-    Without `each_token` there is one piece, at the end. A caller that stops asking frees the place in the batch.
+    Without `each_token` there is one piece, at the end. When the caller stops iterating, the row in the batch is freed.
     """
     job: Job | None = text.first
     ended = False
@@ -154,7 +154,7 @@ async def search(served: Served, text: Text) -> list[Hypothesis]:
 
 
 def check_unread(texts: Sequence[Text], param: str, *, truncate: bool) -> None:
-    """Refuse texts of which the model would not read everything, unless the request says that it may be so."""
+    """Refuse texts longer than the model reads, unless the request sets `truncate`."""
     for index, text in enumerate(texts):
         if text.unread and not truncate:
             refuse_unread(param, index, len(texts), text.unread)

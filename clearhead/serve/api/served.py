@@ -111,7 +111,7 @@ class Served:
         }
 
     def cache_bytes(self, job: Job, width: int) -> int:
-        """Return about how much memory a job's caches take at most, of so many beams."""
+        """Estimate the most memory that a job's KV caches take, for this many beams."""
         read = len(job.inputs)
         positions = job.rules.max_new + (read if job.prefix is None else len(job.prefix))
         source = 0 if job.prefix is None else read

@@ -51,7 +51,7 @@ class Tls:
 
 
 def check_replicas(replicas: int, runs: Sequence[Run], model_threads: int | None) -> None:
-    """Raise OptionError where a run cannot have so many processes."""
+    """Raise OptionError where a run cannot be served by this many processes."""
     if replicas < 1:
         raise OptionError(f"replicas must be 1 or more; came {replicas}")
     devices = [next(run.model.parameters()).device for run in runs]

@@ -148,7 +148,7 @@ class Worker:
             self.thread.join(30)
 
     def decode(self, job: Job, *, each_token: bool = False) -> Decoding:
-        """Hand over a job, whose place `taking` has taken."""
+        """Submit a job; `taking` must have reserved room for it."""
         decoding = Decoding(job, each_token=each_token)
         if self.processes:
             decoding.process = min(self.processes, key=lambda process: process.load)
@@ -181,7 +181,7 @@ class Worker:
 
     @contextlib.contextmanager
     def taking(self, count: int, memory: int = 0) -> Iterator[None]:
-        """Hold the places of a request's texts; ApiError where the queue is full, or their caches would not fit."""
+        """Reserve room for a request's texts; ApiError where the queue is full, or their caches would not fit."""
         self.check_room(count, memory)
         self.pending += count
         self.memory += memory
@@ -261,7 +261,7 @@ class Worker:
         self.measure()
 
     def step(self) -> None:
-        """Compute a token of every row, and hand out what came of it."""
+        """Compute one token for every row, and deliver the events."""
         assert self.scheduler is not None
         rows = self.scheduler.running
         try:
@@ -326,7 +326,7 @@ class Worker:
         self.outbox.append(lambda: decoding.put(event))
 
     def hand_back(self) -> None:
-        """Give the loop all that came of this round in one call."""
+        """Deliver all results of this round to the event loop in one call."""
         if not self.outbox or self.loop is None:
             return
         out, self.outbox = self.outbox, []
@@ -347,7 +347,7 @@ class Worker:
 
 
 def setter(answer: "asyncio.Future[Any]", *, result: Any = None, error: Exception | None = None) -> Callable[[], None]:
-    """Return a function for the loop that sets an answer, unless nobody waits for it any more."""
+    """Return a callback for the event loop that sets a future, unless it was cancelled."""
 
     def deliver() -> None:
         if answer.done():

@@ -62,7 +62,7 @@ class Stops:
         return any(stop.startswith(end) for stop in self.strings)
 
     def rest(self, held_back: int = 0) -> str:
-        """Return what was held back, but for the last so many characters."""
+        """Return the text that was held back, except its last `held_back` characters."""
         upto = len(self.text) - held_back
         new, self.sent = self.text[self.sent : upto], max(self.sent, upto)
         return new
