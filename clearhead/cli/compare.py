@@ -206,7 +206,7 @@ def make_recipe_maker(
         check_text(find_task(choices.task), choices.text)
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
-    def made(choice: Mapping[str, str]) -> Recipe:
+    def arm_recipe(choice: Mapping[str, str]) -> Recipe:
         # Patience is off unless it is asked for: every arm shall have the same budget.
         budget = replace(choices.budget, patience=choices.budget.patience or 0)
         try:
@@ -217,7 +217,7 @@ def make_recipe_maker(
                 raise error.__cause__ from None
             raise
 
-    return made
+    return arm_recipe
 
 
 def make_probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, read_chunks
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, read_chunks
 from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import write
 from clearhead.files import replacing
@@ -57,7 +57,7 @@ def embed(
         check_output(output, option="--output", inputs=() if file == "-" else (file,))
     loaded = load(run, device=device)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         inputs = [split_pair(text) for text in texts] if pairs else texts
         vectors = loaded.embed(inputs, pooling=pooling, normalize=normalize)
         return [{"vector": vector} for vector in vectors.tolist()]

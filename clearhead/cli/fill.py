@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import Fill
@@ -39,10 +39,10 @@ def fill(
     loaded = load(run, device=device)
     task = loaded.asked(Fill)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         return task.answer(loaded.model, texts, shown=top or CANDIDATES)
 
-    def as_text(answered: Found) -> str:
+    def as_text(answered: Fields) -> str:
         if not top:
             return cells([answered["output"]])
         blanks = [

@@ -9,9 +9,9 @@ from clearhead.cli.line_io import (
     AsJson,
     Device,
     Dtype,
+    Fields,
     File,
-    Found,
-    Given,
+    InputLine,
     Lines,
     Notes,
     RunPath,
@@ -111,7 +111,7 @@ def generate(
     reads, _ = window(task.context, how.tokens)
     ask = Conversation(loaded, system) if chat else None
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         return continuations(loaded, texts, numbers, how, ask)
 
     lines = Lines(
@@ -146,7 +146,7 @@ class Conversation:
 
 def continuations(
     run: Run, texts: list[str], numbers: list[int], how: Writing, ask: Conversation | None
-) -> list[Found]:
+) -> list[Fields]:
     prompts = [text for text in texts for _ in range(how.count)]
     method = how.method(numbers)
     if ask is None:
@@ -181,5 +181,5 @@ def go_on(run: Run, prompt: str, how: Writing, lines: Lines, ask: Conversation |
         for piece in pieces:
             write_output(piece)
         write("\n")
-    notes.look([Given(prompt, Place("--prompt", 1))])
+    notes.look([InputLine(prompt, Place("--prompt", 1))])
     notes.tell()

@@ -25,9 +25,9 @@ __all__ = [
     "AsJson",
     "Device",
     "Dtype",
+    "Fields",
     "File",
-    "Found",
-    "Given",
+    "InputLine",
     "Lines",
     "Notes",
     "RunPath",
@@ -59,9 +59,9 @@ Dtype = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
-Found = dict[str, Any]
+Fields = dict[str, Any]
 """The answer to a line: `output`, and what else JSON holds."""
-Answer = Callable[[list[str], list[int]], list[Found]]
+Answer = Callable[[list[str], list[int]], list[Fields]]
 """A function from the lines that are not blank, and their numbers counted from 0, to answers."""
 
 
@@ -71,14 +71,14 @@ class Lines:
     """A verb's way to answer, print and measure lines: `reads` is how many tokens of a line the model sees."""
 
     answer: Answer
-    as_text: Callable[[Found], str]
+    as_text: Callable[[Fields], str]
     as_json: bool
     reads: int
     lengths: Callable[[Sequence[str]], list[int]]
     unread: str = "the rest"
 
 
-class Given(NamedTuple):
+class InputLine(NamedTuple):
     """A line that came in; None for the text of one that cannot be read, and why."""
 
     text: str | None
@@ -111,7 +111,7 @@ def answers_to(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[
         yield as_line({"input": text, **answered}) if how.as_json else (how.as_text(answered) if i in answers else "")
 
 
-def as_line(fields: Found) -> str:
+def as_line(fields: Fields) -> str:
     """Return a JSON object on one line."""
     return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
@@ -126,8 +126,8 @@ def cells(texts: Sequence[str]) -> str:
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
 
 
-def read_chunks(file: str) -> Iterator[list[Given]]:
-    chunk: list[Given] = []
+def read_chunks(file: str) -> Iterator[list[InputLine]]:
+    chunk: list[InputLine] = []
     for line in lines_of(file):
         chunk.append(line)
         if len(chunk) == CHUNK or (file == STDIN and nothing_waits()):
@@ -137,13 +137,13 @@ def read_chunks(file: str) -> Iterator[list[Given]]:
         yield chunk
 
 
-def lines_of(file: str) -> Iterator[Given]:
+def lines_of(file: str) -> Iterator[InputLine]:
     problems, before = Problems(skip=True), Counter[str]()
     for number, line in enumerate(read_lines(file, problems), start=1):
         if line is not None:
-            yield Given(*line)
+            yield InputLine(*line)
         else:
-            yield Given(None, Place(file, number), ", ".join(Counter(problems.counts) - before))
+            yield InputLine(None, Place(file, number), ", ".join(Counter(problems.counts) - before))
             before = Counter(problems.counts)
 
 
@@ -165,7 +165,7 @@ class Notes:
     odd: int = 0
     unseen: dict[str, None] = field(default_factory=dict)
 
-    def look(self, lines: Sequence[Given]) -> None:
+    def look(self, lines: Sequence[InputLine]) -> None:
         """Report lines that cannot be read or are too long, and remember what the model has never seen."""
         for line in lines:
             if line.text is None:

@@ -22,7 +22,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.recipe import Origin
 
-__all__ = ["EXAMPLES", "Found", "runs"]
+__all__ = ["EXAMPLES", "RunSummary", "runs"]
 
 EXAMPLES = """\b
 Examples:
@@ -43,7 +43,7 @@ RIGHT = {"steps", "loss", "size", "disk"}
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class RunSummary:
     """A run folder. Of a broken one, `problem` says why, and the rest is what could be read."""
 
     name: str
@@ -93,20 +93,20 @@ def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
     return [run for path in inside for run in run_folders(path, depth - 1)]
 
 
-def look_into(path: Path, home: Path) -> Found:
+def look_into(path: Path, home: Path) -> RunSummary:
     """Return what a folder holds. Whatever is wrong with it is part of the answer."""
     name = path.name if path == home else str(path.relative_to(home))
     always: dict[str, Any] = {"name": name, "path": str(path)}
     try:
         always |= {"disk_bytes": size_of(path), "changed": last_changed(path)}
-        return Found(**always, **read(RunFolder(path)))
+        return RunSummary(**always, **read(RunFolder(path)))
     except ClearheadError as error:
         problem = str(error)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
     except Exception as error:  # one bad folder, whatever is in it, must not hide the others
         problem = f"cannot be read ({error!r})"
-    return Found(**always, problem=next(iter(problem.splitlines()), "cannot be read")[:LONGEST])
+    return RunSummary(**always, problem=next(iter(problem.splitlines()), "cannot be read")[:LONGEST])
 
 
 def read(folder: RunFolder) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def last_changed(path: Path) -> str:
     return datetime.fromtimestamp(max(times, default=path.stat().st_mtime), UTC).isoformat(timespec="seconds")
 
 
-def render_page(folder: str, listed: list[Found]) -> Iterator[RenderableType]:
+def render_page(folder: str, listed: list[RunSummary]) -> Iterator[RenderableType]:
     yield rule(f"Runs in {folder}")
     if not listed:
         yield prose("There is none yet. Train one:  clearhead train --help")
@@ -185,7 +185,7 @@ def render_page(folder: str, listed: list[Found]) -> Iterator[RenderableType]:
     yield Text()
 
 
-def cells(run: Found) -> tuple[str, ...]:
+def cells(run: RunSummary) -> tuple[str, ...]:
     steps = f"{run.steps:,}" + ("" if run.finished else "…")
     loss = "–" if run.loss is None else f"{run.loss:.4f}"
     parameters = "–" if run.parameters is None else short_count(run.parameters)

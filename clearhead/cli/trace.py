@@ -99,7 +99,7 @@ def look(run: Run, request: TraceRequest, traced: Trace, site: str | None, head:
     chosen_head = None if head is None else select_head(traced, site or "", head)
     surveys = survey(traced)
     view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
-    return SurveyedTrace(traced=Traced(request, run, traced), found=surveys, view=view)
+    return SurveyedTrace(traced=Traced(request, run, traced), surveys=surveys, view=view)
 
 
 def select_sites(traced: Trace, site: str | None, head: str | None) -> list[str]:
@@ -147,8 +147,8 @@ def write_files(
     if svg is not None:
         files["svg"] = write_file(svg, draw_svg(as_drawing(looked)))
     if html is not None:
-        made = page_of(looked.traced, looked.found, view=looked.view, exact=exact)
-        files["html"] = write_file(html, made.text, exact=made.exact)
+        page = page_of(looked.traced, looked.surveys, view=looked.view, exact=exact)
+        files["html"] = write_file(html, page.text, exact=page.exact)
     return files
 
 

@@ -52,7 +52,7 @@ class SurveyedTrace:
     """A trace, the survey of it, and the view that is shown."""
 
     traced: Traced
-    found: Mapping[str, SiteSurvey]
+    surveys: Mapping[str, SiteSurvey]
     view: View
 
     @property
@@ -135,7 +135,7 @@ def render_answer(looked: SurveyedTrace) -> Page:
 
 def render_overview(looked: SurveyedTrace) -> Page:
     """Yield a line for each attention, and how near all of it is to what the kernels gave."""
-    wide = max(map(len, looked.found))
+    wide = max(map(len, looked.surveys))
     heads = max(len("heads"), *(site.n_heads for site in looked.trace.sites.values()))
     head = f"  {'':<{wide}}  {'kernel':<{KERNEL}}  {'heads':<{heads}}  {'clearest':<8}  looks"
     yield Group(Text(head, "quiet", no_wrap=True))
@@ -146,7 +146,7 @@ def render_overview(looked: SurveyedTrace) -> Page:
 
 
 def render_site(looked: SurveyedTrace, site: Site, wide: int, heads: int) -> Text:
-    bits = looked.found[site.name].information
+    bits = looked.surveys[site.name].information
     best = max(range(len(bits)), key=bits.__getitem__)
     most = math.log2(max(2, min(site.n_query, site.n_key)))
     bars = "".join(BARS[min(len(BARS) - 1, int(information / most * len(BARS)))] for information in bits)
@@ -178,7 +178,7 @@ def describe_habit(read: Readings) -> str:
 
 def describe_check(looked: SurveyedTrace) -> str:
     """Return the sentence that what is rebuilt equals what the kernels gave. It was checked, row by row."""
-    worst = max(looked.found.values(), key=lambda surveyed: surveyed.off / surveyed.tolerance)
+    worst = max(looked.surveys.values(), key=lambda surveyed: surveyed.off / surveyed.tolerance)
     return (
         "Weights are computed again from the recorded queries and keys; they give the contexts that the kernels gave: "
         f"largest difference {worst.off:.1e}, tolerance {worst.tolerance:.1e}."
@@ -227,7 +227,7 @@ def render_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Pag
 def as_drawing(looked: SurveyedTrace) -> Drawing:
     """Return the view as a drawing."""
     site = looked.site
-    off = looked.found[site.name]
+    off = looked.surveys[site.name]
     return Drawing(
         title=looked.name,
         said=f"kernel {site.kernel}; rebuilt contexts equal its own: {off.off:.1e} off, {off.tolerance:.1e} allowed",

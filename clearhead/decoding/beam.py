@@ -22,7 +22,7 @@ __all__ = ["Beam", "BeamOnDevice", "Considered", "beam_search"]
 
 
 @dataclass(frozen=True)
-class Found:
+class Continuations:
     """The best continuations of one sentence: their totals, beams and tokens, and each beam's likeliest next tokens."""
 
     totals: list[float]
@@ -39,7 +39,7 @@ class Considered(NamedTuple):
 
     length: int
     beams: list[Node]
-    found: Found
+    continuations: Continuations
     live: list[Node]
 
 
@@ -75,7 +75,7 @@ def search_on_device(session: Session, state: BeamState) -> list[list[Hypothesis
     search = BeamOnDevice(state)
     _, first = search.choose(session.log_softmax.of(session.logits))
     session.record_search(search, first).run(state.rules.max_new - 1)
-    return search.found()
+    return search.hypotheses()
 
 
 @final
@@ -98,7 +98,7 @@ class BeamOnDevice(OnDevice):
     def forget(self) -> None:
         self.history = History(self.state)
 
-    def found(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
         self.history.hold(self.state)
         return self.history.hypotheses(self.state.method.n_best, self.state.rules.end)
 
@@ -220,7 +220,7 @@ class Report:
         last, n_beams = length == self.rules.max_new, len(likeliest) // len(self.beams)
         lists = (part.tolist() for part in (step.totals, step.beams, step.tokens, step.live))
         for i, (totals, beams, tokens, ranks) in enumerate(zip(*lists, strict=True)):
-            continuations = Found(totals, beams, tokens, likeliest[i * n_beams :][:n_beams])
+            continuations = Continuations(totals, beams, tokens, likeliest[i * n_beams :][:n_beams])
             before = self.beams[i]
             goes_on = [r for r in ranks if not last and totals[r] != FORBIDDEN and tokens[r] not in self.rules.end]
             live = [Node(before[beams[r]], tokens[r], totals[r], continuations.shown[beams[r]]) for r in goes_on]

@@ -159,7 +159,7 @@ def beam_gap(model: Model, job: Job) -> float:
     gaps, method = [float("inf")], replace(job.method, n_best=job.method.width)
 
     def watch(step: Considered) -> None:
-        totals = [total for total in step.found.totals if total != FORBIDDEN]
+        totals = [total for total in step.continuations.totals if total != FORBIDDEN]
         gaps.extend(better - worse for better, worse in pairwise(totals))
 
     prefix = None if job.prefix is None else [job.prefix]

@@ -77,15 +77,15 @@ def generate(
     simple = not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
     on_device = method if simple and isinstance(method, Greedy | Beam) else None
     keeps = alone and can_record_on(device) and isinstance(request.model, EncoderDecoder)
-    if keeps and on_device and (found := replay_translation(request, on_device, rules)) is not None:
-        return [found]
+    if keeps and on_device and (translation := replay_translation(request, on_device, rules)) is not None:
+        return [translation]
     # Several sentences have steps that are large enough for all threads, on a busy machine too.
     with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
         if keeps and on_device and session.can_record():
-            found = record_translation(request, session, on_device, rules)
-            if found is not None:
-                return [found]
+            translation = record_translation(request, session, on_device, rules)
+            if translation is not None:
+                return [translation]
         if isinstance(method, Beam):
             return beam_search(session, request.prompts, method, rules, candidates)
         if on_device and session.can_record():

@@ -117,7 +117,7 @@ class Translation:
                 self.step()
             if not self.search.read():
                 break
-        return self.search.found()[0]
+        return self.search.hypotheses()[0]
 
 
 def make_search(session: Session, method: Method, rules: Rules) -> OnDevice:

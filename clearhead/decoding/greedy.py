@@ -25,7 +25,7 @@ def greedy_search(session: Session, rules: Rules) -> list[list[Hypothesis]]:
     search = Likeliest(log_probs, rules)
     _, first = search.choose(log_probs)
     session.record_search(search, first).run(rules.max_new - 1)
-    return search.found()
+    return search.hypotheses()
 
 
 @final
@@ -88,7 +88,7 @@ class Likeliest(OnDevice):
         self.notes.select(sentences)
         self.sequences = [self.sequences[row] for row in sentences.tolist()]
 
-    def found(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
         return [
             [
                 Hypothesis(

@@ -132,7 +132,7 @@ class OnDevice(ABC):
         """Drop the results of the last search, before another one starts in the same memory."""
 
     @abstractmethod
-    def found(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
         """Return the outputs of every sentence, the best first."""
 
     @abstractmethod

@@ -171,7 +171,7 @@ class QuietServer(uvicorn.Server):
 
     def __init__(self, config: Config, drained: Callable[[], bool] | None = None) -> None:
         super().__init__(config)
-        self.told, self.drained, self.signalled = False, drained, False
+        self.is_reported, self.drained, self.signalled = False, drained, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.drained is None:
@@ -197,8 +197,8 @@ class QuietServer(uvicorn.Server):
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in OUT_OF_FILES:
             loop.default_exception_handler(context)
-        elif not self.told:
-            self.told = True
+        elif not self.is_reported:
+            self.is_reported = True
             print(
                 f"no more connections can be accepted ({error.strerror}): close other pages, or raise `ulimit -n`",
                 file=sys.stderr,

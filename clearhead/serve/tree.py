@@ -116,14 +116,14 @@ class Tree:
     def watch(self, step: Considered) -> None:
         check_stopped()
         live = {(id(node.parent), node.token): node for node in step.live}
-        for rank, (total, beam, token) in enumerate(step.found.best_first()):
+        for rank, (total, beam, token) in enumerate(step.continuations.best_first()):
             if total == FORBIDDEN:
                 return
             parent = step.beams[beam]
             node = live.get((id(parent), token))
             ends = rank < self.width and (token in self.rules.end or step.length == self.rules.max_new)
             state = "live" if node else "ended" if ends else "pruned"
-            considered = node or Node(parent, token, total, step.found.shown[beam])
+            considered = node or Node(parent, token, total, step.continuations.shown[beam])
             self.add(considered, step=step.length, rank=rank, state=state)
 
     def add(self, node: Node, *, step: int, rank: int, state: str) -> int:

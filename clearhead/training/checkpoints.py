@@ -296,9 +296,9 @@ class Checkpoints:
 
     def newest(self, log: Callable[[str], None] = ignore) -> Checkpoint | None:
         """Return the newest whole checkpoint, None if there is none; damaged ones are logged and passed over."""
-        return next(self.whole(log), None)
+        return next(self.intact(log), None)
 
-    def whole(self, log: Callable[[str], None] = ignore) -> Iterator[Checkpoint]:
+    def intact(self, log: Callable[[str], None] = ignore) -> Iterator[Checkpoint]:
         for checkpoint in self.all(log):
             wrong = checkpoint.find_damage()
             if wrong is None:

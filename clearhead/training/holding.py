@@ -71,7 +71,7 @@ class Hold:
         self.run = run
         # Held open, so that no folder made later can be mistaken for it; None where the system opens no folders.
         self.handles: dict[Path, int | None] = {}
-        self.found: dict[Path, os.stat_result] = {}
+        self.stats: dict[Path, os.stat_result] = {}
         self.saved: str | None = None
         self.stack = contextlib.ExitStack()
         self.add(run)
@@ -82,7 +82,7 @@ class Hold:
             self.stack.enter_context(lock(folder))
         try:
             handle = open_folder(folder)
-            self.found[folder] = os.stat(folder) if handle is None else os.fstat(handle)
+            self.stats[folder] = os.stat(folder) if handle is None else os.fstat(handle)
         except OSError as error:
             raise RunError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from None
         self.handles[folder] = handle
@@ -97,7 +97,7 @@ class Hold:
 
     def check(self) -> None:
         """Raise RunError where a folder was moved, removed or replaced since it was held."""
-        for path, stat_before in self.found.items():
+        for path, stat_before in self.stats.items():
             try:
                 # The run folder may be reached through a link; the checkpoints are not.
                 stat_now = os.stat(path, follow_symlinks=path == self.run)

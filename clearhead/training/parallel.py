@@ -154,7 +154,7 @@ class Sharded(Parallel):
         return module.forward
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float, device: torch.device) -> Tensor:
-        return whole(super().clip(parameters, most, device))
+        return full_tensor(super().clip(parameters, most, device))
 
     def evaluation_model(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module | None:
         """Gather the weights one after another. Only the first process keeps them, in a model of its own."""
@@ -162,7 +162,7 @@ class Sharded(Parallel):
         gathered: dict[str, Tensor] = {}
         target = {} if evaluated is None else named_tensors(evaluated)
         for name, tensor in named_tensors(model).items():
-            full = whole(tensor)
+            full = full_tensor(tensor)
             if evaluated is not None:
                 gathered[name] = full.to("cpu" if target[name].device.type == "cpu" else target[name].device)
         if evaluated is not None:
@@ -217,7 +217,7 @@ def own_blocks(module: nn.Module) -> list[nn.Module]:
     return blocks
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor with all of its shards, in every process."""
     from torch.distributed.tensor import DTensor
 

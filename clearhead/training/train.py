@@ -367,8 +367,8 @@ def checkpoint_to_resume(
 class Training:
     """A run about to be trained, in a folder that the first process holds."""
 
-    def __init__(self, work: Work, held: Hold | None, watcher: Watcher | None, log: Callable[[str], None]) -> None:
-        self.work, self.held, self.log = work, held, log
+    def __init__(self, work: Work, hold: Hold | None, watcher: Watcher | None, log: Callable[[str], None]) -> None:
+        self.work, self.hold, self.log = work, hold, log
         self.watcher = ProgressLine() if watcher is None else watcher
 
     def run(self, checkpoint: Checkpoint | None, begin: Callable[[], None]) -> Run:
@@ -393,13 +393,13 @@ class Training:
             checkpoint_activations(model)
         train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine, parallel)
         with Stopping(quiet=processes.together) as stopping:
-            trainer = Trainer(work, train_state, self.watcher, held=self.held, log=self.log)
+            trainer = Trainer(work, train_state, self.watcher, hold=self.hold, log=self.log)
             if checkpoint is not None:
                 trainer.restore(checkpoint)
             begin()
             trainer.train(stopping)
-        if trainer.asked and not trainer.is_finished():
-            raise Stopped(work.folder.path, trainer.done, trainer.asked)
+        if trainer.stop_signal and not trainer.is_finished():
+            raise Stopped(work.folder.path, trainer.done, trainer.stop_signal)
         if not processes.is_first:
             processes.wait()
             return load(work.folder.path, device=str(device))
@@ -495,6 +495,6 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
         evaluation["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
         log(baseline.verdict(assessed.scores["accuracy"], tuned=run.folder.fine_tuning() is not None))
-    assert trainer.held is not None
-    trainer.held.check()
+    assert trainer.hold is not None
+    trainer.hold.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

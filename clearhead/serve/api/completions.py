@@ -87,9 +87,9 @@ async def complete(request: RunRequest) -> Response:
     assert isinstance(task, Generate)
     options.only(*COMPLETION)
     rows, prompts = await read_prompts(request)
-    logprobs = options.whole("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
-    n = options.whole("n", 1, least=1, most=request.limits.texts)
-    best_of = options.whole("best_of", n, least=n, most=request.limits.texts)
+    logprobs = options.integer("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
+    n = options.integer("n", 1, least=1, most=request.limits.texts)
+    best_of = options.integer("best_of", n, least=n, most=request.limits.texts)
     completion = read_completion_options(request, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
     completion = replace(completion, echo=options.flag("echo"))
     if completion.stream and best_of > n:
@@ -98,7 +98,7 @@ async def complete(request: RunRequest) -> Response:
         )
     if completion.echo and logprobs is not None:
         raise ApiError(400, "echo: the prompt's own log-probabilities are not told; leave out logprobs", param="echo")
-    max_new = options.whole("max_tokens", USUAL_TOKENS, least=1, most=request.limits.tokens)
+    max_new = options.integer("max_tokens", USUAL_TOKENS, least=1, most=request.limits.tokens)
     check_count("prompt", len(rows) * best_of, request.limits.texts)
     texts = make_texts(request, rows, completion, max_new, task.frame())
     check_unread(texts, "prompt", truncate=completion.truncate)
@@ -117,9 +117,9 @@ async def chat(request: RunRequest) -> Response:
     except ClearheadError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from None
     [row] = await request.encode([prompt])
-    n = options.whole("n", 1, least=1, most=request.limits.texts)
+    n = options.integer("n", 1, least=1, most=request.limits.texts)
     with_logprobs = options.flag("logprobs")
-    top = options.whole("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
+    top = options.integer("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
     if top and not with_logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
     completion = read_completion_options(
@@ -129,7 +129,7 @@ async def chat(request: RunRequest) -> Response:
     framing = replace(task.frame(), before=())
     room = max(1, min(MAX_NEW, task.context - len(row)))
     name = "max_completion_tokens" if "max_completion_tokens" in options else "max_tokens"
-    max_new = options.whole(name, room, least=1, most=request.limits.tokens)
+    max_new = options.integer(name, room, least=1, most=request.limits.tokens)
     texts = make_texts(request, [row], completion, max_new, framing)
     check_unread(texts, "messages", truncate=completion.truncate)
     return await answer(request, completion, texts, [""] * n)
@@ -148,13 +148,13 @@ def read_completion_options(
     options.refuse({"frequency_penalty": 0, "presence_penalty": 0}, "is not there; repetition_penalty is")
     options.refuse(NOT_HERE, "cannot be followed here")
     stream = options.flag("stream")
-    seed = options.whole("seed", secrets.randbits(31), least=-(2**63), most=2**63 - 1)
+    seed = options.integer("seed", secrets.randbits(31), least=-(2**63), most=2**63 - 1)
     with options.naming("top_p"):
         method = choose_method(
             options.number("temperature", 1.0, least=0, most=100),
             seed=seed % 2**62,
             top_p=options.number("top_p", 1.0, least=1e-6, most=1),
-            top_k=options.whole("top_k", 1, least=1, most=2**31) if "top_k" in options else None,
+            top_k=options.integer("top_k", 1, least=1, most=2**31) if "top_k" in options else None,
             min_p=options.number("min_p", 0.0, least=0, most=1),
         )
     attention = read_attention(options, request.served.run)
@@ -171,9 +171,9 @@ def read_completion_options(
         stops=read_stops(options),
         logprobs=logprobs,
         cuts=ExtraRules(
-            min_new=options.whole("min_tokens", 0, least=0, most=request.limits.tokens),
+            min_new=options.integer("min_tokens", 0, least=0, most=request.limits.tokens),
             repetition_penalty=options.number("repetition_penalty", 1.0, least=0.01, most=100),
-            no_repeat=options.whole("no_repeat_ngram_size", 0, least=0, most=1000),
+            no_repeat=options.integer("no_repeat_ngram_size", 0, least=0, most=1000),
             candidates=logprobs or 0,
         ),
         truncate=options.flag("truncate"),

@@ -79,7 +79,7 @@ class Outgoing:
     def __init__(self, most: int) -> None:
         self.most, self.size = most, 0
         self.waiting: deque[bytes] = deque()
-        self.there = asyncio.Event()
+        self.arrived = asyncio.Event()
         self.closed = False
 
     def put(self, event: dict[str, Any]) -> None:
@@ -91,20 +91,20 @@ class Outgoing:
             raise ClientGone
         self.waiting.append(data)
         self.size += len(data)
-        self.there.set()
+        self.arrived.set()
 
     def close(self) -> None:
         self.closed = True
-        self.there.set()
+        self.arrived.set()
 
     async def take(self) -> bytes | None:
         """Return all that waits; None once it is closed and empty."""
-        await self.there.wait()
+        await self.arrived.wait()
         data = b"".join(self.waiting)
         self.waiting.clear()
         self.size -= len(data)
         if not self.closed:
-            self.there.clear()
+            self.arrived.clear()
         return data or (None if self.closed else b"")
 
 

@@ -37,11 +37,11 @@ class Frames:
     """Bytes as they come, cut into frames."""
 
     def __init__(self) -> None:
-        self.held = bytearray()
+        self.buffer = bytearray()
 
     def take(self, data: bytes) -> list[dict[str, Any]]:
         """Return the frames that are complete with these bytes."""
-        buffer, frames, begin = self.held, [], 0
+        buffer, frames, begin = self.buffer, [], 0
         buffer += data
         while len(buffer) >= begin + HEAD:
             end = begin + HEAD + int.from_bytes(buffer[begin : begin + HEAD])

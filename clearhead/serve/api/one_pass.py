@@ -53,7 +53,7 @@ async def fill(request: RunRequest) -> Response:
     run, task = request.served.run, request.served.task
     assert isinstance(task, Fill)
     inputs = read_items(request)
-    shown = request.options.whole("shown", CANDIDATES, least=1, most=MOST_SHOWN)
+    shown = request.options.integer("shown", CANDIDATES, least=1, most=MOST_SHOWN)
     for index, text in enumerate(inputs):
         if not isinstance(text, str) or BLANK not in task.with_our_blanks(text):
             message = f"input[{index}]: there is no blank to fill: write {BLANK} where one is"
@@ -89,7 +89,7 @@ async def embed(request: RunRequest) -> Response:
     pooling = options.one_of("pooling", "mean", ("mean", "first"))
     normalize = options.flag("normalize")
     width = run.embed([]).shape[1]
-    if options.whole("dimensions", width, least=1, most=2**31) != width:
+    if options.integer("dimensions", width, least=1, most=2**31) != width:
         message = f"dimensions: the vectors of {request.served.name} have {width} numbers; leave it out"
         raise ApiError(400, message, param="dimensions", code="unsupported_value")
     for index, text in enumerate(inputs):

@@ -1,8 +1,10 @@
 """The options of a request: each value is checked, and an error names the option that is to blame.
 
 >>> options = Options(Params({"n": 2, "temperature": 0.5, "stream": True}))
->>> options.whole("n", 1, least=1, most=8), options.number("temperature", 1.0, least=0, most=2), options.flag("stream")
-(2, 0.5, True)
+>>> options.integer("n", 1, least=1, most=8), options.number("temperature", 1.0, least=0, most=2)
+(2, 0.5)
+>>> options.flag("stream")
+True
 """
 
 import contextlib
@@ -40,7 +42,7 @@ class Options:
             if name in self.values and self.values[name] != neutral:
                 raise ApiError(400, f"{name}: {reason}; leave it out", param=name, code="unsupported_parameter")
 
-    def whole(self, name: str, default: int, *, least: int, most: int) -> int:
+    def integer(self, name: str, default: int, *, least: int, most: int) -> int:
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(name, "expected a whole number", value)

@@ -176,7 +176,7 @@ class ApiServer:
     def with_workers(self, app: Any) -> Any:
         """Return the app with the workers started before its first request, and closed after its last."""
 
-        async def whole(scope: Any, receive: Any, send: Any) -> None:
+        async def with_lifespan(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "lifespan":
                 await app(scope, receive, send)
                 return
@@ -192,7 +192,7 @@ class ApiServer:
             self.logs.event("stopped")
             await send({"type": "lifespan.shutdown.complete"})
 
-        return whole
+        return with_lifespan
 
     async def warm_up(self) -> None:
         """Have every worker say that it runs; then requests are taken."""

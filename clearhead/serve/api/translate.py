@@ -34,10 +34,10 @@ async def translate(request: RunRequest) -> Response:
     assert isinstance(task, Translate)
     options.only(*OPTIONS)
     inputs = options.texts("input", most=request.limits.texts, longest=request.limits.text)
-    beam = options.whole("beam", BEAM, least=1, most=MOST_BEAMS)
-    n_best = options.whole("n_best", 1, least=1, most=beam)
+    beam = options.integer("beam", BEAM, least=1, most=MOST_BEAMS)
+    n_best = options.integer("n_best", 1, least=1, most=beam)
     penalty = options.number("length_penalty", 1.0, least=-10, most=10)
-    with_logprobs, top = options.flag("logprobs"), options.whole("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
+    with_logprobs, top = options.flag("logprobs"), options.integer("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
     if top and not with_logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
     stream, attention = options.flag("stream"), read_attention(options, request.served.run)
@@ -125,14 +125,14 @@ def tell_hypothesis(text: Text, hypothesis: Hypothesis, *, details: bool) -> dic
     return translation
 
 
-def trace_inputs(request: RunRequest, text: Text, one: Hypothesis) -> TraceInputs:
+def trace_inputs(request: RunRequest, text: Text, hypothesis: Hypothesis) -> TraceInputs:
     """Return the source, and the target without its end token, as `clearhead.trace` reads them."""
     job = text.first
-    target = [*(job.prefix or ()), *(token for token in one.tokens if token not in job.rules.end)]
+    target = [*(job.prefix or ()), *(token for token in hypothesis.tokens if token not in job.rules.end)]
     target = target[: request.served.task.context]
-    names = request.served.task.tokenizers["source"], text.tokenizer
+    tokenizers = request.served.task.tokenizers["source"], text.tokenizer
     ids = {"encoder": list(job.inputs), "decoder": target}
-    return TraceInputs(ids, {side: token_names(one, ids[side]) for side, one in zip(ids, names, strict=True)})
+    return TraceInputs(ids, {side: token_names(of, ids[side]) for side, of in zip(ids, tokenizers, strict=True)})
 
 
 async def stream_translations(request: RunRequest, count: int, texts: dict[int, Text], out: Outgoing) -> None:

@@ -34,24 +34,24 @@ class Stops:
     >>> stops = Stops(("END", "N!"))
     >>> [stops.add(piece) for piece in ("the E", "N", "X E", "ND of")]
     ['the ', '', 'ENX ', '']
-    >>> stops.found, stops.text
+    >>> stops.is_found, stops.text
     (True, 'the ENX ')
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
         self.strings = tuple(strings)
         self.longest = max(map(len, self.strings), default=0)
-        self.text, self.sent, self.found = "", 0, False
+        self.text, self.sent, self.is_found = "", 0, False
 
     def add(self, piece: str) -> str:
         """Return what is certain now and was not before."""
-        if self.found:
+        if self.is_found:
             return ""
         begin = max(0, len(self.text) - self.longest + 1)
         self.text += piece
         ends = [(start + len(stop), start) for stop in self.strings if (start := self.text.find(stop, begin)) >= 0]
         if ends:  # of two that are complete at the same place, the longer one
-            self.found, self.text = True, self.text[: min(ends)[1]]
+            self.is_found, self.text = True, self.text[: min(ends)[1]]
             return self.rest()
         held_back = next(
             (n for n in range(min(self.longest, len(self.text)), 0, -1) if self.could_begin(self.text[-n:])), 0
@@ -96,7 +96,7 @@ class Writing:
     @property
     def stopped(self) -> bool:
         """Return whether a stop string has come: what follows is not wanted."""
-        return self.stops.found
+        return self.stops.is_found
 
     def add(self, token: int, log_prob: float, candidates: Candidates = ()) -> str:
         """Return the text that is new and certain with this token."""
