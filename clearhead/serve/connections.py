@@ -19,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-__all__ = ["Connection", "Deadlines", "Limits", "QuietServer", "most_files"]
+__all__ = ["Connection", "Deadlines", "Limits", "QuietServer", "most_files", "quiet_config"]
 
 AT_ONCE = 32
 """Connections that are accepted before any of them is handled: asyncio takes as many as its backlog says."""
@@ -159,6 +159,26 @@ class Connection(Deadlines, H11Protocol):  # pyright: ignore[reportIncompatibleV
             super().data_received(data)
         except h11.LocalProtocolError:  # it sent nonsense after its request, while the reply was under way
             self.transport.abort()
+
+
+def quiet_config(app: Any, connection: Callable[..., asyncio.Protocol], **options: Any) -> Config:
+    """Return the settings of a server that logs nothing, names no software and has no websockets.
+
+    `connection` makes the protocol of each connection; `options` are further settings of uvicorn.
+    """
+    return Config(
+        app,
+        http=connection,  # pyright: ignore[reportArgumentType]
+        backlog=AT_ONCE,
+        ws="none",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        **options,
+    )
 
 
 @final

@@ -8,11 +8,9 @@ import socket
 from pathlib import Path
 from typing import final
 
-import uvicorn
-
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.app import make_app
-from clearhead.serve.connections import AT_ONCE, Connection, Limits, QuietServer
+from clearhead.serve.connections import Connection, Limits, QuietServer, quiet_config
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.guard import Guard, ServerAddress, check_token
 
@@ -48,22 +46,8 @@ class Server:
         app = make_app(explorer, static or STATIC)
         self.socket = listen(host, port)
         self.place = ServerAddress(host=host, port=self.socket.getsockname()[1], token=token)
-        self.uvicorn = QuietServer(
-            uvicorn.Config(
-                Guard(app, self.place),
-                loop="asyncio",
-                http=functools.partial(Connection, limits),  # pyright: ignore[reportArgumentType]
-                backlog=AT_ONCE,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=2,
-            )
-        )
+        connection = functools.partial(Connection, limits)
+        self.uvicorn = QuietServer(quiet_config(Guard(app, self.place), connection, loop="asyncio", lifespan="off"))
 
     def run(self) -> None:
         """Serve until stopped; Ctrl-C is a way to stop it."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-import uvicorn
 
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.api.app import State, make_app
@@ -22,7 +21,7 @@ from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.model_process import can_fork
 from clearhead.serve.api.request import Api
 from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
-from clearhead.serve.connections import AT_ONCE, Limits, QuietServer
+from clearhead.serve.connections import Limits, QuietServer, quiet_config
 from clearhead.serve.guard import ServerAddress, check_token
 from clearhead.serve.server import listen
 from clearhead.training.run import Run
@@ -114,20 +113,12 @@ class ApiServer:
         files: dict[str, Any] = {} if tls is None else {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
         self.draining_since: float | None = None
         self.uvicorn = QuietServer(
-            uvicorn.Config(
+            quiet_config(
                 self.with_workers(app),
+                functools.partial(connection_class(), connections),
                 loop="auto",  # uvloop where it is installed
-                http=functools.partial(connection_class(), connections),  # pyright: ignore[reportArgumentType]
-                backlog=AT_ONCE,
-                ws="none",
                 lifespan="on",
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
                 timeout_keep_alive=KEPT_ALIVE,
-                timeout_graceful_shutdown=2,
                 **files,
             ),
             drained=self.is_drained,
