@@ -148,22 +148,22 @@ def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
     by_name = {job.name: job for job in jobs}
     with Stopping() as stopping:
         try:
-            while running or (waiting and not stopping.asked):
-                while waiting and len(running) < parallel and not stopping.asked:
+            while running or (waiting and not stopping.signal):
+                while waiting and len(running) < parallel and not stopping.signal:
                     number, job = waiting.pop(0)
                     log(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
                     running[job.name] = start_worker(job)
-                if stopping.asked:
+                if stopping.signal:
                     stop_workers(running)
                 time.sleep(PAUSE)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
-                    if running.pop(name).returncode and not stopping.asked:
+                    if running.pop(name).returncode and not stopping.signal:
                         problems[name] = last_line(by_name[name].folder.path / LOG)
                         log(f"{name} failed: {problems[name]}")
         finally:
             stop_workers(running)
-    if stopping.asked:
-        raise Interrupted(stopping.asked)
+    if stopping.signal:
+        raise Interrupted(stopping.signal)
     return problems
 
 
