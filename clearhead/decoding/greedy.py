@@ -21,11 +21,11 @@ def greedy_search(session: Session, rules: Rules) -> list[list[Hypothesis]]:
     For a session that can be recorded, and rules that do not look back. Rows that have ended are computed on until half
     of them have: what they say then is not read.
     """
-    log_probs = session.kept.of(session.logits)
+    log_probs = session.log_softmax.of(session.logits)
     search = Likeliest(log_probs, rules)
     _, first = search.choose(log_probs)
     session.record_search(search, first).run(rules.max_new - 1)
-    return search.found()
+    return search.hypotheses()
 
 
 @final
@@ -76,19 +76,19 @@ class Likeliest(OnDevice):
             sequence = self.sequences[row]
             if sequence < 0:
                 continue
-            written = length
+            n_kept = length
             if length < len(ids):
                 self.sequences[row] = -1
-                written += values[length] != FORBIDDEN  # where nothing was allowed, it ends before it
-            self.tokens[sequence] += ids[:written]
-            self.log_probs[sequence] += values[:written]
+                n_kept += values[length] != FORBIDDEN  # where nothing was allowed, it ends before it
+            self.tokens[sequence] += ids[:n_kept]
+            self.log_probs[sequence] += values[:n_kept]
         return [row for row, sequence in enumerate(self.sequences) if sequence >= 0]
 
     def select(self, sentences: Int[Tensor, "stays"]) -> None:
         self.notes.select(sentences)
         self.sequences = [self.sequences[row] for row in sentences.tolist()]
 
-    def found(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
         return [
             [
                 Hypothesis(

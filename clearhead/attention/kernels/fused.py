@@ -57,23 +57,23 @@ class Fused(Kernel):
         return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
-        found = []
+        notes = []
         if facts.by_document:
-            found.append("each document is attended to by itself; lengths that differ take a call each")
+            notes.append("each document is attended to by itself; lengths that differ take a call each")
         if facts.device == "cpu" and facts.dropout:
             whose = " of each document" if facts.by_document else ""
-            found.append(f"with dropout on the CPU torch builds the n_query x n_key weights{whose}")
+            notes.append(f"with dropout on the CPU torch builds the n_query x n_key weights{whose}")
         if facts.device == "cpu" and facts.bias == "learned" and facts.gradients:
-            found.append("for a bias's gradient on the CPU torch builds the n_query x n_key weights")
+            notes.append("for a bias's gradient on the CPU torch builds the n_query x n_key weights")
         if not facts.equal_widths:
-            found.append(
+            notes.append(
                 "d_value differs from d_head: the narrower is filled up with zeros, or torch would build n x n"
             )
         if builds_mask(facts):
-            found.append("this mask is built as n_query x n_key truth values, one byte each")
+            notes.append("this mask is built as n_query x n_key truth values, one byte each")
         if facts.bias != "none":
-            found.append("the bias is built as n_query x n_key numbers a head")
-        return tuple(found)
+            notes.append("the bias is built as n_query x n_key numbers a head")
+        return tuple(notes)
 
     def run(self, call: AttentionInputs) -> Context:
         # torch.func has rules for every operation of the reference, and for torch's kernel it has not. And of a batch
@@ -137,8 +137,8 @@ def by_document(call: AttentionInputs, rows: Rows) -> Callable[[Tensor, Tensor, 
     plain = type(call.similarity).prepare is Similarity.prepare and call.query.shape[-1] == call.value.shape[-1]
     watched = not call.query.is_cuda and any(run.document and run.length < ENOUGH_KEYS for row in rows for run in row)
     if watched or not plain or isinstance(scale, Tensor):
-        whole = call.replace(mask=Causal() if causal else Everything())
-        return lambda query, key, value: attend_fused(whole.replace(query=query, key=key, value=value))
+        one_document = call.replace(mask=Causal() if causal else Everything())
+        return lambda query, key, value: attend_fused(one_document.replace(query=query, key=key, value=value))
     grouped = call.n_heads != call.key.shape[1]
     return functools.partial(torch_attention, dropout=call.dropout, causal=causal, scale=scale, grouped=grouped)
 
