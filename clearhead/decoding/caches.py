@@ -27,6 +27,7 @@ from clearhead.attention.kernels.linear import State, hide, kernelized, map_feat
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, everything
 from clearhead.attention.score_index import Positions
+from clearhead.decoding import one_query_gpu
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.few_queries import BeamAttention
 from clearhead.decoding.source import Source
@@ -117,6 +118,12 @@ class FullCache(Cache):
             if clock.column is None:
                 keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
                 mask = clock.sdpa_mask(query.dtype)
+            elif clock.beams == 1 and one_query_gpu.serves(query, self.keys):
+                bias = None if clock.pads is None else clock.bias(query.dtype)
+                context = one_query_gpu.attend_one(
+                    query, self.keys, self.values, scale=scale, bias=bias, column=clock.column
+                )
+                return output(context.reshape(len(x), -1))
             else:
                 query, keys, values, mask = clock.by_sentence(query), self.keys, self.values, clock.bias(query.dtype)
             context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
@@ -366,6 +373,9 @@ class SourceCache(CrossCache):
             if query.shape[2] > 1 and not grouped and not moves and beams.serves(query, self.real):
                 context = beams.attend(query, self.keys, self.values)
                 return output(context.transpose(1, 2).reshape(x.shape[0], -1))
+            if self.clock.column is not None and one_query_gpu.serves(query, self.keys):
+                context = one_query_gpu.attend_one(query, self.keys, self.values, scale=scale, bias=self.bias)
+                return output(context.reshape(x.shape[0], -1))
             mask = None if self.real is None else self.real.table
             context = F.scaled_dot_product_attention(
                 query, self.keys, self.values, mask if self.bias is None else self.bias, scale=scale, enable_gqa=grouped

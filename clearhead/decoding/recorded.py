@@ -71,12 +71,14 @@ class Replay:
         self.replay()
 
 
-def find_columns(filled: int) -> int:
-    """Return how many columns to allocate if `there` are filled: more than those, so that some steps fit."""
+def find_columns(filled: int, limit: int = 0) -> int:
+    """Return how many columns to allocate if `filled` are there: more than those, so that some steps fit. If `limit`,
+    the most there will be, is no more than twice as many, allocate them at once.
+    """
     columns = FIRST_COLUMNS
     while columns <= filled:
         columns *= 2
-    return columns
+    return -(-limit // 8) * 8 if filled < limit <= 2 * columns else columns
 
 
 @final
@@ -180,7 +182,7 @@ class RecordedSearch:
     def step(self) -> None:
         filled = self.clock.n + self.clock.new
         if self.clock.column is None or filled >= self.clock.columns:
-            self.caches.fix(self.search.beams, find_columns(filled))
+            self.caches.fix(self.search.beams, find_columns(filled, self.clock.limit))
             self.replay = None
         if self.replay is None:
             kind = self.search.kind, self.count, self.search.beams, self.clock.columns
@@ -246,7 +248,7 @@ class RecordedStep:
             self.fix(filled)
 
     def fix(self, filled: int) -> None:
-        self.caches.fix(1, find_columns(filled))
+        self.caches.fix(1, find_columns(filled, self.clock.limit))
         self.replay, self.moves = Replay(self.work, self.seen, ("logits", self.rows, self.clock.columns)), {}
 
     def work(self) -> None:

@@ -90,7 +90,7 @@ def token_rows(name: str, rows: Rows) -> list[list[int]]:
         raise OptionError(f"{name}: expected rows of token ids; came a bare {type(wrong).__name__}. Write [ids]")
     listed = [row.tolist() if isinstance(row, Tensor) else list(row) for row in values]
     for index, row in enumerate(listed):
-        strange = [token for token in row if not is_id(token)]
+        strange = [] if set(map(type, row)) <= {int} else [token for token in row if not is_id(token)]
         if strange:
             raise OptionError(f"{name}[{index}]: token ids are whole numbers; there is {strange[0]!r}")
         if not row:
@@ -100,8 +100,8 @@ def token_rows(name: str, rows: Rows) -> list[list[int]]:
 
 def check_ids(name: str, rows: list[list[int]], vocabulary: int) -> None:
     for index, row in enumerate(rows):
-        wrong = next((token for token in row if not 0 <= token < vocabulary), None)
-        if wrong is not None:
+        if min(row, default=0) < 0 or max(row, default=0) >= vocabulary:
+            wrong = next(token for token in row if not 0 <= token < vocabulary)
             raise OptionError(
                 f"{name}[{index}]: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}"
             )

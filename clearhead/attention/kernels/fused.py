@@ -200,13 +200,13 @@ def torch_attention(
     context = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     if torch.compiler.is_compiling():
         may_be_cudnn = context.is_cuda and context.dtype in HALF and context.requires_grad
-        return OfOneLayout.apply(context, context.stride(1) < context.stride(2)) if may_be_cudnn else context  # pyright: ignore[reportReturnType]
+        return FixGradientLayout.apply(context, context.stride(1) < context.stride(2)) if may_be_cudnn else context  # pyright: ignore[reportReturnType]
     if context.grad_fn is not None and "Cudnn" in context.grad_fn.name():
-        context.grad_fn.register_prehook(functools.partial(lay_out_first, context.stride()))
+        context.grad_fn.register_prehook(functools.partial(restride_first, context.stride()))
     return differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
 
 
-def lay_out_first(strides: tuple[int, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+def restride_first(strides: tuple[int, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
     """Return the gradients with the first of them in a layout of these strides; None if it is already."""
     grad = grads[0]
     if all(n == 1 or a == b for n, a, b in zip(grad.shape, grad.stride(), strides, strict=True)):
@@ -215,7 +215,7 @@ def lay_out_first(strides: tuple[int, ...], grads: tuple[Tensor, ...]) -> tuple[
 
 
 @final
-class OfOneLayout(torch.autograd.Function):
+class FixGradientLayout(torch.autograd.Function):
     """The same context, whose gradient has its heads inside the positions, or outside. Compiled code cannot ask how a
     gradient is laid out, but `contiguous` is left out of it where there is nothing to move.
     """
