@@ -84,7 +84,9 @@ def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
     part = own or Rotary()
     width = max(2, d_head - d_head % 2) if part.width is None else part.width
     cos, sin = (one[0] for one in part.angles(torch.arange(n), width))
-    table = torch.stack([cos, sin], -1).flatten(1)
+    first, second = zip(*part.pairs(width), strict=True)
+    table = cos.new_empty(n, width)
+    table[:, first], table[:, second] = cos, sin
     alike = cos.mean(-1)
     sentence = (
         "Nothing is added: query and key are turned, pair by pair, the further the later they stand. Their dot product "
@@ -95,10 +97,15 @@ def rotary(own: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
 
 
 def by_distance(table: Table) -> list[float]:
-    """Return the mean cosine of two places, for each distance."""
+    """Return the mean cosine of two places, for each distance.
+
+    A vector of zeros has no direction, so its pairs are left out: a compiled table has none for its first position.
+    """
     unit = F.normalize(table, dim=-1)
-    cosine = unit @ unit.T
-    return [cosine.diagonal(distance).mean().item() for distance in range(len(table))]
+    there = (table != 0).any(-1)
+    cosine, counted = unit @ unit.T, (there[:, None] & there[None]).double()
+    pairs = [counted.diagonal(distance).sum().item() for distance in range(len(table))]
+    return [cosine.diagonal(distance).sum().item() / max(1, count) for distance, count in enumerate(pairs)]
 
 
 def kind(

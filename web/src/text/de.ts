@@ -313,6 +313,7 @@ export const de: Text = {
     chosen: "Gewählte Dimensionen",
     kind: "Art der Kodierung",
     anExample: "ein Beispiel",
+    untrained: "untrainiert",
     thisRun: "dieser Lauf",
     pause: "Anhalten",
     title: "Positionen",
@@ -365,7 +366,7 @@ export const de: Text = {
       "Ein Attention-Schritt als Sequenzdiagramm, von oben nach unten: Queries treffen Keys, Scores werden Gewichte, Values gehen in die Summe, und die gewichtete Summe ist die Ausgabe.",
     words: "Ein Sequenzdiagramm mit Lebenslinien für Queries, Keys und Values, die Summe und die Ausgabe.",
     followed: (token) =>
-      `Verfolgt: „${token}“. Bei langem Text sind die acht Keys mit den größten Gewichten gezeichnet.`,
+      `Verfolgt: „${token}“. Bei langem Text sind die Keys mit den größten Gewichten gezeichnet.`,
     notes: "Der Satz der Notizen",
     diagram: "Das Diagramm",
     thisText: "Dieser Text",

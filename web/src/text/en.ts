@@ -321,6 +321,7 @@ export const en = {
     chosen: "Chosen dimensions",
     kind: "Kind of encoding",
     anExample: "an example",
+    untrained: "untrained",
     thisRun: "this run",
     pause: "Pause",
     title: "Positions",
@@ -375,7 +376,7 @@ export const en = {
       "One attention step as a sequence diagram, from top to bottom: queries meet keys, scores become weights, values go into the sum, and the weighted sum is the output.",
     words: "A sequence diagram with lifelines for queries, keys and values, the sum and the output.",
     followed: (token: string): string =>
-      `Followed: “${token}”. Of a long text the eight keys with the largest weights are drawn.`,
+      `Followed: “${token}”. Of a long text the keys with the largest weights are drawn.`,
     notes: "The notes’ sentence",
     diagram: "The diagram",
     thisText: "This text",
