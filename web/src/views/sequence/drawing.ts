@@ -7,9 +7,12 @@ import { spoken } from "../../text/server";
 
 /** In pixels, as clearhead/tracing/sequence_diagram.py draws: a lifeline's column. */
 const COLUMN = 90;
-/** The size at which a long text is made to fit, and the smallest one: below it letters are not legible, so it scrolls. */
+/** The size at which a long text is made to fit; the smallest one; and that of a drawing which scrolls in any case. */
 const FITTING = 0.8;
 const SMALLEST = 0.72;
+const SCROLLING = 0.9;
+/** In pixels, what the card around the drawing takes of its room. */
+const AROUND = 40;
 
 /** How many lifelines there is room for. */
 export function columnsIn(width: number): number {
@@ -17,13 +20,15 @@ export function columnsIn(width: number): number {
 }
 
 /** The drawing with the page's language, decimal sign and token marks, as wide as its room. */
-export function inPageWords(svg: string, of: Language = language): string {
+export function inPageWords(svg: string, room: number, of: Language = language): string {
   const worded = svg.replace(
     /(<text class="(\w+)"[^>]*>)([^<]*)(?=<\/text>)/g,
     (_, start: string, role: string, said: string) => start + wordsOf(role, said, of),
   );
   return worded.replace(/ width="([\d.]+)" height="[\d.]+"/, (_, width: string) => {
-    return ` style="width:100%;min-width:${Math.round(Number(width) * SMALLEST)}px;max-width:${width}px"`;
+    const fits = Number(width) * SMALLEST <= room - AROUND;
+    const least = Math.round(Number(width) * (fits ? SMALLEST : SCROLLING));
+    return ` style="width:100%;min-width:${least}px;max-width:${width}px"`;
   });
 }
 
