@@ -683,6 +683,10 @@ export const de: Text = {
     names: ["Vektoren", "Scores", "Gewichte", "Gewichtete Summe"],
     crossTexts: "Die Query kommt aus dem Text, der geschrieben wird, Keys und Values aus dem, der gelesen wird.",
     sameText: "Alle drei kommen aus demselben Text.",
+    sharedKeys: (heads) => ` Jeden Key und Value teilen sich ${heads} Köpfe (Grouped-Query Attention).`,
+    sparsemaxRule: (score, threshold) => `max(${score} − τ, 0) mit τ = ${threshold}`,
+    sigmoidRule: (score, offset, keys) =>
+      `1 ÷ (1 + e^−(${score} + Versatz)) mit Versatz = ${keys === null ? "" : `−ln ${keys} = `}${offset}`,
     turnedWords:
       " Dann wird jede {query:Query} und jeder {key:Key} um seine Position gedreht, Paar für Paar, damit ihr Produkt weiß, wie weit sie auseinanderstehen.",
     vectorWords:
@@ -894,6 +898,7 @@ export const de: Text = {
     hatched: "Schraffierte Zellen sind maskiert.",
     made: (position) => `${position} in der Attention`,
     everyHead: "Jeder Kopf",
+    grouped: (heads, shared) => `${heads} Köpfe von Queries teilen sich ${shared} von Keys und Values`,
     eachScale: "Gewicht, von 0 bis zu dem, was bei jedem Kopf steht; √: Wurzelskala",
     upTo: (end) => `0 bis ${end}`,
   },

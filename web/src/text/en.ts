@@ -697,6 +697,10 @@ export const en = {
     names: ["Vectors", "Scores", "Weights", "Weighted sum"],
     crossTexts: "The query comes from the text being written, keys and values from the text being read.",
     sameText: "All three come from the same text.",
+    sharedKeys: (heads: number): string => ` Each key and value is shared by ${heads} heads (grouped-query attention).`,
+    sparsemaxRule: (score: string, threshold: string): string => `max(${score} − τ, 0) with τ = ${threshold}`,
+    sigmoidRule: (score: string, offset: string, keys: number | null): string =>
+      `1 ÷ (1 + e^−(${score} + offset)) with offset = ${keys === null ? "" : `−ln ${keys} = `}${offset}`,
     turnedWords:
       " Then each {query} and each {key} is turned by its position, pair by pair, so that their product knows how far apart they stand.",
     vectorWords:
@@ -922,6 +926,7 @@ export const en = {
     hatched: "Hatched cells are masked.",
     made: (position: string): string => `${position} inside attention`,
     everyHead: "Every head",
+    grouped: (heads: number, shared: number): string => `${heads} heads of queries share ${shared} of keys and values`,
     eachScale: "weight, from 0 to what each head says; √: square-root scale",
     upTo: (end: string): string => `0 to ${end}`,
   },
