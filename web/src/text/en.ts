@@ -44,7 +44,7 @@ export const en = {
   /** The view Training. */
   training: {
     heading: "Training",
-    about: "How the model learned: its losses and scores step by step, and what a head looked at on the way.",
+    about: "How the model learned: its losses and metrics step by step, and what a head looked at on the way.",
     live: "It is training now; the curves follow.",
     curves: "Curves",
     names: {
