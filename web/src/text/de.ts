@@ -679,7 +679,7 @@ export const de: Text = {
     withBias: "mit Bias",
     itsTurn: "Drehung",
     itsPart: "sein Beitrag",
-    calledOf: (name, token) => `${name} von ${token}`,
+    calledOf: (name, token) => `${name.replace(/^[qk]/, (letter) => letter.toUpperCase())} von ${token}`,
     names: ["Vektoren", "Scores", "Gewichte", "Gewichtete Summe"],
     crossTexts: "Die Query kommt aus dem Text, der geschrieben wird, Keys und Values aus dem, der gelesen wird.",
     sameText: "Alle drei kommen aus demselben Text.",
