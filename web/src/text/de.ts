@@ -324,6 +324,11 @@ export const de: Text = {
     chosen: "Gewählte Dimensionen",
     kind: "Art der Kodierung",
     anExample: "ein Beispiel",
+    bias: (name) => `${name}: was jeder Kopf zu einem Score addiert, nach Abstand`,
+    biasNote:
+      "In der ersten Schicht. Zum Embedding wird nichts addiert: Score × Skala + Bias geht in die Gewichtung. Niedriger heißt, dass der Kopf dorthin weniger blickt. Auf einen Abstand zeigen, um ihn zu lesen.",
+    biasAxis: "Key − Query, in Token",
+    biasWords: (heads, reach) => `Der Bias von ${heads} Köpfen, für Keys ab ${reach} Token vor der Query.`,
     untrained: "untrainiert",
     thisRun: "dieser Lauf",
     pause: "Anhalten",

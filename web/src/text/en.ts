@@ -332,6 +332,12 @@ export const en = {
     chosen: "Chosen dimensions",
     kind: "Kind of encoding",
     anExample: "an example",
+    bias: (name: string): string => `${name}: what each head adds to a score, by distance`,
+    biasNote:
+      "Of the first layer. Nothing is added to the embedding: score × scale + bias goes into the weighting. Lower means that the head looks there less. Point at a distance to read it.",
+    biasAxis: "key − query, in tokens",
+    biasWords: (heads: number, reach: number): string =>
+      `The bias of ${heads} heads, for keys from ${reach} tokens before the query on.`,
     untrained: "untrained",
     thisRun: "this run",
     pause: "Pause",
