@@ -80,16 +80,16 @@ def begin(jobs: Sequence[Job]) -> None:
 def read_job(path: Path) -> Job:
     """Read the job of a run; RunError where the file is damaged, or of another run."""
     try:
-        found = read_sealed(path)
+        content = read_sealed(path)
     except FileNotFoundError:
         raise RunError(f"{path}: cannot be read (there is no such file)") from None
     # A run of an earlier version has no id until its worker goes on with it: then its job has none either.
-    if "format" in found and found.get("run") not in (None, RunFolder(path.parent).id()):
+    if "format" in content and content.get("run") not in (None, RunFolder(path.parent).id()):
         raise RunError(f"{path}: is of another run; put this run's own file back")
-    if "format" in found:
-        job = from_json(found.get("job"), KNOWN, where=str(path))
+    if "format" in content:
+        job = from_json(content.get("job"), KNOWN, where=str(path))
     else:
-        job = from_json(found, KNOWN, where=str(path), then=THEN)
+        job = from_json(content, KNOWN, where=str(path), then=THEN)
     if not isinstance(job, Job):
         raise RunError(f"{path}: holds no job")
     return job
@@ -102,13 +102,13 @@ def prepare_text(jobs: Sequence[Job], log: Log) -> None:
         for job in jobs
     }
     for job in different.values():
-        done = subprocess.run(
+        process = subprocess.run(
             command("prepare", job), text=True, capture_output=True, env=environment(job), check=False
         )
-        for line in done.stdout.splitlines():
+        for line in process.stdout.splitlines():
             log(line)
-        if done.returncode:
-            raise DataError(done.stderr.strip() or f"the text could not be read (exit code {done.returncode})")
+        if process.returncode:
+            raise DataError(process.stderr.strip() or f"the text could not be read (exit code {process.returncode})")
 
 
 def command(verb: str, job: Job) -> list[str]:

@@ -78,7 +78,7 @@ def test_of_a_long_text_the_largest_weights_are_drawn_and_the_rest_is_summed():
     exchange = exchange_of("long", "", (["a", "b"], names), steps, 1, scale=0.25)
     assert len(exchange.keys) == MOST_KEYS
     assert set(exchange.keys) == set(steps.weight[1].topk(MOST_KEYS).indices.tolist())
-    weight, brought = exchange.rest
+    weight, brought = exchange.remainder
     drawn_part = steps.weight[1, exchange.keys] @ steps.value[exchange.keys]
     torch.testing.assert_close(drawn_part + brought, steps.context[1])
     found = arrows(drawn(exchange))
