@@ -30,6 +30,8 @@ TEMPLATE = Path(__file__).parent / "static" / "live.html"
 """The page without a model, as `make web` builds it."""
 WEIGHTS = '<script type="text/plain" id="clearhead-weights">'
 """The tag after which the weights go."""
+POSITIONS = 64
+"""How many the page shows of each kind (web/src/views/Positions.svelte)."""
 EXACT = 1_000_000
 """Up to so many parameters the weights stay float32; beyond, they are float16."""
 MOST = 30_000_000
@@ -90,7 +92,7 @@ def live_page(run: Run) -> LivePage:
 
 def position_words(run: Run) -> dict[str, Any]:
     """Return what is said of each kind of position; the page makes the tables itself."""
-    facts = positions(run, 2)
+    facts = {**positions(run, 2), "bias": positions(run, POSITIONS)["bias"]}
     return facts | {"kinds": [kind | {"table": None, "similarity": []} for kind in facts["kinds"]]}
 
 

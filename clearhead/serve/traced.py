@@ -46,7 +46,7 @@ TILES = 96
 TEXT = "trace a shorter text"
 LENS = 5
 """The number of candidates of each layer and token in the logit lens."""
-MOST_COMPARED = 24
+MOST_COMPARED, MOST_COLUMNS = 24, 100
 """The most tokens that are compared with each other in one answer."""
 LEAST_ROWS = 64
 """The fewest rows of a long text that the metrics of a head are read from."""
@@ -322,7 +322,10 @@ class Traced:
             steps,
             query if few else 0,
             scale=head.scale,
+            allowed=head.allowed(0, site.n_query) if few else head.allowed(query, query + 1),
             weighting=site.weighting.called,
+            formula=site.similarity.formula,
+            columns=params.integer("columns", below=MOST_COLUMNS, default=MOST_COLUMNS),
         )
         return {"svg": draw_sequence(exchange, standalone=False)}
 

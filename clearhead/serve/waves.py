@@ -7,8 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.positions import Learned, NoPosition, Rotary, Sinusoidal
+from clearhead.attention.layer import Attention
+from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Sinusoidal
+from clearhead.attention.positions.biases import LearnedT5Bias
 from clearhead.attention.positions.embedded import LearnedTable
+from clearhead.attention.score_index import ScoreIndex
 from clearhead.serve.program import load_program
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
@@ -32,7 +35,31 @@ def positions(run: Run, n: int) -> dict[str, Any]:
     used = [kind["name"] for kind in kinds if kind["used"]]
     if not inside.position.turns and not isinstance(inside.position, NoPosition):
         used.append(inside.position.called)
-    return {"used": " and ".join(used) or "none", "kinds": kinds}
+    return {"used": " and ".join(used) or "none", "kinds": kinds, "bias": bias_by_distance(inside, n)}
+
+
+def bias_by_distance(layer: Attention, n: int) -> list[list[float]] | None:
+    """Return what ALiBi or T5 adds to the scores of each head, for keys from n - 1 tokens before the query on.
+
+    Where the mask is causal the query itself is the last key, else there are as many keys after it.
+    """
+    if not isinstance(layer.position, ALiBi | LearnedT5Bias):
+        return None
+    device = next(layer.parameters()).device
+    keys = torch.arange(n if "causal" in layer.mask.kinds else 2 * n - 1, device=device)[None]
+    query = torch.full((1, 1), n - 1, device=device)
+    cells = ScoreIndex(
+        batch=torch.zeros_like(query),
+        head=torch.arange(layer.shape.n_heads, device=device)[:, None],
+        query_index=query,
+        key_index=keys,
+        query=query,
+        key=keys,
+        n_heads=layer.shape.n_heads,
+    )
+    with torch.no_grad():
+        bias = layer.position.bias(cells, torch.float32)
+    return bias.expand(layer.shape.n_heads, keys.shape[1]).double().tolist()
 
 
 def sinusoidal(run_position: Sinusoidal | None, d_model: int, n: int) -> dict[str, Any]:
@@ -86,7 +113,9 @@ def rotary(run_position: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
     part = run_position or Rotary()
     width = max(2, d_head - d_head % 2) if part.width is None else part.width
     cos, sin = (wave[0] for wave in part.angles(torch.arange(n), width))
-    table = torch.stack([cos, sin], -1).flatten(1)
+    first, second = zip(*part.pairs(width), strict=True)
+    table = cos.new_empty(n, width)
+    table[:, first], table[:, second] = cos, sin
     alike = cos.mean(-1)
     sentence = (
         "Nothing is added: query and key are turned, pair by pair, the further the later they stand. Their dot product "
@@ -97,10 +126,15 @@ def rotary(run_position: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
 
 
 def by_distance(table: Table) -> list[float]:
-    """Return the mean cosine of two places, for each distance."""
+    """Return the mean cosine of two places, for each distance.
+
+    A vector of zeros has no direction, so its pairs are left out: a compiled table has none for its first position.
+    """
     unit = F.normalize(table, dim=-1)
-    cosine = unit @ unit.T
-    return [cosine.diagonal(distance).mean().item() for distance in range(len(table))]
+    there = (table != 0).any(-1)
+    cosine, counted = unit @ unit.T, (there[:, None] & there[None]).double()
+    pairs = [counted.diagonal(distance).sum().item() for distance in range(len(table))]
+    return [cosine.diagonal(distance).sum().item() / max(1, count) for distance, count in enumerate(pairs)]
 
 
 def kind(

@@ -23,7 +23,7 @@ from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
-from clearhead.attention.heads import WholeMap
+from clearhead.attention.heads import LowRankMap, LowRankSliceMap, WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Connection
@@ -274,8 +274,9 @@ class Side:
             if isinstance(role_map, WholeMap) and role_map.norm is not None:
                 names.insert(0, f"{at}.mapped_{role}")
                 role_map = role_map.map_linearly
-            maps[names[0]] = LinearMap(label, role_map, of)
-            yield Value(name=names[0], map=label, of=of, rows=rows, per_head=True)
+            called = "V_up · V_down" if isinstance(role_map, LowRankMap | LowRankSliceMap) else label
+            maps[names[0]] = LinearMap(called, role_map, of)
+            yield Value(name=names[0], map=called, of=of, rows=rows, per_head=True)
             for before, name in pairwise(names):
                 after = "turned by its position" if "projected" in before else "normalised in each head"
                 formula = f"{before.removeprefix(f'{at}.')}, {after}"

@@ -11,22 +11,25 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 from xml.sax.saxutils import escape
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from clearhead.attention.reference import Steps
 
 __all__ = ["Exchange", "draw_sequence", "exchange_of"]
 
-COLUMN, GROUP, EDGE = 96.0, 26.0, 20.0
+COLUMN, GROUP, EDGE = 90.0, 20.0, 14.0
 """In pixels: a lifeline's column, what separates queries, keys and values, the margin."""
 LINE, ROW, SCORE_ROW = 15.0, 30.0, 21.0
 """In pixels: a line of text in an object, an arrow with its label, a score's arrow."""
-BOX = 88.0
+BOX = 85.0
 SHOWN_NUMBERS = 4
 """How many numbers of a vector an object shows."""
 MOST_QUERIES, MOST_KEYS = 6, 8
 """Of longer texts only the query that is followed, and the keys with the largest weights."""
+LEAST_KEYS = 3
+"""So many keys are drawn in the narrowest room."""
 LONGEST = 8
 """Letters of a token that an object has room for."""
 
@@ -76,11 +79,13 @@ class Exchange:
     query_tokens: Sequence[str]
     key_tokens: Sequence[str]
     steps: Steps
+    allowed: Bool[Tensor, "query key"]
     followed: int
     queries: Sequence[int]
     keys: Sequence[int]
     scale: float
     weighting: str = "softmax"
+    formula: str = "query · key"
     names: Sequence[str] = ()
     """Names for the numbers of a query and a key, if they have any."""
     value_names: Sequence[str] = ()
@@ -93,6 +98,13 @@ class Exchange:
         weight = self.steps.weight[self.followed, not_drawn]
         return weight.sum().item(), weight @ self.steps.value[not_drawn]
 
+    @property
+    def bias(self) -> list[float] | None:
+        """What a position adds to each scaled score of the query that is followed; None where it adds nothing."""
+        scaled, masked = self.steps.scaled[self.followed], self.steps.masked[self.followed]
+        added = torch.where(self.allowed[self.followed], masked - scaled, 0.0)
+        return added.tolist() if (added.abs() > 1e-5 * (1 + scaled.abs())).any() else None
+
 
 def exchange_of(
     title: str,
@@ -102,24 +114,39 @@ def exchange_of(
     followed: int,
     *,
     scale: float,
+    allowed: Bool[Tensor, "query key"] | None = None,
     weighting: str = "softmax",
+    formula: str = "query · key",
+    columns: int | None = None,
     names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Exchange:
-    """Return what is drawn of one head: all of a short text; of a longer one the largest weights of one query."""
+    """Return what is drawn of one head: all of a short text; of a longer one the largest weights of one query.
+
+    `allowed`: what the mask lets each query see, where −inf in `steps.masked` does not say it (kernelized attention).
+    `columns`: how many lifelines there is room for; what does not fit is left out in the same way.
+    """
     n_query, n_key = len(tokens[0]), len(tokens[1])
+    seen = steps.masked > float("-inf") if allowed is None else allowed
+    most_keys, most_queries = MOST_KEYS, MOST_QUERIES
+    if columns is not None and columns < n_query + 2 * n_key + 2:
+        most_queries = 1
+        fits = (columns - 3) // 2  # beside the query, the sum and the output; with a column for the rest one fewer
+        most_keys = min(MOST_KEYS, max(LEAST_KEYS, fits if n_key <= fits else (columns - 4) // 2))
     order = steps.weight[followed].argsort(descending=True, stable=True).tolist()
-    visible = [key for key in order if n_key <= MOST_KEYS or steps.masked[followed, key].item() > float("-inf")]
+    visible = [key for key in order if n_key <= most_keys or seen[followed, key]]
     return Exchange(
         title=title,
         caption=caption,
         query_tokens=tokens[0],
         key_tokens=tokens[1],
         steps=steps,
+        allowed=seen,
         followed=followed,
-        queries=range(n_query) if n_query <= MOST_QUERIES else (followed,),
-        keys=sorted((visible or order)[:MOST_KEYS]),
+        queries=range(n_query) if n_query <= most_queries else (followed,),
+        keys=sorted((visible or order)[:most_keys]),
         scale=scale,
         weighting=weighting,
+        formula=formula,
         names=names[0],
         value_names=names[1],
     )
@@ -198,13 +225,13 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
 
 def draw_scores(exchange: Exchange, lifelines: Lifelines, y: float, width: float) -> tuple[list[str], float]:
     """Return the arrows from each query to each key, and where the next step begins."""
-    body = phase(y, width, "2  Scores: each query meets each key, score = query · key")
+    body = phase(y, width, f"2  Scores: each query meets each key, score = {exchange.formula}")
     y += ROW
     for query_index, query in zip(exchange.queries, lifelines.queries, strict=True):
         for key_index, key in zip(exchange.keys, lifelines.keys, strict=True):
             y += SCORE_ROW
             look = "" if query_index == exchange.followed else " faint"
-            hidden = exchange.steps.masked[query_index, key_index].item() == float("-inf")
+            hidden = not exchange.allowed[query_index, key_index]
             label = number(exchange.steps.score[query_index, key_index].item()) + " masked" * hidden
             body.append(arrow(query.x, key.x, y, "query" + look, label, name=f"score {query_index} {key_index}"))
     return body, y + ROW
@@ -213,10 +240,14 @@ def draw_scores(exchange: Exchange, lifelines: Lifelines, y: float, width: float
 def draw_weights(exchange: Exchange, lifelines: Lifelines, y: float, width: float) -> tuple[list[str], float]:
     """Return the arrows from each value to the sum, and where the next step begins."""
     followed = shorten(exchange.query_tokens[exchange.followed])
-    body = phase(y, width, f"3  Weights: {exchange.weighting} of score × {number(exchange.scale)}, for “{followed}”")
+    bias = exchange.bias
+    made = f"score × {number(exchange.scale)}" + (" + bias" if bias else "")
+    body = phase(y, width, f"3  Weights: {exchange.weighting} of {made}, for “{followed}”")
     for key_index, value in zip(exchange.keys, lifelines.values, strict=True):
         y += ROW
         label = f"× {weight_text(exchange.steps.weight[exchange.followed, key_index].item())}"
+        if bias:
+            label = f"bias {number(bias[key_index])}: {label}"
         body.append(
             arrow(value.x, lifelines.summed.x, y, "weight", label, name=f"weight {exchange.followed} {key_index}")
         )
