@@ -25,9 +25,9 @@ __all__ = [
     "AsJson",
     "Device",
     "Dtype",
+    "Fields",
     "File",
-    "Found",
-    "Given",
+    "InputLine",
     "Lines",
     "Notes",
     "RunPath",
@@ -59,9 +59,9 @@ Dtype = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
-Found = dict[str, Any]
+Fields = dict[str, Any]
 """The answer to a line: `output`, and what else JSON holds."""
-Answer = Callable[[list[str], list[int]], list[Found]]
+Answer = Callable[[list[str], list[int]], list[Fields]]
 """A function from the lines that are not blank, and their numbers counted from 0, to answers."""
 
 
@@ -71,14 +71,14 @@ class Lines:
     """A verb's way to answer, print and measure lines: `reads` is how many tokens of a line the model sees."""
 
     answer: Answer
-    as_text: Callable[[Found], str]
+    as_text: Callable[[Fields], str]
     as_json: bool
     reads: int
     lengths: Callable[[Sequence[str]], list[int]]
     unread: str = "the rest"
 
 
-class Given(NamedTuple):
+class InputLine(NamedTuple):
     """A line that came in; None for the text of one that cannot be read, and why."""
 
     text: str | None
@@ -100,16 +100,20 @@ def answer_lines(run: Run, file: str, how: Lines) -> None:
 
 
 def answers_to(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[str]:
-    said = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
-    found = dict(zip(said, how.answer([*said.values()], [first + i for i in said]), strict=True)) if said else {}
+    nonblank = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
+    answers = (
+        dict(zip(nonblank, how.answer([*nonblank.values()], [first + i for i in nonblank]), strict=True))
+        if nonblank
+        else {}
+    )
     for i, text in enumerate(texts):
-        one = found.get(i, {"output": ""})
-        yield as_line({"input": text, **one}) if how.as_json else (how.as_text(one) if i in found else "")
+        answered = answers.get(i, {"output": ""})
+        yield as_line({"input": text, **answered}) if how.as_json else (how.as_text(answered) if i in answers else "")
 
 
-def as_line(found: Found) -> str:
+def as_line(fields: Fields) -> str:
     """Return a JSON object on one line."""
-    return json.dumps(found, ensure_ascii=False, allow_nan=False)
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 
 def cell(text: str) -> str:
@@ -122,8 +126,8 @@ def cells(texts: Sequence[str]) -> str:
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
 
 
-def read_chunks(file: str) -> Iterator[list[Given]]:
-    chunk: list[Given] = []
+def read_chunks(file: str) -> Iterator[list[InputLine]]:
+    chunk: list[InputLine] = []
     for line in lines_of(file):
         chunk.append(line)
         if len(chunk) == CHUNK or (file == STDIN and nothing_waits()):
@@ -133,13 +137,13 @@ def read_chunks(file: str) -> Iterator[list[Given]]:
         yield chunk
 
 
-def lines_of(file: str) -> Iterator[Given]:
+def lines_of(file: str) -> Iterator[InputLine]:
     problems, before = Problems(skip=True), Counter[str]()
     for number, line in enumerate(read_lines(file, problems), start=1):
         if line is not None:
-            yield Given(*line)
+            yield InputLine(*line)
         else:
-            yield Given(None, Place(file, number), ", ".join(Counter(problems.counts) - before))
+            yield InputLine(None, Place(file, number), ", ".join(Counter(problems.counts) - before))
             before = Counter(problems.counts)
 
 
@@ -161,14 +165,14 @@ class Notes:
     odd: int = 0
     unseen: dict[str, None] = field(default_factory=dict)
 
-    def look(self, lines: Sequence[Given]) -> None:
+    def look(self, lines: Sequence[InputLine]) -> None:
         """Report lines that cannot be read or are too long, and remember what the model has never seen."""
         for line in lines:
             if line.text is None:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
-        there = [(line.text, line.place) for line in lines if line.text is not None and line.text.strip()]
-        self.remember([text for text, _ in there])
-        for (_, place), length in zip(there, self.how.lengths([text for text, _ in there]), strict=True):
+        nonblank = [(line.text, line.place) for line in lines if line.text is not None and line.text.strip()]
+        self.remember([text for text, _ in nonblank])
+        for (_, place), length in zip(nonblank, self.how.lengths([text for text, _ in nonblank]), strict=True):
             if length > self.how.reads:
                 unread = f"{self.how.unread} was not read"
                 self.tell_of(place, f"{length:,} tokens, and the model takes {self.how.reads:,} of them: {unread}")
@@ -179,10 +183,10 @@ class Notes:
             unseen = self.run.unseen(text)
             self.unseen |= dict.fromkeys(unseen.split() if tokenizer.kind == "word" else unseen)
 
-    def tell_of(self, place: Place, what: str) -> None:
+    def tell_of(self, place: Place, message: str) -> None:
         self.odd += 1
         if self.odd <= SHOWN:
-            print(escape_controls(f"{place}: {what}"), file=sys.stderr)
+            print(escape_controls(f"{place}: {message}"), file=sys.stderr)
 
     def tell(self) -> None:
         """Report the rest, once all lines are answered."""
@@ -192,11 +196,13 @@ class Notes:
             kind = "word" if self.run.tokenizer.kind == "word" else "character"
             many = f"{len(self.unseen):,} {kind}s were" if len(self.unseen) > 1 else f"1 {kind} was"
             read = "were" if len(self.unseen) > 1 else "was"
-            shown = " ".join(map(visible, list(self.unseen)[:SHOWN_UNSEEN]))
+            listed = " ".join(map(visible, list(self.unseen)[:SHOWN_UNSEEN]))
             more = " …" if len(self.unseen) > SHOWN_UNSEEN else ""
-            print(f"{many} never seen in training and {read} read as unknown: {shown}{more}", file=sys.stderr)
+            print(f"{many} never seen in training and {read} read as unknown: {listed}{more}", file=sys.stderr)
 
 
 def visible(text: str) -> str:
     """Return a text, escaped where it cannot be printed."""
-    return "".join(one if one.isprintable() and one != " " else ascii(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() and character != " " else ascii(character)[1:-1] for character in text
+    )

@@ -63,19 +63,23 @@ class HuggingFace(Format):
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
         if len(set(tokenizers)) > 1:
             return ["class with a tokeniser each for source and target"]
-        found = express(spec, task, context=2048)
-        return [] if isinstance(found, Expression) else [f"class for this model: {reason}" for reason in found]
+        expressed = express(spec, task, context=2048)
+        return [] if isinstance(expressed, Expression) else [f"class for this model: {reason}" for reason in expressed]
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         run = with_single_texts(run)
         check_one_tokenizer(run)
-        made = expression_of(run)
+        expression = expression_of(run)
         # What the architecture says comes last: RoBERTa begins its positions after its padding token.
-        config = token_ids(run) | made.config | labels_of(run) | {"dtype": "float32"}
-        tensors = their_tensors(run.model, made)
+        config = token_ids(run) | expression.config | labels_of(run) | {"dtype": "float32"}
+        tensors = their_tensors(run.model, expression)
         if task_written_as(run.task.name) == "embed":  # a bare model's names have no prefix
-            tensors = {name.removeprefix(made.architecture.prefix): one for name, one in tensors.items()}
-            tensors |= read_pooler(run.folder.path, made.spec.d_model) if isinstance(made.spec, EncoderSpec) else {}
+            tensors = {name.removeprefix(expression.architecture.prefix): tensor for name, tensor in tensors.items()}
+            tensors |= (
+                read_pooler(run.folder.path, expression.spec.d_model)
+                if isinstance(expression.spec, EncoderSpec)
+                else {}
+            )
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         write_json(folder / "config.json", config)
         write_json(folder / "generation_config.json", token_ids(run) | decoding_rules(run))
@@ -83,7 +87,7 @@ class HuggingFace(Format):
         write_text(folder / "tokenizer.json", framed_tokenizer(run))
         if chat := chat_of(run):
             write_text(folder / "chat_template.jinja", chat.text)
-        write_text(folder / "README.md", model_card(run, made.class_name, pooler=any(map(is_pooler, tensors))))
+        write_text(folder / "README.md", model_card(run, expression.class_name, pooler=any(map(is_pooler, tensors))))
 
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
         return check_with_transformers(with_single_texts(run), folder)
@@ -100,10 +104,10 @@ def with_single_texts(run: Run) -> Run:
 
 
 def expression_of(run: Run) -> Expression:
-    found = express(spec_of(run), run.task.name, run.task.context, first=architecture_of(run))
-    if not isinstance(found, Expression):
-        raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(found)}")
-    return found
+    expressed = express(spec_of(run), run.task.name, run.task.context, first=architecture_of(run))
+    if not isinstance(expressed, Expression):
+        raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(expressed)}")
+    return expressed
 
 
 def architecture_of(run: Run) -> str | None:
@@ -119,7 +123,7 @@ def express(spec: Spec, task: str, context: int, *, first: str | None = None) ->
     """
     task = task_written_as(task)
     reasons: dict[str, dict[str, None]] = {}
-    for architecture in sorted(ARCHITECTURES.values(), key=lambda one: one.model_type != first):
+    for architecture in sorted(ARCHITECTURES.values(), key=lambda candidate: candidate.model_type != first):
         if task not in architecture.classes.values():
             continue
         for tried in dict.fromkeys((spec, sines_first(spec), with_segment(spec))):
@@ -176,23 +180,27 @@ def reorder(name: str, tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def their_tensors(model: nn.Module, made: Expression) -> dict[str, Tensor]:
+def their_tensors(model: nn.Module, expression: Expression) -> dict[str, Tensor]:
     """Return the tensors by their names, each a copy in float32; a bias that the model lacks is zeros."""
-    ours = {name: one.float().cpu() for name, one in model.named_parameters(remove_duplicate=False)}
-    if made.reordered:
+    ours = {name: parameter.float().cpu() for name, parameter in model.named_parameters(remove_duplicate=False)}
+    if expression.reordered:
         ours = {name: reorder(name, tensor) for name, tensor in ours.items()}
-    if "embedding.segment" not in ours and isinstance(made.spec, EncoderSpec) and made.spec.embedding.segments:
-        ours["embedding.segment"] = torch.zeros(made.spec.embedding.segments, made.spec.d_model)
-    config = Config(made.config, "config.json")
-    copies = made.architecture.copies(config)
-    tensors = gather(ours, made.architecture.rows(config))
-    if made.architecture.values is not None and made.architecture.saves_values:
-        tensors |= made.architecture.values(config)
+    if (
+        "embedding.segment" not in ours
+        and isinstance(expression.spec, EncoderSpec)
+        and expression.spec.embedding.segments
+    ):
+        ours["embedding.segment"] = torch.zeros(expression.spec.embedding.segments, expression.spec.d_model)
+    config = Config(expression.config, "config.json")
+    copies = expression.architecture.copies(config)
+    tensors = gather(ours, expression.architecture.rows(config))
+    if expression.architecture.values is not None and expression.architecture.saves_values:
+        tensors |= expression.architecture.values(config)
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items() if name not in copies}
 
 
 def check_one_tokenizer(run: Run) -> None:
-    if len({one.fingerprint() for one in run.task.tokenizers.values()}) > 1:
+    if len({tokenizer.fingerprint() for tokenizer in run.task.tokenizers.values()}) > 1:
         raise OptionError("hf: source and target have a tokeniser each, and a folder of Hugging Face's has one")
 
 
@@ -221,7 +229,7 @@ def decoding_rules(run: Run) -> dict[str, Any]:
     if isinstance(spec_of(run), EncoderDecoderSpec) and len(frame.before) > 1:
         settings["forced_bos_token_id"] = frame.before[1]
     if frame.never:
-        settings["bad_words_ids"] = [[place] for place in frame.never]
+        settings["bad_words_ids"] = [[token_id] for token_id in frame.never]
     return settings
 
 
@@ -237,8 +245,8 @@ def labels_of(run: Run) -> dict[str, Any]:
 
 def tokenizer_config(run: Run) -> dict[str, Any]:
     names = token_names(run.tokenizer)
-    places = special_ids(run.tokenizer)
-    special = {theirs: names[place] for theirs, ours in SPECIALS.items() if (place := places[ours]) is not None}
+    ids = special_ids(run.tokenizer)
+    special = {theirs: names[token_id] for theirs, ours in SPECIALS.items() if (token_id := ids[ours]) is not None}
     if isinstance(spec_of(run), EncoderSpec):  # what stands around a text has names of its own there
         before, after = frame_of(run)
         special |= {"cls_token": names[before[0]]} if before else {}
@@ -266,15 +274,15 @@ def framed_tokenizer(run: Run) -> str:
     from tokenizers.processors import TemplateProcessing
 
     before, after = frame_of(run)
-    made = Library.from_str(run.tokenizer.to_json())
-    if not reads_alike(made, run):
+    framed = Library.from_str(run.tokenizer.to_json())
+    if not reads_alike(framed, run):
         names = token_names(run.tokenizer)
         single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
         special = [(names[i], i) for i in dict.fromkeys((*before, *after, *run.task.frame().between))]
-        made.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        framed.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
             single=" ".join(single), pair=pair_template(run, names), special_tokens=special
         )
-    return made.to_str(pretty=True)
+    return framed.to_str(pretty=True)
 
 
 def reads_alike(tokenizer: Any, run: Run) -> bool:
@@ -305,8 +313,8 @@ def pair_template(run: Run, names: Sequence[str]) -> str | None:
 def frame_of(run: Run) -> tuple[list[int], list[int]]:
     """Return the ids that the task puts before and after the ids of a text."""
     text = find_probe(run.tokenizer)
-    ids, made = run.tokenizer.encode(text), run.task.trace_inputs(text).ids
-    row = made["encoder"] if "encoder" in made else made["decoder"]
+    ids, inputs = run.tokenizer.encode(text), run.task.trace_inputs(text).ids
+    row = inputs["encoder"] if "encoder" in inputs else inputs["decoder"]
     start = next(i for i in range(len(row)) if row[i : i + len(ids)] == ids)
     return row[:start], row[start + len(ids) :]
 
