@@ -67,9 +67,8 @@ class TestSequence:
                 weight = weight_text(head.weight[2, int(key)].item())
                 assert arrow.locator("text").text_content() == f"× {weight}"
 
-    @pytest.mark.parametrize("of", ["text", "notes"])
-    def test_on_a_desk_all_of_it_is_in_sight(self, tabs, of):
-        page = tabs.open("sequence", site="decoder.1.attention", head=1, of=of, window={"width": 1440})
+    def test_on_a_desk_all_of_it_is_in_sight(self, tabs):
+        page = tabs.open("sequence", site="decoder.1.attention", head=1, window={"width": 1440})
         drawing = page.get_by_test_id("sequence-drawing")
         expect(drawing.locator("[data-arrow='weighted sum']")).to_be_visible()
         rests(page)
