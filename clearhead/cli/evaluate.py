@@ -200,6 +200,8 @@ def render_labels(found: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def render_remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if found["dtype"] != "float32":
+        yield Text(f"  {'weights':<{NAME}}{found['dtype']}", style="quiet")
     if found["skipped"]:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in found["skipped"].items())
         yield prose(f"Left out: {kinds}.")
