@@ -39,7 +39,7 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
-from clearhead.training.parallel import check_room, check_together, choose_parallel
+from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
 from clearhead.training.phases import phase
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
 from clearhead.training.progress_line import ProgressLine
@@ -385,7 +385,7 @@ class Training:
         if checkpoint is not None:
             check_saved(work.folder, work.spec, work.recipe.fine_tuning, checkpoint.folder / MODEL)
         torch.manual_seed(work.recipe.seed)
-        model = work.spec.build()
+        model = build_model(work.recipe, work.spec, processes)
         parallel = choose_parallel(work.recipe, processes, model, device)
         if processes.is_first:
             self.tell_the_others(checkpoint)
