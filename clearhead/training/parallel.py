@@ -44,10 +44,8 @@ __all__ = [
 
 Forward = Callable[..., Any]
 """Computes the loss of a batch, and takes what options the pass has."""
-BYTES_TRAINED = 16
-"""Of a parameter with its gradient and AdamW's two moments, in float32. What a pass computes comes on top."""
-BYTES_HELD = 4
-"""Of a parameter that is not trained."""
+ROOM = 0.9
+"""The share of a device's memory that weights, gradients and moments can take at all: something computes with them."""
 NEAR = 0.25
 """The share of the parameters there is memory for from which a rough count is not relied on."""
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
@@ -307,12 +305,16 @@ def build_model(recipe: Recipe, spec: Spec, processes: Processes) -> nn.Module:
 
 def most_parameters(recipe: Recipe, processes: Processes) -> float:
     """Return how many parameters a process has the memory to train; or to hold, where most of them may be frozen."""
-    return memory_bytes(torch.device(recipe.machine.device), processes) // bytes_each(recipe)
+    return ROOM * memory_bytes(torch.device(recipe.machine.device), processes) // sum(bytes_each(recipe).values())
 
 
-def bytes_each(recipe: Recipe) -> int:
+def bytes_each(recipe: Recipe) -> dict[str, int]:
+    """Return what a parameter takes at least, in float32, by what it is for."""
     tuning = recipe.fine_tuning
-    return BYTES_TRAINED if tuning is None or not (tuning.lora or tuning.freeze) else BYTES_HELD
+    frozen = tuning is not None and bool(tuning.lora or tuning.freeze)
+    trained = {} if frozen else {"gradient": 4, "two moments": 8}
+    averaged = {} if isinstance(recipe.optimizer.averaging, Unaveraged) else {"average": 4}
+    return {"weight": 4, **trained, **averaged}
 
 
 def rough_count(spec: Spec) -> int:
@@ -323,11 +325,12 @@ def rough_count(spec: Spec) -> int:
 
 
 def no_room(recipe: Recipe, most: float, count: str) -> OptionError:
-    each, device = bytes_each(recipe), recipe.machine.device
-    why = "weight, gradient, two moments" if each == BYTES_TRAINED else "weights alone"
+    each = bytes_each(recipe)
+    total = sum(each.values())
     return OptionError(
-        f"a model of {count} parameters takes more memory to train than {device} has: {each} bytes each ({why}), and "
-        f"there are {most * each / 2**30:,.1f} GiB; take a smaller one, of {most / 2 / 1e6:,.0f}M parameters at most"
+        f"a model of {count} parameters takes more memory to train than {recipe.machine.device} has: {total} bytes "
+        f"each ({', '.join(each)}), and there are {most * total / ROOM / 2**30:,.1f} GiB; take a smaller one, of "
+        f"{most / 2 / 1e6:,.0f}M parameters at most"
     )
 
 

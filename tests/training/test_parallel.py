@@ -1,5 +1,6 @@
 """Shares of rows, groups of weights, and what is refused. test_together.py compares several processes with one."""
 
+import math
 import types
 from dataclasses import replace
 
@@ -11,9 +12,11 @@ from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.blocks import Stack
 from clearhead.training import parallel
+from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import (
+    ROOM,
     Alone,
     build_model,
     check_room,
@@ -109,7 +112,7 @@ def test_a_model_that_cannot_be_trained_here_is_refused_before_anything_is_read(
     check_room(recipe, Processes())
     huge = replace(recipe, parameters=10**12)
     named = (
-        r"1,000,000,000,000 parameters takes more memory to train than cpu has: 16 bytes each.*there are [\d,.]+ GiB; "
+        r"1,000,000,000,000 parameters takes more memory to train than cpu has: 20 bytes each.*there are [\d,.]+ GiB; "
         r".* of [\d,]+M parameters at most"
     )
     with pytest.raises(OptionError, match=named):
@@ -119,9 +122,11 @@ def test_a_model_that_cannot_be_trained_here_is_refused_before_anything_is_read(
 
 def test_a_model_of_any_option_is_refused_before_its_memory_is_taken(tmp_path, monkeypatch):
     recipe = replace(recipe_for(small_runs.classifying, tmp_path), machine=Machine(device="cpu"))
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, averaging=Unaveraged()))
     count = sum(one.numel() for one in recipe.model.build().parameters())
+    least = math.ceil(16 * count / ROOM)
     tuning = FineTuning(source="", run=None, step=1, sha256="", freeze=("embedding",))
-    for memory, fits, fits_frozen in ((16 * count, True, True), (16 * count - 16, False, True), (3, False, False)):
+    for memory, fits, fits_frozen in ((least, True, True), (least - 16, False, True), (3, False, False)):
         monkeypatch.setattr(parallel, "memory_bytes", lambda device, processes, there=memory: float(there))
         for one, room in ((recipe, fits), (replace(recipe, fine_tuning=tuning), fits_frozen)):
             for act in (lambda one=one: check_room(one, Processes()), lambda one=one: built(one)):
