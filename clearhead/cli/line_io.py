@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, final
 import typer
 
 from clearhead.cli.screen import escape_controls, write_output
+from clearhead.errors import OptionError
 from clearhead.model.dtypes import DTYPES
 from clearhead.text.lines import read_lines
 from clearhead.text.problems import Place, Problems
@@ -76,14 +77,21 @@ class Lines:
     reads: int
     lengths: Callable[[Sequence[str]], list[int]]
     unread: str = "the rest"
+    check: Callable[[str], object] | None = None
+    """Raises OptionError for a line that the verb cannot use, such as one that is no pair of texts."""
 
 
 class Given(NamedTuple):
-    """A line that came in; None for the text of one that cannot be read, and why."""
+    """A line that came in, None for the text of one that cannot be read; `why`, if it has no answer."""
 
     text: str | None
     place: Place
     why: str = ""
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether the line has an answer: it can be used, and is not blank."""
+        return self.text is not None and not self.why and bool(self.text.strip())
 
 
 def answer_lines(run: Run, file: str, how: Lines) -> None:
@@ -92,19 +100,19 @@ def answer_lines(run: Run, file: str, how: Lines) -> None:
     if file == STDIN and sys.stdin is not None and sys.stdin.isatty():
         print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
     first = 0
-    for chunk in read_chunks(file):
-        write_output("".join(f"{line}\n" for line in answers_to([line.text for line in chunk], first, how)))
+    for chunk in read_chunks(file, how.check):
+        write_output("".join(f"{line}\n" for line in answers_to(chunk, first, how)))
         notes.look(chunk)
         first += len(chunk)
     notes.tell()
 
 
-def answers_to(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[str]:
-    said = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
+def answers_to(lines: Sequence[Given], first: int, how: Lines) -> Iterator[str]:
+    said = {i: str(line.text) for i, line in enumerate(lines) if line.is_asked}
     found = dict(zip(said, how.answer([*said.values()], [first + i for i in said]), strict=True)) if said else {}
-    for i, text in enumerate(texts):
+    for i, line in enumerate(lines):
         one = found.get(i, {"output": ""})
-        yield as_line({"input": text, **one}) if how.as_json else (how.as_text(one) if i in found else "")
+        yield as_line({"input": line.text, **one}) if how.as_json else (how.as_text(one) if i in found else "")
 
 
 def as_line(found: Found) -> str:
@@ -122,15 +130,24 @@ def cells(texts: Sequence[str]) -> str:
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
 
 
-def read_chunks(file: str) -> Iterator[list[Given]]:
+def read_chunks(file: str, check: Callable[[str], object] | None = None) -> Iterator[list[Given]]:
+    """Yield lines, as many as are answered together; those that `check` raises OptionError for say why."""
     chunk: list[Given] = []
     for line in lines_of(file):
-        chunk.append(line)
+        chunk.append(line if check is None or not line.is_asked else checked_line(line, check))
         if len(chunk) == CHUNK or (file == STDIN and nothing_waits()):
             yield chunk
             chunk = []
     if chunk:
         yield chunk
+
+
+def checked_line(line: Given, check: Callable[[str], object]) -> Given:
+    try:
+        check(str(line.text))
+    except OptionError as error:
+        return line._replace(why=str(error))
+    return line
 
 
 def lines_of(file: str) -> Iterator[Given]:
@@ -164,9 +181,9 @@ class Notes:
     def look(self, lines: Sequence[Given]) -> None:
         """Report lines that cannot be read or are too long, and remember what the model has never seen."""
         for line in lines:
-            if line.text is None:
+            if line.why:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
-        there = [(line.text, line.place) for line in lines if line.text is not None and line.text.strip()]
+        there = [(str(line.text), line.place) for line in lines if line.is_asked]
         self.remember([text for text, _ in there])
         for (_, place), length in zip(there, self.how.lengths([text for text, _ in there]), strict=True):
             if length > self.how.reads:
