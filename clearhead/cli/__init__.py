@@ -4,6 +4,7 @@
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -216,8 +217,8 @@ def own_parts(args: Sequence[str]) -> dict[str, type]:
     registry = sys.modules.get("clearhead.registry")
     if registry is None:
         return {}
-    modules = {arg.rpartition("=")[2].partition(":")[0] for arg in args} | {arg.partition(":")[0] for arg in args}
-    return {name: part for name, part in registry.CLASSES.items() if ":" in name and part.__module__ in modules}
+    words = {word for arg in args for word in re.split(r"[=,:]", arg)}  # as in --attention=softmax,mine:TopK
+    return {name: part for name, part in registry.CLASSES.items() if ":" in name and part.__module__ in words}
 
 
 def explain_own_error(error: Exception, own: Mapping[str, type]) -> str:

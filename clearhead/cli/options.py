@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any, TypeGuard, TypeVar, get_args
 
 import typer
@@ -29,6 +30,7 @@ __all__ = [
     "flatten_groups",
     "given_flags",
     "import_named",
+    "new_folder",
     "one_of",
     "share",
     "wrong",
@@ -114,6 +116,15 @@ class Sectioned(TyperCommand):
 def wrong(option: str, message: str) -> typer.BadParameter:
     """Return the error of an option that cannot be."""
     return typer.BadParameter(message, param_hint=option)
+
+
+def new_folder(option: str, path: str) -> Path:
+    """Return the path of a folder to write. An empty one, such as a shell's variable that is not set, is refused: it
+    would stand for the folder that the command is given in.
+    """
+    if not path.strip():
+        raise wrong(option, "it is empty: name a folder, or give . for this one")
+    return Path(path)
 
 
 NAMED = re.compile(r"(?:^|[=,])\s*([A-Za-z_][\w.]*):")

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import pytest
 import typer
 
+from clearhead.cli import run
 from clearhead.cli.options import Sectioned, above_zero, flatten_groups, given_flags, one_of, share
 
 
@@ -89,3 +90,12 @@ def test_a_share_is_less_than_one(value):
     assert share(None) is None
     with pytest.raises(typer.BadParameter, match="it must be 0 or more, and less than 1; came"):
         share(value)
+
+
+def test_an_empty_path_is_not_this_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s").write_text("a b\n" * 20)
+    for args in (["train", "", "--task", "generate", "--text", "s"], ["compare", " "], ["import", "s", ""]):
+        assert run(args) == 2
+        assert "it is empty: name a folder, or give . for this one" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
