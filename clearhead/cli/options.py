@@ -34,6 +34,7 @@ __all__ = [
     "one_of",
     "share",
     "wrong",
+    "zero_or_more",
 ]
 
 Chosen = TypeVar("Chosen")
@@ -200,6 +201,13 @@ def above_zero(value: float | None) -> float | None:
     """Check an option: a number above 0, and finite."""
     if value is not None and not 0 < value < float("inf"):
         raise typer.BadParameter(f"it must be {'finite' if value > 0 else 'above 0'}; came {value:g}")
+    return value
+
+
+def zero_or_more(value: float | None) -> float | None:
+    """Check an option: a number from 0 on, and finite."""
+    if value is not None and not 0 <= value < float("inf"):
+        raise typer.BadParameter(f"it must be {'finite' if value > 0 else '0 or more'}; came {value:g}")
     return value
 
 

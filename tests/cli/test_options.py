@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from clearhead.cli import run
-from clearhead.cli.options import Sectioned, above_zero, flatten_groups, given_flags, one_of, share
+from clearhead.cli.options import Sectioned, above_zero, flatten_groups, given_flags, one_of, share, zero_or_more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,13 @@ def test_above_zero_refuses_the_rest(value):
     assert above_zero(None) is None
     with pytest.raises(typer.BadParameter, match=r"it must be (above 0|finite); came"):
         above_zero(value)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_zero_or_more_is_finite(value):
+    assert (zero_or_more(0.0), zero_or_more(None)) == (0.0, None)
+    with pytest.raises(typer.BadParameter, match=r"it must be (0 or more|finite); came"):
+        zero_or_more(value)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
