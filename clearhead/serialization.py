@@ -67,30 +67,32 @@ def table_of(classes: Iterable[type]) -> dict[str, type]:
     return table
 
 
-def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
+def to_json(value: object, known: Mapping[str, type] | None = None, *, where: str = "") -> Any:
     """Return JSON for a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
 
-    With `known`, a table, every class must be in it: what is written can be read by the same table.
+    With `known`, a table, every class must be in it: what is written can be read by the same table. `where` is the
+    class and field that hold the value, for messages.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         later = added_fields(type(value))
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         inner = {name: one for name, one in inner.items() if name not in later or one != later[name]}
-        return {CLASS: known_name(value, known), **to_json(inner, known)}
+        name, holder = known_name(value, known), type(value).__name__
+        return {CLASS: name, **{key: to_json(one, known, where=f"{holder}.{key}: ") for key, one in inner.items()}}
     if isinstance(value, Mapping):
         odd = [name for name in value if not isinstance(name, str) or name == CLASS]
         if odd:
             raise OptionError(
                 f"{odd[0]!r} cannot be written to a file as a name: only strings other than {CLASS!r} can"
             )
-        return {name: to_json(inner, known) for name, inner in value.items()}
+        return {name: to_json(inner, known, where=where) for name, inner in value.items()}
     if isinstance(value, tuple | list):
-        return [to_json(inner, known) for inner in value]
+        return [to_json(inner, known, where=where) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise OptionError(f"{value} cannot be written to a file: numbers must be finite")
+        raise OptionError(f"{where}{value} cannot be written to a file: numbers must be finite")
     if value is None or isinstance(value, str | int | float):
         return value
-    raise OptionError(f"{value!r} cannot be written to a file: a run is made of specs, strings and numbers")
+    raise OptionError(f"{where}{value!r} cannot be written to a file: a run is made of specs, strings and numbers")
 
 
 def name_in_files(of: type) -> str:
