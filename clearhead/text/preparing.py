@@ -220,12 +220,12 @@ def digest_files(paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def describe_changes(prepared: Prepared, corpus: Corpus) -> str | None:
-    """Say by name which of the user's files are not those that were prepared; None where all are, or nobody can tell.
+def describe_changes(then: Mapping[str, str], corpus: Corpus) -> str | None:
+    """Say by name which of the user's files are not those of then; None where all are, or nobody can tell.
 
-    Where none of them is there, their text was cleared away or is read from another folder, and nothing is said.
+    `then` are the files' hashes, as `Prepared.notes` has them in `texts`. Where none of the files is there, their text
+    was cleared away or is read from another folder, and nothing is said.
     """
-    then = prepared.notes["texts"]
     there = [path for path in then if os.path.isfile(path)]
     if not there:
         return None

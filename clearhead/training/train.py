@@ -287,7 +287,7 @@ def resume_first(
         check_fit(task, spec, str(folder.model_file))
         tokenizers = None if recipe.fine_tuning is None else task.tokenizers
         prepared = load_prepared(data or folder.data, folder, tokenizers)
-        if changes := describe_changes(prepared, recipe.corpus):
+        if changes := describe_changes(prepared.notes["texts"], recipe.corpus):
             log(
                 f"WARNING: the text is not what this run was begun with: {changes}. It goes on with the text of then, "
                 "which it keeps as token ids; to learn the new one, train another run with "
