@@ -99,7 +99,7 @@ def model_growth() -> Iterator[Point]:
                 length=256,
                 dropout=0.0,
             )
-            clean()  # the model before this one is part of a cycle: it would be freed in the midst
+            clean()
             held = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             machine = Machine(device="cuda", precision="bfloat16", compile=False)

@@ -38,8 +38,8 @@ def choose_device(name: str) -> torch.device:
     device(type='cpu')
     """
     if name == "auto":
-        there = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        return torch.device(there)
+        best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device(best)
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -77,8 +77,8 @@ def seed_random(seed: int, device: torch.device) -> None:
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        place = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[place].manual_seed(seed)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
     elif device.type == "mps":
         torch.mps.manual_seed(seed)
 

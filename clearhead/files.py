@@ -133,9 +133,9 @@ def os_errors_as_run_errors(path: Path) -> Iterator[None]:
 
 def remove_partials(folder: Path, names: Iterable[str]) -> None:
     """Remove what a killed process left of files with these names, this version's or an earlier one's."""
-    left = re.compile(rf"\.?({'|'.join(map(re.escape, names))})(\.[0-9a-f]{{8}}|\.\d+)?{re.escape(PARTIAL)}")
+    pattern = re.compile(rf"\.?({'|'.join(map(re.escape, names))})(\.[0-9a-f]{{8}}|\.\d+)?{re.escape(PARTIAL)}")
     for path in folder.iterdir():
-        if left.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
+        if pattern.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
             path.unlink(missing_ok=True)
 
 
@@ -196,13 +196,13 @@ def parse_json(data: bytes | str) -> Any:
     """Parse JSON; ValueError for NaN and infinities, a name twice in one object, or nesting too deep."""
     try:
         text = data if isinstance(data, str) else data.decode()
-        found = json.loads(
+        value = json.loads(
             text, parse_constant=refuse_constant, parse_float=finite_float, object_pairs_hook=object_of_pairs
         )
     except RecursionError:
         raise ValueError(f"it is nested more than {DEEPEST} deep") from None
-    check_depth(found)
-    return found
+    check_depth(value)
+    return value
 
 
 def refuse_constant(name: str) -> float:
@@ -210,19 +210,19 @@ def refuse_constant(name: str) -> float:
 
 
 def finite_float(text: str) -> float:
-    found = float(text)
-    if not math.isfinite(found):
+    value = float(text)
+    if not math.isfinite(value):
         raise ValueError(f"{text[:30]} is too large for a number")
-    return found
+    return value
 
 
 def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ValueError(f"the name {twice[:60]!r} is there twice")
-    return found
+    return content
 
 
 def check_depth(value: Any) -> None:
@@ -230,11 +230,11 @@ def check_depth(value: Any) -> None:
     level = [value]
     for _ in range(DEEPEST):
         inner: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner.extend(one.values())
-            elif isinstance(one, list):
-                inner.extend(one)
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
         if not inner:
             return
         level = inner
@@ -255,8 +255,8 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def checksum(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 of JSON content, whatever its spacing and the order of its names."""
-    rest = {name: value for name, value in content.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    unsealed = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(unsealed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,17 +274,17 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
     Raises RunError where the file cannot be read, is of a later format or was changed since it was written;
     FileNotFoundError if there is none.
     """
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise RunError(f"{path}: expected a JSON object; came {type(found).__name__}")
-    if "format" in found or isinstance(found.get("sha256"), str):
-        check_seal(found, str(path))
-    return found
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: expected a JSON object; came {type(content).__name__}")
+    if "format" in content or isinstance(content.get("sha256"), str):
+        check_seal(content, str(path))
+    return content
 
 
-def check_seal(found: Mapping[str, Any], where: str, *, error: type[ClearheadError] = RunError) -> None:
+def check_seal(content: Mapping[str, Any], where: str, *, error: type[ClearheadError] = RunError) -> None:
     """Raise `error` where sealed content is of a later format, or its checksum is wrong or missing."""
-    version = found.get("format")
+    version = content.get("format")
     if type(version) is not int or version < 1:
         raise error(f"{where}: its format is {str(version)[:40]!r}, which is no version")
     if version > FORMAT:
@@ -292,7 +292,7 @@ def check_seal(found: Mapping[str, Any], where: str, *, error: type[ClearheadErr
             f"{where}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
             "install a newer one"
         )
-    if found.get("sha256") != checksum(found):
+    if content.get("sha256") != checksum(content):
         raise error(
             f"{where}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
             "or start anew"

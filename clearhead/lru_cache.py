@@ -38,13 +38,13 @@ class LRUCache(Generic[Name, Value]):
 
     def get_or_make(self, name: Name, make: Callable[[], Value]) -> Value:
         """Return the value of that name; where there is none, make it and keep it."""
-        found = self.get(name)
-        if found is None:
-            found = make()
+        value = self.get(name)
+        if value is None:
+            value = make()
             with self.lock:
-                self.values[name] = found
+                self.values[name] = value
                 self.drop_oldest()
-        return found
+        return value
 
     def keep_only(self, wanted: Callable[[Value], bool]) -> None:
         """Drop every value that is not wanted.

@@ -41,5 +41,5 @@ def register_operators() -> None:
     model will be compiled.
     """
     if missing_triton("cuda") is None:
-        for one in OPERATORS:
-            one.register()
+        for operator in OPERATORS:
+            operator.register()

@@ -92,11 +92,11 @@ def register(part: Registered, *, option: str | None = None, examples: Mapping[s
     kind = kind_of(part)
     check_savable(part, saved=BASES[kind].saved)
     name = name_in_files(part)
-    known = CLASSES.get(name, part)
+    earlier = CLASSES.get(name, part)
     # The class of an import that failed is in no module, and the next try may take its place.
-    if known is not part and getattr(sys.modules[part.__module__], part.__name__, None) is known:
+    if earlier is not part and getattr(sys.modules[part.__module__], part.__name__, None) is earlier:
         raise OptionError(
-            f"two classes are called {name}: one in {place_of(known)}, one in {place_of(part)}. Rename one of them; "
+            f"two classes are called {name}: one in {place_of(earlier)}, one in {place_of(part)}. Rename one of them; "
             "after a module was loaded again, start Python anew"
         )
     CLASSES[name] = part
@@ -114,34 +114,34 @@ def kind_of(part: type) -> str:
     """Return the kind of part a class is, by its base class; raise where it has none."""
     if not isinstance(part, type):
         raise OptionError(f"register: expected a class; came {part!r}")
-    found = [name for name, base in BASES.items() if issubclass(part, base.cls)]
-    if not found:
+    kinds = [name for name, base in BASES.items() if issubclass(part, base.cls)]
+    if not kinds:
         bases = ", ".join(base.cls.__name__ for base in BASES.values())
         raise OptionError(f"{part.__name__} is no part: derive it from one of {bases}")
-    return found[-1]
+    return kinds[-1]
 
 
 def check_savable(part: type, *, saved: bool) -> None:
     """Raise where a class could not be found again from its name, or made again from its fields."""
-    where, name = part.__module__, part.__qualname__
+    module, name = part.__module__, part.__qualname__
     if inspect.isabstract(part):
         missing = ", ".join(sorted(part.__abstractmethods__))
         raise OptionError(f"{name} cannot be registered: it does not define {missing}")
-    if where == "__main__" or where not in sys.modules:
+    if module == "__main__" or module not in sys.modules:
         raise OptionError(
-            f"{name} cannot be registered: it is defined in {where}, which no other program can import. Put the class "
+            f"{name} cannot be registered: it is defined in {module}, which no other program can import. Put the class "
             "into a file of its own, such as mine.py, and import it from there"
         )
     if "<locals>" in name:
         raise OptionError(
-            f"{name} in {where} cannot be registered: a class inside a function cannot be imported. Move it to the top "
-            "level of its file"
+            f"{name} in {module} cannot be registered: a class inside a function cannot be imported. Move it to the "
+            "top level of its file"
         )
     # A class that only inherits from a dataclass is none itself: its own annotations would be no fields.
     params = vars(part).get("__dataclass_params__")
     if saved and (params is None or not params.frozen):
         raise OptionError(
-            f"{name} in {where} cannot be registered: files hold a part by its fields, so it must be a frozen "
+            f"{name} in {module} cannot be registered: files hold a part by its fields, so it must be a frozen "
             "dataclass. Put @dataclass(frozen=True) above the class, and @clearhead.register above that"
         )
 
@@ -173,10 +173,10 @@ def is_built_in(*objects: object) -> bool:
 
     Only those are known to work where dtypes are narrow and steps are recorded.
     """
-    for whole in objects:
-        for one in whole.modules() if isinstance(whole, torch.nn.Module) else (whole,):
-            held = vars(one).values() if isinstance(one, torch.nn.Module) else ()
-            if not (known_type(type(one)) and all(map(known_type, set(map(type, held))))):
+    for root in objects:
+        for part in root.modules() if isinstance(root, torch.nn.Module) else (root,):
+            attributes = vars(part).values() if isinstance(part, torch.nn.Module) else ()
+            if not (known_type(type(part)) and all(map(known_type, set(map(type, attributes))))):
                 return False
     return True
 
@@ -217,15 +217,15 @@ def find(name: str, *kinds: str, also: Sequence[str] = (), error: type[Clearhead
     if name in short:
         return short[name]
     if ":" not in name:
-        known = [*(option for kind in kinds for option in options(kind)), *also]
-        raise error(f"there is no {name!r}; there are {', '.join(known)}, and parts of your own as module:Class")
+        names = [*(option for kind in kinds for option in options(kind)), *also]
+        raise error(f"there is no {name!r}; there are {', '.join(names)}, and parts of your own as module:Class")
     if name not in CLASSES:
         raise error(
             f"{name[:80]!r} is not registered: import its module (--parts, or parts= in load), and put "
             "@clearhead.register above its class"
         )
-    if (found := kind_of(CLASSES[name])) not in kinds:
-        raise error(f"{name} is a {found}; expected a {' or a '.join(kinds)}")
+    if (kind_found := kind_of(CLASSES[name])) not in kinds:
+        raise error(f"{name} is a {kind_found}; expected a {' or a '.join(kinds)}")
     return CLASSES[name]
 
 
@@ -238,12 +238,12 @@ class Chosen(NamedTuple):
 
     def make(self, **usual: Any) -> Any:
         """Return the part. Fields that are not given have the usual values, where it has such fields."""
-        known, name = hints_of(self.cls), name_in_files(self.cls)
-        given = {field: value for field, value in usual.items() if field in known} | dict(self.fields)
-        if missing := [field for field in needed_fields(self.cls) if field not in given]:
+        hints, name = hints_of(self.cls), name_in_files(self.cls)
+        values = {field: value for field, value in usual.items() if field in hints} | dict(self.fields)
+        if missing := [field for field in needed_fields(self.cls) if field not in values]:
             raise OptionError(f"{name} has no default for {missing[0]}: write {name}({missing[0]}=…)")
         try:
-            return self.cls(**given)
+            return self.cls(**values)
         except ClearheadError:
             raise
         except Exception as problem:  # whatever a user's class raises is reported as an error of that class
@@ -257,15 +257,15 @@ def parse(text: str, *kinds: str, also: Sequence[str] = ()) -> Chosen:
     >>> parse("relu", "feed-forward").make(d_ff=64, length=9)
     ReLU(d_ff=64, bias=True)
     """
-    name, bracket, rest = text.partition("(")
+    name, bracket, call_text = text.partition("(")
     cls = find(name.strip(), *kinds, also=also)
-    given = read_fields(name, f"part({rest}") if bracket else {}
+    fields = read_fields(name, f"part({call_text}") if bracket else {}
     hints = hints_of(cls)
-    for field in given:
+    for field in fields:
         if field not in hints:
             raise OptionError(f"{name} has no field {field!r}; it has {', '.join(hints) or 'none'}")
     checked = {
-        field: check_type(value, hints[field], f"{name}: {field}", error=OptionError) for field, value in given.items()
+        field: check_type(value, hints[field], f"{name}: {field}", error=OptionError) for field, value in fields.items()
     }
     return Chosen(cls, checked)
 
@@ -278,8 +278,8 @@ def read_fields(name: str, call: str) -> dict[str, Any]:
             raise ValueError
         return {field.arg or "**": ast.literal_eval(field.value) for field in read.keywords}
     except (SyntaxError, ValueError):
-        written = call.removeprefix("part")
-        raise OptionError(f"expected {name}(field=value, …), with plain values; came {name}{written}") from None
+        fields_text = call.removeprefix("part")
+        raise OptionError(f"expected {name}(field=value, …), with plain values; came {name}{fields_text}") from None
 
 
 def import_parts(parts: Parts | None, *, folder: str | None = None) -> None:
@@ -287,13 +287,13 @@ def import_parts(parts: Parts | None, *, folder: str | None = None) -> None:
 
     A class is registered itself. `folder` is looked into first while a module is imported, and not afterwards.
     """
-    for one in [parts] if isinstance(parts, str | ModuleType | type) else parts or ():
-        if isinstance(one, type):
-            register(one)
-        elif isinstance(one, str):
-            import_module(one.partition(":")[0], folder)
-        elif not isinstance(one, ModuleType):
-            raise OptionError(f"parts: expected the name of a module, a module or a class; came {one!r}")
+    for part in [parts] if isinstance(parts, str | ModuleType | type) else parts or ():
+        if isinstance(part, type):
+            register(part)
+        elif isinstance(part, str):
+            import_module(part.partition(":")[0], folder)
+        elif not isinstance(part, ModuleType):
+            raise OptionError(f"parts: expected the name of a module, a module or a class; came {part!r}")
 
 
 def import_module(name: str, folder: str | None) -> None:
@@ -308,10 +308,10 @@ def import_module(name: str, folder: str | None) -> None:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name in (name, name.partition(".")[0]):
-            where = f"in {folder} or " if folder else ""
-            raise OptionError(f"parts: there is no module {name} {where}on Python's path (PYTHONPATH)") from None
-        told = str(error) if isinstance(error, ClearheadError) else f"{type(error).__name__}: {error}"
-        raise OptionError(f"parts: {name} cannot be imported: {told} ({failing_place(error)})") from error
+            searched = f"in {folder} or " if folder else ""
+            raise OptionError(f"parts: there is no module {name} {searched}on Python's path (PYTHONPATH)") from None
+        reason = str(error) if isinstance(error, ClearheadError) else f"{type(error).__name__}: {error}"
+        raise OptionError(f"parts: {name} cannot be imported: {reason} ({failing_place(error)})") from error
     finally:
         sys.path[:] = before
 

@@ -76,9 +76,12 @@ def to_json(value: object, known: Mapping[str, type] | None = None, *, where: st
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         later = added_fields(type(value))
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        inner = {name: one for name, one in inner.items() if name not in later or one != later[name]}
-        name, holder = known_name(value, known), type(value).__name__
-        return {CLASS: name, **{key: to_json(one, known, where=f"{holder}.{key}: ") for key, one in inner.items()}}
+        inner = {
+            name: field_value for name, field_value in inner.items() if name not in later or field_value != later[name]
+        }
+        class_name, holder = known_name(value, known), type(value).__name__
+        written = {name: to_json(field, known, where=f"{holder}.{name}: ") for name, field in inner.items()}
+        return {CLASS: class_name, **written}
     if isinstance(value, Mapping):
         odd = [name for name in value if not isinstance(name, str) or name == CLASS]
         if odd:
@@ -113,10 +116,10 @@ def known_name(value: object, known: Mapping[str, type] | None) -> str:
     if known.get(name) is of:
         return name
     if ":" in name:
-        why = f"{of.__name__} is not registered; put @clearhead.register above its class"
+        reason = f"{of.__name__} is not registered; put @clearhead.register above its class"
     else:
-        why = f"{of.__name__} is no part of Clearhead that could be read again"
-    raise OptionError(f"{value!r} cannot be written to a file: {why}")
+        reason = f"{of.__name__} is no part of Clearhead that could be read again"
+    raise OptionError(f"{value!r} cannot be written to a file: {reason}")
 
 
 def from_json(value: Any, table: Mapping[str, type], *, where: str = "JSON", then: Then | None = None) -> Any:
@@ -147,9 +150,9 @@ def make_part(value: Any, table: Mapping[str, type], then: Then, where: str) -> 
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
         )
     missing = {**added_fields(table[name]), **then.get(name, {})}
-    given = check_fields(fields, hints_of(table[name]), where, what=name, then=missing)
+    checked = check_fields(fields, hints_of(table[name]), where, what=name, then=missing)
     try:
-        return table[name](**given)
+        return table[name](**checked)
     except (ClearheadError, ValueError) as problem:
         raise RunError(f"{where}: {problem}") from None
 
@@ -178,11 +181,11 @@ def names_in(value: Any) -> Iterator[str]:
 
 def count_objects(value: Any) -> int:
     """Count the JSON objects in a value, in itself too; without recursion, and quickly."""
-    count, left = 0, [value]
-    while left:
-        one = left.pop()
-        count += isinstance(one, dict)
-        left.extend(one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+    count, pending = 0, [value]
+    while pending:
+        item = pending.pop()
+        count += isinstance(item, dict)
+        pending.extend(item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
     return count
 
 
@@ -239,22 +242,22 @@ def check_type(value: Any, hint: Any, where: str, *, error: type[ClearheadError]
     Traceback (most recent call last):
     clearhead.errors.RunError: recipe.json: optimizer.lr: expected a number; came 'fast'
     """
-    kinds = [one for one in alternatives(hint) if fits(value, one)]
+    kinds = [item for item in alternatives(hint) if fits(value, item)]
     if not kinds:
         raise error(f"{where}: expected {' or '.join(map(spell, alternatives(hint)))}; came {shorten(value)}")
     inner = get_args(kinds[0])
     if isinstance(value, tuple | list) and inner:
         fixed = get_origin(kinds[0]) is tuple and ... not in inner
         return type(value)(
-            check_type(one, inner[i] if fixed else inner[0], f"{where}[{i}]", error=error)
-            for i, one in enumerate(value)
+            check_type(item, inner[i] if fixed else inner[0], f"{where}[{i}]", error=error)
+            for i, item in enumerate(value)
         )
     if isinstance(value, Mapping) and inner:
         return {
             check_type(name, inner[0], f"{where}: a name in it", error=error): check_type(
-                one, inner[1], join(where, str(name)), error=error
+                item, inner[1], join(where, str(name)), error=error
             )
-            for name, one in value.items()
+            for name, item in value.items()
         }
     return float(value) if kinds[0] is float and isinstance(value, int) else value
 
@@ -270,10 +273,10 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is Any or hint is object:
         return True
     if origin is Literal:
-        return any(value == one and type(value) is type(one) for one in inner)
+        return any(value == option and type(value) is type(option) for option in inner)
     if hint is int or hint is float:
-        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
-        return whole or (hint is float and isinstance(value, float) and math.isfinite(value))
+        is_int = isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+        return is_int or (hint is float and isinstance(value, float) and math.isfinite(value))
     if origin is tuple and ... not in inner:
         return isinstance(value, tuple) and len(value) == len(inner)
     return value is None if hint is None else isinstance(value, origin or hint)
@@ -307,8 +310,8 @@ def shorten(value: Any) -> str:
     """Return a value's repr, cut so that a message stays a message."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= LARGEST:
         return f"a number of {value.bit_length()} bits"
-    whole = repr(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__} {value!r}"
-    return whole if len(whole) <= 80 else f"{whole[:77]}..."
+    text = repr(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: object, *, header: str) -> None:

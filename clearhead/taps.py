@@ -98,20 +98,20 @@ def replacing(model: nn.Module, replace: Replace) -> Iterator[None]:
 @contextlib.contextmanager
 def attach(model: nn.Module, slot: str, under: Callable[[str, str, Tensor], object]) -> Iterator[None]:
     """Add a function to the `replacers` or `observers` of every tapped module; take out that one alone at the end."""
-    own = [
+    tapped = [
         (module, functools.partial(under, f"{path}." if path else ""))
         for path, module in model.named_modules()
         if isinstance(module, Tapped)
     ]
     # By their dictionaries: torch's own way to set an attribute takes longer than the rest of this.
-    for module, function in own:
+    for module, function in tapped:
         module.__dict__[slot] = (*getattr(module, slot), function)
     try:
         yield
     finally:
-        for module, function in own:
-            left = tuple(other for other in getattr(module, slot) if other is not function)
-            if left:
-                module.__dict__[slot] = left
+        for module, function in tapped:
+            remaining = tuple(tap_function for tap_function in getattr(module, slot) if tap_function is not function)
+            if remaining:
+                module.__dict__[slot] = remaining
             else:
                 del module.__dict__[slot]

@@ -169,11 +169,11 @@ class SlicedHeads(HeadLayout):
 
 
 def linear(d_in: int, d_out: int, *, bias: bool) -> nn.Linear:
-    made = nn.Linear(d_in, d_out, bias=bias)
-    nn.init.normal_(made.weight, std=d_in**-0.5)
+    layer = nn.Linear(d_in, d_out, bias=bias)
+    nn.init.normal_(layer.weight, std=d_in**-0.5)
     if bias:
-        nn.init.zeros_(made.bias)
-    return made
+        nn.init.zeros_(layer.bias)
+    return layer
 
 
 @final
@@ -211,10 +211,10 @@ def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
     which takes about 10 microseconds, since any of this may have changed since the last one.
     """
     weights, biases = [], []
-    for one in maps:
-        if type(one) is not WholeMap or is_hooked(one):
+    for head_map in maps:
+        if type(head_map) is not WholeMap or is_hooked(head_map):
             return False
-        linear = one.linear
+        linear = head_map.linear
         if type(linear) is not nn.Linear or is_hooked(linear):
             return False
         weights.append(linear.weight)
@@ -245,30 +245,31 @@ def alike(tensors: Sequence[Tensor | None]) -> bool:
 
     A subclass of Tensor (a quantized or sharded weight) is not plain: it has products of its own.
     """
-    first, *others = tensors
+    first, *rest = tensors
     if first is None:
-        return all(other is None for other in others)
+        return all(tensor is None for tensor in rest)
     if type(first) not in (nn.Parameter, Tensor) or first.layout is not torch.strided:
         return False
     dtype, device, trained = first.dtype, first.device, first.requires_grad
-    for other in others:
-        if other is None or type(other) is not type(first) or other.layout is not torch.strided:
+    for tensor in rest:
+        if tensor is None or type(tensor) is not type(first) or tensor.layout is not torch.strided:
             return False
-        if other.dtype is not dtype or other.device != device:
+        if tensor.dtype is not dtype or tensor.device != device:
             return False
-        if other.requires_grad is not trained and torch.is_grad_enabled():
+        if tensor.requires_grad is not trained and torch.is_grad_enabled():
             return False
     return True
 
 
 def map_jointly(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]:
     """Return what each of some `joinable` maps makes of the same source, by one product."""
-    weights: list[Tensor] = [one.linear.weight for one in maps]
-    biases: list[Tensor] = [one.linear.bias for one in maps if one.linear.bias is not None]
-    made = F.linear(source, torch.cat(weights), torch.cat(biases) if biases else None)
-    parts = made.split([weight.shape[0] for weight in weights], -1)
+    weights: list[Tensor] = [head_map.linear.weight for head_map in maps]
+    biases: list[Tensor] = [head_map.linear.bias for head_map in maps if head_map.linear.bias is not None]
+    joint = F.linear(source, torch.cat(weights), torch.cat(biases) if biases else None)
+    parts = joint.split([weight.shape[0] for weight in weights], -1)
     return tuple(
-        one.normed(part.unflatten(-1, (one.n_heads, -1)).transpose(1, 2)) for one, part in zip(maps, parts, strict=True)
+        head_map.normed(part.unflatten(-1, (head_map.n_heads, -1)).transpose(1, 2))
+        for head_map, part in zip(maps, parts, strict=True)
     )
 
 

@@ -188,13 +188,19 @@ class AttentionInputs:
 
     def of_row(self, row: int) -> "AttentionInputs":
         """Return the inputs of one sequence of the batch."""
-        one = slice(row, row + 1)
-        given = self.given_positions
-        if given is not None:
-            given = Positions(*(side[one] if side.ndim == 2 and len(side) > 1 else side for side in given.sides))
+        index = slice(row, row + 1)
+        positions = self.given_positions
+        if positions is not None:
+            positions = Positions(
+                *(side[index] if side.ndim == 2 and len(side) > 1 else side for side in positions.sides)
+            )
         share = (self.share or Subset(self.n_heads))._replace(batch=row, n_batch=1)
         return self.replace(
-            query=self.query[one], key=self.key[one], value=self.value[one], given_positions=given, share=share
+            query=self.query[index],
+            key=self.key[index],
+            value=self.value[index],
+            given_positions=positions,
+            share=share,
         )
 
     def of_head(self, head: int) -> "AttentionInputs | None":
@@ -271,5 +277,5 @@ class Visibility:
 
     @staticmethod
     def of(allowed: Bool[Tensor, "..."]) -> "Visibility":
-        whole = four_axes(allowed)
-        return Visibility(rows=whole.any(-1), keys=whole.any(-2))
+        mask = four_axes(allowed)
+        return Visibility(rows=mask.any(-1), keys=mask.any(-2))

@@ -107,10 +107,10 @@ class Attention(Tapped):
         """
         maps = self.query, self.key, self.value
         if query is key is value and torch.is_grad_enabled() and joinable(maps):
-            made = map_jointly(maps, query)
+            mapped = map_jointly(maps, query)
         else:
-            made = self.query(query), self.key(key), self.value(value)
-        return self.tap("query", made[0]), self.tap("key", made[1]), self.tap("value", made[2])
+            mapped = self.query(query), self.key(key), self.value(value)
+        return self.tap("query", mapped[0]), self.tap("key", mapped[1]), self.tap("value", mapped[2])
 
     def explain(
         self,
@@ -124,8 +124,8 @@ class Attention(Tapped):
     ) -> Steps:
         """Return every step of `forward`, without dropout; no batch axis where the source has none."""
         sources = self.sources(query_source, key_source, value_source)
-        made = reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
-        return made if query_source.ndim == 3 else made.without_batch()
+        steps = reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
+        return steps if query_source.ndim == 3 else steps.without_batch()
 
     def which_kernel(
         self,
@@ -178,11 +178,11 @@ class Attention(Tapped):
         key = query if key is None else key
         value = key if value is None else value
         # A quantized layer may have no parameters that are numbers: then torch itself says what does not fit.
-        own = next((one for one in self.parameters() if one.is_floating_point()), None)
+        weight = next((parameter for parameter in self.parameters() if parameter.is_floating_point()), None)
         return (
-            self.check_source("query", query, own),
-            self.check_source("key", key, own),
-            self.check_source("value", value, own),
+            self.check_source("query", query, weight),
+            self.check_source("key", key, weight),
+            self.check_source("value", value, weight),
         )
 
     def call(
@@ -193,11 +193,11 @@ class Attention(Tapped):
         dropout: float,
     ) -> AttentionInputs:
         # Made for each call and not kept: a kernel, a mask or a part of a built layer may be replaced.
-        both = self.mask if mask is None else self.mask & mask
-        options = AttentionOptions(self.similarity, self.weighting, self.position, both, dropout, self.kernel)
+        joint_mask = self.mask if mask is None else self.mask & mask
+        options = AttentionOptions(self.similarity, self.weighting, self.position, joint_mask, dropout, self.kernel)
         return options.inputs(self.project(*sources), positions)
 
-    def check_source(self, name: str, source: Tensor, own: Tensor | None) -> Tensor:
+    def check_source(self, name: str, source: Tensor, weight: Tensor | None) -> Tensor:
         """Return the source as `(batch, n, d_model)`; its device and dtype must be those of the layer's parameters."""
         if not isinstance(source, Tensor):
             raise OptionError(f"{name} source must be a torch tensor; came {type(source).__name__}")
@@ -205,8 +205,8 @@ class Attention(Tapped):
             raise ShapeError(
                 f"{name} source: expected (batch, n, {self.d_model}) or (n, {self.d_model}); came {tuple(source.shape)}"
             )
-        if own is not None and source.device != own.device:
-            raise DeviceError(f"{name} source is on {source.device} and the layer on {own.device}; move one of them")
-        if own is not None and source.dtype != own.dtype and not autocast_enabled(source):
-            raise DtypeError(f"{name} source is {source.dtype} and the layer {own.dtype}; convert one of them")
+        if weight is not None and source.device != weight.device:
+            raise DeviceError(f"{name} source is on {source.device} and the layer on {weight.device}; move one of them")
+        if weight is not None and source.dtype != weight.dtype and not autocast_enabled(source):
+            raise DtypeError(f"{name} source is {source.dtype} and the layer {weight.dtype}; convert one of them")
         return source if source.ndim == 3 else source.unsqueeze(0)

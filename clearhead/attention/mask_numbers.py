@@ -72,11 +72,11 @@ class ListedNumbers:
         for copy in self.copies:
             if copy.device == device:
                 return copy
-        made = self.copies[0].to(device)
+        copied = self.copies[0].to(device)
         # Neither a fake tensor nor a wrapper of torch.func can be used once its trace has ended.
-        if not torch.compiler.is_compiling() and type(made) is Tensor:
-            self.copies.append(torch.func.debug_unwrap(made))
-        return made
+        if not torch.compiler.is_compiling() and type(copied) is Tensor:
+            self.copies.append(torch.func.debug_unwrap(copied))
+        return copied
 
 
 Numbers = Tensor | ListedNumbers
@@ -86,7 +86,7 @@ Ids = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 def row_numbers(name: str, values: Ids, axes: tuple[int, ...] = (1,), *, rows: bool = False) -> Numbers:
-    """Return whole numbers with so many axes, after checking them; with `rows`, always as `(batch or 1, n)`."""
+    """Return the integers after checking their dtype and axes; with `rows`, always as `(batch or 1, n)`."""
     listed = not isinstance(values, Tensor)
     try:
         numbers = torch.as_tensor(values, device="cpu") if listed else values
@@ -129,8 +129,8 @@ def at_position(numbers: Numbers, cells: ScoreIndex, position: Tensor) -> Tensor
     if cells.by_index:  # there is an id for each; within flex the three lines below take as long as the rest
         return ids[cells.batch, position] if ids.shape[0] != 1 else ids[0, position]
     inside = (position >= 0) & (position < ids.shape[-1])
-    place = position.clamp(0, ids.shape[-1] - 1)
-    return torch.where(inside, ids[cells.batch, place] if ids.shape[0] != 1 else ids[0, place], -1)
+    clamped = position.clamp(0, ids.shape[-1] - 1)
+    return torch.where(inside, ids[cells.batch, clamped] if ids.shape[0] != 1 else ids[0, clamped], -1)
 
 
 class Run(NamedTuple):
@@ -176,34 +176,34 @@ def find_runs(ids: Tensor) -> tuple[bool, tuple[tuple[Run, ...], ...] | None]:
     begins = torch.ones_like(ids, dtype=torch.bool)
     begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
     start = begins.flatten().nonzero().squeeze(1)
-    row, own = start // n, ids.flatten()[start]
+    row, run_id = start // n, ids.flatten()[start]
     length = torch.diff(start, append=start.new_tensor([n_rows * n]))
-    order = own.argsort(stable=True)
+    order = run_id.argsort(stable=True)
     order = order[row[order].argsort(stable=True)]  # by row, and by id within it: the same id twice stands together
-    again = (row[order][1:] == row[order][:-1]) & (own[order][1:] == own[order][:-1])
+    again = (row[order][1:] == row[order][:-1]) & (run_id[order][1:] == run_id[order][:-1])
     packed = not bool(again.any())
-    if not packed and bool((again & (own[order][1:] >= 0)).any()):
+    if not packed and bool((again & (run_id[order][1:] >= 0)).any()):
         return packed, None
-    facts = torch.stack([row, length, (own >= 0).long()], 1)
+    facts = torch.stack([row, length, (run_id >= 0).long()], 1)
     alike, counts = torch.unique_consecutive(facts, dim=0, return_counts=True)
     if len(alike) > MOST_RUNS:
         return packed, None
     rows: list[list[Run]] = [[] for _ in range(n_rows)]
-    for (where, size, document), count in zip(alike.tolist(), counts.tolist(), strict=True):
-        rows[where].append(Run(count, size, bool(document)))
-    same = tuple(map(tuple, rows))
-    return packed, same[:1] if len(set(same)) == 1 else same
+    for (row_index, size, document), count in zip(alike.tolist(), counts.tolist(), strict=True):
+        rows[row_index].append(Run(count, size, bool(document)))
+    runs = tuple(map(tuple, rows))
+    return packed, runs[:1] if len(set(runs)) == 1 else runs
 
 
 @functools.lru_cache(maxsize=256)
 def cut_runs(runs: tuple[Run, ...], n: int) -> tuple[Run, ...]:
     """Return the runs of the first `n` positions; the last document may become shorter."""
-    found = []
+    kept_runs = []
     for run in runs:
-        whole = min(run.repeats, n // run.length)
-        if whole:
-            found.append(run._replace(repeats=whole))
-            n -= whole * run.length
-        if whole < run.repeats:
-            return (*found, run._replace(repeats=1, length=n)) if n else tuple(found)
-    return tuple(found)
+        repeats = min(run.repeats, n // run.length)
+        if repeats:
+            kept_runs.append(run._replace(repeats=repeats))
+            n -= repeats * run.length
+        if repeats < run.repeats:
+            return (*kept_runs, run._replace(repeats=1, length=n)) if n else tuple(kept_runs)
+    return tuple(kept_runs)

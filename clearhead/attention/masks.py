@@ -72,7 +72,7 @@ class Mask(ABC):
     @property
     def called(self) -> str:
         """Name the mask for a reader: "causal mask and padding mask", "no mask"."""
-        return " and ".join("no mask" if one.kind == Everything.kind else f"{one.kind} mask" for one in self.terms)
+        return " and ".join("no mask" if term.kind == Everything.kind else f"{term.kind} mask" for term in self.terms)
 
     @property
     def structure(self) -> tuple[object, ...]:
@@ -231,9 +231,9 @@ class Function(Mask):
     def allowed(self, cells: ScoreIndex) -> Tensor:
         answer = self.rule(cells.query, cells.key)
         if not isinstance(answer, Tensor) or answer.dtype != torch.bool:
-            got = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
+            returned = answer.dtype if isinstance(answer, Tensor) else type(answer).__name__
             raise DtypeError(
-                f"a mask function must return a bool tensor, True where the query may attend; it returned {got}"
+                f"a mask function must return a bool tensor, True where the query may attend; it returned {returned}"
             )
         try:
             broadcast = torch.broadcast_shapes(answer.shape, cells.query.shape, cells.key.shape)

@@ -51,7 +51,7 @@ def has_numbers(tensor: Tensor) -> bool:
 
 
 def is_captured(tensor: Tensor) -> bool:
-    """Check whether a CUDA graph is being captured from the tensor's device, so that nobody may read its numbers."""
+    """Check whether a CUDA graph is being captured on the tensor's device: then its values cannot be read."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 

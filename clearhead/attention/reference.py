@@ -65,16 +65,16 @@ def steps(call: AttentionInputs) -> Steps:
     if not call.unmasked:
         call = call.zero_hidden(Visibility.of(allowed))
     query, key = call.similarity.prepare(call.query, call.key)
-    made = weigh(call, query, key)
+    weighed = weigh(call, query, key)
     return Steps(
         query=call.query,
         key=call.key,
         value=call.value,
-        score=made.score,
-        scaled=made.scaled,
-        masked=made.masked,
-        weight=made.weight,
-        context=mix(call, made.weight, call.value).to(dtype),
+        score=weighed.score,
+        scaled=weighed.scaled,
+        masked=weighed.masked,
+        weight=weighed.weight,
+        context=mix(call, weighed.weight, call.value).to(dtype),
     )
 
 

@@ -56,14 +56,14 @@ class AttentionOptions:
         query, key, value = tensors
         if query.ndim != 4:
             query, key, value = four_axes(query), four_axes(key), four_axes(value)
-        given = given_positions(query, key, positions)
+        explicit = given_positions(query, key, positions)
         position, learned = self.position, isinstance(self.position, nn.Module)
         if position.turns and not learned:
-            where = given or Positions.aligned(query.shape[2], key.shape[2], query.device)
-            query, key = position.turn(query, where.query), position.turn(key, where.key)
+            turned_at = explicit or Positions.aligned(query.shape[2], key.shape[2], query.device)
+            query, key = position.turn(query, turned_at.query), position.turn(key, turned_at.key)
         weighting, mask = self.weighting, as_mask(self.mask)
         similarity = weighting.similarity if self.similarity is None else self.similarity
-        inputs = AttentionInputs(query, key, value, similarity, weighting, position, mask, given, self.dropout)
+        inputs = AttentionInputs(query, key, value, similarity, weighting, position, mask, explicit, self.dropout)
         if type(mask).check is not Mask.check:
             mask.check(inputs.extent)
         check_made_for("similarity", similarity, inputs)
@@ -77,25 +77,26 @@ def turn_by_learned(inputs: AttentionInputs) -> AttentionInputs:
     readable = can_read(inputs.query) and can_read(inputs.key)
     if not inputs.unmasked and not (readable and ordinary(inputs.query) and ordinary(inputs.key)):
         inputs = inputs.set_hidden_to_zero(sight(inputs, block_rows(inputs, BLOCK_NUMBERS)))
-    where, turn = inputs.positions, inputs.position.turn
-    return inputs.replace(query=turn(inputs.query, where.query), key=turn(inputs.key, where.key))
+    positions, turn = inputs.positions, inputs.position.turn
+    return inputs.replace(query=turn(inputs.query, positions.query), key=turn(inputs.key, positions.key))
 
 
 def check_made_for(name: str, part: Part, inputs: AttentionInputs) -> None:
     """Check that a part with learned values was built for these heads, on this device."""
     if not isinstance(part, nn.Module):
         return
-    for what, made, here in (
+    for unit, expected, actual in (
         ("heads", part.made_for.n_heads, inputs.n_heads),
         ("numbers in a head", part.made_for.d_head, inputs.query.shape[-1]),
     ):
-        if made not in (None, here):
+        if expected not in (None, actual):
             raise ShapeError(
-                f"{name}: this {type(part).__name__} was built for {made} {what}, and there are {here}; build it anew"
+                f"{name}: this {type(part).__name__} was built for {expected} {unit}, and there are {actual}; "
+                "build it anew"
             )
-    own = next(part.parameters(), None)
-    if own is not None and own.device != inputs.query.device:
-        raise DeviceError(f"{name} is on {own.device} and query on {inputs.query.device}; move one of them")
+    parameter = next(part.parameters(), None)
+    if parameter is not None and parameter.device != inputs.query.device:
+        raise DeviceError(f"{name} is on {parameter.device} and query on {inputs.query.device}; move one of them")
 
 
 def check_dropout(dropout: float) -> None:
@@ -111,17 +112,17 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise OptionError(f"{name} must be a torch tensor; came {type(tensor).__name__}")
     ndim, dtype, device, shapes = query.ndim, query.dtype, query.device, []  # a tensor's attributes are slow to read
     for name, tensor in named:
-        shape, own = tuple(tensor.shape), tensor.dtype
+        shape, tensor_dtype = tuple(tensor.shape), tensor.dtype
         if not 2 <= len(shape) <= 4:
             raise ShapeError(
                 f"{name}: expected (batch, head, n, d), or that without batch, or without both; came {shape}"
             )
         if len(shape) != ndim:
             raise ShapeError(f"{name} has {len(shape)} axes and query {ndim}; give all three the same axes")
-        if own not in FLOATS:
-            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64; came {own}")
-        if own != dtype:
-            raise DtypeError(f"{name} is {own} and query {dtype}; convert one of them")
+        if tensor_dtype not in FLOATS:
+            raise DtypeError(f"{name}: expected float16, bfloat16, float32 or float64; came {tensor_dtype}")
+        if tensor_dtype != dtype:
+            raise DtypeError(f"{name} is {tensor_dtype} and query {dtype}; convert one of them")
         if tensor.device != device:
             raise DeviceError(f"{name} is on {tensor.device} and query on {device}; move one of them")
         if 0 in shape[-3:]:
@@ -201,16 +202,16 @@ def given_positions(query: Tensor, key: Tensor, positions: tuple[Tensor | None, 
     )
 
 
-def check_positions(name: str, given: Tensor | None, default: Tensor, query: Tensor) -> Tensor:
+def check_positions(name: str, positions: Tensor | None, default: Tensor, query: Tensor) -> Tensor:
     """Return the positions given, as int64, after checking them; the default where none were given."""
-    if given is None:
+    if positions is None:
         return default
     batch, n = query.shape[0], default.shape[0]
-    if not isinstance(given, Tensor):
-        raise OptionError(f"{name} must be a torch tensor; came {type(given).__name__}. Use torch.tensor(...)")
-    check_whole(name, given)
-    if given.device != query.device:
-        raise DeviceError(f"{name} is on {given.device} and query on {query.device}; move one of them")
-    if given.shape not in ((n,), (batch, n), (1, n)):
-        raise ShapeError(f"{name}: expected ({n},) or ({batch}, {n}); came {tuple(given.shape)}")
-    return given.long()
+    if not isinstance(positions, Tensor):
+        raise OptionError(f"{name} must be a torch tensor; came {type(positions).__name__}. Use torch.tensor(...)")
+    check_whole(name, positions)
+    if positions.device != query.device:
+        raise DeviceError(f"{name} is on {positions.device} and query on {query.device}; move one of them")
+    if positions.shape not in ((n,), (batch, n), (1, n)):
+        raise ShapeError(f"{name}: expected ({n},) or ({batch}, {n}); came {tuple(positions.shape)}")
+    return positions.long()

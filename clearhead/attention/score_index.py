@@ -96,8 +96,8 @@ class Box(ScoreIndex):
         return self.share.of_batch(values).view(-1, 1, 1, 1)
 
     def lookup(self, table: Tensor) -> Tensor:
-        whole = self.rows is None or table.shape[-2] == 1
-        return self.share.of(table if whole else table[..., self.rows, :])
+        all_rows = self.rows is None or table.shape[-2] == 1
+        return self.share.of(table if all_rows else table[..., self.rows, :])
 
 
 def box(
@@ -127,8 +127,8 @@ def box(
 
 def read_at(table: Tensor, *index: Tensor) -> Tensor:
     """Return `table[index]`, where an axis of length 1 serves every index."""
-    places = [i if size > 1 else torch.zeros_like(i) for i, size in zip(index, table.shape, strict=True)]
-    return table[tuple(places)]
+    indices = [i if size > 1 else torch.zeros_like(i) for i, size in zip(index, table.shape, strict=True)]
+    return table[tuple(indices)]
 
 
 def four_axes(tensor: Tensor) -> Tensor:

@@ -203,10 +203,10 @@ class LearnedAdditive(nn.Module, Similarity):
         return self.out.shape[-1]
 
     def of_head(self, head: int) -> Similarity:
-        made = LearnedAdditive(1, *self.query.shape[1:])
-        for name, own in self.named_parameters():
-            setattr(made, name, nn.Parameter(own[head : head + 1].detach(), requires_grad=False))
-        return made
+        single = LearnedAdditive(1, *self.query.shape[1:])
+        for name, parameter in self.named_parameters():
+            setattr(single, name, nn.Parameter(parameter[head : head + 1].detach(), requires_grad=False))
+        return single
 
 
 def unit(vectors: Tensor) -> Tensor:

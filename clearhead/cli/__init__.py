@@ -87,17 +87,17 @@ def load_verb(name: str) -> Any:
     """Import a verb's module, and return it as a command."""
     home, function = ELSEWHERE.get(name, (name, name))
     module = importlib.import_module(f"clearhead.cli.{home}")
-    made = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
+    verb_app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
     if name == "craft":
-        made.add_typer(module.app, name=name, epilog=module.EXAMPLES, help=module.ABOUT, short_help=VERBS[name])
-        group = typer.main.get_group(made)
+        verb_app.add_typer(module.app, name=name, epilog=module.EXAMPLES, help=module.ABOUT, short_help=VERBS[name])
+        group = typer.main.get_group(verb_app)
         return group.commands[name]
     verb = getattr(module, function)
     sectioned = name in SECTIONED
-    made.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned if sectioned else None)(
+    verb_app.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned if sectioned else None)(
         flatten_groups(verb) if sectioned else verb
     )
-    command = typer.main.get_command(made)
+    command = typer.main.get_command(verb_app)
     command.name = name
     return command
 
@@ -144,12 +144,12 @@ def clearhead(
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs a verb, and ends the process with its exit code."""
-    asked = sys.argv[1:] if args is None else args
-    set_waiting(asked)
+    words = sys.argv[1:] if args is None else args
+    set_waiting(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an arrow on a terminal that knows only ASCII is no reason to stop
-    sys.exit(run(asked))
+    sys.exit(run(words))
 
 
 def set_waiting(args: Sequence[str]) -> None:
@@ -169,9 +169,9 @@ def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code. `--debug` may stand anywhere, so that it serves every verb."""
     command = typer.main.get_command(app)
     try:
-        asked = [arg for arg in args if arg != "--debug"]
-        code = command.main(args=asked or ["--help"], prog_name="clearhead", standalone_mode=False)
-        return code or (0 if asked else ASKED_WRONGLY)
+        words = [arg for arg in args if arg != "--debug"]
+        code = command.main(args=words or ["--help"], prog_name="clearhead", standalone_mode=False)
+        return code or (0 if words else ASKED_WRONGLY)
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as stop:

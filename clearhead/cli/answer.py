@@ -1,6 +1,6 @@
 """`clearhead answer`: a run answers each line, whatever its task is."""
 
-from clearhead.cli.line_io import AsJson, Device, Dtype, File, Found, Lines, RunPath, answer_lines, cells
+from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import ClassifyPairs
@@ -30,12 +30,12 @@ def answer(
     """
     loaded = load(run, device=device, dtype=dtype)
 
-    def answers(texts: list[str], numbers: list[int]) -> list[Found]:
+    def answers(texts: list[str], numbers: list[int]) -> list[Fields]:
         return loaded.task.answer(loaded.model, texts)
 
     lines = Lines(
         answer=answers,
-        as_text=lambda found: cells([found["output"]]),
+        as_text=lambda answered: cells([answered["output"]]),
         as_json=as_json,
         reads=loaded.task.reads,
         lengths=loaded.task.count_tokens,

@@ -65,15 +65,15 @@ class Drawing:
     @property
     def size(self) -> tuple[float, float]:
         across = self.arcs + REACH + 8 + names_width(self.keys) + EDGE
-        said = EDGE * 2 + max(len(self.title) * 9.5, len(self.said) * 7.0)
-        return max(across, said), self.top + CELL * max(len(self.queries), len(self.keys)) + EDGE
+        title_width = EDGE * 2 + max(len(self.title) * 9.5, len(self.said) * 7.0)
+        return max(across, title_width), self.top + CELL * max(len(self.queries), len(self.keys)) + EDGE
 
-    def row(self, place: int) -> float:
+    def row(self, index: int) -> float:
         """Return the middle of a row, of the map and of the names beside the arcs."""
-        return self.top + CELL * (place + 0.5)
+        return self.top + CELL * (index + 0.5)
 
-    def column(self, place: int) -> float:
-        return self.left + CELL * (place + 0.5)
+    def column(self, index: int) -> float:
+        return self.left + CELL * (index + 0.5)
 
     def seen(self) -> Iterator[tuple[int, int, float]]:
         """Return the weights that are drawn, by query and key."""

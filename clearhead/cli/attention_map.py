@@ -66,8 +66,8 @@ def pooled_map(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> 
 
 def legend() -> Text:
     """Return what the shades stand for."""
-    shown = [(f"{character * 2} {least:g}", "weight") for least, character in reversed(SHADES) if least]
-    parts = [part for one in shown for part in ("   ", one)]
+    shades = [(f"{character * 2} {least:g}", "weight") for least, character in reversed(SHADES) if least]
+    parts = [part for shade in shades for part in ("   ", shade)]
     return Text.assemble(("  weight from", "quiet"), *parts)
 
 
@@ -109,18 +109,18 @@ def swap(queries: Sequence[str], keys: Sequence[str], weight: Weights) -> Swap |
     Among equally clear pairs it is the one whose words are nearest.
     """
     most: list[float] = weight.amax(-1).tolist()
-    where: list[int] = weight.argmax(-1).tolist()
+    best_key: list[int] = weight.argmax(-1).tolist()
     spoken = [
         i
         for i, query in enumerate(queries)
-        if readable(query).isalpha() and readable(keys[where[i]]).isalpha() and most[i] >= HALF
+        if readable(query).isalpha() and readable(keys[best_key[i]]).isalpha() and most[i] >= HALF
     ]
-    pairs = [(i, j) for i, j in combinations(spoken, 2) if where[i] > where[j]]
+    pairs = [(i, j) for i, j in combinations(spoken, 2) if best_key[i] > best_key[j]]
     if not pairs:
         return None
     i, j = max(pairs, key=lambda pair: (round(most[pair[0]] * most[pair[1]], 1), pair[0] - pair[1]))
     return Swap(
         queries=(readable(queries[i]), readable(queries[j])),
-        keys=(readable(keys[where[i]]), readable(keys[where[j]])),
+        keys=(readable(keys[best_key[i]]), readable(keys[best_key[j]])),
         weights=(most[i], most[j]),
     )

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify, ClassifyPairs
@@ -41,14 +41,14 @@ def classify(
     loaded = load(run, device=device)
     task = loaded.task if isinstance(loaded.task, ClassifyPairs) else loaded.asked(Classify)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         if pairs:
             return task.answer_pairs(loaded.model, [split_pair(text) for text in texts])
         return task.answer(loaded.model, texts)
 
-    def as_text(found: Found) -> str:
-        ranked = [f"{cell(name)}\t{share:.6f}" for name, share in found["probabilities"].items()]
-        return "\t".join([cell(found["output"]), *ranked]) if probabilities else cells([found["output"]])
+    def as_text(answered: Fields) -> str:
+        ranked = [f"{cell(name)}\t{share:.6f}" for name, share in answered["probabilities"].items()]
+        return "\t".join([cell(answered["output"]), *ranked]) if probabilities else cells([answered["output"]])
 
     lines = Lines(
         answer=answer,

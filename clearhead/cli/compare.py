@@ -100,13 +100,15 @@ def compare(
         arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))
     else:
         arms = one_by_one(parse_variants(comparing.variant, choices), make_recipe_maker(home, comparing, choices))
-    found = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr)
-    if not found.outcomes:
-        raise RunError(f"{folder}: every run failed; {found.failures[0].run}: {found.failures[0].problem}")
+    comparison = comparison_of(
+        home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr
+    )
+    if not comparison.outcomes:
+        raise RunError(f"{folder}: every run failed; {comparison.failures[0].run}: {comparison.failures[0].problem}")
     if comparing.as_json:
-        show_json(found.to_json())
+        show_json(comparison.to_json())
     else:
-        show(*render_page(found))
+        show(*render_page(comparison))
 
 
 def to_stderr(text: str) -> None:
@@ -133,12 +135,12 @@ def parse_variants(texts: Sequence[str], choices: Choices) -> list[dict[str, str
             raise wrong(
                 "--variant", f"is given instead of lists: give {flag(name)} one value, which all variants share"
             )
-    found = [parse_variant(text) for text in texts]
-    for number, variant in enumerate(found):
-        if variant in found[:number]:
+    variants = [parse_variant(text) for text in texts]
+    for number, variant in enumerate(variants):
+        if variant in variants[:number]:
             raise wrong("--variant", f"{texts[number]!r} is there twice")
-    check_values({name: [variant[name] for variant in found if name in variant] for name in LISTS})
-    return found
+    check_values({name: [variant[name] for variant in variants if name in variant] for name in LISTS})
+    return variants
 
 
 def parse_variant(text: str) -> dict[str, str]:
@@ -146,7 +148,7 @@ def parse_variant(text: str) -> dict[str, str]:
         return {}
     parts: dict[str, str] = {}
     for part in split(text) or [text]:
-        name, equals, value = (one.strip() for one in part.partition("="))
+        name, equals, value = (word.strip() for word in part.partition("="))
         option = name.replace("-", "_")
         if option not in LISTS or not equals or not value or option in parts:
             raise wrong(
@@ -160,8 +162,8 @@ def parse_variant(text: str) -> dict[str, str]:
 
 def parse_lists(choices: Choices) -> dict[str, list[str]]:
     """Return what varies. BadParameter for a name that does not exist."""
-    found = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
-    lists = {name: values for name, values in found.items() if values}
+    values_of = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
+    lists = {name: values for name, values in values_of.items() if values}
     if not lists:
         raise wrong(
             "--attention",
@@ -204,7 +206,7 @@ def make_recipe_maker(
         check_text(find_task(choices.task), choices.text)
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
-    def made(choice: Mapping[str, str]) -> Recipe:
+    def arm_recipe(choice: Mapping[str, str]) -> Recipe:
         # Patience is off unless it is asked for: every arm shall have the same budget.
         budget = replace(choices.budget, patience=choices.budget.patience or 0)
         try:
@@ -215,34 +217,34 @@ def make_recipe_maker(
                 raise error.__cause__ from None
             raise
 
-    return made
+    return arm_recipe
 
 
 def make_probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:
     probe = one_of("--probe", comparing.probe or "", PROBES)
-    if others := given_flags(Choices(task=choices.task, text=choices.text)):
-        raise wrong("--probe", f"brings its own task and text: leave out {', '.join(others)}")
+    if extra := given_flags(Choices(task=choices.task, text=choices.text)):
+        raise wrong("--probe", f"brings its own task and text: leave out {', '.join(extra)}")
     amount = probe.amount(comparing.longest)
     context = choices.batches.context
     if context is not None and context < probe.width(amount.longest):
         raise wrong("--context", f"this probe has rows of {probe.width(amount.longest)} tokens; came {context}")
     default = probe_recipe(probe, home / "probe", amount, as_machine(choices.machine))
-    return lambda chosen: override_recipe(chosen, default)
+    return lambda arm_choices: override_recipe(arm_choices, default)
 
 
-def render_page(found: Comparison) -> Iterator[RenderableType]:
+def render_page(comparison: Comparison) -> Iterator[RenderableType]:
     """Return the tables, what to know beside them, and where everything is."""
-    yield rule(found.folder)
-    yield align_table(*found.table())
-    if found.distances:
+    yield rule(comparison.folder)
+    yield align_table(*comparison.table())
+    if comparison.distances:
         yield Text()
-        yield align_table(*found.distance_table())
+        yield align_table(*comparison.distance_table())
     yield Text()
-    for note in found.notes():
+    for note in comparison.notes():
         yield prose(escape(note), style="quiet")
     yield Text()
-    there = [name for name in WRITTEN if (Path(found.folder) / name).exists()]
-    yield Group(*(render_row(name.rpartition(".")[2], str(Path(found.folder) / name)) for name in there))
+    written = [name for name in WRITTEN if (Path(comparison.folder) / name).exists()]
+    yield Group(*(render_row(name.rpartition(".")[2], str(Path(comparison.folder) / name)) for name in written))
     if not has_package("matplotlib"):
         yield prose(escape(f"No picture: that needs matplotlib ({how_to_install('plots')})."), style="quiet")
     yield Text()
@@ -253,8 +255,8 @@ def align_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Renderabl
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [Text(style="title"), *(Text() for _ in rows)]
     for line, cells in zip(lines, (head, *rows), strict=True):
-        first, *rest = zip(cells, widths, strict=True)
-        line.append("  ".join([f"  {first[0]:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in rest)]))
+        first, *numbers_cells = zip(cells, widths, strict=True)
+        line.append("  ".join([f"  {first[0]:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in numbers_cells)]))
         line.no_wrap, line.overflow = True, "ignore"
     # A group leaves its lines as they are; printed one by one they would be wrapped.
     return Group(*lines)

@@ -153,15 +153,15 @@ def run_program(
     changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
     _, part = find_weighting(weighting)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
-    found = compare(ask, *texts_of(ask, " ".join(text or []), source))
+    compared = compare(ask, *texts_of(ask, " ".join(text or []), source))
     if as_json:
-        show_json(as_object(found))
+        show_json(as_object(compared))
     else:
-        show(*run_page(found))
-    if found.differ and ask.exact:
-        places = ", ".join(map(str, found.differ[:5]))
+        show(*run_page(compared))
+    if compared.differ and ask.exact:
+        places = ", ".join(map(str, compared.differ[:5]))
         raise ProgramError(
-            f"{ask.program.name}: model and interpreter differ at place {places} of {in_words(found.text)!r}, and "
+            f"{ask.program.name}: model and interpreter differ at place {places} of {in_words(compared.text)!r}, and "
             "must be equal: that is a fault of the compiler"
         )
 
@@ -207,8 +207,8 @@ def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
     if folder is not None:
         yield folder
     else:
-        with tempfile.TemporaryDirectory(prefix="clearhead-") as place:
-            yield Path(place) / ask.program.name
+        with tempfile.TemporaryDirectory(prefix="clearhead-") as temporary:
+            yield Path(temporary) / ask.program.name
 
 
 def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[Any] | None]:

@@ -83,23 +83,25 @@ def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
         return Ask(program=apply_changes(found, changes), file=path)
     if not isinstance(found, Output):
         # `tokens` and `indices`, which every file imports, are made of no other sequence.
-        made = {key: value for key, value in vars(module).items() if isinstance(value, Output) and [*value.inputs()]}
-        there = [key for key, value in vars(module).items() if isinstance(value, Program) or key in made]
+        sequences = {
+            key: value for key, value in vars(module).items() if isinstance(value, Output) and [*value.inputs()]
+        }
+        names = [key for key, value in vars(module).items() if isinstance(value, Program) or key in sequences]
         kind = "nothing" if found is None else f"a {type(found).__name__}"
-        said = f"There are: {', '.join(there)}" if there else "The file gives no name to a sequence or a Program"
-        raise wrong("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {said}")
+        hint = f"There are: {', '.join(names)}" if names else "The file gives no name to a sequence or a Program"
+        raise wrong("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {hint}")
     if changes.vocabulary is None or changes.length is None:
         raise wrong(
             "--vocabulary", f"{name} is a sequence alone: say its tokens and length, --vocabulary abc --length 8"
         )
-    made = Program(
+    program = Program(
         name=name,
         about=found.name,
         output=found,
         vocabulary=(),
         plain=lambda *texts: run(found, *texts),
     )
-    return Ask(program=apply_changes(made, changes), file=path)
+    return Ask(program=apply_changes(program, changes), file=path)
 
 
 def load_file(path: Path) -> ModuleType:
@@ -145,23 +147,23 @@ def place_in(path: Path, error: BaseException) -> str | None:
     return None if error.__context__ is None else place_in(path, error.__context__)
 
 
-def symbols(written: str) -> tuple[str, ...]:
+def symbols(text: str) -> tuple[str, ...]:
     """Split tokens as they are typed: words with spaces between them, or single characters."""
-    found = written.split() if " " in written.strip() else list(written.strip())
-    if not found:
+    tokens = text.split() if " " in text.strip() else list(text.strip())
+    if not tokens:
         raise wrong("--vocabulary", "there is no token in it; write abc, or words with spaces between them")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(tokens))
 
 
-def tokens_of(written: str, vocabulary: Sequence[Any], option: str) -> list[Any]:
+def tokens_of(text: str, vocabulary: Sequence[Any], option: str) -> list[Any]:
     """Split a text into tokens: its words if they are all tokens, else its characters."""
-    known = {str(token): token for token in vocabulary}
-    words = written.split()
-    for pieces in (words, list("".join(words))):
-        if pieces and all(piece in known for piece in pieces):
-            return [known[piece] for piece in pieces]
-    odd = next((piece for piece in (words if len(words) > 1 else written) if piece not in known), written)
-    raise wrong(option, f"{odd!r} is no token of this program. Its tokens: {' '.join(known)}")
+    token_of = {str(token): token for token in vocabulary}
+    words = text.split()
+    for parts in (words, list("".join(words))):
+        if parts and all(part in token_of for part in parts):
+            return [token_of[part] for part in parts]
+    odd = next((part for part in (words if len(words) > 1 else text) if part not in token_of), text)
+    raise wrong(option, f"{odd!r} is no token of this program. Its tokens: {' '.join(token_of)}")
 
 
 def in_words(values: Sequence[Any]) -> str:

@@ -40,7 +40,7 @@ class Compared:
     def differ(self) -> list[int]:
         """Return the places at which they are not the same."""
         pairs = enumerate(zip(self.answers, self.wanted, strict=True))
-        return [place for place, (answer, wanted) in pairs if not equal(answer, wanted)]
+        return [index for index, (answer, expected) in pairs if not equal(answer, expected)]
 
 
 def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
@@ -51,10 +51,10 @@ def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
             raise OptionError(f"{ask.program.name} is not for {in_words(text)!r}: it is {ask.program.about}")
         plan = ask.plan()
         crafted = plan.build()
-        given = crafted.tensors(text, source)
-        wanted = run(ask.program.output, *texts)
+        inputs = crafted.tensors(text, source)
+        expected = run(ask.program.output, *texts)
     with eval_mode(crafted.model):
-        logits = crafted.model(*given)[0]
+        logits = crafted.model(*inputs)[0]
     logits = logits[crafted.layouts["target"].offset :][: len(text)]
     return Compared(
         ask=ask,
@@ -62,37 +62,37 @@ def compare(ask: Ask, text: list[Any], source: list[Any] | None) -> Compared:
         text=text,
         source=source,
         answers=crafted.read(logits),
-        wanted=wanted,
-        error=error_of(crafted, logits, wanted),
+        wanted=expected,
+        error=error_of(crafted, logits, expected),
     )
 
 
-def error_of(crafted: CompiledModel, logits: torch.Tensor, wanted: Sequence[Any]) -> float:
+def error_of(crafted: CompiledModel, logits: torch.Tensor, expected: Sequence[Any]) -> float:
     """Return the largest error of the logits: from 1 for the right answer and 0 for the others, or from the number."""
-    said = logits[:, [crafted.ids[str(answer)] for answer in crafted.answers]].double()
+    actual = logits[:, [crafted.ids[str(answer)] for answer in crafted.answers]].double()
     if crafted.numeric:
-        right = torch.tensor(wanted, dtype=torch.float64).unsqueeze(1)
+        right = torch.tensor(expected, dtype=torch.float64).unsqueeze(1)
     else:
-        right = torch.tensor([[float(one == answer) for answer in crafted.answers] for one in wanted]).double()
-    return (said - right.to(said.device)).abs().max().item()
+        right = torch.tensor([[float(value == answer) for answer in crafted.answers] for value in expected]).double()
+    return (actual - right.to(actual.device)).abs().max().item()
 
 
-def equal(answer: Any, wanted: Any) -> bool:
-    if isinstance(answer, float) and isinstance(wanted, int | float):
-        return abs(answer - wanted) <= CLOSE
-    return answer == wanted
+def equal(answer: Any, expected: Any) -> bool:
+    if isinstance(answer, float) and isinstance(expected, int | float):
+        return abs(answer - expected) <= CLOSE
+    return answer == expected
 
 
-def as_object(found: Compared) -> dict[str, Any]:
+def as_object(compared: Compared) -> dict[str, Any]:
     return {
-        "program": found.ask.program.name,
-        "cost": found.cost,
-        "source": None if found.source is None else list(map(str, found.source)),
-        "tokens": list(map(str, found.text)),
-        "answers": list(map(as_json_value, found.answers)),
-        "interpreter": list(map(as_json_value, found.wanted)),
-        "equal": not found.differ,
-        "largest_error": found.error,
+        "program": compared.ask.program.name,
+        "cost": compared.cost,
+        "source": None if compared.source is None else list(map(str, compared.source)),
+        "tokens": list(map(str, compared.text)),
+        "answers": list(map(as_json_value, compared.answers)),
+        "interpreter": list(map(as_json_value, compared.wanted)),
+        "equal": not compared.differ,
+        "largest_error": compared.error,
     }
 
 
@@ -101,20 +101,20 @@ def as_json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
-def run_page(found: Compared) -> Iterator[RenderableType]:
-    yield rule(found.ask.program.name)
-    yield line(found.cost)
-    if found.source is not None:
-        yield line(f"source: {in_words(found.source)}")
+def run_page(compared: Compared) -> Iterator[RenderableType]:
+    yield rule(compared.ask.program.name)
+    yield line(compared.cost)
+    if compared.source is not None:
+        yield line(f"source: {in_words(compared.source)}")
     yield Text()
-    columns = [[show_value(value) for value in column] for column in (found.text, found.answers, found.wanted)]
+    columns = [[show_value(value) for value in column] for column in (compared.text, compared.answers, compared.wanted)]
     rows = [("token", "model", "interpreter"), *zip(*columns, strict=True)]
     widths = [max(map(len, column)) + 3 for column in zip(*rows, strict=True)]
-    for place, row in enumerate(rows, -1):
+    for index, row in enumerate(rows, -1):
         cells = "".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        yield Text(f"  {cells}" + ("differs" if place in found.differ else ""), style="title" if place < 0 else "")
+        yield Text(f"  {cells}" + ("differs" if index in compared.differ else ""), style="title" if index < 0 else "")
     yield Text()
-    yield line(verdict_of(found))
+    yield line(verdict_of(compared))
 
 
 def show_value(value: Any) -> str:
@@ -123,10 +123,10 @@ def show_value(value: Any) -> str:
     return number(value, 4) if isinstance(value, float) else str(value)
 
 
-def verdict_of(found: Compared) -> str:
-    places = with_plural(len(found.text), "place")
-    if found.differ:
-        verdict = f"They differ at {len(found.differ)} of {places}."
+def verdict_of(compared: Compared) -> str:
+    places = with_plural(len(compared.text), "place")
+    if compared.differ:
+        verdict = f"They differ at {len(compared.differ)} of {places}."
     else:
-        verdict = f"The model and the interpreter are equal at {'its' if len(found.text) == 1 else 'all'} {places}."
-    return verdict if found.ask.exact else f"{verdict} The largest error is {found.error:.2g}."
+        verdict = f"The model and the interpreter are equal at {'its' if len(compared.text) == 1 else 'all'} {places}."
+    return verdict if compared.ask.exact else f"{verdict} The largest error is {compared.error:.2g}."

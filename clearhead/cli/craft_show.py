@@ -49,10 +49,10 @@ def list_page() -> Iterator[RenderableType]:
     yield rule("Programs that compile into attention")
     head = "".join(f"{title:>{COST}}" for title in ("layers", "heads", "width"))
     yield Text(f"  {'program':<{NAME}}{head}", style="title")
-    for one in as_list():
-        numbers = "".join(f"{one[key]:>{COST}}" for key in ("layers", "heads", "width"))
-        yield Text(f"  {one['name']:<{NAME}}{numbers}")
-        yield Padding(Text(one["about"], style="quiet"), (0, 2, 0, 4))
+    for program in as_list():
+        numbers = "".join(f"{program[key]:>{COST}}" for key in ("layers", "heads", "width"))
+        yield Text(f"  {program['name']:<{NAME}}{numbers}")
+        yield Padding(Text(program["about"], style="quiet"), (0, 2, 0, 4))
     yield Text()
     yield prose("clearhead craft show PROGRAM tells how one works; run PROGRAM TEXT runs it.")
 
@@ -97,8 +97,8 @@ def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
 
 def layers_of(plan: Plan) -> Iterator[tuple[str, Level]]:
     """Return every layer with its name, in the order in which they run."""
-    both = "source" in plan.levels
-    for side, name in (("source", "encoder layer"), ("target", "decoder layer" if both else "layer")):
+    has_source = "source" in plan.levels
+    for side, name in (("source", "encoder layer"), ("target", "decoder layer" if has_source else "layer")):
         yield from ((f"{name} {number}", level) for number, level in enumerate(plan.levels.get(side, ())))
 
 
@@ -110,8 +110,10 @@ def line(text: str, indent: int = 2) -> RenderableType:
 def level_page(level: Level) -> Iterator[RenderableType]:
     for number, head in enumerate(describe_heads(level)):
         yield line(f"head {number}" + (", which looks into the source" if head["cross"] else ""))
-        for one in head["compares"]:
-            yield line(f"keys are {one['keys']}, queries {one['queries']}: {one['where']}", indent=4)
+        for comparison in head["compares"]:
+            yield line(
+                f"keys are {comparison['keys']}, queries {comparison['queries']}: {comparison['where']}", indent=4
+            )
         does = f"carries {head['carries']}" if head["carries"] else "counts what is chosen"
         yield line(f"{does} into {head['writes']}", indent=4)
     if not level.own and not level.cross:

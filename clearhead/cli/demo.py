@@ -94,30 +94,30 @@ def demo(
     home = RunFolder(new_folder("--folder", folder))
     if again:
         remove_demo(home)
-    used = claim_demo(home, seed)
+    demo_seed = claim_demo(home, seed)
     before = is_finished(home)
     if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
         raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
-    run = load(home.path, device="cpu") if before else train_demo(home, used, steps)
-    shown = inspect_run(run, read_evaluation(home), asked=ASKED, mapped=MAPPED)
-    files = write_pages(shown)
+    run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps)
+    results = inspect_run(run, read_evaluation(home), asked=ASKED, mapped=MAPPED)
+    files = write_pages(results)
     if as_json:
-        show_json(as_object(shown, files))
+        show_json(as_object(results, files))
     else:
-        show(*render_page(shown, files, earlier=before))
+        show(*render_page(results, files, earlier=before))
 
 
-def write_pages(shown: DemoResults) -> Pages:
+def write_pages(results: DemoResults) -> Pages:
     """Write the pages for a browser: one translation, and the model itself; not those that are not built."""
-    saved = page_path(shown.run) if is_built() else None
-    made = live_page_path(shown.run) if live.is_built() else None
+    saved = page_path(results.run) if is_built() else None
+    live_file = live_page_path(results.run) if live.is_built() else None
     if saved is not None:
         with os_errors_as_run_errors(saved):
-            write_text(saved, shown.html)
-    if made is not None:
-        with os_errors_as_run_errors(made):
-            write_text(made, live.live_page(shown.run).text)
-    return Pages(saved, made)
+            write_text(saved, results.html)
+    if live_file is not None:
+        with os_errors_as_run_errors(live_file):
+            write_text(live_file, live.live_page(results.run).text)
+    return Pages(saved, live_file)
 
 
 def remove_demo(folder: RunFolder) -> None:
@@ -135,18 +135,18 @@ def claim_demo(folder: RunFolder, seed: int | None) -> int:
     before = marked_seed(folder)
     if before is not None:
         if seed not in (None, before):
-            said = f"{folder.path} was trained with seed {before}; --again trains a new one, with {seed}"
-            raise wrong("--seed", said)
+            message = f"{folder.path} was trained with seed {before}; --again trains a new one, with {seed}"
+            raise wrong("--seed", message)
         return before
-    there = [path.name for path in folder.path.iterdir()] if folder.path.exists() else []
+    names = [path.name for path in folder.path.iterdir()] if folder.path.exists() else []
     # A demo that was killed before it wrote its marker leaves no more than these.
-    if any(name not in (LOCK, "run.json") and not name.endswith(PARTIAL) for name in there):
+    if any(name not in (LOCK, "run.json") and not name.endswith(PARTIAL) for name in names):
         raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
-    chosen = USUAL_SEED if seed is None else seed
+    new_seed = USUAL_SEED if seed is None else seed
     with folder.lock():
         claim_folder(folder)
-        folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": chosen})
-    return chosen
+        folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": new_seed})
+    return new_seed
 
 
 def marked_seed(folder: RunFolder) -> int | None:
@@ -169,15 +169,17 @@ def is_finished(folder: RunFolder) -> bool:
 
 def train_demo(folder: RunFolder, seed: int, steps: int | None) -> Run:
     """Train the demo, or resume it, and show it as it happens."""
-    with open_progress() as shown:
+    with open_progress() as progress:
         if folder.exists():
-            return training.resume(folder.path, watcher=shown, log=shown.log)
-        drawn = draw_numbers(seed, steps)
-        shown.log(f"{len(drawn.train):,} numbers in German and English words; {len(drawn.held_out):,} more held out")
-        recipe = demo_recipe(write_corpus(drawn, folder.path / "data-files"), seed)
+            return training.resume(folder.path, watcher=progress, log=progress.log)
+        numbers = draw_numbers(seed, steps)
+        progress.log(
+            f"{len(numbers.train):,} numbers in German and English words; {len(numbers.held_out):,} more held out"
+        )
+        recipe = demo_recipe(write_corpus(numbers, folder.path / "data-files"), seed)
         if steps is not None:
             recipe = replace(recipe, budget=Budget(steps=steps))
-        return training.train(folder.path, recipe, watcher=shown, log=shown.log)
+        return training.train(folder.path, recipe, watcher=progress, log=progress.log)
 
 
 def draw_numbers(seed: int, steps: int | None = None) -> Numbers:
@@ -189,14 +191,18 @@ def draw_numbers(seed: int, steps: int | None = None) -> Numbers:
     return draw(seed, train=train, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
 
 
-def write_corpus(drawn: Numbers, folder: Path) -> Corpus:
+def write_corpus(numbers: Numbers, folder: Path) -> Corpus:
     """Write the numbers in words to files."""
-    return Corpus(train=write_pairs(drawn.train, folder, "train"), dev=write_pairs(drawn.held_out, folder, "held-out"))
+    return Corpus(
+        train=write_pairs(numbers.train, folder, "train"), dev=write_pairs(numbers.held_out, folder, "held-out")
+    )
 
 
 def read_evaluation(folder: RunFolder) -> dict[str, Any]:
     """Return what evaluation.json says of the held-out numbers, under the names that the demo promises as well."""
-    found = folder.read_evaluation()
-    if "n" not in found:
-        found = folder.write_own(folder.evaluation, found | {"n": found["records"], "steps": found["step"]})
-    return found
+    evaluation = folder.read_evaluation()
+    if "n" not in evaluation:
+        evaluation = folder.write_own(
+            folder.evaluation, evaluation | {"n": evaluation["records"], "steps": evaluation["step"]}
+        )
+    return evaluation

@@ -130,11 +130,11 @@ def inspect_run(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int]
 
 
 def trace_translation(run: Run, text: str) -> TracedTranslation:
-    made = trace(run, text)
-    wanted = TraceRequest(source=text, target=None, edits=[], step=run.step)
-    written = made.sides["decoder"].tokens[1:]
+    traced = trace(run, text)
+    request = TraceRequest(source=text, target=None, edits=[], step=run.step)
+    target_tokens = traced.sides["decoder"].tokens[1:]
     return TracedTranslation(
-        traced=Traced(wanted, run, made), source=made.sides["encoder"].tokens, target=[*written, END]
+        traced=Traced(request, run, traced), source=traced.sides["encoder"].tokens, target=[*target_tokens, END]
     )
 
 
@@ -209,11 +209,11 @@ def render_map(translation: TracedTranslation, view: View) -> Page:
     yield Text()
     yield from attention_map(translation.target, translation.source, weight)
     yield Text()
-    found = find_swap(translation, weight)
-    if found is None:
+    swapped = find_swap(translation, weight)
+    if swapped is None:
         yield prose("No two words swap places in this view.")
         return
-    (first, second), (later, sooner) = found.queries, found.keys
+    (first, second), (later, sooner) = swapped.queries, swapped.keys
     yield prose(
         f"The swap: [query]{first}[/] comes before [query]{second}[/], and was written from [key]{later}[/], which "
         f"comes after [key]{sooner}[/]."

@@ -46,9 +46,14 @@ class Demonstration:
 def demonstrate(mask_name: str, mask: Mask, weighting_name: str, weighting: Weighting) -> Demonstration:
     torch.manual_seed(0)
     layer, embedding = designed_layer(weighting, mask), embeddings()
-    made = layer.explain(embedding)
-    called = attend(
-        made.query, made.key, made.value, similarity=layer.similarity, weighting=layer.weighting, mask=layer.mask
+    explained = layer.explain(embedding)
+    context = attend(
+        explained.query,
+        explained.key,
+        explained.value,
+        similarity=layer.similarity,
+        weighting=layer.weighting,
+        mask=layer.mask,
     )
     return Demonstration(
         mask=mask,
@@ -57,10 +62,10 @@ def demonstrate(mask_name: str, mask: Mask, weighting_name: str, weighting: Weig
         weighting_name=weighting_name,
         layer=layer,
         embedding=embedding,
-        steps=made.without_batch(),
+        steps=explained.without_batch(),
         choice=layer.which_kernel(embedding),
         differences={
-            "attend": (called - made.context).abs().max().item(),
-            "layer": (layer(embedding) - made.context[0]).abs().max().item(),
+            "attend": (context - explained.context).abs().max().item(),
+            "layer": (layer(embedding) - explained.context[0]).abs().max().item(),
         },
     )

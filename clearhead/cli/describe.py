@@ -51,8 +51,8 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def length_option(whose: str) -> Any:
-    said = f"Length of the {whose}, in tokens.  [default: a run's context, or {LENGTH}]"
-    return typer.Option(min=1, help=said, metavar="N")
+    help_text = f"Length of the {whose}, in tokens.  [default: a run's context, or {LENGTH}]"
+    return typer.Option(min=1, help=help_text, metavar="N")
 
 
 def describe(
@@ -99,8 +99,8 @@ def describe(
 
 def render_exports(blocks: Mapping[str, list[str]]) -> Iterator[RenderableType]:
     """Yield a line for each format of export: that it can be written, or what blocks it."""
-    for name, found in blocks.items():
-        yield prose(f"export to {name}: " + (f"blocked, no {escape('; no '.join(found))}" if found else "yes"))
+    for name, blockers in blocks.items():
+        yield prose(f"export to {name}: " + (f"blocked, no {escape('; no '.join(blockers))}" if blockers else "yes"))
     if blocks:
         yield Text()
 
@@ -154,8 +154,8 @@ def render_page(facts: ModelFacts) -> Iterator[RenderableType]:
     costs, stacks = facts.costs, facts.spec.stacks
     yield rule(facts.name)
     layers = " + ".join(str(len(stack.blocks)) for stack in stacks)
-    given = {"source": costs.source, "target": costs.target}
-    lengths = "".join(f" · {name} {n:,} tokens" for name, n in given.items() if n)
+    sides = {"source": costs.source, "target": costs.target}
+    lengths = "".join(f" · {name} {n:,} tokens" for name, n in sides.items() if n)
     yield prose(
         f"{kind_of(facts.spec)} · d_model {stacks[-1].d_model} · {layers} blocks · "
         f"vocabulary {stacks[-1].vocabulary:,}\none forward pass: batch {costs.batch:,}{lengths}"
@@ -180,7 +180,7 @@ def describe_purpose(purpose: Purpose) -> str:
     labels = f" with {len(purpose.labels):,} labels" if purpose.labels else ""
     verb = "to be trained" if purpose.steps is None else "trained"
     steps = "" if purpose.steps is None else f", {purpose.steps:,} steps"
-    scores = "".join(f" · {one}" for one in format_scores(purpose.scores))
+    scores = "".join(f" · {score}" for score in format_scores(purpose.scores))
     sized = "" if purpose.parameters is None else f"\nsize asked for: {purpose.parameters:,} parameters"
     return f"{verb} to {purpose.task}{labels}, context {purpose.context:,} tokens{steps}{scores}{sized}"
 
@@ -204,10 +204,10 @@ def render_part(name: str, part: Any) -> Iterator[RenderableType]:
     """Yield a row with a part and the fields of it that differ from their defaults; those of an attention apart."""
     if isinstance(part, AttentionSpec):
         inner = [getattr(part, field.name) for field in fields(part) if field.name not in ("dropout", "kernel")]
-        said = " · ".join(format_part(one) for one in inner if one is not None)
+        description = " · ".join(format_part(field_value) for field_value in inner if field_value is not None)
     else:
-        said = format_part(part)
-    yield Padding(Text.assemble((f"{name:<{NAME - 12}}", "quiet"), said), (0, 0, 0, 4))
+        description = format_part(part)
+    yield Padding(Text.assemble((f"{name:<{NAME - 12}}", "quiet"), description), (0, 0, 0, 4))
 
 
 def format_part(part: Any) -> str:
@@ -221,12 +221,12 @@ def format_part(part: Any) -> str:
         return repr(part)
     usual = {field.name: field.default for field in fields(part) if field.default is not MISSING}
     values = {field.name: getattr(part, field.name) for field in fields(part) if field.init}
-    given = [
+    arguments = [
         f"{name}={format_part(value)}"
         for name, value in values.items()
         if is_dataclass(value) or name not in usual or value != usual[name]
     ]
-    return f"{type(part).__name__}({', '.join(given)})"
+    return f"{type(part).__name__}({', '.join(arguments)})"
 
 
 def render_section(section: Section, costs: Description) -> Iterator[RenderableType]:
@@ -271,11 +271,11 @@ def render_notes(costs: Description) -> Iterator[RenderableType]:
 
 def find_shared(costs: Description) -> dict[str, list[str]]:
     """Return the parameters that sections share with sections before, and which do."""
-    found: dict[str, list[str]] = {}
+    shared: dict[str, list[str]] = {}
     for section in costs.sections:
         for path in dict.fromkeys(path for part in section.parts for path in part.shares):
-            found.setdefault(path, []).append(section.name)
-    return found
+            shared.setdefault(path, []).append(section.name)
+    return shared
 
 
 def format_percent(number: int, whole: int) -> str:

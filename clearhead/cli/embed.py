@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, Notes, RunPath, answer_lines, read_chunks
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, Notes, RunPath, answer_lines, read_chunks
 from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import write
 from clearhead.files import replacing
@@ -57,15 +57,15 @@ def embed(
         check_output(output, option="--output", inputs=() if file == "-" else (file,))
     loaded = load(run, device=device)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
-        given = [split_pair(text) for text in texts] if pairs else texts
-        vectors = loaded.embed(given, pooling=pooling, normalize=normalize)
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
+        inputs = [split_pair(text) for text in texts] if pairs else texts
+        vectors = loaded.embed(inputs, pooling=pooling, normalize=normalize)
         return [{"vector": vector} for vector in vectors.tolist()]
 
     loaded.embed([])  # raises for a run without an encoder, before a line is read
     lines = Lines(
         answer=answer,
-        as_text=lambda found: json.dumps(found["vector"]),
+        as_text=lambda answered: json.dumps(answered["vector"]),
         as_json=as_json,
         reads=loaded.task.reads,
         lengths=lambda texts: [len(row) for row in loaded.tokenizer.encode_batch(list(texts))],
@@ -82,16 +82,16 @@ def write_array(
 ) -> None:
     """Write the vectors of a file's lines as one array, atomically."""
     width, notes = run.embed([]).shape[1], Notes(run, how)
-    made: list[np.ndarray] = []
+    chunks_of_rows: list[np.ndarray] = []
     for chunk in read_chunks(file, how.check):
-        said = [i for i, line in enumerate(chunk) if line.is_asked]
+        nonblank = [i for i, line in enumerate(chunk) if line.is_asked]
         rows = np.zeros((len(chunk), width), dtype=np.float32)
-        texts = [str(chunk[i].text) for i in said]
-        given = [split_pair(text) for text in texts] if pairs else texts
-        rows[said] = run.embed(given, pooling=pooling, normalize=normalize).numpy()
-        made.append(rows)
+        texts = [str(chunk[i].text) for i in nonblank]
+        inputs = [split_pair(text) for text in texts] if pairs else texts
+        rows[nonblank] = run.embed(inputs, pooling=pooling, normalize=normalize).numpy()
+        chunks_of_rows.append(rows)
         notes.look(chunk)
-    array = np.concatenate(made) if made else np.zeros((0, width), dtype=np.float32)
+    array = np.concatenate(chunks_of_rows) if chunks_of_rows else np.zeros((0, width), dtype=np.float32)
     with replacing(output) as partial, partial.open("wb") as opened:
         np.save(opened, array)
     notes.tell()

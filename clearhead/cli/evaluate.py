@@ -30,7 +30,7 @@ from clearhead.cli.texts import (
 )
 from clearhead.errors import OptionError
 from clearhead.text.sources import Table
-from clearhead.training.evaluation import Evaluating
+from clearhead.training.evaluation import EvaluationOptions
 from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.recipe import Recipe
 from clearhead.training.run import Run, load
@@ -141,16 +141,20 @@ def evaluate(
     for flag in given_flags(scoring):
         name = flag.removeprefix("--").replace("-", "_")
         if name not in task.options:
-            others = " or ".join(one.name for one in TASKS.values() if name in one.options)
-            raise wrong(flag, f"is for {others}, and {run} was trained to {task.name}")
-    how = as_evaluating(scoring, skip_bad=text.skip_bad)
+            tasks = " or ".join(other.name for other in TASKS.values() if name in other.options)
+            raise wrong(flag, f"is for {tasks}, and {run} was trained to {task.name}")
+    how = as_options(scoring, skip_bad=text.skip_bad)
     with tempfile.TemporaryDirectory() as folder:
         source = as_corpus(task, with_spooled(options, Path(folder))).train
-        found = evaluate_run(loaded, source, how, output=output)
+        results = evaluate_run(loaded, source, how, output=output)
     if as_json:
-        show_json(found)
+        show_json(results)
     else:
-        show(*render_page(found, TITLES | {one.key: one.name for one in task.measures if one.key not in TITLES}))
+        show(
+            *render_page(
+                results, TITLES | {measure.key: measure.name for measure in task.measures if measure.key not in TITLES}
+            )
+        )
 
 
 def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
@@ -162,53 +166,53 @@ def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
     return replace(options, columns=",".join(trained_on.columns)) if isinstance(trained_on, Table) else options
 
 
-def as_evaluating(scoring: Scoring, *, skip_bad: bool) -> Evaluating:
+def as_options(scoring: Scoring, *, skip_bad: bool) -> EvaluationOptions:
     try:
-        return Evaluating(**vars(scoring), skip_bad=skip_bad)
+        return EvaluationOptions(**vars(scoring), skip_bad=skip_bad)
     except OptionError as error:
         raise wrong("--tokenize", str(error)) from error
 
 
-def render_page(found: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
-    yield rule(f"{found['run']}, step {found['step']:,}")
+def render_page(results: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:
+    yield rule(f"{results['run']}, step {results['step']:,}")
     yield Text()
     for name, title in titles.items():
-        if name in found:
-            yield Text.assemble(f"  {title:<{NAME}}", (format_number(found[name]), "chosen"))
-    if "bleu_signature" in found:
+        if name in results:
+            yield Text.assemble(f"  {title:<{NAME}}", (format_number(results[name]), "chosen"))
+    if "bleu_signature" in results:
         yield Text()
-        yield Text(f"  BLEU|{found['bleu_signature']}", style="quiet", no_wrap=True, overflow="ignore")
-        yield Text(f"  chrF|{found['chrf_signature']}", style="quiet", no_wrap=True, overflow="ignore")
-    yield from render_labels(found)
+        yield Text(f"  BLEU|{results['bleu_signature']}", style="quiet", no_wrap=True, overflow="ignore")
+        yield Text(f"  chrF|{results['chrf_signature']}", style="quiet", no_wrap=True, overflow="ignore")
+    yield from render_labels(results)
     yield Text()
     for name, title in COUNTS.items():
-        if found.get(name):
-            yield Text(f"  {title:<{NAME}}{format_number(found[name], 2)}", style="quiet")
-    yield from render_remarks(found)
+        if results.get(name):
+            yield Text(f"  {title:<{NAME}}{format_number(results[name], 2)}", style="quiet")
+    yield from render_remarks(results)
     yield Text()
 
 
-def render_labels(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def render_labels(results: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield F1 and the confusion of every label: a row for each true one."""
-    if "confusion" not in found:
+    if "confusion" not in results:
         return
     yield Text()
-    yield Text(f"  {'true label':<{NAME}}{'F1':>8}  answered {', '.join(found['labels'])}", style="title")
-    for name, row in zip(found["labels"], found["confusion"], strict=True):
+    yield Text(f"  {'true label':<{NAME}}{'F1':>8}  answered {', '.join(results['labels'])}", style="title")
+    for name, row in zip(results["labels"], results["confusion"], strict=True):
         counts = " ".join(f"{count:>7,}" for count in row)
-        yield Text(f"  {name:<{NAME}}{found['f1'][name]:>8.4f}  {counts}", no_wrap=True, overflow="ignore")
+        yield Text(f"  {name:<{NAME}}{results['f1'][name]:>8.4f}  {counts}", no_wrap=True, overflow="ignore")
 
 
-def render_remarks(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    if found["dtype"] != "float32":
-        yield Text(f"  {'weights':<{NAME}}{found['dtype']}", style="quiet")
-    if found["skipped"]:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in found["skipped"].items())
+def render_remarks(results: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if results["dtype"] != "float32":
+        yield Text(f"  {'weights':<{NAME}}{results['dtype']}", style="quiet")
+    if results["skipped"]:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in results["skipped"].items())
         yield prose(f"Left out: {kinds}.")
-    if found.get("unknown"):
+    if results.get("unknown"):
         yield prose("Bits per byte count an unknown token as one, though it stands for any character.")
-    if found["output"]:
-        yield Text(f"  {'outputs':<{NAME}}{found['output']}", style="quiet", no_wrap=True, overflow="ignore")
+    if results["output"]:
+        yield Text(f"  {'outputs':<{NAME}}{results['output']}", style="quiet", no_wrap=True, overflow="ignore")
 
 
 def format_number(value: int | float, digits: int = 4) -> str:

@@ -47,7 +47,7 @@ def export(
     The program loads the export, and its numbers are compared with the run's own on texts of the validation set. An
     export that differs is not left behind, and what a format cannot express is refused by name.
     """
-    made = export_run(load(run, device="cpu", step=step), to=to, path=output, quantization=quantization)
+    exported = export_run(load(run, device="cpu", step=step), to=to, path=output, quantization=quantization)
     files = [path for path in sorted(output.rglob("*")) if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     if as_json:
@@ -55,17 +55,20 @@ def export(
             {
                 "output": str(output),
                 "to": to,
-                "quantization": made.quantization,
+                "quantization": exported.quantization,
                 "bytes": size,
                 "files": [str(path.relative_to(output)) for path in files],
-                "peer": made.figures.peer,
-                "texts": made.figures.texts,
-                "compared": made.figures.numbers,
-                "difference": made.figures.difference,
-                "tolerance": made.figures.tolerance,
-                "same": made.figures.same,
-                "outputs": made.figures.outputs,
+                "peer": exported.figures.peer,
+                "texts": exported.figures.texts,
+                "compared": exported.figures.numbers,
+                "difference": exported.figures.difference,
+                "tolerance": exported.figures.tolerance,
+                "same": exported.figures.same,
+                "outputs": exported.figures.outputs,
             }
         )
         return
-    write(f"{output}: {to}, {made.quantization}, {len(files)} files, {size / 1e6:.2f} MB\nchecked: {made.figures}\n")
+    write(
+        f"{output}: {to}, {exported.quantization}, {len(files)} files, {size / 1e6:.2f} MB\n"
+        f"checked: {exported.figures}\n"
+    )

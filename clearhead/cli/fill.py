@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, File, Found, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
 from clearhead.training.tasks import Fill
@@ -39,16 +39,16 @@ def fill(
     loaded = load(run, device=device)
     task = loaded.asked(Fill)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         return task.answer(loaded.model, texts, shown=top or CANDIDATES)
 
-    def as_text(found: Found) -> str:
+    def as_text(answered: Fields) -> str:
         if not top:
-            return cells([found["output"]])
+            return cells([answered["output"]])
         blanks = [
-            [f"{cell(piece['piece'])} {piece['probability']:.4f}" for piece in blank] for blank in found["blanks"]
+            [f"{cell(piece['piece'])} {piece['probability']:.4f}" for piece in blank] for blank in answered["blanks"]
         ]
-        return "\t".join([cell(found["output"]), *(" ".join(pieces) for pieces in blanks)])
+        return "\t".join([cell(answered["output"]), *(" ".join(pieces) for pieces in blanks)])
 
     lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)

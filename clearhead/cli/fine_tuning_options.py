@@ -70,5 +70,5 @@ def as_lora(options: FineTuningOptions) -> Lora | None:
 
 def as_freeze(options: FineTuningOptions) -> tuple[str, ...]:
     """Return the patterns of names to freeze; one option may hold several, with commas between."""
-    given = [name.strip() for text in options.freeze or () for name in text.split(",")]
-    return tuple(name for name in given if name)
+    patterns = [name.strip() for text in options.freeze or () for name in text.split(",")]
+    return tuple(name for name in patterns if name)

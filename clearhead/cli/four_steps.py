@@ -85,8 +85,8 @@ def render_inputs(demo: Demonstration, row: int) -> Page:
     for role in ROLES:
         rows = getattr(demo.layer, role)(torch.eye(len(FEATURES)).unsqueeze(0))[0, 0]
         terms = [f"{plain(demo.embedding[row, j].item())}·{FEATURES[j]} {in_brackets(rows[j])}" for j in present]
-        made = in_brackets(getattr(demo.steps, role)[row])
-        yield Text.assemble((f"  {role:<6}", role), f"{' + '.join(terms)} = ", (made, role))
+        result = in_brackets(getattr(demo.steps, role)[row])
+        yield Text.assemble((f"  {role:<6}", role), f"{' + '.join(terms)} = ", (result, role))
 
 
 def render_three_vectors(steps: Steps, row: int) -> Page:
@@ -111,9 +111,9 @@ def render_scores(demo: Demonstration, row: int) -> Page:
     yield Text()
     sums = [write_products(query[row].tolist(), key[j].tolist()) for j, _ in numbered_tokens()]
     widths = [max(len(term) for term, _ in column) for column in zip(*sums, strict=True)]
-    written = choose_terms(widths, SUM)
+    shown_terms = choose_terms(widths, SUM)
     for j, word in numbered_tokens():
-        terms = [Text("…") if i is None else Text(f"{sums[j][i][0]:>{widths[i]}}", sums[j][i][1]) for i in written]
+        terms = [Text("…") if i is None else Text(f"{sums[j][i][0]:>{widths[i]}}", sums[j][i][1]) for i in shown_terms]
         yield Text.assemble(
             (f"  {TOKENS[row]}", "query"),
             " ──▶ ",
@@ -133,8 +133,8 @@ def write_products(query: Sequence[float], key: Sequence[float]) -> list[tuple[s
 def choose_terms(widths: Sequence[int], room: int) -> list[int | None]:
     """Return the terms of a sum there is room for: all, or the first few and the last, with None between them."""
     last = len(widths) - 1
-    for kept in range(last, 0, -1):
-        columns = [*range(kept), *([] if kept == last else [None]), last]
+    for n_first in range(last, 0, -1):
+        columns = [*range(n_first), *([] if n_first == last else [None]), last]
         if sum(1 if i is None else widths[i] for i in columns) + 3 * (len(columns) - 1) <= room:
             return columns
     return [None]
@@ -167,22 +167,22 @@ def render_shares(demo: Demonstration, row: int) -> Page:
     """Yield the way from the scores of one row to its weights, key by key, with the share written out."""
     columns = {name: getattr(demo.steps, name)[row].tolist() for name in ("score", "scaled", "masked")}
     weight = demo.steps.weight[row].tolist()
-    written = {}
+    share_column = {}
     if (share := share_formula(demo.weighting)) is not None:
         formula, amount = share
         amounts = [amount(masked) for masked in columns["masked"]]
-        written = {f"{formula} / sum": [f"{number(x)} / {number(sum(amounts))}" for x in amounts]}
+        share_column = {f"{formula} / sum": [f"{number(x)} / {number(sum(amounts))}" for x in amounts]}
     yield Text.assemble(
         row_label(TOKENS[row], "query", chosen=True),
         *((f"{name:>8}", "quiet") for name in columns),
-        *((f"{name:>20}", "quiet") for name in written),
+        *((f"{name:>20}", "quiet") for name in share_column),
         (f"{'weight':>9}", "weight"),
     )
     for j, word in numbered_tokens():
         yield Text.assemble(
             row_label(word, "key"),
             *(f"{number(column[j]):>8}" for column in columns.values()),
-            *(f"{column[j]:>20}" for column in written.values()),
+            *(f"{column[j]:>20}" for column in share_column.values()),
             (f"{number(weight[j], 3):>9}", "weight"),
             ("  " + bar(weight[j] / max(1.0, *weight), BAR), "weight"),
         )

@@ -9,9 +9,9 @@ from clearhead.cli.line_io import (
     AsJson,
     Device,
     Dtype,
+    Fields,
     File,
-    Found,
-    Given,
+    InputLine,
     Lines,
     Notes,
     RunPath,
@@ -66,13 +66,13 @@ class Writing:
     def method(self, numbers: list[int]) -> Greedy | Sample:
         """For `count` continuations of each of these lines; every one draws from its own seed."""
         cuts = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
-        given = {name: value for name, value in cuts.items() if value is not None}
+        given_cuts = {name: value for name, value in cuts.items() if value is not None}
         if self.greedy:
-            for name in [*given, *(["temperature"] if self.temperature is not None else [])]:
+            for name in [*given_cuts, *(["temperature"] if self.temperature is not None else [])]:
                 raise wrong(flag(name), "is for drawing tokens, and --greedy draws none: leave one of them out")
             return Greedy()
         seeds = tuple(self.seed + number * self.count + i for number in numbers for i in range(self.count))
-        return Sample(temperature=0.8 if self.temperature is None else self.temperature, seeds=seeds, **given)
+        return Sample(temperature=0.8 if self.temperature is None else self.temperature, seeds=seeds, **given_cuts)
 
 
 def generate(
@@ -111,12 +111,12 @@ def generate(
     reads, _ = window(task.context, how.tokens)
     ask = Conversation(loaded, system) if chat else None
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         return continuations(loaded, texts, numbers, how, ask)
 
     lines = Lines(
         answer=answer,
-        as_text=lambda found: cells([one["output"] for one in found.get("samples", [found])]),
+        as_text=lambda answered: cells([sample["output"] for sample in answered.get("samples", [answered])]),
         as_json=as_json,
         reads=reads,
         lengths=task.count_tokens,
@@ -146,15 +146,15 @@ class Conversation:
 
 def continuations(
     run: Run, texts: list[str], numbers: list[int], how: Writing, ask: Conversation | None
-) -> list[Found]:
+) -> list[Fields]:
     prompts = [text for text in texts for _ in range(how.count)]
     method = how.method(numbers)
     if ask is None:
-        written = run.scored_texts(prompts, max_new=how.tokens, method=method)
+        texts_written = run.scored_texts(prompts, max_new=how.tokens, method=method)
     else:
-        written = run.scored_replies([ask.messages(text) for text in prompts], max_new=how.tokens, method=method)
-    found = [{"output": one.text, "score": one.score} for one in written]
-    groups = [found[i : i + how.count] for i in range(0, len(found), how.count)]
+        texts_written = run.scored_replies([ask.messages(text) for text in prompts], max_new=how.tokens, method=method)
+    samples = [{"output": written_text.text, "score": written_text.score} for written_text in texts_written]
+    groups = [samples[i : i + how.count] for i in range(0, len(samples), how.count)]
     return [{**group[0], **({"samples": group} if how.count > 1 else {})} for group in groups]
 
 
@@ -168,8 +168,8 @@ def go_on(run: Run, prompt: str, how: Writing, lines: Lines, ask: Conversation |
     if lines.as_json:
         write(as_line({"input": prompt, **lines.answer([prompt], [0])[0]}) + "\n")
     elif how.count > 1:
-        found = lines.answer([prompt], [0])[0]["samples"]
-        write_output(BETWEEN.join(f"{first}{one['output']}\n" for one in found))
+        samples = lines.answer([prompt], [0])[0]["samples"]
+        write_output(BETWEEN.join(f"{first}{sample['output']}\n" for sample in samples))
     else:
         write_output(first)
         method = how.method([0])
@@ -181,5 +181,5 @@ def go_on(run: Run, prompt: str, how: Writing, lines: Lines, ask: Conversation |
         for piece in pieces:
             write_output(piece)
         write("\n")
-    notes.look([Given(prompt, Place("--prompt", 1))])
+    notes.look([InputLine(prompt, Place("--prompt", 1))])
     notes.tell()

@@ -62,12 +62,12 @@ def import_run(
     The run works with the other commands: generate, fill, classify, translate, embed, evaluate, trace, look. Nothing in
     the source is executed or unpickled. The network is used for hub: alone. Where the import fails, RUN is not written.
     """
-    made = import_model(source, new_folder("RUN", run), task=task, dtype=dtype, context=context, device=device)
-    facts = describe_import(made)
+    imported = import_model(source, new_folder("RUN", run), task=task, dtype=dtype, context=context, device=device)
+    facts = describe_import(imported)
     if as_json:
         show_json(facts)
     else:
-        show(*render_page(made, facts))
+        show(*render_page(imported, facts))
 
 
 def describe_import(run: Run) -> dict[str, Any]:

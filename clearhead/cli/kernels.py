@@ -31,7 +31,9 @@ def kernels(
     position, the heads.
     """
     if as_json:
-        pairs = [{"parts": [one, other], "kernels": names(on), "reason": why} for one, other, on, why in PAIRS]
+        pairs = [
+            {"parts": [first, second], "kernels": names(on), "reason": reason} for first, second, on, reason in PAIRS
+        ]
         show_json({"kernels": KERNEL_NAMES, "parts": by_axis(), "reasons": REASONS, "pairs": pairs})
     else:
         show(*render_page())
@@ -69,13 +71,13 @@ def render_page() -> Iterator[RenderableType]:
 def reasons() -> Iterator[RenderableType]:
     yield Text()
     yield rule("What a refusal says")
-    for letter, why in REASONS.items():
-        yield Text.assemble("  ", (letter, "refused"), f"  … {why} …")
+    for letter, reason in REASONS.items():
+        yield Text.assemble("  ", (letter, "refused"), f"  … {reason} …")
     yield Text()
     yield rule("Each alone, but not together")
-    for one, other, on, why in PAIRS:
-        yield Text(f"  {one} + {other}, on {', '.join(names(on)) if on != '*' else 'every kernel'}:")
-        yield Text.assemble(("     … ", "refused"), f"{why} …")
+    for first, second, on, reason in PAIRS:
+        yield Text(f"  {first} + {second}, on {', '.join(names(on)) if on != '*' else 'every kernel'}:")
+        yield Text.assemble(("     … ", "refused"), f"{reason} …")
     yield Text()
 
 

@@ -26,9 +26,9 @@ __all__ = [
     "AsJson",
     "Device",
     "Dtype",
+    "Fields",
     "File",
-    "Found",
-    "Given",
+    "InputLine",
     "Lines",
     "Notes",
     "RunPath",
@@ -60,9 +60,9 @@ Dtype = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
-Found = dict[str, Any]
+Fields = dict[str, Any]
 """The answer to a line: `output`, and what else JSON holds."""
-Answer = Callable[[list[str], list[int]], list[Found]]
+Answer = Callable[[list[str], list[int]], list[Fields]]
 """A function from the lines that are not blank, and their numbers counted from 0, to answers."""
 
 
@@ -72,7 +72,7 @@ class Lines:
     """A verb's way to answer, print and measure lines: `reads` is how many tokens of a line the model sees."""
 
     answer: Answer
-    as_text: Callable[[Found], str]
+    as_text: Callable[[Fields], str]
     as_json: bool
     reads: int
     lengths: Callable[[Sequence[str]], list[int]]
@@ -81,7 +81,7 @@ class Lines:
     """Raises OptionError for a line that the verb cannot use, such as one that is no pair of texts."""
 
 
-class Given(NamedTuple):
+class InputLine(NamedTuple):
     """A line that came in, None for the text of one that cannot be read; `why`, if it has no answer."""
 
     text: str | None
@@ -107,17 +107,18 @@ def answer_lines(run: Run, file: str, how: Lines) -> None:
     notes.tell()
 
 
-def answers_to(lines: Sequence[Given], first: int, how: Lines) -> Iterator[str]:
-    said = {i: str(line.text) for i, line in enumerate(lines) if line.is_asked}
-    found = dict(zip(said, how.answer([*said.values()], [first + i for i in said]), strict=True)) if said else {}
+def answers_to(lines: Sequence[InputLine], first: int, how: Lines) -> Iterator[str]:
+    asked = {i: str(line.text) for i, line in enumerate(lines) if line.is_asked}
+    answers = dict(zip(asked, how.answer([*asked.values()], [first + i for i in asked]), strict=True)) if asked else {}
     for i, line in enumerate(lines):
-        one = found.get(i, {"output": ""})
-        yield as_line({"input": line.text, **one}) if how.as_json else (how.as_text(one) if i in found else "")
+        answered = answers.get(i, {"output": ""})
+        text = how.as_text(answered) if i in answers and not how.as_json else ""
+        yield as_line({"input": line.text, **answered}) if how.as_json else text
 
 
-def as_line(found: Found) -> str:
+def as_line(fields: Fields) -> str:
     """Return a JSON object on one line."""
-    return json.dumps(found, ensure_ascii=False, allow_nan=False)
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 
 def cell(text: str) -> str:
@@ -130,9 +131,9 @@ def cells(texts: Sequence[str]) -> str:
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
 
 
-def read_chunks(file: str, check: Callable[[str], object] | None = None) -> Iterator[list[Given]]:
+def read_chunks(file: str, check: Callable[[str], object] | None = None) -> Iterator[list[InputLine]]:
     """Yield lines, as many as are answered together; those that `check` raises OptionError for say why."""
-    chunk: list[Given] = []
+    chunk: list[InputLine] = []
     for line in lines_of(file):
         chunk.append(line if check is None or not line.is_asked else checked_line(line, check))
         if len(chunk) == CHUNK or (file == STDIN and nothing_waits()):
@@ -142,7 +143,7 @@ def read_chunks(file: str, check: Callable[[str], object] | None = None) -> Iter
         yield chunk
 
 
-def checked_line(line: Given, check: Callable[[str], object]) -> Given:
+def checked_line(line: InputLine, check: Callable[[str], object]) -> InputLine:
     try:
         check(str(line.text))
     except OptionError as error:
@@ -150,13 +151,13 @@ def checked_line(line: Given, check: Callable[[str], object]) -> Given:
     return line
 
 
-def lines_of(file: str) -> Iterator[Given]:
+def lines_of(file: str) -> Iterator[InputLine]:
     problems, before = Problems(skip=True), Counter[str]()
     for number, line in enumerate(read_lines(file, problems), start=1):
         if line is not None:
-            yield Given(*line)
+            yield InputLine(*line)
         else:
-            yield Given(None, Place(file, number), ", ".join(Counter(problems.counts) - before))
+            yield InputLine(None, Place(file, number), ", ".join(Counter(problems.counts) - before))
             before = Counter(problems.counts)
 
 
@@ -178,14 +179,14 @@ class Notes:
     odd: int = 0
     unseen: dict[str, None] = field(default_factory=dict)
 
-    def look(self, lines: Sequence[Given]) -> None:
+    def look(self, lines: Sequence[InputLine]) -> None:
         """Report lines that cannot be read or are too long, and remember what the model has never seen."""
         for line in lines:
             if line.why:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
-        there = [(str(line.text), line.place) for line in lines if line.is_asked]
-        self.remember([text for text, _ in there])
-        for (_, place), length in zip(there, self.how.lengths([text for text, _ in there]), strict=True):
+        asked = [(str(line.text), line.place) for line in lines if line.is_asked]
+        self.remember([text for text, _ in asked])
+        for (_, place), length in zip(asked, self.how.lengths([text for text, _ in asked]), strict=True):
             if length > self.how.reads:
                 unread = f"{self.how.unread} was not read"
                 self.tell_of(place, f"{length:,} tokens, and the model takes {self.how.reads:,} of them: {unread}")
@@ -196,10 +197,10 @@ class Notes:
             unseen = self.run.unseen(text)
             self.unseen |= dict.fromkeys(unseen.split() if tokenizer.kind == "word" else unseen)
 
-    def tell_of(self, place: Place, what: str) -> None:
+    def tell_of(self, place: Place, message: str) -> None:
         self.odd += 1
         if self.odd <= SHOWN:
-            print(escape_controls(f"{place}: {what}"), file=sys.stderr)
+            print(escape_controls(f"{place}: {message}"), file=sys.stderr)
 
     def tell(self) -> None:
         """Report the rest, once all lines are answered."""
@@ -209,11 +210,13 @@ class Notes:
             kind = "word" if self.run.tokenizer.kind == "word" else "character"
             many = f"{len(self.unseen):,} {kind}s were" if len(self.unseen) > 1 else f"1 {kind} was"
             read = "were" if len(self.unseen) > 1 else "was"
-            shown = " ".join(map(visible, list(self.unseen)[:SHOWN_UNSEEN]))
+            listed = " ".join(map(visible, list(self.unseen)[:SHOWN_UNSEEN]))
             more = " …" if len(self.unseen) > SHOWN_UNSEEN else ""
-            print(f"{many} never seen in training and {read} read as unknown: {shown}{more}", file=sys.stderr)
+            print(f"{many} never seen in training and {read} read as unknown: {listed}{more}", file=sys.stderr)
 
 
 def visible(text: str) -> str:
     """Return a text, escaped where it cannot be printed."""
-    return "".join(one if one.isprintable() and one != " " else ascii(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() and character != " " else ascii(character)[1:-1] for character in text
+    )

@@ -100,8 +100,8 @@ def find_recipe(path: Path) -> Recipe | None:
     file = path / "recipe.json" if path.is_dir() else path
     if not file.exists() or read_sealed(file).get(CLASS) not in ("Recipe", "Origin"):
         return None
-    found = read_origin(file)
-    return found if isinstance(found, Recipe) else None
+    origin = read_origin(file)
+    return origin if isinstance(origin, Recipe) else None
 
 
 def list_blocks(folder: RunFolder, spec: Spec) -> dict[str, list[str]]:
@@ -109,7 +109,7 @@ def list_blocks(folder: RunFolder, spec: Spec) -> dict[str, list[str]]:
     from clearhead.interop.export import blocks_by_format
 
     task = folder.task()
-    return blocks_by_format(spec, task.name, tuple(one.kind for one in task.tokenizers.values()))
+    return blocks_by_format(spec, task.name, tuple(tokenizer.kind for tokenizer in task.tokenizers.values()))
 
 
 def find_preset(model: str, size: str | None, vocabulary: int | None) -> Spec:
@@ -132,19 +132,19 @@ def read_model(model: str) -> tuple[Spec, Purpose | None]:
     if path.is_dir():
         return read_run(RunFolder(path))
     if not path.exists():
-        there = f"{', '.join(PRESETS)}; with --size, {', '.join(KINDS)}; and run folders and JSON files by their paths"
-        raise wrong("MODEL", f"there is no {model!r}. There are: {there}")
-    found = read_sealed(path)
-    if found.get(CLASS) == "Recipe":
+        models = f"{', '.join(PRESETS)}; with --size, {', '.join(KINDS)}; and run folders and JSON files by their paths"
+        raise wrong("MODEL", f"there is no {model!r}. There are: {models}")
+    sealed = read_sealed(path)
+    if sealed.get(CLASS) == "Recipe":
         recipe = read_recipe(path)
         purpose = Purpose(task=recipe.task, context=recipe.batching.context, parameters=recipe.parameters)
         return recipe.model, purpose
-    if CLASS in found:
-        content = {name: value for name, value in found.items() if name not in SEAL}
+    if CLASS in sealed:
+        content = {name: value for name, value in sealed.items() if name not in SEAL}
         return spec_from_json(content, where=str(path)), None
-    if "spec" in found:  # a run's model.json
-        description = check_fields({name: found.get(name) for name in ("task", "context")}, DESCRIBED, str(path))
-        return spec_from_json(found["spec"], where=f"{path}: spec", old="format" not in found), Purpose(**description)
+    if "spec" in sealed:  # a run's model.json
+        description = check_fields({name: sealed.get(name) for name in ("task", "context")}, DESCRIBED, str(path))
+        return spec_from_json(sealed["spec"], where=f"{path}: spec", old="format" not in sealed), Purpose(**description)
     raise RunError(f"{path}: describes no model; expected the JSON of a spec or a recipe, or a run's model.json")
 
 
@@ -165,5 +165,5 @@ def read_run(folder: RunFolder) -> tuple[Spec, Purpose]:
         context=description["context"],
         labels=tuple(description["labels"]),
         steps=saved[0].step if saved else 0,
-        scores={one.key: scored[one.key] for one in SCORES if one.key in scored},
+        scores={measure.key: scored[measure.key] for measure in SCORES if measure.key in scored},
     )

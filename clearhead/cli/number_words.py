@@ -49,17 +49,17 @@ def draw(seed: int, *, train: int = 20_000, held_out: int = 1_000, apart: Collec
     if not 0 < train <= BELOW // 10 or not 0 < held_out <= BELOW // 10:
         raise OptionError(f"draw from 1 to {BELOW // 10:,} numbers of each kind; came {train:,} and {held_out:,}")
     random = np.random.default_rng([seed, BELOW])
-    asked = random.choice(BELOW, held_out, replace=False)
+    held = random.choice(BELOW, held_out, replace=False)
     free = np.ones(BELOW, bool)
-    free[asked] = free[list(apart)] = False
-    drawn = np.empty(0, np.int64)
+    free[held] = free[list(apart)] = False
+    chosen = np.empty(0, np.int64)
     for among, share in (*SHARES, (SIX_DIGITS, 1.0)):
-        there = among.start + among.step * np.flatnonzero(free[among.start : among.stop : among.step])
-        wanted = min(round(share * train), train - len(drawn), len(there))
-        found = random.choice(there, wanted, replace=False)
-        free[found] = False
-        drawn = np.concatenate([drawn, found])
-    return Numbers(train=tuple(random.permutation(drawn).tolist()), held_out=tuple(asked.tolist()))
+        candidates = among.start + among.step * np.flatnonzero(free[among.start : among.stop : among.step])
+        count = min(round(share * train), train - len(chosen), len(candidates))
+        picked = random.choice(candidates, count, replace=False)
+        free[picked] = False
+        chosen = np.concatenate([chosen, picked])
+    return Numbers(train=tuple(random.permutation(chosen).tolist()), held_out=tuple(held.tolist()))
 
 
 def german(number: int) -> str:

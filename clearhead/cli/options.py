@@ -43,15 +43,19 @@ Chosen = TypeVar("Chosen")
 def flatten_groups(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb as typer takes it: every parameter that is a dataclass is replaced by the options in it."""
     parameters = inspect.signature(verb).parameters.values()
-    groups = {one.name: one.annotation for one in parameters if is_group(one.annotation)}
+    groups = {parameter.name: parameter.annotation for parameter in parameters if is_group(parameter.annotation)}
 
     @functools.wraps(verb)
     def flat(**options: Any) -> None:
-        alone = {one.name: options[one.name] for one in parameters if one.name not in groups}
+        alone = {parameter.name: options[parameter.name] for parameter in parameters if parameter.name not in groups}
         verb(**alone, **{name: build_group(group, options) for name, group in groups.items()})
 
-    taken = [part for one in parameters for part in (options_in(groups[one.name]) if one.name in groups else [one])]
-    flat.__dict__["__signature__"] = inspect.Signature(taken)
+    flat_parameters = [
+        part
+        for parameter in parameters
+        for part in (options_in(groups[parameter.name]) if parameter.name in groups else [parameter])
+    ]
+    flat.__dict__["__signature__"] = inspect.Signature(flat_parameters)
     return flat
 
 
@@ -84,14 +88,14 @@ def build_group(group: type, options: Mapping[str, Any]) -> Any:
 def given_flags(group: object) -> list[str]:
     """Return the flags that differ from their defaults, in a group and those in it."""
     assert is_dataclass(group)
-    found: list[str] = []
+    flags: list[str] = []
     for field in fields(group):
         value = getattr(group, field.name)
         if is_dataclass(value):
-            found += given_flags(value)
+            flags += given_flags(value)
         elif field.default is not MISSING and value != field.default:
-            found.append(flag(field.name))
-    return found
+            flags.append(flag(field.name))
+    return flags
 
 
 def flag(name: str) -> str:
@@ -104,11 +108,11 @@ class Sectioned(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        for one in self.get_params(ctx):
-            record = one.get_help_record(ctx)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
             if record is not None:
-                other = "Arguments" if one.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(one, "rich_help_panel", None) or other, []).append(record)
+                default_title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or default_title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -190,11 +194,11 @@ def one_of(option: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
 
 def find_by_name(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[str, Chosen]:
     """Return a name as the table has it, and what it stands for. A hyphen may stand for a space."""
-    known = name if name in table else name.replace("-", " ")
-    if known not in table:
-        there = ", ".join(word.replace(" ", "-") for word in table)
-        raise wrong(option, f"there is no {name!r}. There are: {there}")
-    return known, table[known]
+    key = name if name in table else name.replace("-", " ")
+    if key not in table:
+        names = ", ".join(word.replace(" ", "-") for word in table)
+        raise wrong(option, f"there is no {name!r}. There are: {names}")
+    return key, table[key]
 
 
 def above_zero(value: float | None) -> float | None:

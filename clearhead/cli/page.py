@@ -38,11 +38,11 @@ def page(
     that the page cannot compute is refused by name.
     """
     check_output(output, option="--output")
-    made = live_page(load(run, device="cpu", step=step))
-    write_text(output, made.text)
+    live = live_page(load(run, device="cpu", step=step))
+    write_text(output, live.text)
     size = output.stat().st_size
     if as_json:
-        show_json({"output": str(output), "bytes": size, "parameters": made.parameters, "weights": made.dtype})
+        show_json({"output": str(output), "bytes": size, "parameters": live.parameters, "weights": live.dtype})
         return
-    rounded = ", rounded from float32" if made.dtype == "float16" else ""
-    write(f"{output}: {size / 1e6:.1f} MB, {made.parameters:,} parameters in {made.dtype}{rounded}\n")
+    rounded = ", rounded from float32" if live.dtype == "float16" else ""
+    write(f"{output}: {size / 1e6:.1f} MB, {live.parameters:,} parameters in {live.dtype}{rounded}\n")

@@ -146,8 +146,8 @@ class LiveProgress(Progress):
 
     def foot(self) -> Iterator[Text]:
         total = self.line.get("total")
-        shown = "" if total is None else bar(self.line["step"] / total, BAR)
-        ahead = [(f"  {shown:<{BAR}}", "weight")] if shown else []
+        drawn_bar = "" if total is None else bar(self.line["step"] / total, BAR)
+        ahead = [(f"  {drawn_bar:<{BAR}}", "weight")] if drawn_bar else []
         yield self.truncate(
             Text.assemble(*ahead, "  ".join(["", f"step {format_steps(self.line)}", *format_time_left(self.line)]))
         )
@@ -196,20 +196,20 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(65.0), format_duration(3700.4)
     ('1:05', '1:01:40')
     """
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
 def format_scores(scores: Mapping[str, Any]) -> list[str]:
     """Return the scores that people know, each with its name, the main one first."""
-    said = []
+    texts = []
     for measure in SCORES:
         value = scores.get(measure.key)
         if isinstance(value, int | float):
             name = measure.name or measure.key.replace("_", " ")
-            said.append(f"{name} {measure.form.format(measure.factor * value)}")
-    return said
+            texts.append(f"{name} {measure.form.format(measure.factor * value)}")
+    return texts
 
 
 def format_own_scores(scores: Mapping[str, Any]) -> list[str]:
@@ -218,9 +218,9 @@ def format_own_scores(scores: Mapping[str, Any]) -> list[str]:
     >>> format_own_scores({"accuracy": 0.9, "span_f1": 0.75})
     ['span f1 0.75']
     """
-    known = {measure.key for measure in SCORES}
-    own = {key: value for key, value in scores.items() if key not in known and isinstance(value, int | float)}
-    return [f"{key.replace('_', ' ')} {value:.4g}" for key, value in own.items()]
+    usual = {measure.key for measure in SCORES}
+    own_scores = {key: value for key, value in scores.items() if key not in usual and isinstance(value, int | float)}
+    return [f"{key.replace('_', ' ')} {value:.4g}" for key, value in own_scores.items()]
 
 
 def format_main_score(scores: Mapping[str, Any]) -> str:
@@ -235,12 +235,12 @@ def render_evaluation(line: Line) -> Iterator[Text]:
     for sample in line.get("samples", ()):
         reference = sample.get("reference")
         differs = reference is not None and reference != sample["output"]
-        wanted = f"  (wanted: {shorten_line(str(reference), OUTPUT)})" if differs else ""
+        expected = f"  (wanted: {shorten_line(str(reference), OUTPUT)})" if differs else ""
         yield Text.assemble(
             f"  {shorten_line(sample['input'], INPUT)} ",
             ("→", "quiet"),
             f" {shorten_line(sample['output'], OUTPUT)}",
-            (wanted, "quiet"),
+            (expected, "quiet"),
         )
 
 

@@ -258,7 +258,7 @@ def as_recipe(choices: Choices) -> Recipe:
 def list_open(choices: Choices) -> tuple[Open, ...]:
     """Return what the options leave to be fitted to the budget."""
     model, optimizer, budget, tokenizer = choices.model, choices.optimizer, choices.budget, choices.tokenizer
-    given: dict[Open, bool] = {
+    is_given_by_name: dict[Open, bool] = {
         "budget": any(value is not None for value in (budget.steps, budget.minutes, budget.epochs)),
         "vocabulary": tokenizer.vocabulary is not None or choices.fine_tuning.from_ is not None,
         "model": bool(model.preset or model.size or tokenizer.vectors or choices.fine_tuning.from_),
@@ -271,13 +271,13 @@ def list_open(choices: Choices) -> tuple[Open, ...]:
         "evaluate": choices.checkpointing.evaluate_every is not None,
         "log": choices.checkpointing.log_every is not None,
     }
-    return tuple(name for name, is_given in given.items() if not is_given)
+    return tuple(name for name, is_given in is_given_by_name.items() if not is_given)
 
 
 def as_fine_tuned(choices: Choices, path: str) -> Recipe:
     """Return the recipe of a run that starts from the weights of another one; raise for what would change its model."""
-    if others := [*given_flags(choices.tokenizer), *given_flags(replace(choices.model, dropout=None))]:
-        raise wrong("--from", f"{path} has its model and its tokenisers already: leave out {', '.join(others)}")
+    if extra := [*given_flags(choices.tokenizer), *given_flags(replace(choices.model, dropout=None))]:
+        raise wrong("--from", f"{path} has its model and its tokenisers already: leave out {', '.join(extra)}")
     try:
         source = open_source(path)
     except ClearheadError as error:
@@ -295,8 +295,10 @@ def as_fine_tuned(choices: Choices, path: str) -> Recipe:
     try:
         default = fine_tuning_recipe(source, corpus, task=name, lora=lora, freeze=freeze, machine=machine)
     except OptionError as error:
-        option, _, said = str(error).partition(": ")
-        raise wrong({"task": "--task", "freeze": "--freeze", "Lora": "--lora"}.get(option, "--from"), said) from error
+        option, _, message = str(error).partition(": ")
+        raise wrong(
+            {"task": "--task", "freeze": "--freeze", "Lora": "--lora"}.get(option, "--from"), message
+        ) from error
     budget = new_budget(choices.budget, default.budget) or default.budget
     dropout, seed = choices.model.dropout, choices.machine.seed
     return replace(
@@ -313,13 +315,13 @@ def as_fine_tuned(choices: Choices, path: str) -> Recipe:
 
 def override_recipe(choices: Choices, default: Recipe) -> Recipe:
     """Return a recipe with what was given in place of its own; text, machine and seed are left alone."""
-    if others := given_flags(choices.fine_tuning):
-        raise wrong(others[0], "goes with --from RUN" if choices.fine_tuning.from_ is None else "is not for this")
+    if extra := given_flags(choices.fine_tuning):
+        raise wrong(extra[0], "goes with --from RUN" if choices.fine_tuning.from_ is None else "is not for this")
     tokenizing = as_tokenizing(choices.tokenizer, default)
     batching = as_batching(choices.batches, default.batching)
     budget = new_budget(choices.budget, default.budget) or default.budget
-    chosen = replace(default, tokenizing=tokenizing, batching=batching)
-    model = as_model(choices.model, replace(chosen, model=with_vectors(choices, chosen.model)))
+    changed = replace(default, tokenizing=tokenizing, batching=batching)
+    model = as_model(choices.model, replace(changed, model=with_vectors(choices, changed.model)))
     check_vectors(choices, model)
     if choices.tokenizer.freeze_vectors:
         model = defaults.map_embeddings(model, lambda embedding: replace(embedding, frozen=True))
@@ -440,10 +442,10 @@ def as_optimizer(options: OptimizerOptions, default: Recipe, model: Spec, budget
 def as_schedule(text: str, usual: Schedule, warmup: int) -> Schedule:
     """Return the schedule that is named, with this warm-up unless its text says another."""
     try:
-        chosen = parse(text, "schedule")
-        if isinstance(usual, chosen.cls) and not chosen.fields:
+        parsed = parse(text, "schedule")
+        if isinstance(usual, parsed.cls) and not parsed.fields:
             return replace(usual, warmup=warmup)
-        return chosen.make(warmup=warmup)
+        return parsed.make(warmup=warmup)
     except OptionError as error:
         raise wrong("--schedule", str(error)) from error
 

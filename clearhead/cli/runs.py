@@ -22,7 +22,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.recipe import Origin
 
-__all__ = ["EXAMPLES", "Found", "runs"]
+__all__ = ["EXAMPLES", "RunSummary", "runs"]
 
 EXAMPLES = """\b
 Examples:
@@ -43,7 +43,7 @@ RIGHT = {"steps", "loss", "size", "disk"}
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class RunSummary:
     """A run folder. Of a broken one, `problem` says why, and the rest is what could be read."""
 
     name: str
@@ -73,11 +73,11 @@ def runs(
     home = Path(folder)
     if not home.is_dir():
         raise wrong("FOLDER", f"there is no folder {folder!r}. Train a run: clearhead train --help")
-    found = [look_into(path, home) for path in run_folders(home)]
+    listed = [look_into(path, home) for path in run_folders(home)]
     if as_json:
-        show_json(replace_nonfinite({"folder": folder, "runs": [asdict(one) for one in found]}))
+        show_json(replace_nonfinite({"folder": folder, "runs": [asdict(run) for run in listed]}))
     else:
-        show(*render_page(folder, found))
+        show(*render_page(folder, listed))
 
 
 def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
@@ -93,20 +93,20 @@ def run_folders(home: Path, depth: int = DEPTH) -> list[Path]:
     return [run for path in inside for run in run_folders(path, depth - 1)]
 
 
-def look_into(path: Path, home: Path) -> Found:
+def look_into(path: Path, home: Path) -> RunSummary:
     """Return what a folder holds. Whatever is wrong with it is part of the answer."""
     name = path.name if path == home else str(path.relative_to(home))
     always: dict[str, Any] = {"name": name, "path": str(path)}
     try:
         always |= {"disk_bytes": size_of(path), "changed": last_changed(path)}
-        return Found(**always, **read(RunFolder(path)))
+        return RunSummary(**always, **read(RunFolder(path)))
     except ClearheadError as error:
-        said = str(error)
+        problem = str(error)
     except OSError as error:
-        said = f"cannot be read ({error.strerror or error})"
+        problem = f"cannot be read ({error.strerror or error})"
     except Exception as error:  # one bad folder, whatever is in it, must not hide the others
-        said = f"cannot be read ({error!r})"
-    return Found(**always, problem=next(iter(said.splitlines()), "cannot be read")[:LONGEST])
+        problem = f"cannot be read ({error!r})"
+    return RunSummary(**always, problem=next(iter(problem.splitlines()), "cannot be read")[:LONGEST])
 
 
 def read(folder: RunFolder) -> dict[str, Any]:
@@ -166,31 +166,31 @@ def last_changed(path: Path) -> str:
     return datetime.fromtimestamp(max(times, default=path.stat().st_mtime), UTC).isoformat(timespec="seconds")
 
 
-def render_page(folder: str, found: list[Found]) -> Iterator[RenderableType]:
+def render_page(folder: str, listed: list[RunSummary]) -> Iterator[RenderableType]:
     yield rule(f"Runs in {folder}")
-    if not found:
+    if not listed:
         yield prose("There is none yet. Train one:  clearhead train --help")
-    whole = [cells(one) for one in found if one.problem is None]
-    widths = [max(map(len, column)) for column in zip(HEAD, *whole, strict=True)]
-    if whole:
+    rows = [cells(run) for run in listed if run.problem is None]
+    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+    if rows:
         yield table_row(HEAD, widths, "title")
-    for one in found:
-        if one.problem is None:
-            yield table_row(cells(one), widths)
+    for run in listed:
+        if run.problem is None:
+            yield table_row(cells(run), widths)
         else:
-            yield keep_on_one_line(Text.assemble(f"  {one.name}  ", ("broken", "refused"), f"  {one.problem}"))
-    if any(not one.finished for one in found if one.problem is None):
+            yield keep_on_one_line(Text.assemble(f"  {run.name}  ", ("broken", "refused"), f"  {run.problem}"))
+    if any(not run.finished for run in listed if run.problem is None):
         yield Text()
         yield prose("… not finished. Continue it:  clearhead train RUN --resume", style="quiet")
     yield Text()
 
 
-def cells(one: Found) -> tuple[str, ...]:
-    steps = f"{one.steps:,}" + ("" if one.finished else "…")
-    loss = "–" if one.loss is None else f"{one.loss:.4f}"
-    parameters = "–" if one.parameters is None else short_count(one.parameters)
-    score = format_main_score(one.scores) or "–"
-    return one.name, one.task or "", steps, score, loss, parameters, in_bytes(one.disk_bytes), one.changed[:10]
+def cells(run: RunSummary) -> tuple[str, ...]:
+    steps = f"{run.steps:,}" + ("" if run.finished else "…")
+    loss = "–" if run.loss is None else f"{run.loss:.4f}"
+    parameters = "–" if run.parameters is None else short_count(run.parameters)
+    score = format_main_score(run.scores) or "–"
+    return run.name, run.task or "", steps, score, loss, parameters, in_bytes(run.disk_bytes), run.changed[:10]
 
 
 def table_row(values: tuple[str, ...], widths: list[int], style: str = "") -> RenderableType:

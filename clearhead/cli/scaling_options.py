@@ -107,8 +107,8 @@ def plan_training(
 ) -> TrainingPlan | None:
     """Return the training that the options describe; None without --gpus. What a run's recipe says is the default."""
     if options.gpus is None:
-        if given := [*given_flags(options), *given_flags(machines)]:
-            raise wrong(given[0], "goes with --gpus: it says how a model is trained on them")
+        if given_names := [*given_flags(options), *given_flags(machines)]:
+            raise wrong(given_names[0], "goes with --gpus: it says how a model is trained on them")
         return None
     parallel = one_of("--parallel", options.parallel, PARALLEL)
     workload = make_workload(spec, lengths, options, recipe)
@@ -158,14 +158,14 @@ def make_workload(spec: Spec, lengths: tuple[int, int], options: ScalingOptions,
 
 def make_rates(machines: RateOptions, bfloat16: bool) -> Rates:
     """Return the rates: measured or an H200's, and those that were given."""
-    made = Rates()
+    rates = Rates()
     if machines.measure:
         from clearhead.training.rates import measure_rates
 
-        made = measure_rates(bfloat16)
+        rates = measure_rates(bfloat16)
     names = {"memory_gb": "memory_gib"}
-    given = {name: getattr(machines, name) for name in RATES if getattr(machines, name) is not None}
-    return replace(made, **{names.get(name, name): value for name, value in given.items()})
+    given_rates = {name: getattr(machines, name) for name in RATES if getattr(machines, name) is not None}
+    return replace(rates, **{names.get(name, name): value for name, value in given_rates.items()})
 
 
 RATES = ("matrix_tflops", "copy_gb_s", "memory_gb", "link_gb_s", "network_gb_s", "gpus_per_node")

@@ -47,7 +47,7 @@ def escape_controls(text: str) -> str:
     >>> escape_controls("red\\x1b[31m")
     'red\\\\x1b[31m'
     """
-    return CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 class SafeConsole(Console):

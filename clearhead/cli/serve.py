@@ -73,12 +73,12 @@ class Listening:
         if self.token is not None:
             raise wrong("--token-file", "there is a --token (or CLEARHEAD_TOKEN) too: leave one of them out")
         try:
-            found = read_bytes(self.token_file).decode().strip()
+            token = read_bytes(self.token_file).decode().strip()
         except (OSError, UnicodeDecodeError, ClearheadError) as error:
             raise OptionError(f"--token-file: {self.token_file} cannot be read ({error})") from None
-        if not found:
+        if not token:
             raise OptionError(f"--token-file: {self.token_file} is empty")
-        return found
+        return token
 
 
 @final

@@ -93,14 +93,17 @@ def check_text(task: type[Task], options: TextOptions) -> None:
     way = way_of(task, options)
     for name in given_flags(replace(options, skip_bad=False)):
         if name not in map(flag, TOGETHER[way]):
-            others = [SHOWN[other] for other in task.ways if name in map(flag, TOGETHER[other])]
+            ways_of_option = [SHOWN[second] for second in task.ways if name in map(flag, TOGETHER[second])]
             raise wrong(
-                name, f"goes with {' or '.join(others)}" if others else f"is not for {task.name} from {SHOWN[way]}"
+                name,
+                f"goes with {' or '.join(ways_of_option)}"
+                if ways_of_option
+                else f"is not for {task.name} from {SHOWN[way]}",
             )
-    for one, other in (("source", "target"), ("dev_source", "dev_target")):
-        if bool(getattr(options, one)) != bool(getattr(options, other)):
-            missing, there = (other, one) if getattr(options, one) else (one, other)
-            raise wrong(flag(missing), f"is missing: {flag(there)} needs its other side")
+    for first, second in (("source", "target"), ("dev_source", "dev_target")):
+        if bool(getattr(options, first)) != bool(getattr(options, second)):
+            missing, given = (second, first) if getattr(options, first) else (first, second)
+            raise wrong(flag(missing), f"is missing: {flag(given)} needs its other side")
     check_table(task, options)
     check_stdin(options)
     check_weights(way, options)
@@ -110,31 +113,31 @@ def check_weights(way: str, options: TextOptions) -> None:
     """Raise where weights are no whole numbers, one for each file, or where a repeated record could be held out."""
     if options.weights is None:
         return
-    given, files = options.weights.split(","), getattr(options, way) or []
-    if not all(one.strip().isdecimal() and int(one) > 0 for one in given):
+    weights, files = options.weights.split(","), getattr(options, way) or []
+    if not all(weight.strip().isdecimal() and int(weight) > 0 for weight in weights):
         raise wrong("--weights", f"takes whole numbers from 1 on, such as 3,1; came {options.weights!r}")
     if way == "source" and len(options.target or ()) != len(files):
         raise wrong("--weights", "takes as many files with --target as with --source, one beside the other")
-    if len(given) != len(files):
+    if len(weights) != len(files):
         raise wrong(
-            "--weights", f"there are {len(given)} weights, and {len(files)} files with {flag(way)}: give as many"
+            "--weights", f"there are {len(weights)} weights, and {len(files)} files with {flag(way)}: give as many"
         )
     if not (options.dev or options.dev_source):
-        held = "--dev-source and --dev-target" if way == "source" else "--dev"
-        raise wrong("--weights", f"a record that is read twice cannot be held out of training: give {held}")
+        dev_options = "--dev-source and --dev-target" if way == "source" else "--dev"
+        raise wrong("--weights", f"a record that is read twice cannot be held out of training: give {dev_options}")
 
 
 def way_of(task: type[Task], options: TextOptions) -> str:
     """Return how the text is given: `source`, `table` or `text`."""
-    asked = {"source": options.source or options.target, "table": options.table, "text": options.text}
-    ways = [way for way, files in asked.items() if files]
+    files_by_way = {"source": options.source or options.target, "table": options.table, "text": options.text}
+    ways = [way for way, files in files_by_way.items() if files]
     takes = " or ".join(SHOWN[way] for way in task.ways)
     for way in ways:
         if way not in task.ways:
             raise wrong(flag(way), f"{task.name} takes {takes}")
     if len(ways) != 1:
-        came = f"not {' and '.join(SHOWN[way] for way in ways)} together" if ways else "which is missing"
-        raise wrong(flag(task.ways[0]), f"{task.name} takes {takes}, {came}")
+        problem = f"not {' and '.join(SHOWN[way] for way in ways)} together" if ways else "which is missing"
+        raise wrong(flag(task.ways[0]), f"{task.name} takes {takes}, {problem}")
     return ways[0]
 
 

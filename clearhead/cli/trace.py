@@ -83,9 +83,9 @@ def trace(
             check_output(path, option=option)
     loaded = load(run, device=device)
     method = None if beam is None else Beam(width=beam)
-    made = tracing.trace(loaded, split_pair(text) if pairs else text, target, method=method)
-    exact = None if layers is None else sites_of(made, layers)
-    looked = look(loaded, TraceRequest(source=text, target=target, edits=[], step=loaded.step), made, site, head)
+    traced = tracing.trace(loaded, split_pair(text) if pairs else text, target, method=method)
+    exact = None if layers is None else sites_of(traced, layers)
+    looked = look(loaded, TraceRequest(source=text, target=target, edits=[], step=loaded.step), traced, site, head)
     files = write_files(looked, html=html, svg=svg, exact=exact)
     if as_json:
         show_json(as_object(looked, files, site=site, head=head))
@@ -93,29 +93,29 @@ def trace(
         show(*(render_files(looked, files) if files else render_page(looked)))
 
 
-def look(run: Run, wanted: TraceRequest, made: Trace, site: str | None, head: str | None) -> SurveyedTrace:
+def look(run: Run, request: TraceRequest, traced: Trace, site: str | None, head: str | None) -> SurveyedTrace:
     """Check what is to be shown before every head is surveyed, which takes a while for a long text."""
-    among = select_sites(made, site, head)
-    chosen = None if head is None else select_head(made, site or "", head)
-    found = survey(made)
-    view = clearest({name: found[name] for name in among}) if head is None else View(among[0], chosen)
-    return SurveyedTrace(traced=Traced(wanted, run, made), found=found, view=view)
+    among = select_sites(traced, site, head)
+    chosen_head = None if head is None else select_head(traced, site or "", head)
+    surveys = survey(traced)
+    view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
+    return SurveyedTrace(traced=Traced(request, run, traced), surveys=surveys, view=view)
 
 
-def select_sites(made: Trace, site: str | None, head: str | None) -> list[str]:
+def select_sites(traced: Trace, site: str | None, head: str | None) -> list[str]:
     """Return the sites to choose a head from: the one asked for, else cross-attentions, else all."""
     if site is None:
         if head is not None:
-            raise wrong("--head", f"a head of which attention? Say --site too: {', '.join(made.sites)}")
-        return [name for name in made.sites if name.endswith(".cross")] or list(made.sites)
-    if site not in made.sites:
-        raise wrong("--site", f"there is no {site!r}. There are: {', '.join(made.sites)}")
+            raise wrong("--head", f"a head of which attention? Say --site too: {', '.join(traced.sites)}")
+        return [name for name in traced.sites if name.endswith(".cross")] or list(traced.sites)
+    if site not in traced.sites:
+        raise wrong("--site", f"there is no {site!r}. There are: {', '.join(traced.sites)}")
     return [site]
 
 
-def select_head(made: Trace, site: str, head: str) -> int | None:
+def select_head(traced: Trace, site: str, head: str) -> int | None:
     """Return the index of a head, None for the mean."""
-    n_heads = made[site].n_heads
+    n_heads = traced[site].n_heads
     if head == MEAN:
         return None
     if not head.isdecimal() or int(head) >= n_heads:
@@ -123,18 +123,20 @@ def select_head(made: Trace, site: str, head: str) -> int | None:
     return int(head)
 
 
-def sites_of(made: Trace, layers: str) -> list[str]:
+def sites_of(traced: Trace, layers: str) -> list[str]:
     """Return the sites of these layers, numbers or names with commas between them."""
-    found: list[str] = []
-    for one in (part.strip() for part in layers.split(",")):
-        here = [name for name, site in made.sites.items() if one in (name, str(site.layer))]
-        if not here:
-            there = sorted({site.layer for site in made.sites.values()})
+    names: list[str] = []
+    for wanted_layer in (part.strip() for part in layers.split(",")):
+        matching = [name for name, site in traced.sites.items() if wanted_layer in (name, str(site.layer))]
+        if not matching:
+            layer_numbers = sorted({site.layer for site in traced.sites.values()})
             raise wrong(
-                "--layers", f"there is no layer {one!r}: there are 0 to {there[-1]}, and {', '.join(made.sites)}"
+                "--layers",
+                f"there is no layer {wanted_layer!r}: there are 0 to {layer_numbers[-1]}, and "
+                f"{', '.join(traced.sites)}",
             )
-        found += here
-    return list(dict.fromkeys(found))
+        names += matching
+    return list(dict.fromkeys(names))
 
 
 def write_files(
@@ -145,8 +147,8 @@ def write_files(
     if svg is not None:
         files["svg"] = write_file(svg, draw_svg(as_drawing(looked)))
     if html is not None:
-        made = page_of(looked.traced, looked.found, view=looked.view, exact=exact)
-        files["html"] = write_file(html, made.text, exact=made.exact)
+        page = page_of(looked.traced, looked.surveys, view=looked.view, exact=exact)
+        files["html"] = write_file(html, page.text, exact=page.exact)
     return files
 
 

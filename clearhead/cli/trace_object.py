@@ -23,13 +23,13 @@ def as_object(
     meta = looked.traced.meta()
     heads, limited = given_weights(looked, site, head)
     weights: dict[str, dict[str, Any]] = {}
-    for one in heads:
-        weights.setdefault(one.site.name, {})[str(one.index)] = one.weight.tolist()
+    for head_trace in heads:
+        weights.setdefault(head_trace.site.name, {})[str(head_trace.index)] = head_trace.weight.tolist()
     return {
         "run": str(looked.traced.run.folder.path),
         "task": looked.trace.task,
         **{name: meta[name] for name in ("source", "target", "step", "kind", "notes", "answer", "sides")},
-        "sites": [{**one, **asdict(looked.found[one["name"]])} for one in meta["sites"]],
+        "sites": [{**facts, **asdict(looked.surveys[facts["name"]])} for facts in meta["sites"]],
         "shown": {"site": looked.view.site, "head": looked.view.head, **shown_steps(looked)},
         "weight": weights,
         "limited": limited,
@@ -49,10 +49,10 @@ def shown_steps(looked: SurveyedTrace) -> dict[str, Any]:
 def given_weights(looked: SurveyedTrace, site: str | None, head: str | None) -> tuple[list[Head], str | None]:
     """Return the heads whose weights are given: those asked for, or all of them if they are not too many."""
     sites = [looked.trace[site]] if site else list(looked.trace.sites.values())
-    heads = [one for each in sites for one in each.head]
+    heads = [head_trace for attention in sites for head_trace in attention.head]
     if head is not None:
-        return [one for one in heads if looked.view.head in (None, one.index)], None
-    numbers = sum(one.site.n_query * one.site.n_key for one in heads)
+        return [head_trace for head_trace in heads if looked.view.head in (None, head_trace.index)], None
+    numbers = sum(head_trace.site.n_query * head_trace.site.n_key for head_trace in heads)
     if numbers <= MOST_NUMBERS:
         return heads, None
     note = f"{numbers:,} weights are too many for JSON: those of {looked.name} are given; --site and --head give others"

@@ -52,7 +52,7 @@ class SurveyedTrace:
     """A trace, the survey of it, and the view that is shown."""
 
     traced: Traced
-    found: Mapping[str, SiteSurvey]
+    surveys: Mapping[str, SiteSurvey]
     view: View
 
     @property
@@ -112,10 +112,10 @@ def render_page(looked: SurveyedTrace) -> Page:
 
 def render_tokens(trace: Trace) -> Page:
     for name, side in trace.sides.items():
-        shown = side.tokens[:MOST_TOKENS]
+        tokens = side.tokens[:MOST_TOKENS]
         more = f"… {len(side.tokens) - MOST_TOKENS:,} more" if len(side.tokens) > MOST_TOKENS else ""
         role = "query" if name == trace.answer_side else "key"
-        pieces = [part for token in shown for part in ((readable(token), role), "  ")]
+        pieces = [part for token in tokens for part in ((readable(token), role), "  ")]
         yield Text.assemble((f"  {name}", "chosen"), (f" · {len(side.tokens):,} tokens", "quiet"))
         yield Padding(Text.assemble(*pieces, (more, "quiet")), INDENT)
     for note in trace.notes:
@@ -129,13 +129,13 @@ def render_answer(looked: SurveyedTrace) -> Page:
         return
     yield Text.assemble(("  answer", "chosen"), (f" · {looked.traced.run.task.answered}", "quiet"))
     best = trace.candidates[-1][:SHOWN]
-    pieces = [f"{readable(one.text)} {100 * math.exp(one.log_prob):.1f} %   " for one in best]
-    yield Padding(Text("".join(pieces), "context"), INDENT)
+    answers = [f"{readable(candidate.text)} {100 * math.exp(candidate.log_prob):.1f} %   " for candidate in best]
+    yield Padding(Text("".join(answers), "context"), INDENT)
 
 
 def render_overview(looked: SurveyedTrace) -> Page:
     """Yield a line for each attention, and how near all of it is to what the kernels gave."""
-    wide = max(map(len, looked.found))
+    wide = max(map(len, looked.surveys))
     heads = max(len("heads"), *(site.n_heads for site in looked.trace.sites.values()))
     head = f"  {'':<{wide}}  {'kernel':<{KERNEL}}  {'heads':<{heads}}  {'clearest':<8}  looks"
     yield Group(Text(head, "quiet", no_wrap=True))
@@ -146,10 +146,10 @@ def render_overview(looked: SurveyedTrace) -> Page:
 
 
 def render_site(looked: SurveyedTrace, site: Site, wide: int, heads: int) -> Text:
-    bits = looked.found[site.name].information
+    bits = looked.surveys[site.name].information
     best = max(range(len(bits)), key=bits.__getitem__)
     most = math.log2(max(2, min(site.n_query, site.n_key)))
-    bars = "".join(BARS[min(len(BARS) - 1, int(one / most * len(BARS)))] for one in bits)
+    bars = "".join(BARS[min(len(BARS) - 1, int(information / most * len(BARS)))] for information in bits)
     return Text.assemble(
         (f"  {site.name:<{wide}}  ", "chosen" if site.name == looked.view.site else ""),
         (f"{site.kernel:<{KERNEL}}  ", "quiet"),
@@ -178,7 +178,7 @@ def describe_habit(read: Readings) -> str:
 
 def describe_check(looked: SurveyedTrace) -> str:
     """Return the sentence that what is rebuilt equals what the kernels gave. It was checked, row by row."""
-    worst = max(looked.found.values(), key=lambda one: one.off / one.tolerance)
+    worst = max(looked.surveys.values(), key=lambda surveyed: surveyed.off / surveyed.tolerance)
     return (
         "Weights are computed again from the recorded queries and keys; they give the contexts that the kernels gave: "
         f"largest difference {worst.off:.1e}, tolerance {worst.tolerance:.1e}."
@@ -192,15 +192,15 @@ def render_view(looked: SurveyedTrace) -> Page:
     if looked.view.head is None:
         return
     read = read_head(site.head[looked.view.head], find_ids(looked.trace, site))
-    shown = {
+    metrics = {
         "entropy": f"{number(read.entropy)} bits",
         "distance": None if site.slot == "cross" else number(read.distance, 1),
         "previous token": format_share(read.previous),
         "same token": format_share(read.same),
         "induction": format_share(read.induction),
     }
-    there = [f"{name} {value}" for name, value in shown.items() if value is not None]
-    yield Padding(Text("  ".join(there), "quiet"), (0, 2))
+    measured = [f"{name} {value}" for name, value in metrics.items() if value is not None]
+    yield Padding(Text("  ".join(measured), "quiet"), (0, 2))
 
 
 def format_share(x: float | None) -> str | None:
@@ -215,8 +215,10 @@ def render_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Pag
         yield Group(Text.assemble(line, no_wrap=True, overflow="ignore"))
         if file.exact is not None:
             n = len(looked.trace.sites)
-            which = "every attention" if len(file.exact) == n else f"{', '.join(file.exact)} ({len(file.exact)} of {n})"
-            yield Padding(Text(f"8-bit weights of every head; every number of {which}.", "quiet"), INDENT_FILE)
+            exact_sites = (
+                "every attention" if len(file.exact) == n else f"{', '.join(file.exact)} ({len(file.exact)} of {n})"
+            )
+            yield Padding(Text(f"8-bit weights of every head; every number of {exact_sites}.", "quiet"), INDENT_FILE)
         elif kind == "svg":
             yield Padding(Text(looked.name, "quiet"), INDENT_FILE)
     yield Padding(Text(describe_check(looked), "quiet"), (0, 2))
@@ -225,7 +227,7 @@ def render_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Pag
 def as_drawing(looked: SurveyedTrace) -> Drawing:
     """Return the view as a drawing."""
     site = looked.site
-    off = looked.found[site.name]
+    off = looked.surveys[site.name]
     return Drawing(
         title=looked.name,
         said=f"kernel {site.kernel}; rebuilt contexts equal its own: {off.off:.1e} off, {off.tolerance:.1e} allowed",

@@ -153,14 +153,14 @@ def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
         launch(ways.processes, without_option(sys.argv[1:], "--processes"), run=str(folder.path))
         return
     with ExitStack() as stack:
-        shown = stack.enter_context(open_progress())
+        progress = stack.enter_context(open_progress())
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
-        watcher = watch_both(shown, board)
+        watcher = watch_both(progress, board)
         if ways.resume:
-            done = continue_run(folder, recipe, ways, watcher, shown)
+            trained = continue_run(folder, recipe, ways, watcher, progress)
         else:
-            done = begin_run(folder, recipe, choices, ways, watcher=watcher, shown=shown)
-    print_result(done, as_json=ways.as_json)
+            trained = begin_run(folder, recipe, choices, ways, watcher=watcher, shown=progress)
+    print_result(trained, as_json=ways.as_json)
 
 
 def with_parallel(recipe: Recipe, ways: RunOptions) -> Recipe:
@@ -177,22 +177,22 @@ def without_option(args: Sequence[str], name: str) -> list[str]:
     >>> without_option(["train", "runs/x", "--processes", "2", "--steps=9"], "--processes")
     ['train', 'runs/x', '--steps=9']
     """
-    kept: list[str] = []
+    remaining: list[str] = []
     words = iter(args)
     for word in words:
         if word == name:
             next(words, None)
         elif not word.startswith(f"{name}="):
-            kept.append(word)
-    return kept
+            remaining.append(word)
+    return remaining
 
 
 def new_recipe(choices: Choices, ways: RunOptions) -> Recipe:
     """Return the recipe of a new run, from options or from a file; with a file, only a machine may be given beside."""
     if ways.recipe is None:
         return as_recipe(choices)
-    if others := given_flags(replace(choices, machine=MachineOptions())):
-        raise wrong("--recipe", f"{ways.recipe} says all of it: change it there, and leave out {', '.join(others)}")
+    if extra := given_flags(replace(choices, machine=MachineOptions())):
+        raise wrong("--recipe", f"{ways.recipe} says all of it: change it there, and leave out {', '.join(extra)}")
     try:
         recipe = load_recipe(Path(ways.recipe))
         task_named(recipe.task)
@@ -234,15 +234,15 @@ def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
 
     Anything else would make it another run, and is refused.
     """
-    same = replace(
+    fixed = replace(
         choices,
         budget=BudgetOptions(),
         optimizer=replace(choices.optimizer, lr=None),
         batches=replace(choices.batches, micro_batch_tokens=None),
         machine=MachineOptions(seed=choices.machine.seed),
     )
-    if others := given_flags(same):
-        listed = ", ".join(others)
+    if extra := given_flags(fixed):
+        listed = ", ".join(extra)
         raise wrong("--resume", f"goes on with what the run was begun with: leave out {listed}")
     recipe = folder.recipe()
     # Batches stay as they were planned, and each is computed in parts: so the steps are the same.
@@ -325,8 +325,12 @@ def render_page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableT
     path = run.folder.path
     yield rule(str(path))
     loss = evaluation["loss"]
-    own = {one.key: evaluation.get(one.key) for one in run.task.measures if one.key != "loss"}
-    parts = ["loss NaN" if loss is None else f"loss {loss:.4f}", *format_scores(evaluation), *format_own_scores(own)]
+    own_scores = {measure.key: evaluation.get(measure.key) for measure in run.task.measures if measure.key != "loss"}
+    parts = [
+        "loss NaN" if loss is None else f"loss {loss:.4f}",
+        *format_scores(evaluation),
+        *format_own_scores(own_scores),
+    ]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
     seconds, records = evaluation["training_seconds"], evaluation["records"]
     yield prose(
@@ -334,14 +338,14 @@ def render_page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableT
         f"of step {run.step:,}, on {records:,} held-out record{'s' * (records != 1)}."
     )
     yield Text()
-    for name, where in (
+    for name, path_of in (
         ("scores", run.folder.evaluation),
         ("checkpoints", run.folder.checkpoints.folder),
         ("curves", run.folder.curves),
         ("metrics", run.folder.metrics),
         ("recipe", run.folder.recipe_file),
     ):
-        yield render_row(name, str(where))
+        yield render_row(name, str(path_of))
     yield Text()
     quoted = shlex.join([str(path), *(word for name in own_modules(run.folder.recipe()) for word in ("--parts", name))])
     use, evaluate = run.task.usage()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, Dtype, File, Found, Lines, RunPath, answer_lines, cells
+from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells
 from clearhead.cli.options import Parts, wrong
 from clearhead.training.run import load
 from clearhead.training.tasks import Translate
@@ -45,15 +45,19 @@ def translate(
     loaded = load(run, device=device, dtype=dtype)
     task = loaded.asked(Translate)
 
-    def answer(texts: list[str], numbers: list[int]) -> list[Found]:
-        found = loaded.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
+    def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
+        answered = loaded.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
         listed = [
-            [{"output": one.text, "score": one.score, "log_prob": one.log_prob} for one in written] for written in found
+            [
+                {"output": hypothesis.text, "score": hypothesis.score, "log_prob": hypothesis.log_prob}
+                for hypothesis in hypotheses
+            ]
+            for hypotheses in answered
         ]
-        return [{**written[0], **({"n_best": written} if n_best > 1 else {})} for written in listed]
+        return [{**hypotheses[0], **({"n_best": hypotheses} if n_best > 1 else {})} for hypotheses in listed]
 
-    def as_text(found: Found) -> str:
-        return cells([one["output"] for one in found.get("n_best", [found])])
+    def as_text(answered: Fields) -> str:
+        return cells([hypothesis["output"] for hypothesis in answered.get("n_best", [answered])])
 
     lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
     answer_lines(loaded, file, lines)

@@ -40,16 +40,16 @@ class AskedScores:
     """The blocks whose labels count."""
 
     def table(self, query: Labels, key: Labels) -> Float[Tensor, "query key"]:
-        asked = torch.zeros(len(query), len(key), dtype=torch.float64)
+        scores = torch.zeros(len(query), len(key), dtype=torch.float64)
         if self.content is not None:
-            asked = asked + self.content(query, key)
-        return asked if self.places is None else asked + self.places(len(key))
+            scores = scores + self.content(query, key)
+        return scores if self.places is None else scores + self.places(len(key))
 
     def targets(self, query: Labels, key: Labels, allowed: Bool[Tensor, "query key"]) -> Bool[Tensor, "query key"]:
         """Return which keys a query should attend to, of those that are allowed."""
-        asked = self.table(query, key).masked_fill(~allowed, -math.inf)
-        best = asked.amax(-1, keepdim=True)
-        return (asked >= best - 1e-9) & (best > 1e-9) & allowed
+        scores = self.table(query, key).masked_fill(~allowed, -math.inf)
+        best = scores.amax(-1, keepdim=True)
+        return (scores >= best - 1e-9) & (best > 1e-9) & allowed
 
 
 @final
@@ -154,12 +154,12 @@ class Design:
         """Return how sharp the head is on any text of n tokens."""
         check_epsilon(epsilon)
         self.inputs.check_length(n)
-        found: dict[tuple[int, int], float] = {}
+        margins: dict[tuple[int, int], float] = {}
         allowed = self.allowed(n)
         for row in range(n):
             for case, margin in hardest(*self.cells(row, allowed)).items():
-                found[case] = min(found.get(case, math.inf), margin)
-        cases = tuple(Case(margin, *case) for case, margin in sorted(found.items()))
+                margins[case] = min(margins.get(case, math.inf), margin)
+        cases = tuple(Case(margin, *case) for case, margin in sorted(margins.items()))
         return Sharpness(n=n, scale=self.scale, epsilon=epsilon, cases=cases)
 
     def cells(self, row: int, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,18 +168,20 @@ class Design:
         query, key = self.labels(self.asked.query), self.labels(self.asked.key)
         at = torch.zeros(n, self.inputs.d_model)
         at = at if self.inputs.length is None else self.inputs.spread("position")[:n]
-        asking = (query + at[row]).double() @ self.w_q.double()
-        saying = (key.unsqueeze(0) + at.unsqueeze(1)).double() @ self.w_k.double()
-        real = torch.einsum("ad,jbd->ajb", asking, saying)
-        asked = torch.zeros_like(real)
+        queries = (query + at[row]).double() @ self.w_q.double()
+        keys = (key.unsqueeze(0) + at.unsqueeze(1)).double() @ self.w_k.double()
+        scores = torch.einsum("ad,jbd->ajb", queries, keys)
+        asked_scores = torch.zeros_like(scores)
         if self.asked.content is not None:
-            asked = asked + self.asked.content(torch.arange(len(query)), torch.arange(len(key))).unsqueeze(1)
+            asked_scores = asked_scores + self.asked.content(
+                torch.arange(len(query)), torch.arange(len(key))
+            ).unsqueeze(1)
         if self.asked.places is not None:
-            asked = asked + self.asked.places(n)[row].unsqueeze(-1)
-        may = allowed[row].unsqueeze(-1).expand(real.shape).clone()
+            asked_scores = asked_scores + self.asked.places(n)[row].unsqueeze(-1)
+        may = allowed[row].unsqueeze(-1).expand(scores.shape).clone()
         if self.asked.query == self.asked.key:
             may[:, row] &= torch.eye(len(query), dtype=torch.bool)
-        return asked, real, may
+        return asked_scores, scores, may
 
     def labels(self, block: str) -> Float[Tensor, "label d_model"]:
         """Return the vectors of a block's labels; only the first where labels do not count."""
@@ -223,22 +225,22 @@ def write_layer(layer: Attention, designs: Sequence[Design]) -> None:
 @torch.no_grad()
 def write_head(layer: Attention, head: int, design: Design, *, scale: float) -> dict[str, tuple[slice, slice]]:
     """Write a design into a head, with zeros where the head is wider; return where it wrote, by parameter."""
-    everywhere, written = slice(None), {}
+    everywhere, regions = slice(None), {}
     maps = {"query": design.w_q * scale, "key": design.w_k}
     if design.w_v is not None and design.w_o is not None:
         maps |= {"value": design.w_v}
         weight = cast(nn.Linear, layer.output).weight
         width = weight.shape[1] // layer.shape.n_heads
-        own = slice(head * width, (head + 1) * width)
-        weight[:, own] = pad_columns(design.w_o.T, width).to(weight)
-        written["output.weight"] = (everywhere, own)
+        rows = slice(head * width, (head + 1) * width)
+        weight[:, rows] = pad_columns(design.w_o.T, width).to(weight)
+        regions["output.weight"] = (everywhere, rows)
     for name, matrix in maps.items():
         weight = getattr(layer, name).linear.weight
         width = weight.shape[0] // layer.shape.n_heads
-        own = slice(head * width, (head + 1) * width)
-        weight[own] = pad_columns(matrix, width).T.to(weight)
-        written[f"{name}.linear.weight"] = (own, everywhere)
-    return written
+        rows = slice(head * width, (head + 1) * width)
+        weight[rows] = pad_columns(matrix, width).T.to(weight)
+        regions[f"{name}.linear.weight"] = (rows, everywhere)
+    return regions
 
 
 def pad_columns(matrix: Tensor, width: int) -> Tensor:

@@ -95,8 +95,8 @@ def make_content_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) 
     if callable(asks):
         return torch.tensor([[float(asks(query, key)) for key in keys] for query in queries])
     table = torch.zeros(len(queries), len(keys))
-    for query, wanted in asks.items():
-        for key in [wanted] if isinstance(wanted, str) else wanted:
+    for query, targets in asks.items():
+        for key in [targets] if isinstance(targets, str) else targets:
             if query not in queries or key not in keys:
                 raise OptionError(
                     f"by_content: {query!r} asks for {key!r}; queries have {', '.join(queries)}, keys {', '.join(keys)}"
@@ -120,10 +120,10 @@ def by_position(
     number for every pair of places instead. On one-hot positions all of it is exact. On waves an offset is a rotation,
     and a function or scores are fitted by least squares: `sharpness` says how well.
     """
-    given = {"offset": offset, "absolute": absolute, "function": function, "scores": scores}
-    chosen = [name for name, value in given.items() if value is not None]
-    if len(chosen) != 1:
-        raise OptionError(f"by_position: give one of {', '.join(given)}; came {', '.join(chosen) or 'none'}")
+    options = {"offset": offset, "absolute": absolute, "function": function, "scores": scores}
+    given_names = [name for name, value in options.items() if value is not None]
+    if len(given_names) != 1:
+        raise OptionError(f"by_position: give one of {', '.join(options)}; came {', '.join(given_names) or 'none'}")
     length = read.length
     if length is None:
         raise OptionError("by_position: the input holds no positions; make the inputs with a length")
@@ -149,11 +149,11 @@ def make_place_queries(
     norm = block.vectors.pow(2).sum(-1).mean()
     if absolute is not None:
         return read.constant.unsqueeze(1) * block.vectors[absolute] / norm
-    asking = None if offset is None else block.turn(offset)
-    if asking is None:
-        asking = torch.linalg.pinv(block.vectors.double(), rtol=1e-6).float() @ table.float() @ block.vectors
+    target_vectors = None if offset is None else block.turn(offset)
+    if target_vectors is None:
+        target_vectors = torch.linalg.pinv(block.vectors.double(), rtol=1e-6).float() @ table.float() @ block.vectors
     w_q = torch.zeros(read.d_model, block.width)
-    w_q[block.at] = asking / norm
+    w_q[block.at] = target_vectors / norm
     return w_q
 
 
@@ -174,11 +174,11 @@ def make_places_table(
     scores: Callable[[int, int], float] | None,
 ) -> Float[Tensor, "query key"]:
     """Return what each place asks of each place."""
-    places = range(length)
+    positions = range(length)
     if scores is not None:
-        return torch.tensor([[float(scores(i, j)) for j in places] for i in places], dtype=torch.float64)
+        return torch.tensor([[float(scores(i, j)) for j in positions] for i in positions], dtype=torch.float64)
     table = torch.zeros(length, length, dtype=torch.float64)
-    for i in places:
+    for i in positions:
         if offset is not None:
             targets = i + offset
         elif function is not None:
@@ -218,11 +218,15 @@ def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
     )
 
 
-def add_scores(asked: Sequence[AskedScores], factors: Sequence[float]) -> AskedScores:
+def add_scores(scores_of_designs: Sequence[AskedScores], factors: Sequence[float]) -> AskedScores:
     """Return the sum of what several designs ask for, each times its factor."""
-    contents = [(scores.content, factor) for scores, factor in zip(asked, factors, strict=True) if scores.content]
-    places = [(scores.places, factor) for scores, factor in zip(asked, factors, strict=True) if scores.places]
-    blocks = {(scores.query, scores.key) for scores in asked if scores.content}
+    contents = [
+        (scores.content, factor) for scores, factor in zip(scores_of_designs, factors, strict=True) if scores.content
+    ]
+    places = [
+        (scores.places, factor) for scores, factor in zip(scores_of_designs, factors, strict=True) if scores.places
+    ]
+    blocks = {(scores.query, scores.key) for scores in scores_of_designs if scores.content}
     if len(blocks) > 1:
         raise OptionError(
             f"combine: designs by content must read the same blocks; came {sorted(blocks)}. "
@@ -234,7 +238,7 @@ def add_scores(asked: Sequence[AskedScores], factors: Sequence[float]) -> AskedS
         return torch.stack([content(query_ids, key_ids) * factor for content, factor in contents]).sum(0)
 
     def add_places(n: int) -> Tensor:
-        return torch.stack([place(n) * factor for place, factor in places]).sum(0)
+        return torch.stack([scores_at(n) * factor for scores_at, factor in places]).sum(0)
 
     return AskedScores(
         content=add_contents if contents else None, places=add_places if places else None, query=query, key=key

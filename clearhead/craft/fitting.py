@@ -52,15 +52,15 @@ def side_of(at: str) -> str:
 def vectors_reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor, "batch n d_model"]:
     """Return the vectors that reach an attention when these texts go through the model: after its norm, if any."""
     own_texts(model, at, tokens)
-    found: list[Tensor] = []
+    inputs: list[Tensor] = []
     layer = Names(model).sites[at]
-    handle = layer.query.register_forward_hook(lambda _, given, __: found.append(given[0]))
+    handle = layer.query.register_forward_hook(lambda _, arguments, __: inputs.append(arguments[0]))
     try:
         with eval_mode(model):
             model(*tokens)
     finally:
         handle.remove()
-    return found[0].clone().float().cpu()
+    return inputs[0].clone().float().cpu()
 
 
 def fit_position(
@@ -74,27 +74,27 @@ def fit_position(
     """
     if (offset is None) == (absolute is None):
         raise OptionError("fit_position: give offset or absolute, one of them")
-    places = torch.arange(own_texts(model, at, tokens).shape[1])
+    positions = torch.arange(own_texts(model, at, tokens).shape[1])
     layer = Names(model).sites[at]
-    target = torch.full_like(places, absolute or 0) if offset is None else places + offset
-    codes = turned_codes(layer, offset) if layer.position.turns else wave_codes(layer, places, target)
+    target = torch.full_like(positions, absolute or 0) if offset is None else positions + offset
+    codes = turned_codes(layer, offset) if layer.position.turns else wave_codes(layer, positions, target)
 
-    def wanted(n: int) -> Float[Tensor, "query key"]:
+    def target_table(n: int) -> Float[Tensor, "query key"]:
         query, key = torch.arange(n).unsqueeze(1), torch.arange(n)
         return (key == query + offset if offset is not None else (key == absolute).expand(n, n)).double()
 
-    asked = AskedScores(places=wanted)
+    asked = AskedScores(places=target_table)
     return fit_maps(model, tokens, at, codes=codes, asked=asked, name=name_place(offset, absolute))
 
 
 def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
     """Return a head that looks at tokens equal to the query's, itself included, for this attention of this model."""
-    own = own_texts(model, at, tokens).cpu()
+    ids = own_texts(model, at, tokens).cpu()
     d_head = Names(model).sites[at].shape.d_head
     vocabulary = sides_of(model)[side_of(at)][1].spec.vocabulary
     table = spread_codes(vocabulary, d_head)
     asked = AskedScores(content=lambda query, key: (query.unsqueeze(1) == key).double())
-    return fit_maps(model, tokens, at, codes=(table[own], table[own]), asked=asked, name="same token")
+    return fit_maps(model, tokens, at, codes=(table[ids], table[ids]), asked=asked, name="same token")
 
 
 def fit_maps(
@@ -124,21 +124,21 @@ def fit_linear(x: Float[Tensor, "batch n d_model"], code: Tensor) -> Float[Tenso
     return torch.linalg.solve(square + ridge, flat.T @ goal).float()
 
 
-def wave_codes(layer: Attention, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def wave_codes(layer: Attention, positions: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return waves of the wanted place and of the own one; the slowest takes the whole text for one turn."""
     width = layer.shape.d_head // 2 * 2
     if width < 2:
         raise OptionError("a place is told by waves, in pairs: this head has one number, and needs two or more")
-    waves = Sinusoidal(base=float(max(len(places), 2))).embed(width)
-    return waves.at(target), waves.at(places)
+    waves = Sinusoidal(base=float(max(len(positions), 2))).embed(width)
+    return waves.at(target), waves.at(positions)
 
 
 def turned_codes(layer: Attention, offset: int | None) -> tuple[Tensor, Tensor]:
     if offset is None:
         raise OptionError("fit_position: this attention knows distances alone (rotary); give an offset")
-    same = torch.ones(1, 1, 1, layer.shape.d_head)
-    turned = layer.position.turn(same, torch.tensor([offset]))
-    return turned[0, 0], same[0, 0]
+    ones = torch.ones(1, 1, 1, layer.shape.d_head)
+    turned = layer.position.turn(ones, torch.tensor([offset]))
+    return turned[0, 0], ones[0, 0]
 
 
 def spread_codes(count: int, width: int) -> Float[Tensor, "label width"]:
@@ -155,14 +155,14 @@ def spread_codes(count: int, width: int) -> Float[Tensor, "label width"]:
     return codes
 
 
-def find_best_scale(layer: Attention, design: Design, x: Tensor, own: Texts) -> float:
+def find_best_scale(layer: Attention, design: Design, x: Tensor, texts: Texts) -> float:
     """Return the scale that puts most weight on what is wanted, in the mean over the queries of the texts."""
     scored: list[tuple[Tensor, Tensor]] = []
-    allowed = design.allowed(own.shape[1])
-    for vectors, ids in zip(x, own.cpu(), strict=True):
+    allowed = design.allowed(texts.shape[1])
+    for vectors, ids in zip(x, texts.cpu(), strict=True):
         query, key = ((vectors @ matrix)[None, None] for matrix in (design.w_q, design.w_k))
-        places = torch.arange(len(ids))
-        score = layer.position.turn(query, places) @ layer.position.turn(key, places).transpose(-1, -2)
+        positions = torch.arange(len(ids))
+        score = layer.position.turn(query, positions) @ layer.position.turn(key, positions).transpose(-1, -2)
         scored.append((score[0, 0].masked_fill(~allowed, -torch.inf), design.asked.targets(ids, ids, allowed)))
 
     def mean_weight(scale: float) -> float:

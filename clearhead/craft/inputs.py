@@ -58,10 +58,10 @@ class Block:
     def ids(self, labels: Tokens) -> Int[Tensor, "n"]:
         """Return the numbers of these labels."""
         if isinstance(labels, Tensor) or all(isinstance(label, int) for label in labels):
-            found = torch.as_tensor(labels).long().flatten()
-            if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < len(self.labels):
-                raise OptionError(f"{self.name}: ids go from 0 to {len(self.labels) - 1}; came {found.tolist()}")
-            return found
+            ids = torch.as_tensor(labels).long().flatten()
+            if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.labels):
+                raise OptionError(f"{self.name}: ids go from 0 to {len(self.labels) - 1}; came {ids.tolist()}")
+            return ids
         unknown = [label for label in labels if label not in self.labels]
         if unknown:
             raise OptionError(f"{self.name}: there is no {unknown[0]!r} among {', '.join(self.labels)}")
@@ -106,8 +106,8 @@ class Inputs:
 
     def __getitem__(self, name: str) -> Block:
         if name not in self.blocks:
-            there = ", ".join(self.blocks) or "none: it is the stream of a model"
-            raise OptionError(f"these inputs have no block {name!r}; there are {there}")
+            names = ", ".join(self.blocks) or "none: it is the stream of a model"
+            raise OptionError(f"these inputs have no block {name!r}; there are {names}")
         return self.blocks[name]
 
     def spread(self, name: str) -> Float[Tensor, "label d_model"]:
@@ -137,8 +137,8 @@ class Inputs:
         x = self.spread("token")[ids]
         if self.length is not None:
             x = x + self.spread("position")[:n]
-        for name, given in (labels or {}).items():
-            filled = self[name].ids(given)
+        for name, block_labels in (labels or {}).items():
+            filled = self[name].ids(block_labels)
             if len(filled) != n:
                 raise ShapeError(f"{name}: expected a label for each of the {n} tokens; came {len(filled)}")
             x = x + self.spread(name)[filled]
@@ -178,11 +178,11 @@ def inputs(
 
 def place_blocks(blocks: Mapping[str, Block]) -> Inputs:
     """Place the blocks one after another."""
-    made, first = {}, 0
+    placed, first = {}, 0
     for name, block in blocks.items():
-        made[name] = Block(name=name, labels=block.labels, first=first, vectors=block.vectors, waves=block.waves)
+        placed[name] = Block(name=name, labels=block.labels, first=first, vectors=block.vectors, waves=block.waves)
         first += block.width
-    return Inputs(blocks=made, d_model=first)
+    return Inputs(blocks=placed, d_model=first)
 
 
 def positions(length: int, waves: int | None) -> Block:

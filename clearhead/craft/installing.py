@@ -53,18 +53,18 @@ class Installed:
     frozen: "Frozen | None" = None
 
     def __str__(self) -> str:
-        kept = "may learn" if self.frozen is None else "is kept as it is"
-        return f"{self.design.name} in head {self.head} of {self.at}; it {kept}"
+        state = "may learn" if self.frozen is None else "is kept as it is"
+        return f"{self.design.name} in head {self.head} of {self.at}; it {state}"
 
     def measure(self, *tokens: Int[Tensor, "batch _"]) -> Measured:
         """Measure how sharp the head is on texts: each goes through the model, and its head is read from a trace."""
-        own = own_texts(self.model, self.at, tokens).cpu()
+        ids = own_texts(self.model, self.at, tokens).cpu()
         texts = []
-        for row in range(len(own)):
+        for row in range(len(ids)):
             head = trace_model(self.model, *(side[row : row + 1] for side in tokens))[self.at].head[self.head]
             masked = head.masked.cpu()
-            wanted = self.design.asked.targets(own[row], own[row], masked > -math.inf)
-            texts.append((masked, head.weight.cpu(), wanted))
+            targets = self.design.asked.targets(ids[row], ids[row], masked > -math.inf)
+            texts.append((masked, head.weight.cpu(), targets))
         return measure_sharpness(texts)
 
     def release(self) -> None:
@@ -85,14 +85,14 @@ def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: boo
     check_fits(layer, design, at, head)
     factor = layer.similarity.scale(layer.shape.d_head)
     assert isinstance(factor, float)
-    written: dict[str, Region] = {**write_head(layer, head, design, scale=design.scale / factor)}
-    written |= clear_biases(layer, head, written)
-    own = FROZEN.setdefault(layer, {})
-    if head in own:
-        own.pop(head).release()
+    regions: dict[str, Region] = {**write_head(layer, head, design, scale=design.scale / factor)}
+    regions |= clear_biases(layer, head, regions)
+    frozen_heads = FROZEN.setdefault(layer, {})
+    if head in frozen_heads:
+        frozen_heads.pop(head).release()
     if frozen:
-        own[head] = Frozen(layer, written)
-    return Installed(model=model, at=at, head=head, design=design, frozen=own.get(head))
+        frozen_heads[head] = Frozen(layer, regions)
+    return Installed(model=model, at=at, head=head, design=design, frozen=frozen_heads.get(head))
 
 
 def check_fits(layer: Attention, design: Design, at: str, head: int) -> None:
@@ -105,7 +105,7 @@ def check_fits(layer: Attention, design: Design, at: str, head: int) -> None:
             "of its own to design; choose a model where each has"
         )
     maps = (layer.query, layer.key, layer.value)
-    if not all(isinstance(one, WholeMap) for one in maps) or not isinstance(layer.output, nn.Linear):
+    if not all(isinstance(head_map, WholeMap) for head_map in maps) or not isinstance(layer.output, nn.Linear):
         raise OptionError(f"{at}: a design goes into heads that see the whole input and end with W_O (ch.Heads)")
     if not isinstance(layer.similarity, Dot | ScaledDot):
         raise OptionError(f"{at}: scores must be dot products, and are {type(layer.similarity).__name__}")
@@ -124,15 +124,15 @@ def check_fits(layer: Attention, design: Design, at: str, head: int) -> None:
 
 
 @torch.no_grad()
-def clear_biases(layer: Attention, head: int, written: Mapping[str, Region]) -> dict[str, Region]:
+def clear_biases(layer: Attention, head: int, regions: Mapping[str, Region]) -> dict[str, Region]:
     """Set the biases of what was written to 0, and return where; W_O's is of all heads, and stays."""
     cleared: dict[str, Region] = {}
     for name in ("query", "key", "value"):
         linear = getattr(layer, name).linear
-        if linear.bias is not None and f"{name}.linear.weight" in written:
-            own = written[f"{name}.linear.weight"][:1]
-            linear.bias[own] = 0
-            cleared[f"{name}.linear.bias"] = own
+        if linear.bias is not None and f"{name}.linear.weight" in regions:
+            region = regions[f"{name}.linear.weight"][:1]
+            linear.bias[region] = 0
+            cleared[f"{name}.linear.bias"] = region
     return cleared
 
 
@@ -144,10 +144,10 @@ class Frozen:
     """
 
     def __init__(self, layer: Attention, regions: Mapping[str, Region]) -> None:
-        kept = {name: layer.get_parameter(name)[region].detach().clone() for name, region in regions.items()}
-        own = weakref.ref(layer)  # a model that is dropped is not kept for this
+        saved = {name: layer.get_parameter(name)[region].detach().clone() for name, region in regions.items()}
+        layer_ref = weakref.ref(layer)  # a model that is dropped is not kept for this
         self.handles = [
-            register_optimizer_step_post_hook(lambda *_: restore_slices(own(), regions, kept)),
+            register_optimizer_step_post_hook(lambda *_: restore_slices(layer_ref(), regions, saved)),
             *(
                 layer.get_parameter(name).register_hook(make_gradient_hook(region))
                 for name, region in regions.items()
@@ -173,11 +173,11 @@ def make_gradient_hook(region: Region) -> Callable[[Tensor], Tensor]:
 
 
 @torch.no_grad()
-def restore_slices(layer: Attention | None, regions: Mapping[str, Region], kept: dict[str, Tensor]) -> None:
+def restore_slices(layer: Attention | None, regions: Mapping[str, Region], saved: dict[str, Tensor]) -> None:
     """Write the kept values back into a layer, on its present device and in its dtype."""
     if layer is None:
         return
     for name, region in regions.items():
         parameter = layer.get_parameter(name)
-        kept[name] = kept[name].to(parameter)
-        parameter[region] = kept[name]
+        saved[name] = saved[name].to(parameter)
+        parameter[region] = saved[name]

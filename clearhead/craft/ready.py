@@ -82,9 +82,9 @@ def same_token(read: Inputs) -> Design:
 
     A token that stands nowhere else looks at all alike.
     """
-    same = by_content(read, lambda one, other: one == other)
+    by_token = by_content(read, lambda query, key: query == key)
     elsewhere = by_position(positioned(read), offset=0)
-    return finish_head(combine(same, elsewhere, weights=(1.0, -1.0)), "same token")
+    return finish_head(combine(by_token, elsewhere, weights=(1.0, -1.0)), "same token")
 
 
 def induction_inputs(vocabulary: Sequence[str], length: int) -> Inputs:
@@ -99,7 +99,7 @@ def induction(read: Inputs) -> tuple[Design, Design]:
     leaves it empty. The second looks for places whose `before` is the query's own token, and carries what stands there.
     """
     before = previous_token(read).carrying("token", to="before").seeing(masks.causal() & ~masks.window(0))
-    match = by_content(read, lambda one, other: one == other, query="token", key="before").seeing(masks.causal())
+    match = by_content(read, lambda query, key: query == key, query="token", key="before").seeing(masks.causal())
     return before, finish_head(match, "induction")
 
 
@@ -165,11 +165,11 @@ def depth_units(read: Inputs) -> Units:
     push = 4.0 * length
     levels = dict(zip(read["level"].labels, read.spread("level"), strict=True))
     up, bias, down = [], [], []
-    for place in range(length):
+    for position in range(length):
         for kind, bracket in enumerate((OPENING, CLOSING)):
-            here = read.spread("position")[place] + read.spread("token")[kind]
-            reads = read.spread("balance")[0] * (place + 1) + push * here
-            for depth in range(-place - 1, place + 2):
+            conditions = read.spread("position")[position] + read.spread("token")[kind]
+            reads = read.spread("balance")[0] * (position + 1) + push * conditions
+            for depth in range(-position - 1, position + 2):
                 level = levels.get(f"{bracket} {depth - (bracket == OPENING)}", torch.zeros(read.d_model))
                 for step, share in ((-1, 1.0), (0, -2.0), (1, 1.0)):
                     up.append(reads)

@@ -78,8 +78,8 @@ class Sharpness:
         return self.needed_for(self.epsilon)
 
     def needed_for(self, epsilon: float) -> float:
-        found = [scale_for(**case._asdict(), epsilon=epsilon) for case in self.cases]
-        return max(found, default=0.0)
+        scales = [scale_for(**case._asdict(), epsilon=epsilon) for case in self.cases]
+        return max(scales, default=0.0)
 
     @property
     def exact(self) -> bool:
@@ -119,14 +119,14 @@ def hardest(
     among the keys of a text, if that is above 0.
     """
     asked = torch.round(asked.double() / FINE) * FINE
-    found: dict[tuple[int, int], float] = {}
+    margins: dict[tuple[int, int], float] = {}
     for level in asked[may & (asked > 0)].unique().tolist():
-        margin, unwanted, seen = at_level(asked, real.double(), may, level)
+        margin, unwanted, n_seen = at_level(asked, real.double(), may, level)
         for query, key in torch.isfinite(margin).nonzero().tolist():
             m = int(unwanted[query, key])
-            case = int(seen[query]) - m, m
-            found[case] = min(found.get(case, math.inf), margin[query, key].item())
-    return found
+            case = int(n_seen[query]) - m, m
+            margins[case] = min(margins.get(case, math.inf), margin[query, key].item())
+    return margins
 
 
 def at_level(asked: Tensor, real: Tensor, may: Tensor, level: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,15 +135,15 @@ def at_level(asked: Tensor, real: Tensor, may: Tensor, level: float) -> tuple[Te
     Every place but the wanted one holds the label that scores best among those asked for less, where there is such a
     label. A place whose every label is asked for more leaves no text in which this level is the most.
     """
-    same = may & ((asked - level).abs() < FINE / 2)
+    at_this_level = may & ((asked - level).abs() < FINE / 2)
     less = may & (asked < level - FINE / 2)
-    worst = real.masked_fill(~same, math.inf).amin(-1)
+    worst = real.masked_fill(~at_this_level, math.inf).amin(-1)
     rival = real.masked_fill(~less, -math.inf).amax(-1)
     least = torch.where(may.any(-1), asked.masked_fill(~may, math.inf).amin(-1), -math.inf)
-    possible = same.any(-1) & (excluding(least) <= level + FINE / 2)
-    others = less.any(-1)
+    possible = at_this_level.any(-1) & (excluding(least) <= level + FINE / 2)
+    has_less = less.any(-1)
     margin = torch.where(possible, worst - excluding(rival), math.nan)
-    unwanted = others.sum(-1, keepdim=True) - others.int()
+    unwanted = has_less.sum(-1, keepdim=True) - has_less.int()
     alone = possible & (unwanted == 0)
     return torch.where(alone, 0.0, margin), unwanted, may.any(-1).sum(-1)
 
@@ -152,9 +152,9 @@ def excluding(values: Rows) -> Rows:
     """Return for each key the highest value among the other keys; -inf where there is no other."""
     if values.shape[1] == 1:
         return torch.full_like(values, -math.inf)
-    top, where = values.topk(2, -1)
-    own = torch.arange(values.shape[1]) == where[:, :1]
-    return torch.where(own, top[:, 1:], top[:, :1])
+    top, indices = values.topk(2, -1)
+    is_best = torch.arange(values.shape[1]) == indices[:, :1]
+    return torch.where(is_best, top[:, 1:], top[:, :1])
 
 
 def weight_on(scores: Rows, wanted: Bool[Tensor, "query key"], scale: float) -> Float[Tensor, "wanting"]:

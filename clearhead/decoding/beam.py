@@ -22,7 +22,7 @@ __all__ = ["Beam", "BeamOnDevice", "Considered", "beam_search"]
 
 
 @dataclass(frozen=True)
-class Found:
+class Continuations:
     """The best continuations of one sentence: their totals, beams and tokens, and each beam's likeliest next tokens."""
 
     totals: list[float]
@@ -39,7 +39,7 @@ class Considered(NamedTuple):
 
     length: int
     beams: list[Node]
-    found: Found
+    continuations: Continuations
     live: list[Node]
 
 
@@ -73,9 +73,9 @@ def beam_search(
 def search_on_device(session: Session, state: BeamState) -> list[list[Hypothesis]]:
     """Search in recorded steps, for a session that allows it and rules that do not look back."""
     search = BeamOnDevice(state)
-    _, first = search.choose(session.kept.of(session.logits))
+    _, first = search.choose(session.log_softmax.of(session.logits))
     session.record_search(search, first).run(state.rules.max_new - 1)
-    return search.found()
+    return search.hypotheses()
 
 
 @final
@@ -87,8 +87,8 @@ class BeamOnDevice(OnDevice):
         self.beams, self.kind = state.method.width, repr((state.method, state.rules))
         self.rules, self.by_triton = FixedRules(state.rules, device), beam_gpu.serves(state)
         self.length = torch.ones(1, dtype=torch.long, device=device)
-        found = state.totals.new_zeros(len(state.totals), state.keep)
-        self.notes = Notes(found, found.long(), found.long())
+        note = state.totals.new_zeros(len(state.totals), state.keep)
+        self.notes = Notes(note, note.long(), note.long())
 
     def restart(self) -> None:
         self.state.restart()
@@ -98,7 +98,7 @@ class BeamOnDevice(OnDevice):
     def forget(self) -> None:
         self.history = History(self.state)
 
-    def found(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
         self.history.hold(self.state)
         return self.history.hypotheses(self.state.method.n_best, self.state.rules.end)
 
@@ -165,13 +165,13 @@ class Search:
         """Find the best continuations of every sentence, and let the state go on to them."""
         so_far = self.so_far()
         log_probs = self.session.log_probs(self.rules, so_far)
-        shown = top_candidates(log_probs, self.candidates)
+        likeliest = top_candidates(log_probs, self.candidates)
         if self.candidates:
-            self.history.show(self.state.nodes[:, : len(shown) // len(self.state.nodes)], shown)
+            self.history.show(self.state.nodes[:, : len(likeliest) // len(self.state.nodes)], likeliest)
         step = self.state.advance(self.rules.forbid(log_probs, length - 1, so_far), length)
         self.history.add(step.totals[None], step.tokens[None], step.parents[None])
         if self.report is not None:
-            self.report.tell(length, step, shown)
+            self.report.tell(length, step, likeliest)
         return step
 
     def so_far(self) -> list[list[int]]:
@@ -183,7 +183,7 @@ class Search:
 
     def go_on(self, step: Step, stays: list[int], n_beams: int) -> None:
         """Move the session to `n_beams` beams of each sentence that is not done."""
-        origins, chosen, kept = step.origins[:, :n_beams], step.chosen[:, :n_beams], None
+        origins, chosen, staying = step.origins[:, :n_beams], step.chosen[:, :n_beams], None
         count, n_before = len(origins), len(self.session.logits) // len(origins)
         if self.rules.look_back:
             before = self.written.gather(1, origins.unsqueeze(2).expand(-1, -1, self.written.shape[2]))
@@ -192,15 +192,15 @@ class Search:
         if count > 1:
             rows = origins + torch.arange(0, count * n_before, n_before, device=origins.device).unsqueeze(1)
         if len(stays) < count:
-            kept = torch.tensor(stays, device=origins.device)
+            staying = torch.tensor(stays, device=origins.device)
             self.history.hold(self.state)
-            self.history.leave(kept)
-            self.state.select(kept)
-            self.written, rows, chosen = self.written[kept], rows[kept], chosen[kept]
+            self.history.leave(staying)
+            self.state.select(staying)
+            self.written, rows, chosen = self.written[staying], rows[staying], chosen[staying]
             self.prompts = [self.prompts[i] for i in stays]
             if self.report is not None:
                 self.report.select(stays)
-        self.session.select(rows.flatten(), kept)
+        self.session.select(rows.flatten(), staying)
         self.session.extend(chosen.flatten())
 
 
@@ -215,14 +215,14 @@ class Report:
     def select(self, stays: Sequence[int]) -> None:
         self.beams = [self.beams[i] for i in stays]
 
-    def tell(self, length: int, step: Step, shown: Sequence[Candidates]) -> None:
+    def tell(self, length: int, step: Step, likeliest: Sequence[Candidates]) -> None:
         """Call the watcher with every sentence's step."""
-        last, n_beams = length == self.rules.max_new, len(shown) // len(self.beams)
+        last, n_beams = length == self.rules.max_new, len(likeliest) // len(self.beams)
         lists = (part.tolist() for part in (step.totals, step.beams, step.tokens, step.live))
         for i, (totals, beams, tokens, ranks) in enumerate(zip(*lists, strict=True)):
-            found = Found(totals, beams, tokens, shown[i * n_beams :][:n_beams])
+            continuations = Continuations(totals, beams, tokens, likeliest[i * n_beams :][:n_beams])
             before = self.beams[i]
             goes_on = [r for r in ranks if not last and totals[r] != FORBIDDEN and tokens[r] not in self.rules.end]
-            live = [Node(before[beams[r]], tokens[r], totals[r], found.shown[beams[r]]) for r in goes_on]
-            self.watcher(Considered(length, before, found, live))
+            live = [Node(before[beams[r]], tokens[r], totals[r], continuations.shown[beams[r]]) for r in goes_on]
+            self.watcher(Considered(length, before, continuations, live))
             self.beams[i] = live

@@ -27,7 +27,7 @@ def advance(state: BeamState, log_probs: Float[Tensor, "row vocabulary"], length
     values, tokens = top(log_probs, state.keep)
     values, tokens = values.contiguous(), tokens.contiguous()
     count, width, keep = len(state.totals), state.method.width, state.keep
-    beams, found = len(values) // count, values.shape[1]
+    beams, per_beam = len(values) // count, values.shape[1]
     kernel = importlib.import_module("clearhead.decoding.beam_triton").advance
     exact = state.method.stop == "exact" and state.method.length_penalty > 0
     totals = state.totals.new_empty(count, keep)
@@ -43,9 +43,9 @@ def advance(state: BeamState, log_probs: Float[Tensor, "row vocabulary"], length
         LAST=state.rules.max_new,
         WIDTH=width,
         BEAMS=beams,
-        FOUND=found,
+        FOUND=per_beam,
         KEEP=keep,
-        CANDIDATES=power_of_two(beams * found),
+        CANDIDATES=power_of_two(beams * per_beam),
         RANKS=power_of_two(max(keep, 2)),
         SLOTS=power_of_two(2 * width),
         STOP=state.method.stop if exact or state.method.stop == "early" else "heuristic",

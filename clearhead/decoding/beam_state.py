@@ -58,15 +58,15 @@ class Beam:
     def norms(self, longest: int) -> list[float]:
         """Return what the sum of an output's log-probabilities is divided by, for every length up to the longest."""
         try:
-            found = [float(max(length, 1) ** self.length_penalty) for length in range(longest + 1)]
+            norms = [float(max(length, 1) ** self.length_penalty) for length in range(longest + 1)]
         except OverflowError:
-            found = [0.0]
-        if min(found) == 0:
+            norms = [0.0]
+        if min(norms) == 0:
             raise OptionError(
                 f"Beam: length ** length_penalty is no usable number for {longest} tokens and a length_penalty of "
                 f"{self.length_penalty}; take one nearer to 0, or fewer tokens"
             )
-        return found
+        return norms
 
 
 class Step(NamedTuple):
@@ -122,13 +122,15 @@ class BeamState:
         self.totals.fill_(FORBIDDEN)
         self.totals[:, 0].fill_(0)
         self.scores.fill_(FORBIDDEN)
-        for one in (self.nodes, self.finished):
-            one.fill_(ROOT_NODE)
+        for node_ids in (self.nodes, self.finished):
+            node_ids.fill_(ROOT_NODE)
         self.done.fill_(False)
 
     def select(self, sentences: Int[Tensor, "stays"]) -> None:
         """Keep these sentences."""
-        self.totals, self.nodes, self.scores, self.finished, self.done = (one[sentences] for one in self.tensors())
+        self.totals, self.nodes, self.scores, self.finished, self.done = (
+            tensor[sentences] for tensor in self.tensors()
+        )
 
     def advance(self, log_probs: Float[Tensor, "row vocabulary"], length: Length) -> Step:
         """Add one token to every beam, up to this length: keep the best beams, finish those that end.
@@ -169,29 +171,29 @@ class BeamState:
     def find_best(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best continuations of every sentence: log-probability, beam and token, `(sentence, keep)`."""
         values, tokens = top(log_probs, self.keep)
-        count, found = len(self.totals), values.shape[1]
+        count, per_beam = len(self.totals), values.shape[1]
         before = self.totals[:, : len(values) // count]
-        totals = (values.view(count, -1, found) + before.unsqueeze(-1)).flatten(1)
-        best, place = totals.topk(min(self.keep, totals.shape[1]), -1)
-        chosen = tokens.view(count, -1).gather(1, place)
+        totals = (values.view(count, -1, per_beam) + before.unsqueeze(-1)).flatten(1)
+        best, index = totals.topk(min(self.keep, totals.shape[1]), -1)
+        chosen = tokens.view(count, -1).gather(1, index)
         missing = self.keep - best.shape[1]
         if missing:  # a vocabulary of a few tokens
-            best, place, chosen = (
+            best, index, chosen = (
                 F.pad(best, (0, missing), value=FORBIDDEN),
-                *(F.pad(one, (0, missing)) for one in (place, chosen)),
+                *(F.pad(tensor, (0, missing)) for tensor in (index, chosen)),
             )
-        return best, place // found, chosen
+        return best, index // per_beam, chosen
 
     def finish(
         self,
         totals: Float[Tensor, "sentence width"],
         nodes: Int[Tensor, "#sentence width"] | Int[Tensor, "width"],
-        which: Tensor,
+        finishing: Tensor,
         length: Length,
     ) -> None:
         """Add finished outputs of this length, and keep the best; of equally good ones the earlier comes first."""
         width, self.has_finished = self.method.width, True
-        scores = torch.cat([self.scores, (totals / self.norms[length]).masked_fill(~which, FORBIDDEN)], 1)
+        scores = torch.cat([self.scores, (totals / self.norms[length]).masked_fill(~finishing, FORBIDDEN)], 1)
         every = torch.cat([self.finished, nodes.expand(len(totals), -1)], 1)
         best, order = scores.sort(dim=1, descending=True, stable=True)
         self.scores.copy_(best[:, :width])

@@ -7,7 +7,15 @@ from torch import Tensor
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Window
-from clearhead.decoding.caches import Cache, Fixed, FixedSum, FromSource, Growing, Sliding, Summed
+from clearhead.decoding.caches import (
+    Cache,
+    CrossCache,
+    GrowingCache,
+    SourceCache,
+    SourceStateCache,
+    StateCache,
+    WindowCache,
+)
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.source import Source
 from clearhead.model.blocks import Stack
@@ -21,7 +29,7 @@ class Caches:
 
     def __init__(self, stack: Stack, source: Source | None, clock: Clock) -> None:
         self.clock = clock
-        self.reads = [
+        self.kv_sources = [
             KVSources(
                 own_cache(block.attention, self.clock),
                 None if block.cross is None or source is None else cross_cache(block.cross, self.clock, source),
@@ -30,7 +38,7 @@ class Caches:
         ]
 
     def __iter__(self) -> Iterator[Cache]:
-        return (cache for reads in self.reads for cache in reads if isinstance(cache, Cache))
+        return (cache for sources in self.kv_sources for cache in sources if isinstance(cache, Cache))
 
     def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         for cache in self:
@@ -41,21 +49,21 @@ class Caches:
         """Move everything into fixed memory, with `columns` columns for each of `beams` beams of a row."""
         for cache in self:
             cache.fix(beams, columns)
-        rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, FromSource))
+        rows = next(len(cache.tensors()[0]) for cache in self if not isinstance(cache, CrossCache))
         self.clock.fix(rows, beams, columns)
 
     def refill(self, stack: Stack, source: Float[Tensor, "sentence n d_model"]) -> None:
         """Begin again in the same memory, with another source of the same shape, by work that can be recorded."""
-        for block, reads in zip(stack.blocks, self.reads, strict=True):
-            for cache, layer in ((reads.own, block.attention), (reads.cross, block.cross)):
+        for block, sources in zip(stack.blocks, self.kv_sources, strict=True):
+            for cache, layer in ((sources.attention, block.attention), (sources.cross, block.cross)):
                 if isinstance(cache, Cache) and layer is not None:
                     cache.refill(layer, source)
         self.clock.restart()
 
     def move_rows(self, rows: Int[Tensor, "row"]) -> None:
-        """Write these rows over those there are, in the same memory."""
+        """Overwrite the rows with these rows, in the same memory."""
         for cache in self:
-            if not isinstance(cache, FromSource):
+            if not isinstance(cache, CrossCache):
                 cache.move(rows)
         self.clock.owners.copy_(self.clock.owners[rows])
         if self.clock.pads is not None:
@@ -64,29 +72,31 @@ class Caches:
     def move_sentences(self, sentences: Int[Tensor, "sentence"]) -> None:
         """Replace the keys and values of cross-attention by those of these sentences, in the same memory."""
         for cache in self:
-            if isinstance(cache, FromSource):
+            if isinstance(cache, CrossCache):
                 cache.move(sentences)
 
     def can_fix(self, stack: Stack) -> bool:
         """Check whether every cache can be in memory that stays where it is."""
         return all(
             isinstance(cache, Cache) and cache.can_fix(layer)
-            for block, reads in zip(stack.blocks, self.reads, strict=True)
-            for layer, cache in ((block.attention, reads.own), (block.cross, reads.cross))
+            for block, sources in zip(stack.blocks, self.kv_sources, strict=True)
+            for layer, cache in ((block.attention, sources.attention), (block.cross, sources.cross))
             if layer is not None
         )
 
     def bytes(self) -> int:
         """Return the bytes of all caches."""
-        return sum(made.untyped_storage().nbytes() for cache in self for made in cache.tensors())
+        return sum(tensor.untyped_storage().nbytes() for cache in self for tensor in cache.tensors())
 
 
 def own_cache(layer: Attention, clock: Clock) -> Cache:
     if layer.sums and layer.mask.kinds == {"causal"}:
-        return Summed(clock)
+        return StateCache(clock)
     windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
-    return Sliding(clock, min(windows)) if windows else Growing(clock)
+    return WindowCache(clock, min(windows)) if windows else GrowingCache(clock)
 
 
 def cross_cache(layer: Attention, clock: Clock, source: Source) -> Cache:
-    return FixedSum(clock, source) if layer.sums and layer.mask.kinds == {"none"} else Fixed(clock, source)
+    return (
+        SourceStateCache(clock, source) if layer.sums and layer.mask.kinds == {"none"} else SourceCache(clock, source)
+    )

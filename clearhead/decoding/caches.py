@@ -1,14 +1,16 @@
 """KV caches: keys and values of the tokens so far, so that a new token costs one position and not all of them.
 
-Each class keeps something else: every key and value (`Growing`), those in the window (`Sliding`), their sum in
-kernelized attention (`Summed`); and for cross-attention the encoder's, made once (`Fixed`, `FixedSum`). Each is a
-source of keys and values (`clearhead.model.kv_source`), so the model's forward is the same with and without them.
+Each class holds something else. For self-attention: every key and value (`GrowingCache`), those in the window
+(`WindowCache`), or their sum in kernelized attention (`StateCache`). For cross-attention: the keys and values of the
+encoder's output, made once (`SourceCache`), or their sum (`SourceStateCache`). Each is a source of keys and values
+(`clearhead.model.kv_source`), so the model's forward is the same with and without a cache.
 
 Rows are sentences times beams. Prompts are padded on the left, so that all rows write the same column; positions count
 from each row's first token, and padding has positions below 0.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import cast, final
 
 import torch
@@ -25,12 +27,23 @@ from clearhead.attention.kernels.linear import State, hide, kernelized, map_feat
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, everything
 from clearhead.attention.score_index import Positions
+from clearhead.decoding import one_query_gpu
 from clearhead.decoding.clock import Clock
+from clearhead.decoding.few_queries import BeamAttention
 from clearhead.decoding.source import Source
 from clearhead.model.fast_step import FastStep, can_join, join_linears, linear_step
 from clearhead.model.kv_source import KVSource
 
-__all__ = ["Cache", "Fixed", "FixedSum", "FromSource", "Growing", "Sliding", "Source", "Summed"]
+__all__ = [
+    "Cache",
+    "CrossCache",
+    "GrowingCache",
+    "Source",
+    "SourceCache",
+    "SourceStateCache",
+    "StateCache",
+    "WindowCache",
+]
 
 FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
@@ -59,8 +72,8 @@ class Cache(KVSource):
     def fix(self, beams: int, columns: int) -> None:
         """Move to fixed memory for this many beams and columns; the clock still counts beams and columns as before."""
 
-    def move(self, which: Int[Tensor, "row"]) -> None:
-        """Write these rows (of cross-attention: these sentences) over those there are: as many, in the same memory."""
+    def move(self, rows: Int[Tensor, "row"]) -> None:
+        """Overwrite all rows (of cross-attention: sentences) with these, as many, in the same memory."""
         raise NotImplementedError(f"{type(self).__name__} has no memory that stays where it is")
 
     def refill(self, layer: Attention, source: Float[Tensor, "sentence n d_model"]) -> None:
@@ -75,7 +88,7 @@ class Cache(KVSource):
         return query, zero_padding(key, self.clock.padding), zero_padding(value, self.clock.padding)
 
 
-class Complete(Cache):
+class FullCache(Cache):
     """Every key and value: `keys` and `values` are `(row, head, column, d)`, and `clock.total` columns are read."""
 
     def __init__(self, clock: Clock) -> None:
@@ -89,7 +102,7 @@ class Complete(Cache):
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = self.project_new(layer, x)
         self.write(key, value)
-        keys, values = (kept[:, :, : self.clock.total] for kept in (self.keys, self.values))
+        keys, values = (cached[:, :, : self.clock.total] for cached in (self.keys, self.values))
         return layer.finish(attend_cached(layer, self.call(layer, query, keys, values)))
 
     def fast_step(self, layer: Attention) -> FastStep:
@@ -97,27 +110,45 @@ class Complete(Cache):
         scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"causal"}:
             return super().fast_step(layer)
-        heads, clock, position = layer.shape, self.clock, layer.position
-        maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
-        project, widths = join_linears([one.linear for one in maps]), [one.linear.out_features for one in maps]
-        query_map, key_map, _ = maps
+        heads, clock, project = layer.shape, self.clock, self.project_step(layer)
         output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
 
         def step(x: Tensor) -> Tensor:
-            rows = x.shape[0]
+            query = project(x)
+            if clock.column is None:
+                keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
+                mask = clock.sdpa_mask(query.dtype)
+            elif clock.beams == 1 and one_query_gpu.serves(query, self.keys):
+                bias = None if clock.pads is None else clock.bias(query.dtype)
+                context = one_query_gpu.attend_one(
+                    query, self.keys, self.values, scale=scale, bias=bias, column=clock.column
+                )
+                return output(context.reshape(len(x), -1))
+            else:
+                query, keys, values, mask = clock.by_sentence(query), self.keys, self.values, clock.bias(query.dtype)
+            context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
+            return output(context.transpose(1, 2).reshape(len(x), -1))
+
+        return step
+
+    def project_step(self, layer: Attention) -> Callable[[Tensor], Float[Tensor, "row head 1 d"]]:
+        """Return a function of the vectors of one position that writes their keys and values, and returns the queries.
+
+        Query, key and value are one product, so the layer's maps must be such that `can_join` allows it.
+        """
+        heads, clock, position = layer.shape, self.clock, layer.position
+        maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
+        project, widths = join_linears([part.linear for part in maps]), [part.linear.out_features for part in maps]
+        query_map, key_map, _ = maps
+
+        def step(x: Tensor) -> Tensor:
             parts = torch.split_with_sizes(project(x), widths, 1)
-            query, key, value = (part.view(rows, -1, 1, heads.d_head) for part in parts)
+            query, key, value = (part.view(len(x), -1, 1, heads.d_head) for part in parts)
             query, key = query_map.normed(query), key_map.normed(key)
             if position.turns:
                 query, key = clock.turn(position, query), clock.turn(position, key)
             self.write(key, value)
-            if clock.place is None:
-                keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
-                mask = clock.sdpa_mask(query.dtype)
-            else:
-                query, keys, values, mask = clock.by_sentence(query), self.keys, self.values, clock.bias(query.dtype)
-            context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
-            return output(context.transpose(1, 2).reshape(rows, -1))
+            return query
 
         return step
 
@@ -132,7 +163,7 @@ class Complete(Cache):
 
 
 @final
-class Growing(Complete):
+class GrowingCache(FullCache):
     """Every key and value, in memory allocated ahead."""
 
     spare: tuple[Tensor, Tensor] | None = None
@@ -141,22 +172,22 @@ class Growing(Complete):
         return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"causal"}
 
     def fix(self, beams: int, columns: int) -> None:
-        self.spare, there = None, slice(self.clock.n + self.clock.new)
-        for name, kept in (("keys", self.keys), ("values", self.values)):
-            made = kept.new_zeros(*kept.shape[:2], beams, columns, kept.shape[3])
-            made[:, :, :, there] = kept.unflatten(2, (self.clock.beams, -1))[:, :, :, there]
-            setattr(self, name, made.flatten(2, 3))
+        self.spare, filled = None, slice(self.clock.n + self.clock.new)
+        for name, old in (("keys", self.keys), ("values", self.values)):
+            new = old.new_zeros(*old.shape[:2], beams, columns, old.shape[3])
+            new[:, :, :, filled] = old.unflatten(2, (self.clock.beams, -1))[:, :, :, filled]
+            setattr(self, name, new.flatten(2, 3))
 
-    def move(self, which: Tensor) -> None:
-        for kept in (self.keys, self.values):
-            kept.copy_(kept.index_select(0, which))
+    def move(self, rows: Tensor) -> None:
+        for cached in (self.keys, self.values):
+            cached.copy_(cached.index_select(0, rows))
 
     def refill(self, layer: Attention, source: Tensor) -> None:
-        for kept in (self.keys, self.values):
-            kept.zero_()  # no mask hides a NaN: 0 times it is NaN
+        for cached in (self.keys, self.values):
+            cached.zero_()  # no mask hides a NaN: 0 times it is NaN
 
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
-        if self.clock.place is not None:
+        if self.clock.column is not None:
             self.keys.index_copy_(2, self.clock.slots, self.clock.by_sentence(key))
             self.values.index_copy_(2, self.clock.slots, self.clock.by_sentence(value))
             return
@@ -167,12 +198,12 @@ class Growing(Complete):
         self.keys[:, :, new] = key
         self.values[:, :, new] = value
 
-    def grow(self, kept: Tensor, like: PerHead, columns: int) -> Tensor:
-        made = like.new_zeros(*like.shape[:2], columns, like.shape[3])
-        there = min(self.clock.n + self.clock.new, kept.shape[2]) if kept.ndim == 4 else 0
-        if there:
-            made[:, :, :there] = kept[:, :, :there]
-        return made
+    def grow(self, old: Tensor, like: PerHead, columns: int) -> Tensor:
+        grown = like.new_zeros(*like.shape[:2], columns, like.shape[3])
+        filled = min(self.clock.n + self.clock.new, old.shape[2]) if old.ndim == 4 else 0
+        if filled:
+            grown[:, :, :filled] = old[:, :, :filled]
+        return grown
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Copy the rows into spare memory of the same shape, if their number stays: the two take turns."""
@@ -182,35 +213,35 @@ class Growing(Complete):
                 self.values.new_empty(len(rows), *self.values.shape[1:]),
             )
         old = self.keys, self.values
-        for one, other in zip(old, self.spare, strict=True):
-            torch.index_select(self.written(one), 0, rows, out=self.written(other))
+        for source, target in zip(old, self.spare, strict=True):
+            torch.index_select(self.written_columns(source), 0, rows, out=self.written_columns(target))
         self.keys, self.values = self.spare
         self.spare = old if len(old[0]) == len(rows) else None
 
-    def written(self, kept: Tensor) -> Tensor:
+    def written_columns(self, cached: Tensor) -> Tensor:
         """Return the columns that have been written, or all of them where copying all in one piece is quicker."""
-        used = self.clock.total
-        return kept.narrow(2, 0, used) if kept.is_cpu and 4 * used < 3 * kept.shape[2] else kept
+        total = self.clock.total
+        return cached.narrow(2, 0, total) if cached.is_cpu and 4 * total < 3 * cached.shape[2] else cached
 
     def tensors(self) -> list[Tensor]:
         return [self.keys, self.values, *(self.spare or ())]
 
 
 @final
-class Sliding(Cache):
+class WindowCache(Cache):
     """The keys and values of the last `left` positions: what a window mask will still see."""
 
     def __init__(self, clock: Clock, left: int) -> None:
         super().__init__(clock)
         self.left = left
-        self.kept: tuple[Tensor, Tensor] | None = None
+        self.window: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = self.project_new(layer, x)
-        if self.kept is not None:
-            key, value = torch.cat([self.kept[0], key], 2), torch.cat([self.kept[1], value], 2)
+        if self.window is not None:
+            key, value = torch.cat([self.window[0], key], 2), torch.cat([self.window[1], value], 2)
         first = max(0, key.shape[2] - self.left)
-        self.kept = key[:, :, first:].clone(), value[:, :, first:].clone()
+        self.window = key[:, :, first:].clone(), value[:, :, first:].clone()
         return layer.finish(attend_cached(layer, self.call(layer, query, key, value)))
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
@@ -222,20 +253,22 @@ class Sliding(Cache):
         if plain:
             mask = everything()
         # A bias may read where a key is, and not only how far away: by default the oldest that is kept would be at 0.
-        whole = (real is None and key.shape[2] == clock.total) or (plain and layer.position.bias_kind == "none")
-        positions = None if whole else Positions(clock.positions, clock.keys[..., columns])
+        default_positions = (real is None and key.shape[2] == clock.total) or (
+            plain and layer.position.bias_kind == "none"
+        )
+        positions = None if default_positions else Positions(clock.positions, clock.keys[..., columns])
         return call_of(layer, (query, key, value), mask if real is None else mask & real, positions)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        assert self.kept is not None
-        self.kept = self.kept[0][rows], self.kept[1][rows]
+        assert self.window is not None
+        self.window = self.window[0][rows], self.window[1][rows]
 
     def tensors(self) -> list[Tensor]:
-        return list(self.kept or ())
+        return list(self.window or ())
 
 
 @final
-class Summed(Cache):
+class StateCache(Cache):
     """Kernelized attention: the sum of φ(k) vᵀ over all keys so far, of a size that does not grow."""
 
     def __init__(self, clock: Clock) -> None:
@@ -249,17 +282,17 @@ class Summed(Cache):
         return layer.finish(self.context(hide_padding(features, self.clock.padding)).to(x.dtype))
 
     def context(self, call: AttentionInputs) -> Tensor:
-        """Return the context: of the whole prompt in chunks, of what comes after it one position at a time."""
+        """Return the context: of the prompt in chunks, of later tokens one position at a time."""
         if self.state is None:
             self.state = State.before(call).add(call.key, call.value)
             if call.n_query > 1:
                 return torch.cat([in_chunks(part) for part in by_heads(call)], 1)
             return self.state.read(call.query, kernelized(call))
         contexts = []
-        for place in range(call.n_query):
-            here = slice(place, place + 1)
-            self.state = self.state.add(call.key[:, :, here], call.value[:, :, here])
-            contexts.append(self.state.read(call.query[:, :, here], kernelized(call)))
+        for index in range(call.n_query):
+            column = slice(index, index + 1)
+            self.state = self.state.add(call.key[:, :, column], call.value[:, :, column])
+            contexts.append(self.state.read(call.query[:, :, column], kernelized(call)))
         return torch.cat(contexts, 2) if len(contexts) > 1 else contexts[0]
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -270,7 +303,7 @@ class Summed(Cache):
         return [] if self.state is None else self.state.tensors()
 
 
-class FromSource(Cache):
+class CrossCache(Cache):
     """Cross-attention. All beams of a sentence share its keys, so the beams are computed as queries of one sentence."""
 
     def __init__(self, clock: Clock, source: Source) -> None:
@@ -305,46 +338,7 @@ def keys_and_values(layer: Attention, vectors: Float[Tensor, "sentence n d_model
 
 
 @final
-class BeamAttention:
-    """Attention of the beams of each sentence to its source, on a CPU, as products of small matrices.
-
-    For a few queries a head torch's attention kernel takes three to four times as long.
-    """
-
-    def __init__(self, scale: float) -> None:
-        self.scale = scale
-        self.real: Table | None = None
-        self.bias: Tensor | None = None
-        self.is_served = True
-
-    def serves(self, query: Tensor, real: Table | None) -> bool:
-        """Take over which source positions are real; False where a sentence has none: its context must be zeros.
-
-        In bfloat16 torch's kernel keeps scores in float32, which a product would round.
-        """
-        if not query.is_cpu or query.dtype not in (torch.float32, torch.float64):
-            return False
-        if real is not self.real:
-            self.real = real
-            self.bias = None if real is None else real.table.float().log_()
-            self.is_served = real is None or bool(real.table.any(-1).all())
-        return self.is_served
-
-    def attend(
-        self,
-        query: Float[Tensor, "sentence head beam d"],
-        keys: Float[Tensor, "sentence head n d"],
-        values: Float[Tensor, "sentence head n d_value"],
-    ) -> Float[Tensor, "sentence head beam d_value"]:
-        bias = query.new_zeros(1)
-        if self.bias is not None:
-            bias = self.bias.to(query.dtype).expand(-1, query.shape[1], -1, -1).flatten(0, 1)
-        score = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).mT, alpha=self.scale)
-        return torch.bmm(score.softmax(-1), values.flatten(0, 1)).unflatten(0, query.shape[:2])
-
-
-@final
-class Fixed(FromSource):
+class SourceCache(CrossCache):
     """The keys and values of the source, made once."""
 
     def __init__(self, clock: Clock, source: Source) -> None:
@@ -379,6 +373,9 @@ class Fixed(FromSource):
             if query.shape[2] > 1 and not grouped and not moves and beams.serves(query, self.real):
                 context = beams.attend(query, self.keys, self.values)
                 return output(context.transpose(1, 2).reshape(x.shape[0], -1))
+            if self.clock.column is not None and one_query_gpu.serves(query, self.keys):
+                context = one_query_gpu.attend_one(query, self.keys, self.values, scale=scale, bias=self.bias)
+                return output(context.reshape(x.shape[0], -1))
             mask = None if self.real is None else self.real.table
             context = F.scaled_dot_product_attention(
                 query, self.keys, self.values, mask if self.bias is None else self.bias, scale=scale, enable_gqa=grouped
@@ -396,13 +393,13 @@ class Fixed(FromSource):
 
     def refill(self, layer: Attention, source: Tensor) -> None:
         assert self.real is None
-        for kept, made in zip((self.keys, self.values), keys_and_values(layer, source), strict=True):
-            kept.copy_(made)
+        for cached, new in zip((self.keys, self.values), keys_and_values(layer, source), strict=True):
+            cached.copy_(new)
 
-    def move(self, which: Tensor) -> None:
+    def move(self, rows: Tensor) -> None:
         masks = () if self.real is None or self.bias is None else (self.real.table, self.bias)
-        for kept in (self.keys, self.values, *masks):
-            kept.copy_(kept.index_select(0, which))
+        for cached in (self.keys, self.values, *masks):
+            cached.copy_(cached.index_select(0, rows))
 
     def positions(self, layer: Attention, n_query: int) -> Positions | None:
         """Return positions of target and source, each counted from 0, where the layer uses them."""
@@ -424,7 +421,7 @@ class Fixed(FromSource):
 
 
 @final
-class FixedSum(FromSource):
+class SourceStateCache(CrossCache):
     """Kernelized cross-attention: the sum over the source's keys, made once."""
 
     def __init__(self, clock: Clock, source: Source) -> None:

@@ -24,7 +24,7 @@ class Clock:
     There will be no more than `limit` columns, as far as is known.
 
     A step that is recorded as a CUDA graph cannot have `n` in it as a number. Between `fix` and `release` the new
-    column is therefore the one in the tensor `place`, of `columns`. Keys of a sentence's beams then lie side by side,
+    column is therefore the one in the tensor `column`, of `columns`. Keys of a sentence's beams then lie side by side,
     and stay where they were written: `owners[sentence, beam, column]` is the beam that wrote what this beam has in this
     column, so that a beam that continues another takes over its owners and not its keys.
     """
@@ -32,57 +32,57 @@ class Clock:
     def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device, limit: int) -> None:
         self.pads, self.device, self.limit = pads, device, limit
         self.n = self.new = 0
-        self.known: dict[Hashable, Any] = {}
-        self.place: Int[Tensor, "1"] | None = None
-        self.owners = self.own = self.firsts = torch.empty(0)
+        self.cached: dict[Hashable, Any] = {}
+        self.column: Int[Tensor, "1"] | None = None
+        self.owners = self.beam_ids = self.firsts = torch.empty(0)
         self.columns, self.beams = 0, 1
 
     def fix(self, sentences: int, beams: int, columns: int) -> None:
-        """Keep the new column's place in a tensor from now on; the first call makes `beams` beams of every row."""
-        there = self.n + self.new
-        if self.place is None:
-            filled = torch.arange(columns, device=self.device) < there
+        """Keep the new column's number in a tensor from now on; the first call makes `beams` beams of every row."""
+        column = self.n + self.new
+        if self.column is None:
+            filled = torch.arange(columns, device=self.device) < column
             if self.pads is not None:
                 filled = (filled & (torch.arange(columns, device=self.device) >= self.pads.unsqueeze(1))).unsqueeze(1)
                 self.pads = self.pads.repeat_interleave(beams)
-            self.own = torch.arange(beams, dtype=torch.int32, device=self.device).view(1, beams, 1)
-            self.owners = torch.where(filled, self.own, NOBODY).expand(sentences, beams, columns).clone()
+            self.beam_ids = torch.arange(beams, dtype=torch.int32, device=self.device).view(1, beams, 1)
+            self.owners = torch.where(filled, self.beam_ids, NOBODY).expand(sentences, beams, columns).clone()
         else:
             self.owners = F.pad(self.owners, (0, columns - self.columns), value=NOBODY)
-        self.place = torch.tensor([there], device=self.device)
+        self.column = torch.tensor([column], device=self.device)
         self.firsts = torch.arange(0, beams * columns, columns, device=self.device)
-        self.columns, self.beams, self.known = columns, beams, {}
+        self.columns, self.beams, self.cached = columns, beams, {}
 
     def release(self) -> None:
         """Count columns in Python numbers again, after recorded steps with one beam for each row."""
         assert self.beams == 1
-        self.place, self.known = None, {}
+        self.column, self.cached = None, {}
 
     def restart(self) -> None:
         """Go back to the first column, by work that can be recorded: no column is filled."""
-        assert self.place is not None
-        self.place.zero_()
+        assert self.column is not None
+        self.column.zero_()
         self.owners.fill_(NOBODY)
 
     def begin_step(self) -> None:
         """Begin a recorded step: every beam owns the new column."""
-        assert self.place is not None
-        self.known = {}
-        self.owners.index_copy_(2, self.place, self.own.expand(len(self.owners), -1, -1))
+        assert self.column is not None
+        self.cached = {}
+        self.owners.index_copy_(2, self.column, self.beam_ids.expand(len(self.owners), -1, -1))
 
     def end_step(self, origins: Int[Tensor, "sentence beam"] | None) -> None:
         """End a recorded step: beam b continues beam `origins[sentence, b]` (None: itself), at the next column."""
-        assert self.place is not None
+        assert self.column is not None
         if origins is not None:
             self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
-        self.place += 1
+        self.column += 1
 
     @property
     def slots(self) -> Int[Tensor, "beam"]:
         """Return where each beam of a sentence writes the new column."""
-        place = self.place
-        assert place is not None
-        return self.once("slots", lambda: self.firsts + place)
+        column = self.column
+        assert column is not None
+        return self.once("slots", lambda: self.firsts + column)
 
     def bias(self, dtype: torch.dtype) -> Float[Tensor, "sentence 1 beam column"]:
         """Return the bias that a recorded step adds to scores: 0 where a beam may see a column, -inf elsewhere.
@@ -92,20 +92,20 @@ class Clock:
         return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
 
     def find_seen(self) -> Bool[Tensor, "sentence 1 beam column"]:
-        return (self.owners.unsqueeze(2) == self.own).flatten(2).unsqueeze(1)
+        return (self.owners.unsqueeze(2) == self.beam_ids).flatten(2).unsqueeze(1)
 
     def by_sentence(self, vectors: Float[Tensor, "row head 1 d"]) -> Float[Tensor, "sentence head beam d"]:
         """Return vectors of one position with the beams of each sentence side by side."""
         return vectors if self.beams == 1 else vectors.squeeze(2).unflatten(0, (-1, self.beams)).transpose(1, 2)
 
     def advance(self, new: int) -> None:
-        self.n, self.new, self.known = self.n + self.new, new, {}
+        self.n, self.new, self.cached = self.n + self.new, new, {}
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` computes from the positions; it is called once a step, for all layers."""
-        if name not in self.known:
-            self.known[name] = make()
-        return self.known[name]
+        if name not in self.cached:
+            self.cached[name] = make()
+        return self.cached[name]
 
     @property
     def keys(self) -> Tensor:
@@ -119,8 +119,8 @@ class Clock:
     @property
     def positions(self) -> Tensor:
         """Return the positions of the new columns."""
-        if self.place is not None:
-            return self.place if self.pads is None else self.place - self.pads.unsqueeze(1)
+        if self.column is not None:
+            return self.column if self.pads is None else self.column - self.pads.unsqueeze(1)
         return self.keys[..., self.n :]
 
     @property
@@ -152,6 +152,6 @@ class Clock:
         """Keep these rows; where the columns are fixed, these sentences with all their beams."""
         if self.pads is not None:
             self.pads = self.pads.unflatten(0, (-1, self.beams))[rows].flatten()
-        if self.place is not None:
+        if self.column is not None:
             self.owners = self.owners[rows]
-        self.known = {}
+        self.cached = {}

@@ -69,7 +69,7 @@ class Waiting:
 
     @property
     def n_columns(self) -> int:
-        """Return how many columns its keys will take; the last new token is never read."""
+        """Return how many columns the keys of the job will take; the last new token is never read."""
         return len(self.prompt) + self.job.rules.max_new - 1
 
 
@@ -223,7 +223,7 @@ class SlotScheduler(Scheduler):
 
     def admit(self) -> None:
         """Read prompts, as many tokens as may be between two steps, and give slots to the jobs whose turn it is."""
-        left = self.prompt_tokens * self.patience
+        budget = self.prompt_tokens * self.patience
         if not self.queue or not self.may_join() or not self.is_worth_it():
             return
         while self.queue:
@@ -231,9 +231,9 @@ class SlotScheduler(Scheduler):
             if first.n_slots > len(self.free):
                 return
             while first.prefill is None or not first.prefill.done:
-                if left <= 0:
+                if budget <= 0:
                     return
-                left -= self.read_prompts(first, left)
+                budget -= self.read_prompts(first, budget)
             self.join()
 
     @property
@@ -259,11 +259,11 @@ class SlotScheduler(Scheduler):
         self.delay = 0
         return fitting > 0
 
-    def read_prompts(self, first: Waiting, left: int) -> int:
+    def read_prompts(self, first: Waiting, budget: int) -> int:
         """Read on in the first job's prompt, or begin those of the next jobs; return how many tokens were read."""
         read = 0
         if first.prefill is None:
-            group = self.take_group(left)
+            group = self.take_group(budget)
             read = self.open_prefill(group)
         assert first.prefill is not None
         if not first.prefill.done:
@@ -271,7 +271,7 @@ class SlotScheduler(Scheduler):
         self.counts.prompt_tokens += read
         return read
 
-    def take_group(self, left: int) -> list[Waiting]:
+    def take_group(self, budget: int) -> list[Waiting]:
         """Return the jobs whose prompts are read together: the first in the queue, within the tokens that are left."""
         group: list[Waiting] = []
         longest = 0
@@ -281,7 +281,7 @@ class SlotScheduler(Scheduler):
             if group and (
                 alone
                 or len(group) == READ_TOGETHER * self.patience
-                or cost * (len(group) + 1) > left
+                or cost * (len(group) + 1) > budget
                 or (len(waiting.prompt) > 1) != (len(group[0].prompt) > 1)
             ):
                 break
@@ -356,11 +356,11 @@ class SlotScheduler(Scheduler):
         self.free.sort(reverse=True)
         origins, targets = [], []
         for job in self.jobs.values():
-            for place, slot in enumerate(job.slots):
+            for index, slot in enumerate(job.slots):
                 if slot >= rows:
-                    job.slots[place] = self.free.pop()
+                    job.slots[index] = self.free.pop()
                     origins.append(slot)
-                    targets.append(job.slots[place])
+                    targets.append(job.slots[index])
         self.session.copy(origins, targets)
         self.free += origins
         self.changes.update(dict.fromkeys(origins, (0, 0, 0)))
@@ -419,21 +419,21 @@ class StaticBatch(SlotScheduler):
         return not self.jobs
 
 
-def find_limit(name: str, wanted: int | None, part: Decoder | Encoder) -> int:
-    """Return how many columns there may be: no more than the model has positions."""
-    there = None if part.embedding.position is None else part.embedding.position.length
-    if wanted is not None and wanted < 1:
-        raise OptionError(f"{name} must be 1 or more; came {wanted}")
-    if there is None:
-        return MANY_COLUMNS if wanted is None else wanted
-    return there if wanted is None else min(wanted, there)
+def find_limit(name: str, asked_for: int | None, part: Decoder | Encoder) -> int:
+    """Return the maximum number of columns: no more than the model has positions."""
+    n_positions = None if part.embedding.position is None else part.embedding.position.length
+    if asked_for is not None and asked_for < 1:
+        raise OptionError(f"{name} must be 1 or more; came {asked_for}")
+    if n_positions is None:
+        return MANY_COLUMNS if asked_for is None else asked_for
+    return n_positions if asked_for is None else min(asked_for, n_positions)
 
 
-def find_bucket(wanted: int) -> int:
+def find_bucket(columns: int) -> int:
     """Return the least power of two, of 32 or more, that is enough: each is recorded once."""
-    return max(FEWEST, 1 << (wanted - 1).bit_length())
+    return max(FEWEST, 1 << (columns - 1).bit_length())
 
 
-def round_up(wanted: int) -> int:
+def round_up(rows: int) -> int:
     """Return the next multiple of 8; of a few, the next power of two."""
-    return -(-wanted // 8) * 8 if wanted > 4 else (0, 1, 2, 4, 4)[wanted]
+    return -(-rows // 8) * 8 if rows > 4 else (0, 1, 2, 4, 4)[rows]

@@ -70,12 +70,12 @@ def decode_alone(model: Model, job: Job) -> list[Hypothesis]:
 
 
 def compare(
-    model: Model, job: Job, found: Sequence[Hypothesis], expected: Sequence[Hypothesis] | None = None
+    model: Model, job: Job, actual: Sequence[Hypothesis], expected: Sequence[Hypothesis] | None = None
 ) -> Comparison:
     """Compare a job's result with the expected one: by default what `generate` returns for the job alone."""
     expected = decode_alone(model, job) if expected is None else expected
-    first = first_difference(found, expected)
-    if first.verdict == "equal" or same_token(first, found, expected):
+    first = first_difference(actual, expected)
+    if first.verdict == "equal" or same_token(first, actual, expected):
         return first
     if isinstance(job.method, Beam):  # beams are chosen by their sums: where two outputs part, tokens need not be close
         gap = beam_gap(model, job)
@@ -88,34 +88,38 @@ def compare(
     return Comparison("tie" if gap <= CLOSE else "different", gap, first.hypothesis, first.place)
 
 
-def first_difference(found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -> Comparison:
+def first_difference(actual: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -> Comparison:
     """Compare two results by their tokens and log-probabilities alone: all there is to know for greedy decoding.
 
     Each chose the likeliest token it saw; so where they part, the two log-probabilities are those of the two best.
     """
-    for number, (one, other) in enumerate(zip(found, expected, strict=False)):
-        pairs = zip(one.tokens, other.tokens, one.log_probs, other.log_probs, strict=False)
-        for place, (token, wanted, value, wanted_value) in enumerate(pairs):
-            gap = 0.0 if value == wanted_value else abs(value - wanted_value)
-            close = gap <= max(CLOSE, ROUNDING * abs(wanted_value))
-            if token != wanted:
-                return Comparison("tie" if close else "different", gap, number, place)
+    for number, (hypothesis, reference) in enumerate(zip(actual, expected, strict=False)):
+        pairs = zip(hypothesis.tokens, reference.tokens, hypothesis.log_probs, reference.log_probs, strict=False)
+        for index, (token, expected_token, value, expected_value) in enumerate(pairs):
+            gap = 0.0 if value == expected_value else abs(value - expected_value)
+            close = gap <= max(CLOSE, ROUNDING * abs(expected_value))
+            if token != expected_token:
+                return Comparison("tie" if close else "different", gap, number, index)
             if not close:  # the same token by other numbers is no tie
-                return Comparison("different", gap, number, place)
-        if len(one.tokens) != len(other.tokens):
-            return Comparison("different", float("inf"), number, min(len(one.tokens), len(other.tokens)))
-    if len(found) != len(expected):
-        return Comparison("different", float("inf"), min(len(found), len(expected)))
+                return Comparison("different", gap, number, index)
+        if len(hypothesis.tokens) != len(reference.tokens):
+            return Comparison("different", float("inf"), number, min(len(hypothesis.tokens), len(reference.tokens)))
+    if len(actual) != len(expected):
+        return Comparison("different", float("inf"), min(len(actual), len(expected)))
     return Comparison("equal")
 
 
-def same_token(first: Comparison, found: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -> bool:
+def same_token(first: Comparison, actual: Sequence[Hypothesis], expected: Sequence[Hypothesis]) -> bool:
     """Check whether both have the same token at the place where they part: by other numbers, or by other rules."""
-    here = [
-        {one.tokens[first.place] for one in side[first.hypothesis :][:1] if first.place < len(one.tokens)}
-        for side in (found, expected)
+    tokens = [
+        {
+            hypothesis.tokens[first.place]
+            for hypothesis in side[first.hypothesis :][:1]
+            if first.place < len(hypothesis.tokens)
+        }
+        for side in (actual, expected)
     ]
-    return here[0] == here[1]
+    return tokens[0] == tokens[1]
 
 
 def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
@@ -132,17 +136,17 @@ def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
         log_probs = job.rules.forbid(session.log_probs(job.rules, [prompt]), len(tokens), [prompt])
         log_probs = log_probs.double()
         reached = job.method.shares(log_probs)[0][0].cumsum(-1)
-        whole = replace(job.method, top_k=None, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]
-        left = replace(job.method, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]
+        uncut = replace(job.method, top_k=None, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]
+        after_top_k = replace(job.method, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]
     [draw] = job.method.draws(1)
-    drawn = [float(torch.rand((), generator=draw)) for _ in range(len(tokens) + 1)][-1]
-    gaps = [float((reached - drawn * reached[-1]).abs().min())]
+    draw_value = [float(torch.rand((), generator=draw)) for _ in range(len(tokens) + 1)][-1]
+    gaps = [float((reached - draw_value * reached[-1]).abs().min())]
     if job.method.top_p < 1:
-        gaps.append(float((left.cumsum(-1) - left - job.method.top_p).abs().min()))
+        gaps.append(float((after_top_k.cumsum(-1) - after_top_k - job.method.top_p).abs().min()))
     if job.method.min_p > 0:
-        gaps.append(float((left - left[0] * job.method.min_p).abs().min()))
-    if job.method.top_k is not None and job.method.top_k < len(whole):
-        gaps.append(float(whole[job.method.top_k - 1] - whole[job.method.top_k]))
+        gaps.append(float((after_top_k - after_top_k[0] * job.method.min_p).abs().min()))
+    if job.method.top_k is not None and job.method.top_k < len(uncut):
+        gaps.append(float(uncut[job.method.top_k - 1] - uncut[job.method.top_k]))
     return min(gaps)
 
 
@@ -155,13 +159,13 @@ def beam_gap(model: Model, job: Job) -> float:
     gaps, method = [float("inf")], replace(job.method, n_best=job.method.width)
 
     def watch(step: Considered) -> None:
-        totals = [total for total in step.found.totals if total != FORBIDDEN]
-        gaps.extend(one - other for one, other in pairwise(totals))
+        totals = [total for total in step.continuations.totals if total != FORBIDDEN]
+        gaps.extend(better - worse for better, worse in pairwise(totals))
 
     prefix = None if job.prefix is None else [job.prefix]
     request = check_request(model, [job.inputs], prefix, job.rules, job.candidates)
     with eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, job.rules.max_new)
-        found = beam_search(session, request.prompts, method, job.rules, 1, watcher=watch)[0]
-    gaps.extend(one.score - other.score for one, other in pairwise(found))
+        hypotheses = beam_search(session, request.prompts, method, job.rules, 1, watcher=watch)[0]
+    gaps.extend(better.score - worse.score for better, worse in pairwise(hypotheses))
     return min(gaps)

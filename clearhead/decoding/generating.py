@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.decoding.beam import Beam, beam_search
+from clearhead.decoding.graph_cache import record_translation, replay_translation
 from clearhead.decoding.greedy import greedy_search
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.kept import record_translation, replay_translation
 from clearhead.decoding.recorded import can_record_on, is_worth_recording
 from clearhead.decoding.request import (
     Model,
@@ -77,15 +77,15 @@ def generate(
     simple = not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
     on_device = method if simple and isinstance(method, Greedy | Beam) else None
     keeps = alone and can_record_on(device) and isinstance(request.model, EncoderDecoder)
-    if keeps and on_device and (found := replay_translation(request, on_device, rules)) is not None:
-        return [found]
+    if keeps and on_device and (translation := replay_translation(request, on_device, rules)) is not None:
+        return [translation]
     # Several sentences have steps that are large enough for all threads, on a busy machine too.
     with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
         if keeps and on_device and session.can_record():
-            found = record_translation(request, session, on_device, rules)
-            if found is not None:
-                return [found]
+            translation = record_translation(request, session, on_device, rules)
+            if translation is not None:
+                return [translation]
         if isinstance(method, Beam):
             return beam_search(session, request.prompts, method, rules, candidates)
         if on_device and session.can_record():
@@ -157,24 +157,24 @@ class Rowwise:
     def step(self, n_new: int) -> list[Token]:
         """Return the next token of every live row."""
         log_probs = self.session.log_probs(self.rules, self.so_far)
-        shown = top_candidates(log_probs, self.candidates)
+        likeliest = top_candidates(log_probs, self.candidates)
         self.rules.forbid(log_probs, n_new, self.so_far)
         self.chosen = self.method.choose(log_probs, self.draws)
-        own = log_probs.gather(-1, self.chosen.unsqueeze(-1)).squeeze(-1)
-        made = [
+        chosen_log_probs = log_probs.gather(-1, self.chosen.unsqueeze(-1)).squeeze(-1)
+        tokens = [
             Token(sequence, token, log_prob, token in self.rules.end, best)
             for sequence, token, log_prob, best in zip(
-                self.sequences, self.chosen.tolist(), own.tolist(), shown, strict=True
+                self.sequences, self.chosen.tolist(), chosen_log_probs.tolist(), likeliest, strict=True
             )
         ]
-        self.leave(made)
-        return [token for token in made if token.log_prob != FORBIDDEN]  # nothing was allowed: it ends before it
+        self.leave(tokens)
+        return [token for token in tokens if token.log_prob != FORBIDDEN]  # nothing was allowed: it ends before it
 
-    def leave(self, made: list[Token]) -> None:
-        stays = [i for i, token in enumerate(made) if not token.ended and token.log_prob != FORBIDDEN]
+    def leave(self, tokens: list[Token]) -> None:
+        stays = [i for i, token in enumerate(tokens) if not token.ended and token.log_prob != FORBIDDEN]
         for i in stays if self.rules.look_back else ():
-            self.so_far[i].append(made[i].token)
-        if len(stays) == len(made):
+            self.so_far[i].append(tokens[i].token)
+        if len(stays) == len(tokens):
             return
         self.sequences = [self.sequences[i] for i in stays]
         self.so_far = [self.so_far[i] for i in stays]
@@ -186,9 +186,9 @@ class Rowwise:
 
 
 def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
-    written: list[list[Token]] = [[] for _ in range(count)]
+    rows: list[list[Token]] = [[] for _ in range(count)]
     for token in tokens:
-        written[token.sequence].append(token)
+        rows[token.sequence].append(token)
     return [
         [
             Hypothesis(
@@ -199,7 +199,7 @@ def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
                 candidates=tuple(token.candidates for token in row if token.candidates),
             )
         ]
-        for row in written
+        for row in rows
     ]
 
 
@@ -212,35 +212,35 @@ class Score(NamedTuple):
 
 def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
     """Return the log-probability of every token of outputs that you give, each after its input (and prefix)."""
-    given = token_rows("outputs", outputs)
+    output_rows = token_rows("outputs", outputs)
     request = make_request(model, inputs, prefix, 1)
-    check_ids("outputs", given, request.decoder.spec.vocabulary)
-    if len(given) != len(request.inputs):
-        raise OptionError(f"there are {len(request.inputs)} inputs and {len(given)} outputs; give one for each")
-    if not given:
+    check_ids("outputs", output_rows, request.decoder.spec.vocabulary)
+    if len(output_rows) != len(request.inputs):
+        raise OptionError(f"there are {len(request.inputs)} inputs and {len(output_rows)} outputs; give one for each")
+    if not output_rows:
         return []
-    rows = [[*prompt, *output] for prompt, output in zip(request.prompts, given, strict=True)]
+    rows = [[*prompt, *output] for prompt, output in zip(request.prompts, output_rows, strict=True)]
     check_length("inputs and outputs", [row[:-1] for row in rows], request.decoder.embedding, 1)
     with eval_mode(model):
         log_probs = teacher_forced(request, rows)
-    found = []
-    for row, prompt, output in zip(log_probs, request.prompts, given, strict=True):
-        own = tuple(row[len(prompt) - 1 : len(prompt) - 1 + len(output)].tolist())
-        found.append(Score(own, sum(own, 0.0)))
-    return found
+    scores = []
+    for row, prompt, output in zip(log_probs, request.prompts, output_rows, strict=True):
+        values = tuple(row[len(prompt) - 1 : len(prompt) - 1 + len(output)].tolist())
+        scores.append(Score(values, sum(values, 0.0)))
+    return scores
 
 
 def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "row n"]:
     """Return at each position the log-probability of the next token."""
     tokens, _ = pad_right(rows, request.decoder.embedding.table.device)
-    shown, wanted = tokens[:, :-1], tokens[:, 1:]
+    read, targets = tokens[:, :-1], tokens[:, 1:]
     if isinstance(request.model, Decoder):
-        logits = request.model(shown)
+        logits = request.model(read)
     else:
         source, lengths = pad_right(request.inputs, tokens.device)
-        logits = request.model(source, shown, source_lengths=lengths)
+        logits = request.model(source, read, source_lengths=lengths)
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return torch.log_softmax(logits, -1, dtype=wide).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+    return torch.log_softmax(logits, -1, dtype=wide).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Greedy decoding of whole batches in recorded steps: tokens are chosen on the GPU, and read from it many at a time."""
 
-from typing import final
+import itertools
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
@@ -21,16 +22,16 @@ def greedy_search(session: Session, rules: Rules) -> list[list[Hypothesis]]:
     For a session that can be recorded, and rules that do not look back. Rows that have ended are computed on until half
     of them have: what they say then is not read.
     """
-    log_probs = session.kept.of(session.logits)
+    log_probs = session.log_softmax.of(session.logits)
     search = Likeliest(log_probs, rules)
     _, first = search.choose(log_probs)
     session.record_search(search, first).run(rules.max_new - 1)
-    return search.found()
+    return search.hypotheses()
 
 
 @final
 class Likeliest(OnDevice):
-    """The likeliest token of every row. `sequences` says which sequence a row is; -1 if it has ended."""
+    """The likeliest token of every row. `sequences` says which sequence a row is, and `going` whether it goes on."""
 
     beams = 1
 
@@ -40,18 +41,16 @@ class Likeliest(OnDevice):
         self.by_kernel = greedy_gpu.serves(rules, device)
         self.length = torch.ones(1, dtype=torch.long, device=device)
         self.notes = Notes(log_probs[:, 0], torch.zeros(count, dtype=torch.long, device=device))
-        self.sequences = list(range(count))
-        self.tokens: list[list[int]] = [[] for _ in range(count)]
-        self.log_probs: list[list[float]] = [[] for _ in range(count)]
+        self.count = count
+        self.forget()
 
     def restart(self) -> None:
         self.length.fill_(1)
         self.notes.at.zero_()
 
     def forget(self) -> None:
-        count = len(self.tokens)
-        self.sequences = list(range(count))
-        self.tokens, self.log_probs = [[] for _ in range(count)], [[] for _ in range(count)]
+        self.sequences, self.going = torch.arange(self.count), torch.ones(self.count, dtype=torch.bool)
+        self.read_rows: list[ReadRows] = []
 
     def choose(self, log_probs: Float[Tensor, "row vocabulary"]) -> tuple[None, Int[Tensor, "row 1"]]:
         return None, self.note(*self.rules.forbid(log_probs, self.length).max(-1))
@@ -70,25 +69,28 @@ class Likeliest(OnDevice):
         """Take over the tokens of every row up to the first that ends it; return the rows that go on."""
         log_probs, tokens = (part.T.cpu() for part in self.notes.read())
         stops = torch.isin(tokens, torch.tensor(list(self.end), dtype=torch.long)) | (log_probs == FORBIDDEN)
-        lengths = torch.where(stops.any(1), stops.int().argmax(1), tokens.shape[1])
-        columns = (column.tolist() for column in (lengths, log_probs, tokens))
-        for row, (length, values, ids) in enumerate(zip(*columns, strict=True)):
-            sequence = self.sequences[row]
-            if sequence < 0:
-                continue
-            written = length
-            if length < len(ids):
-                self.sequences[row] = -1
-                written += values[length] != FORBIDDEN  # where nothing was allowed, it ends before it
-            self.tokens[sequence] += ids[:written]
-            self.log_probs[sequence] += values[:written]
-        return [row for row, sequence in enumerate(self.sequences) if sequence >= 0]
+        ends, n = stops.any(1), tokens.shape[1]
+        lengths = torch.where(ends, stops.int().argmax(1), n)
+        # The token that ends a row belongs to it; where nothing was allowed, it ends before it.
+        last = log_probs.gather(1, lengths.clamp(max=n - 1).unsqueeze(1)).squeeze(1)
+        lengths = torch.where(self.going, lengths + (ends & (last != FORBIDDEN)), 0)
+        self.read_rows.append(ReadRows(self.sequences, lengths, log_probs, tokens))
+        self.going = self.going & ~ends
+        return self.going.nonzero().flatten().tolist()
 
     def select(self, sentences: Int[Tensor, "stays"]) -> None:
         self.notes.select(sentences)
-        self.sequences = [self.sequences[row] for row in sentences.tolist()]
+        rows = sentences.cpu()
+        self.sequences, self.going = self.sequences[rows], self.going[rows]
 
-    def found(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        tokens: list[list[int]] = [[] for _ in range(self.count)]
+        log_probs: list[list[float]] = [[] for _ in range(self.count)]
+        for _, group in itertools.groupby(self.read_rows, key=lambda read: id(read.sequences)):
+            sequences, lengths, values, ids = join_reads(list(group))
+            for sequence, length, row_values, row_ids in zip(sequences, lengths, values, ids, strict=True):
+                tokens[sequence] += row_ids[:length]
+                log_probs[sequence] += row_values[:length]
         return [
             [
                 Hypothesis(
@@ -98,5 +100,23 @@ class Likeliest(OnDevice):
                     ended=bool(ids) and ids[-1] in self.end,
                 )
             ]
-            for ids, values in zip(self.tokens, self.log_probs, strict=True)
+            for ids, values in zip(tokens, log_probs, strict=True)
         ]
+
+
+class ReadRows(NamedTuple):
+    """What was read of some steps: the sequence of each row, how many of its tokens count, and the tokens."""
+
+    sequences: Int[Tensor, "row"]
+    lengths: Int[Tensor, "row"]
+    log_probs: Float[Tensor, "row step"]
+    tokens: Int[Tensor, "row step"]
+
+
+def join_reads(reads: list[ReadRows]) -> tuple[list[int], list[int], list[list[float]], list[list[int]]]:
+    """Return the columns of `ReadRows` as lists, of steps that follow each other with the same rows. After the token
+    that ends a row none counts, so those that do are the first.
+    """
+    lengths = torch.stack([read.lengths for read in reads]).sum(0)
+    log_probs, tokens = (torch.cat(parts, 1) for parts in zip(*(read[2:] for read in reads), strict=True))
+    return reads[0].sequences.tolist(), lengths.tolist(), log_probs.tolist(), tokens.tolist()

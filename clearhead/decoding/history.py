@@ -39,8 +39,8 @@ class History:
 
     def hold(self, state: BeamState) -> None:
         """Take over the finished outputs of the sentences in the search, before some leave it or it ends."""
-        places = slice(None) if self.sentences is None else self.sentences
-        self.scores[places], self.finished[places] = state.scores, state.finished
+        sentences = slice(None) if self.sentences is None else self.sentences
+        self.scores[sentences], self.finished[sentences] = state.scores, state.finished
 
     def leave(self, stays: Int[Tensor, "stays"]) -> None:
         """Keep these sentences in the search; the others have left it."""
@@ -48,13 +48,13 @@ class History:
 
     def show(self, nodes: Int[Tensor, "sentence beam"], candidates: Sequence[Candidates]) -> None:
         """Note the likeliest tokens after each beam's node."""
-        places = range(len(nodes)) if self.sentences is None else self.sentences.tolist()
-        keys = [(place, node) for place, row in zip(places, nodes.tolist(), strict=True) for node in row]
+        sentences = range(len(nodes)) if self.sentences is None else self.sentences.tolist()
+        keys = [(sentence, node) for sentence, row in zip(sentences, nodes.tolist(), strict=True) for node in row]
         self.shown.update(zip(keys, candidates, strict=True))
 
     def hypotheses(self, n_best: int, end: Sequence[int]) -> list[list[Hypothesis]]:
         """Return the best finished outputs of every sentence, the best first."""
-        totals, tokens, parents = (self.join(which) for which in range(3))
+        totals, tokens, parents = (self.join(index) for index in range(3))
         last = self.finished[:, :n_best].cpu()
         lengths = (last + (self.keep - 1)) // self.keep
         path = [last]
@@ -65,31 +65,31 @@ class History:
         sums = totals.gather(1, nodes.flatten(1)).view_as(nodes)
         log_probs = sums[..., :-1] - sums[..., 1:]
         columns = ids, log_probs, nodes, lengths, self.scores[:, :n_best]
-        found: list[list[Hypothesis]] = []
+        hypotheses: list[list[Hypothesis]] = []
         for sentence, rows in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            found.append([])
+            hypotheses.append([])
             for row_ids, values, row_nodes, length, score in zip(*rows, strict=True):
                 if score == float("-inf"):
                     continue
                 before = row_nodes[length:0:-1]  # the nodes that were continued, from the root on
-                shown = (self.shown.get((sentence, node), ()) for node in before) if self.shown else ()
-                found[-1].append(
+                likeliest = (self.shown.get((sentence, node), ()) for node in before) if self.shown else ()
+                hypotheses[-1].append(
                     Hypothesis(
                         tokens=tuple(row_ids[:length][::-1]),
                         log_probs=tuple(values[:length][::-1]),
                         score=score,
                         ended=bool(length) and row_ids[0] in end,
-                        candidates=tuple(candidates for candidates in shown if candidates),
+                        candidates=tuple(candidates for candidates in likeliest if candidates),
                     )
                 )
-        return found
+        return hypotheses
 
-    def join(self, which: int) -> Tensor:
+    def join(self, index: int) -> Tensor:
         """Return one of the parts for every node, `(sentence, node)`; 0 for the root and after a sentence has left."""
         count = len(self.scores)
         every = []
         for sentences, part in self.parts:
-            values = part[which]
+            values = part[index]
             if sentences is not None:
                 values = values.new_zeros(len(values), count, self.keep).index_copy_(1, sentences, values)
             every.append(values)

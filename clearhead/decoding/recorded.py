@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clearhead.cuda_graphs import capture, shared_pool
 from clearhead.decoding.cache_set import Caches
-from clearhead.decoding.caches import FromSource
+from clearhead.decoding.caches import CrossCache
 from clearhead.decoding.hypotheses import Hypothesis
 
 __all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "can_record_on", "is_worth_recording"]
@@ -71,12 +71,14 @@ class Replay:
         self.replay()
 
 
-def find_columns(there: int) -> int:
-    """Return how many columns to allocate if `there` are filled: more than those, so that some steps fit."""
+def find_columns(filled: int, limit: int = 0) -> int:
+    """Return how many columns to allocate if `filled` are there: more than those, so that some steps fit. If `limit`,
+    the most there will be, is no more than twice as many, allocate them at once.
+    """
     columns = FIRST_COLUMNS
-    while columns <= there:
+    while columns <= filled:
         columns *= 2
-    return columns
+    return -(-limit // 8) * 8 if filled < limit <= 2 * columns else columns
 
 
 @final
@@ -85,12 +87,12 @@ class Notes:
 
     def __init__(self, *like: Tensor) -> None:
         """Allocate memory for tensors of these shapes: for the steps between two reads, and one before the first."""
-        self.rooms = [one.new_zeros(AT_ONCE + 1, *one.shape) for one in like]
+        self.rooms = [tensor.new_zeros(AT_ONCE + 1, *tensor.shape) for tensor in like]
         self.at = torch.zeros(1, dtype=torch.long, device=like[0].device)
 
     def write(self, *tensors: Tensor) -> None:
-        for room, one in zip(self.rooms, tensors, strict=True):
-            room.index_copy_(0, self.at, one.unsqueeze(0))
+        for room, tensor in zip(self.rooms, tensors, strict=True):
+            room.index_copy_(0, self.at, tensor.unsqueeze(0))
         self.at += 1
 
     def read(self) -> list[Tensor]:
@@ -132,7 +134,7 @@ class OnDevice(ABC):
         """Drop the results of the last search, before another one starts in the same memory."""
 
     @abstractmethod
-    def found(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
         """Return the outputs of every sentence, the best first."""
 
     @abstractmethod
@@ -164,12 +166,12 @@ class RecordedSearch:
         self.replay: Replay | None = None
 
     def run(self, steps: int) -> None:
-        """Take so many steps, or fewer if all sentences are done before."""
+        """Take this many steps, or fewer if all sentences end before."""
         while True:
-            now = min(steps, AT_ONCE)
-            for _ in range(now):
+            n_steps = min(steps, AT_ONCE)
+            for _ in range(n_steps):
                 self.step()
-            steps -= now
+            steps -= n_steps
             stays = self.search.read()
             if not steps or not stays:
                 self.replay = None  # it holds this search, which would keep its memory until Python looks for cycles
@@ -178,9 +180,9 @@ class RecordedSearch:
                 self.select(torch.tensor(stays, device=self.tokens.device))
 
     def step(self) -> None:
-        there = self.clock.n + self.clock.new
-        if self.clock.place is None or there >= self.clock.columns:
-            self.caches.fix(self.search.beams, find_columns(there))
+        filled = self.clock.n + self.clock.new
+        if self.clock.column is None or filled >= self.clock.columns:
+            self.caches.fix(self.search.beams, find_columns(filled, self.clock.limit))
             self.replay = None
         if self.replay is None:
             kind = self.search.kind, self.count, self.search.beams, self.clock.columns
@@ -233,20 +235,20 @@ class RecordedStep:
 
     def prepare(self, rows: int) -> None:
         """Allocate fixed memory for a recorded step if enough steps have run and enough will come; grow it if full."""
-        there = self.clock.n + self.clock.new
+        filled = self.clock.n + self.clock.new
         if self.replay is not None:
-            if there >= self.clock.columns:
-                self.fix(there)
+            if filled >= self.clock.columns:
+                self.fix(filled)
             return
         self.steps = 1 if rows > self.rows else self.steps + 1
         self.rows = rows
-        if self.steps > WARM_UPS and is_worth_recording(self.clock.limit - there):
+        if self.steps > WARM_UPS and is_worth_recording(self.clock.limit - filled):
             self.tokens = torch.zeros(rows, 1, dtype=torch.long, device=self.clock.device)
             self.live = rows, self.n_sentences()
-            self.fix(there)
+            self.fix(filled)
 
-    def fix(self, there: int) -> None:
-        self.caches.fix(1, find_columns(there))
+    def fix(self, filled: int) -> None:
+        self.caches.fix(1, find_columns(filled, self.clock.limit))
         self.replay, self.moves = Replay(self.work, self.seen, ("logits", self.rows, self.clock.columns)), {}
 
     def work(self) -> None:
@@ -258,35 +260,35 @@ class RecordedStep:
         """Keep these rows, and the recorded step unless too few rows would use it; return False if none is recorded."""
         if self.replay is None:
             return False
-        there = self.live
+        before = self.live
         if sentences is not None:
             self.live = self.live[0], len(sentences)
         self.live = len(rows), self.live[1]
         # Beams of a sentence stay side by side; were there more or fewer of them, all rows would have to move.
-        if self.live[0] * there[1] != there[0] * self.live[1] or 2 * len(rows) <= self.rows:
+        if self.live[0] * before[1] != before[0] * self.live[1] or 2 * len(rows) <= self.rows:
             self.replay = None
             self.clock.release()
             # Cross-attention may still hold sentences that have left.
-            held = torch.arange(self.live[1], device=rows.device) if sentences is None else sentences
-            self.caches.select(rows, held)
+            sentences_left = torch.arange(self.live[1], device=rows.device) if sentences is None else sentences
+            self.caches.select(rows, sentences_left)
             return True
         self.move("rows", rows, self.rows, self.caches.move_rows)
         if sentences is not None:
             self.move("sentences", sentences, self.n_sentences(), self.caches.move_sentences)
         return True
 
-    def move(self, name: str, which: Tensor, count: int, work: Callable[[Tensor], None]) -> None:
+    def move(self, name: str, indices: Tensor, count: int, work: Callable[[Tensor], None]) -> None:
         """Move rows or sentences by a replay; `which` is padded with zeros, the first row, to the fixed count."""
         if name not in self.moves:
-            index = torch.arange(count, device=which.device)
+            index = torch.arange(count, device=indices.device)
             kind = name, count, self.rows, self.clock.columns
             self.moves[name] = Replay(lambda: work(index), self.seen, kind), index
         replay, index = self.moves[name]
         index.zero_()
-        index[: len(which)] = which
+        index[: len(indices)] = indices
         replay()
 
     def n_sentences(self) -> int:
         """Return how many sentences the rows belong to: as many as cross-attention holds, else one for each row."""
-        held = [len(cache.tensors()[0]) for cache in self.caches if isinstance(cache, FromSource)]
-        return held[0] if held else self.rows
+        counts = [len(cache.tensors()[0]) for cache in self.caches if isinstance(cache, CrossCache)]
+        return counts[0] if counts else self.rows

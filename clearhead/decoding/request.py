@@ -82,15 +82,15 @@ def prefixes(prefix: Rows | None, count: int) -> list[list[int]]:
 
 
 def token_rows(name: str, rows: Rows) -> list[list[int]]:
-    given = rows.tolist() if isinstance(rows, Tensor) else rows
-    if not isinstance(given, Sequence):
+    values = rows.tolist() if isinstance(rows, Tensor) else rows
+    if not isinstance(values, Sequence):
         raise OptionError(f"{name}: expected rows of token ids; came {type(rows).__name__}")
-    wrong = next((row for row in given if not isinstance(row, Sequence | Tensor)), EVERY_ROW)
+    wrong = next((row for row in values if not isinstance(row, Sequence | Tensor)), EVERY_ROW)
     if wrong is not EVERY_ROW:
         raise OptionError(f"{name}: expected rows of token ids; came a bare {type(wrong).__name__}. Write [ids]")
-    listed = [row.tolist() if isinstance(row, Tensor) else list(row) for row in given]
+    listed = [row.tolist() if isinstance(row, Tensor) else list(row) for row in values]
     for index, row in enumerate(listed):
-        strange = [token for token in row if not is_id(token)]
+        strange = [] if set(map(type, row)) <= {int} else [token for token in row if not is_id(token)]
         if strange:
             raise OptionError(f"{name}[{index}]: token ids are whole numbers; there is {strange[0]!r}")
         if not row:
@@ -100,8 +100,8 @@ def token_rows(name: str, rows: Rows) -> list[list[int]]:
 
 def check_ids(name: str, rows: list[list[int]], vocabulary: int) -> None:
     for index, row in enumerate(rows):
-        wrong = next((token for token in row if not 0 <= token < vocabulary), None)
-        if wrong is not None:
+        if min(row, default=0) < 0 or max(row, default=0) >= vocabulary:
+            wrong = next(token for token in row if not 0 <= token < vocabulary)
             raise OptionError(
                 f"{name}[{index}]: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}"
             )
@@ -109,16 +109,16 @@ def check_ids(name: str, rows: list[list[int]], vocabulary: int) -> None:
 
 def check_length(name: str, rows: list[list[int]], embedding: TokenEmbedding, n_new: int) -> None:
     """Check that the positions suffice. The last new token is never read, so it needs none."""
-    there = None if embedding.position is None else embedding.position.length
-    if there is None or not rows:
+    n_positions = None if embedding.position is None else embedding.position.length
+    if n_positions is None or not rows:
         return
     index, longest = max(enumerate(len(row) for row in rows), key=lambda pair: pair[1])
-    if longest > there:
+    if longest > n_positions:
         raise OptionError(
-            f"{name}[{index}] has {longest} tokens, and this model has learned {there} positions; shorten it"
+            f"{name}[{index}] has {longest} tokens, and this model has learned {n_positions} positions; shorten it"
         )
-    if longest + n_new - 1 > there:
+    if longest + n_new - 1 > n_positions:
         raise OptionError(
-            f"{name}[{index}] has {longest} tokens, and with max_new = {n_new} there would be more than the {there} "
-            f"positions this model has learned; ask for at most {there - longest + 1} new tokens"
+            f"{name}[{index}] has {longest} tokens, and with max_new = {n_new} there would be more than the "
+            f"{n_positions} positions this model has learned; ask for at most {n_positions - longest + 1} new tokens"
         )

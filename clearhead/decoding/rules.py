@@ -65,9 +65,11 @@ class Rules:
             return logits
         logits = logits.clone()
         for row, tokens in enumerate(so_far):
-            seen = torch.tensor(sorted(set(tokens)), device=logits.device)
-            there = logits[row, seen]
-            logits[row, seen] = torch.where(there > 0, there / self.repetition_penalty, there * self.repetition_penalty)
+            token_ids = torch.tensor(sorted(set(tokens)), device=logits.device)
+            values = logits[row, token_ids]
+            logits[row, token_ids] = torch.where(
+                values > 0, values / self.repetition_penalty, values * self.repetition_penalty
+            )
         return logits
 
     def forbid(self, logits: Logits, n_new: int, so_far: Sequence[Sequence[int]]) -> Logits:

@@ -45,10 +45,10 @@ class RowJob:
     @property
     def forbidden(self) -> list[int]:
         """Return the tokens that may not come next."""
-        rules, found = self.rules, self.always_forbidden
+        rules, tokens = self.rules, self.always_forbidden
         if len(self.tokens) + 1 < rules.min_new:
-            found = found + list(rules.end)
-        return found + list(followers(self.so_far, rules.no_repeat)) if rules.no_repeat else found
+            tokens = tokens + list(rules.end)
+        return tokens + list(followers(self.so_far, rules.no_repeat)) if rules.no_repeat else tokens
 
     def take(self, token: int, log_prob: float, candidates: Candidates) -> bool:
         """Take the token that was chosen, and return whether there is one: not where nothing was allowed."""
@@ -137,11 +137,11 @@ class TokenChoice:
             self.groups = group_jobs(jobs)
         groups, outcome = self.groups, Outcome([], [])
         self.penalise(groups.penalised)
-        log_probs = self.session.kept.of(self.session.logits)
-        shown = self.candidates(log_probs, groups.shown)
+        log_probs = self.session.log_softmax.of(self.session.logits)
+        likeliest = self.candidates(log_probs, groups.shown)
         self.forbid(log_probs, groups.forbidding)
         if groups.rowwise:
-            self.choose(log_probs, groups, shown, outcome)
+            self.choose(log_probs, groups, likeliest, outcome)
         if groups.beams:
             advance_beams(groups.beams, log_probs, self.session)
             done = [job for job in groups.beams if job.done]
@@ -155,26 +155,26 @@ class TokenChoice:
             row = logits[job.slots[0]].unsqueeze(0)
             row.copy_(job.rules.penalise(row, [job.so_far]))
 
-    def candidates(self, log_probs: Tensor, shown: dict[int, list[RowJob]]) -> dict[int, Candidates]:
+    def candidates(self, log_probs: Tensor, by_count: dict[int, list[RowJob]]) -> dict[int, Candidates]:
         """Return the likeliest tokens of each job that asked for them, by its ticket."""
-        found: dict[int, Candidates] = {}
-        for count, group in shown.items():
+        candidates: dict[int, Candidates] = {}
+        for count, group in by_count.items():
             rows = log_probs[[job.slots[0] for job in group]]
-            found |= zip((job.ticket for job in group), top_candidates(rows, count), strict=True)
-        return found
+            candidates |= zip((job.ticket for job in group), top_candidates(rows, count), strict=True)
+        return candidates
 
     def forbid(self, log_probs: Tensor, jobs: list[RowJob]) -> None:
         """Write -inf where the rules of a row forbid a token; the places are sent to the device when they change."""
         if not jobs:
             return
-        wanted = [(job.slots[0], job.forbidden) for job in jobs]
-        if wanted != self.forbidding[0]:
+        forbidden = [(job.slots[0], job.forbidden) for job in jobs]
+        if forbidden != self.forbidding[0]:
             width = log_probs.shape[1]
-            places = [slot * width + token for slot, ids in wanted for token in ids]
-            self.forbidding = wanted, torch.tensor(places, dtype=torch.long, device=log_probs.device)
+            indices = [slot * width + token for slot, ids in forbidden for token in ids]
+            self.forbidding = forbidden, torch.tensor(indices, dtype=torch.long, device=log_probs.device)
         log_probs.view(-1).index_fill_(0, self.forbidding[1], FORBIDDEN)
 
-    def choose(self, log_probs: Tensor, groups: JobGroups, shown: dict[int, Candidates], outcome: Outcome) -> None:
+    def choose(self, log_probs: Tensor, groups: JobGroups, candidates: dict[int, Candidates], outcome: Outcome) -> None:
         values, chosen = best(log_probs)
         for group in groups.sampled.values():
             method = group[0].job.method
@@ -185,11 +185,11 @@ class TokenChoice:
         if groups.sampled:
             values = log_probs.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
         self.session.tokens[: len(chosen)] = chosen
-        tokens, own = read_pairs(chosen, values)
+        tokens, log_prob_of_slot = read_pairs(chosen, values)
         for job in groups.rowwise:
             slot = job.slots[0]
-            token, value = tokens[slot], own[slot]
-            likeliest = shown.get(job.ticket, ())
+            token, value = tokens[slot], log_prob_of_slot[slot]
+            likeliest = candidates.get(job.ticket, ())
             if job.take(token, value, likeliest):
                 outcome.events.append(Chosen(job.ticket, token, value, likeliest))
                 if not job.done:

@@ -22,7 +22,7 @@ class Chooser(ABC):
 
     @abstractmethod
     def draws(self, count: int) -> list[torch.Generator]:
-        """Return a random number generator for each of so many sequences; empty where none are drawn."""
+        """Return a random number generator for each sequence; an empty list for a method that draws nothing."""
 
     @abstractmethod
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
@@ -82,10 +82,10 @@ class Sample(Chooser):
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
         share, tokens = self.shares(logits)
         reached = share.cumsum(-1)
-        drawn = torch.tensor([torch.rand((), generator=draw).item() for draw in draws], dtype=share.dtype)
-        place = torch.searchsorted(reached, (drawn.to(share.device) * reached[:, -1]).unsqueeze(-1), right=True)
+        uniform = torch.tensor([torch.rand((), generator=draw).item() for draw in draws], dtype=share.dtype)
+        rank = torch.searchsorted(reached, (uniform.to(share.device) * reached[:, -1]).unsqueeze(-1), right=True)
         last = (share > 0).long().mul(torch.arange(share.shape[1], device=share.device)).amax(-1, keepdim=True)
-        return tokens.gather(-1, place.minimum(last)).squeeze(-1)
+        return tokens.gather(-1, rank.minimum(last)).squeeze(-1)
 
     def shares(self, logits: Logits) -> tuple[Float[Tensor, "row left"], Int[Tensor, "row left"]]:
         """Return the probabilities that tokens are drawn with, the likeliest first, and the tokens; 0 where cut.

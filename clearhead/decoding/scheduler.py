@@ -112,10 +112,10 @@ class OneAtATime(Scheduler):
         ticket, job = next(iter(self.jobs.items()))
         prefix = None if job.prefix is None else [job.prefix]
         if isinstance(job.method, Beam):
-            found = generate(
+            hypotheses = generate(
                 self.model, [job.inputs], job.method, rules=job.rules, prefix=prefix, candidates=job.candidates
             )
-            return self.finish(ticket, found[0])
+            return self.finish(ticket, hypotheses[0])
         if self.tokens is None:
             self.tokens = stream(
                 self.model, [job.inputs], job.method, rules=job.rules, prefix=prefix, candidates=job.candidates

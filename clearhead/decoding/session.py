@@ -16,7 +16,7 @@ from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import OnDevice, RecordedSearch, RecordedStep, can_record_on
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.source import Source
-from clearhead.decoding.topk import LogProbs
+from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, is_observed
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
@@ -53,7 +53,7 @@ class Session:
     ) -> None:
         self.decoder = decoder
         self.device = decoder.embedding.table.device
-        self.kept, self.room = LogProbs(), torch.empty(0)
+        self.log_softmax, self.logit_buffer = LogSoftmax(), torch.empty(0)
         longest = max(len(prompt) for prompt in prompts)
         self.encoded = encode_positions(decoder, longest + n_new) if can_record_on(self.device) else None
         pads = [longest - len(prompt) for prompt in prompts]
@@ -87,14 +87,14 @@ class Session:
     def cache(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         """Read new tokens into the caches, by the model's forward, and return the last vectors."""
         self.caches.clock.advance(tokens.shape[1])
-        return self.decoder.stack(self.embed(tokens), self.caches.reads)
+        return self.decoder.stack(self.embed(tokens), self.caches.kv_sources)
 
     def find_fast_step(self) -> FastStep | None:
         """Return the stack's fast step; None for a model that is watched, hooked or autocast: its forward must run."""
         decoder = self.decoder
         if autocast_enabled(decoder.embedding.table) or any(map(is_observed, decoder.modules())):
             return None
-        return decoder.stack.fast_step(self.caches.reads)
+        return decoder.stack.fast_step(self.caches.kv_sources)
 
     def can_record(self) -> bool:
         """Check whether steps can be recorded and replayed on this device."""
@@ -134,23 +134,23 @@ class Session:
             return output(states.unsqueeze(1))[:, 0] if self.int8_table is None else self.int8_table(states)
         if rows <= FEW and self.int8_table is None:
             return output(states.unsqueeze(1))[:, 0]
-        if self.room.ndim < 2 or len(self.room) < rows:
-            self.room = states.new_empty(rows, len(table))
+        if self.logit_buffer.ndim < 2 or len(self.logit_buffer) < rows:
+            self.logit_buffer = states.new_empty(rows, len(table))
         if self.int8_table is not None:
-            return self.int8_table(states, out=self.room[:rows])
-        return torch.mm(states, table.T, out=self.room[:rows])
+            return self.int8_table(states, out=self.logit_buffer[:rows])
+        return torch.mm(states, table.T, out=self.logit_buffer[:rows])
 
     def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
         """Return the vectors of the tokens in the new columns; the clock must have been advanced to them."""
         clock = self.caches.clock
-        if clock.place is not None:
+        if clock.column is not None:
             return self.decoder.embedding(tokens, positions=clock.positions.clamp(min=0), encoded=self.encoded)
         positions = None if clock.pads is None else clock.positions.clamp(min=0)
         return self.decoder.embedding(tokens, positions=positions, start=clock.n)
 
     def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Logits:
         """Return log-probabilities of the next token, after the rules' penalty; valid until the next step."""
-        return self.kept.of(rules.penalise(self.logits, so_far))
+        return self.log_softmax.of(rules.penalise(self.logits, so_far))
 
     def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
         """Keep these rows, in this order; some may come several times. `sentences`: those that stay.
@@ -176,7 +176,7 @@ def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
 
 
 def is_bare(output: nn.Module) -> TypeGuard[ToVocabulary]:
-    """Check for an output that is nothing but a table, and that nobody watches."""
+    """Check for an output that is a bare unembedding table, without hooks or taps."""
     if not isinstance(output, ToVocabulary) or is_observed(output):
         return False
     return output.transform is None and output.bias is None and output.factor == 1

@@ -17,7 +17,7 @@ from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.scheduler import Job
 from clearhead.decoding.slots import SlotSession
-from clearhead.decoding.topk import LogProbs, top, top_candidates
+from clearhead.decoding.topk import LogSoftmax, top, top_candidates
 
 __all__ = ["Moves", "SlotBeam", "advance_beams"]
 
@@ -48,7 +48,7 @@ class SlotBeam:
     def so_far(self) -> list[list[int]]:
         return [[*self.prompt, *(node.token for node in beam.path())] for beam in self.beams]
 
-    def advance(self, values: list[list[float]], tokens: list[list[int]], shown: Sequence[Candidates]) -> Moves:
+    def advance(self, values: list[list[float]], tokens: list[list[int]], likeliest: Sequence[Candidates]) -> Moves:
         """Go on, given the best continuations of every beam; return the slots that must be copied.
 
         Only the `width` best continuations may finish; the others are there in case all of those do.
@@ -56,29 +56,29 @@ class SlotBeam:
         width, end, before = self.method.width, self.job.rules.end, self.beams
         self.length, self.position = self.length + 1, self.position + 1
         last = self.length == self.job.rules.max_new
-        found = [
-            (beam.total + value, -place, token)
-            for place, beam in enumerate(before)
-            for value, token in zip(values[place], tokens[place], strict=True)
+        continuations = [
+            (beam.total + value, -index, token)
+            for index, beam in enumerate(before)
+            for value, token in zip(values[index], tokens[index], strict=True)
             if value != FORBIDDEN
         ]
-        found.sort(reverse=True)  # of equally good ones the earlier beam comes first
+        continuations.sort(reverse=True)  # of equally good ones the earlier beam comes first
         going: list[tuple[int, Node]] = []
         ending: list[Node] = []
-        for rank, (total, place, token) in enumerate(found[: self.keep]):
+        for rank, (total, index, token) in enumerate(continuations[: self.keep]):
             ends = token in end
             if (ends or last) and rank < width:
-                ending.append(Node(before[-place], token, total, shown[-place]))
+                ending.append(Node(before[-index], token, total, likeliest[-index]))
             if not ends and len(going) < width:
-                going.append((-place, Node(before[-place], token, total, shown[-place])))
+                going.append((-index, Node(before[-index], token, total, likeliest[-index])))
         self.finish(ending, self.length)
-        if not found and not self.finished:  # the rules allow nothing: it ends as it is
+        if not continuations and not self.finished:  # the rules allow nothing: it ends as it is
             self.finish(before, self.length - 1)
         self.done = last or self.is_decided(going[0][1].total if going else FORBIDDEN)
         if self.done:
             return []
         self.beams = [node for _, node in going]
-        return self.place_beams([place for place, _ in going])
+        return self.place_beams([index for index, _ in going])
 
     def finish(self, nodes: Sequence[Node], length: int) -> None:
         """Add outputs of this length, and keep the best; of equally good ones the earlier comes first."""
@@ -95,15 +95,15 @@ class SlotBeam:
         return best / self.norms[self.job.rules.max_new if exact else self.length] <= self.finished[-1][0]
 
     def place_beams(self, origins: Sequence[int]) -> Moves:
-        """Give the beams their slots: each stays where the beam that it continues was, if nobody else did before."""
+        """Assign slots to the beams: a beam keeps the slot of the beam it continues, unless an earlier beam took it."""
         free = [slot for beam, slot in enumerate(self.slots) if beam not in origins]
-        taken, slots, moves = set[int](), list[int](), list[tuple[int, int]]()
+        continued, slots, moves = set[int](), list[int](), list[tuple[int, int]]()
         for beam in origins:
             slot = self.slots[beam]
-            if beam in taken:
+            if beam in continued:
                 moves.append((slot, free.pop()))
                 slot = moves[-1][1]
-            taken.add(beam)
+            continued.add(beam)
             slots.append(slot)
         self.slots = slots + free
         return moves
@@ -123,14 +123,14 @@ def advance_beams(jobs: Sequence[SlotBeam], log_probs: Tensor, session: SlotSess
     """
     device = session.device
     rows = torch.tensor([slot for job in jobs for slot in job.rows], device=device)
-    found, shown = forbid(jobs, log_probs.index_select(0, rows), session)
-    values, tokens = (part.tolist() for part in top(found, max(job.keep for job in jobs)))
+    log_probs_left, likeliest = forbid(jobs, log_probs.index_select(0, rows), session)
+    values, tokens = (part.tolist() for part in top(log_probs_left, max(job.keep for job in jobs)))
     moves: Moves = []
     first = 0
     for job in jobs:
-        own = slice(first, first + len(job.beams))
-        first = own.stop
-        moves += job.advance(values[own], tokens[own], shown[own])
+        rows_of_job = slice(first, first + len(job.beams))
+        first = rows_of_job.stop
+        moves += job.advance(values[rows_of_job], tokens[rows_of_job], likeliest[rows_of_job])
     session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
     pairs = [(slot, node.token) for job in jobs if not job.done for slot, node in zip(job.rows, job.beams, strict=True)]
     if pairs:
@@ -138,20 +138,20 @@ def advance_beams(jobs: Sequence[SlotBeam], log_probs: Tensor, session: SlotSess
         session.tokens.index_copy_(0, slots, chosen)
 
 
-def forbid(jobs: Sequence[SlotBeam], found: Tensor, session: SlotSession) -> tuple[Tensor, list[Candidates]]:
+def forbid(jobs: Sequence[SlotBeam], log_probs: Tensor, session: SlotSession) -> tuple[Tensor, list[Candidates]]:
     """Return the log-probabilities of all beams' rows by their rules, and each row's likeliest tokens if wanted."""
-    first, shown, usual = 0, list[Candidates](), jobs[0].job.rules
+    first, likeliest, usual = 0, list[Candidates](), jobs[0].job.rules
     if all(job.forbids_always_the_same and job.job.rules.never == usual.never for job in jobs):
         if usual.never:
-            found.index_fill_(1, session.ids(usual.never), FORBIDDEN)
-        return found, [()] * len(found)
+            log_probs.index_fill_(1, session.ids(usual.never), FORBIDDEN)
+        return log_probs, [()] * len(log_probs)
     for job in jobs:
         rules, rows = job.job.rules, slice(first, first + len(job.beams))
         first = rows.stop
         so_far = job.so_far() if rules.look_back else []
         if rules.repetition_penalty != 1:
-            found[rows] = LogProbs().of(rules.penalise(session.logits[job.rows], so_far))
-        shown += top_candidates(found[rows], job.job.candidates)
+            log_probs[rows] = LogSoftmax().of(rules.penalise(session.logits[job.rows], so_far))
+        likeliest += top_candidates(log_probs[rows], job.job.candidates)
         if not rules.forbids_nothing:
-            rules.forbid(found[rows], job.length, so_far)
-    return found, shown
+            rules.forbid(log_probs[rows], job.length, so_far)
+    return log_probs, likeliest

@@ -25,22 +25,23 @@ from clearhead.attention.score_index import Positions
 from clearhead.decoding.cache_set import Caches, cross_cache, own_cache
 from clearhead.decoding.caches import (
     Cache,
-    Complete,
-    Fixed,
-    FixedSum,
-    Growing,
-    Sliding,
-    Summed,
+    FullCache,
+    GrowingCache,
+    SourceCache,
+    SourceStateCache,
+    StateCache,
+    WindowCache,
     attend_cached,
     call_of,
 )
-from clearhead.decoding.slot_clock import SlotClock, attend_rows
+from clearhead.decoding.few_queries import attend_few
+from clearhead.decoding.slot_clock import SlotClock
 from clearhead.decoding.source import Source
-from clearhead.model.fast_step import FastStep, can_join, join_linears, linear_step
+from clearhead.model.fast_step import FastStep, can_join, linear_step
 from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.transformers import Decoder
 
-__all__ = ["Guest", "Guests", "SlotCache", "SlotCaches", "SlotComplete"]
+__all__ = ["Guest", "Guests", "SlotCache", "SlotCaches", "SlotFullCache"]
 
 ALIGNED = 16
 NO_SOURCE = Source(torch.zeros(1, 1, 1), None)
@@ -73,125 +74,131 @@ class Guests:
 
 
 class SlotCache(Cache):
-    """A cache whose rows are slots."""
+    """A cache whose rows are slots: the tensors of `memory` have a row for each slot, used or not."""
 
     clock: SlotClock
+
+    def __init__(self, clock: SlotClock) -> None:
+        super().__init__(clock)
+        self.memory: list[Tensor] = []
 
     @abstractmethod
     def join(self, caches: Cache, guests: Guests) -> None:
         """Copy what other caches hold of these sequences, and clear what an earlier sequence left in their slots."""
 
     @abstractmethod
-    def copy(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:
-        """Copy some slots over others."""
-
-    @abstractmethod
     def fit(self) -> None:
         """Follow the clock to another number of rows or columns."""
+
+    def copy(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:
+        """Copy some slots over others."""
+        for cached in self.memory:
+            cached.index_copy_(0, slots, cached.index_select(0, origins))
+
+    def tensors(self) -> list[Tensor]:
+        return self.memory
+
+    @property
+    def allocated(self) -> int:
+        """Number of columns in memory of `(slot, head, column, d)`."""
+        return self.memory[0].shape[2] if self.memory else 0
+
+    def allocate(self, like: Sequence[Tensor], columns: int) -> None:
+        """Allocate memory with this many columns for vectors shaped like these, and copy the old columns into it."""
+        slots = self.clock.slots_there
+        memory = [vectors.new_zeros(slots, vectors.shape[1], columns, vectors.shape[3]) for vectors in like]
+        for old, new in zip(self.memory, memory, strict=False):
+            new[:, :, : old.shape[2]] = old
+        self.memory = memory
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         raise NotImplementedError("slots are copied, and never selected")
 
 
 @final
-class SlotComplete(Complete, SlotCache):
+class SlotFullCache(FullCache, SlotCache):
     """Every key and value, at the column of its position; memory is `(slot, head, column, d)`."""
 
-    def __init__(self, clock: SlotClock) -> None:
-        super().__init__(clock)
-        self.memory: list[Tensor] = []
-
-    def room(self, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Return the memory of keys and values, for vectors such as these, with as many columns as the clock's."""
-        there = self.memory[0].shape[2] if self.memory else 0
-        wanted = allot(there, self.clock.columns, self.clock.limit)
-        if there < wanted:
-            grown = [one.new_zeros(self.clock.slots_there, one.shape[1], wanted, one.shape[3]) for one in (key, value)]
-            for old, new in zip(self.memory, grown, strict=False):
-                new[:, :, :there] = old
-            self.memory = grown
-            self.show()
+    def reserve(self, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Return the memory of keys and values, grown to the clock's number of columns."""
+        columns = columns_to_allocate(self.allocated, self.clock.columns, self.clock.limit)
+        if columns > self.allocated:
+            self.allocate((key, value), columns)
+            self.update_views()
         return self.memory
 
-    def show(self) -> None:
+    def update_views(self) -> None:
         """Make `keys` and `values` the rows and columns in use."""
-        self.keys, self.values = (one[: self.clock.rows, :, : self.clock.columns] for one in self.memory)
+        self.keys, self.values = (cached[: self.clock.rows, :, : self.clock.columns] for cached in self.memory)
 
     def fit(self) -> None:
         if self.memory:
-            self.room(self.keys, self.values)
-            self.show()
+            self.reserve(self.keys, self.values)
+            self.update_views()
 
     def write(self, key: Tensor, value: Tensor) -> None:
-        for kept, new in zip(self.room(key, value), (key, value), strict=True):
-            places = self.clock.places(kept.shape[1], kept.shape[2])
-            kept.flatten(0, 2).index_copy_(0, places, new.reshape(-1, new.shape[3]))
+        for cached, new in zip(self.reserve(key, value), (key, value), strict=True):
+            rows = self.clock.places(cached.shape[1], cached.shape[2])
+            cached.flatten(0, 2).index_copy_(0, rows, new.reshape(-1, new.shape[3]))
 
     def fast_step(self, layer: Attention) -> FastStep:
         """Return two products for all rows and heads, where the CPU computes buckets of rows and no bits are fixed."""
         scale, heads = layer.sdpa_scale(can_join), layer.shape
         if scale is None or layer.mask.kinds != {"causal"} or not self.clock.by_products(heads):
             return super().fast_step(layer)
-        clock, position = self.clock, layer.position
-        maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
-        project, widths = join_linears([one.linear for one in maps]), [one.linear.out_features for one in maps]
-        query_map, key_map, _ = maps
-        output = linear_step(layer.output)
+        clock, project, output = self.clock, self.project_step(layer), linear_step(layer.output)
 
         def step(x: Tensor) -> Tensor:
-            parts = torch.split_with_sizes(project(x), widths, 1)
-            query, key, value = (part.view(len(x), -1, 1, heads.d_head) for part in parts)
-            query, key = query_map.normed(query), key_map.normed(key)
-            if position.turns:
-                query, key = clock.turn(position, query), clock.turn(position, key)
-            self.write(key, value)
+            query = project(x)
             bias = clock.own_bias(heads.n_heads, query.dtype)
-            return output(attend_rows(query, self.keys, self.values, bias, scale))
+            return output(attend_few(query, self.keys, self.values, bias, scale).flatten(1))
 
         return step
 
     def join(self, caches: Cache, guests: Guests) -> None:
-        held = last_columns(caches)
-        if held:
-            self.room(*held)
-        for place, kept in enumerate(self.memory):
-            kept.index_fill_(0, guests.slots, 0)
+        prompt = last_columns(caches)
+        if prompt:
+            self.reserve(*prompt)
+        for index, cached in enumerate(self.memory):
+            cached.index_fill_(0, guests.slots, 0)
             for guest in guests.read:
-                read = held[place][guest.row, :, -guest.length :]
-                kept[guest.slots[0], :, : guest.length] = read
+                read = prompt[index][guest.row, :, -guest.length :]
+                cached[guest.slots[0], :, : guest.length] = read
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
-        for kept in self.memory:
-            used = kept[:, :, : self.clock.columns]
+        for cached in self.memory:
+            used = cached[:, :, : self.clock.columns]
             used.index_copy_(0, slots, used.index_select(0, origins))
-
-    def tensors(self) -> list[Tensor]:
-        return self.memory
 
 
 def last_columns(caches: Cache) -> tuple[Tensor, ...]:
     """Return the keys and values that caches of prompts hold: the newest in the last column. Empty: none were read."""
-    if isinstance(caches, Sliding):
-        return caches.kept or ()
-    there = cast(Growing, caches)
-    return tuple(one[:, :, : there.clock.total] for one in (there.keys, there.values)) if there.clock.total else ()
+    if isinstance(caches, WindowCache):
+        return caches.window or ()
+    growing = cast(GrowingCache, caches)
+    return (
+        tuple(cached[:, :, : growing.clock.total] for cached in (growing.keys, growing.values))
+        if growing.clock.total
+        else ()
+    )
 
 
 @final
-class SlotSliding(SlotCache):
+class SlotWindowCache(SlotCache):
     """The keys and values of the last `left` positions, the newest in the last column."""
 
     def __init__(self, clock: SlotClock, left: int) -> None:
         super().__init__(clock)
-        self.left, self.memory = left, list[Tensor]()
+        self.left = left
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, *new = self.project_new(layer, x)
         key, value = (
-            torch.cat([kept[: self.clock.rows], one], 2) for kept, one in zip(self.room(new), new, strict=True)
+            torch.cat([cached[: self.clock.rows], vectors], 2)
+            for cached, vectors in zip(self.reserve(new), new, strict=True)
         )
-        for kept, seen in zip(self.memory, (key, value), strict=True):
-            kept[: self.clock.rows].copy_(seen[:, :, 1:])
+        for cached, window in zip(self.memory, (key, value), strict=True):
+            cached[: self.clock.rows].copy_(window[:, :, 1:])
         return layer.finish(attend_cached(layer, self.call(layer, query, key, value)))
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
@@ -202,123 +209,104 @@ class SlotSliding(SlotCache):
             return call_of(layer, (query, key, value), real)
         return call_of(layer, (query, key, value), layer.mask & real, Positions(clock.positions, keys.clamp(min=0)))
 
-    def room(self, like: Sequence[Tensor]) -> list[Tensor]:
+    def reserve(self, like: Sequence[Tensor]) -> list[Tensor]:
         if not self.memory:
-            self.memory = [one.new_zeros(self.clock.slots_there, one.shape[1], self.left, one.shape[3]) for one in like]
+            self.allocate(like, self.left)
         return self.memory
 
     def fit(self) -> None:
         """Do nothing: rows are taken as the clock says in every step, and there are always as many columns."""
 
     def join(self, caches: Cache, guests: Guests) -> None:
-        held = last_columns(caches)
-        if held:
-            self.room(held)
-        for place, kept in enumerate(self.memory):
-            kept.index_fill_(0, guests.slots, 0)
+        prompt = last_columns(caches)
+        if prompt:
+            self.reserve(prompt)
+        for index, cached in enumerate(self.memory):
+            cached.index_fill_(0, guests.slots, 0)
             for guest in guests.read if self.left else ():
                 n = min(guest.length, self.left)
-                kept[guest.slots[0], :, -n:] = held[place][guest.row, :, -n:]
-
-    def copy(self, origins: Tensor, slots: Tensor) -> None:
-        for kept in self.memory:
-            kept.index_copy_(0, slots, kept.index_select(0, origins))
-
-    def tensors(self) -> list[Tensor]:
-        return self.memory
+                cached[guest.slots[0], :, -n:] = prompt[index][guest.row, :, -n:]
 
 
-class SlotState(SlotCache):
+class SlotSums(SlotCache):
     """The sums of kernelized attention, by another cache on the rows in use."""
 
-    inner: Summed | FixedSum
+    inner: StateCache | SourceStateCache
 
-    def __init__(self, clock: SlotClock) -> None:
-        super().__init__(clock)
-        self.memory: list[Tensor] = []
-
-    def room(self, like: State) -> list[Tensor]:
+    def reserve(self, like: State) -> list[Tensor]:
         if not self.memory:
-            self.memory = [one.new_zeros(self.clock.slots_there, *one.shape[1:]) for one in like.tensors()]
+            self.memory = [tensor.new_zeros(self.clock.slots_there, *tensor.shape[1:]) for tensor in like.tensors()]
             self.clear(torch.arange(self.clock.slots_there, device=self.clock.device))
         return self.memory
 
     def clear(self, slots: Tensor) -> None:
         """Make slots hold the state before any key."""
-        for kept, empty in zip(self.memory, (0.0, 0.0, -torch.inf), strict=False):
-            kept.index_fill_(0, slots, empty)
+        for cached, empty in zip(self.memory, (0.0, 0.0, -torch.inf), strict=False):
+            cached.index_fill_(0, slots, empty)
 
-    def show(self) -> None:
+    def update_views(self) -> None:
         if self.memory:
-            self.inner.state = State(*(one[: self.clock.rows] for one in self.memory))
+            self.inner.state = State(*(tensor[: self.clock.rows] for tensor in self.memory))
 
     def fit(self) -> None:
-        self.show()
-
-    def copy(self, origins: Tensor, slots: Tensor) -> None:
-        for kept in self.memory:
-            kept.index_copy_(0, slots, kept.index_select(0, origins))
-
-    def tensors(self) -> list[Tensor]:
-        return self.memory
+        self.update_views()
 
 
 @final
-class SlotSummed(SlotState):
+class SlotStateCache(SlotSums):
     """Kernelized self-attention: the sum over all keys so far."""
 
     def __init__(self, clock: SlotClock) -> None:
         super().__init__(clock)
-        self.inner = Summed(clock)
+        self.inner = StateCache(clock)
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        self.show()
-        made = self.inner(layer, x)
+        self.update_views()
+        output = self.inner(layer, x)
         assert self.inner.state is not None
-        for kept, new in zip(self.room(self.inner.state), self.inner.state.tensors(), strict=True):
-            kept[: self.clock.rows] = new
-        return made
+        for cached, new in zip(self.reserve(self.inner.state), self.inner.state.tensors(), strict=True):
+            cached[: self.clock.rows] = new
+        return output
 
     def join(self, caches: Cache, guests: Guests) -> None:
-        state = cast(Summed, caches).state
+        state = cast(StateCache, caches).state
         if state is not None:
-            self.room(state)
+            self.reserve(state)
         self.clear(guests.slots)
         if state is not None and guests.read:
             rows, slots = columns_of([(guest.row, guest.slots[0]) for guest in guests.read], self.clock.device)
-            for kept, new in zip(self.memory, state.tensors(), strict=True):
-                kept.index_copy_(0, slots, new.index_select(0, rows))
+            for cached, new in zip(self.memory, state.tensors(), strict=True):
+                cached.index_copy_(0, slots, new.index_select(0, rows))
 
 
 @final
-class SlotFixedSum(SlotState):
+class SlotSourceStateCache(SlotSums):
     """Kernelized cross-attention: the sum over each row's source."""
 
     def __init__(self, clock: SlotClock) -> None:
         super().__init__(clock)
-        self.inner = FixedSum(clock, NO_SOURCE)
+        self.inner = SourceStateCache(clock, NO_SOURCE)
         self.inner.source = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         return self.inner(layer, x)
 
     def join(self, caches: Cache, guests: Guests) -> None:
-        state = cast(FixedSum, caches).state
+        state = cast(SourceStateCache, caches).state
         assert state is not None
-        for kept, new in zip(self.room(state), state.tensors(), strict=True):
-            kept.index_copy_(0, guests.slots, new.index_select(0, guests.rows))
-        self.show()
+        for cached, new in zip(self.reserve(state), state.tensors(), strict=True):
+            cached.index_copy_(0, guests.slots, new.index_select(0, guests.rows))
+        self.update_views()
 
 
 @final
-class SlotFixed(SlotCache):
+class SlotSourceCache(SlotCache):
     """The keys and values of each row's source; memory is `(slot, head, column, d)`."""
 
     def __init__(self, clock: SlotClock) -> None:
         super().__init__(clock)
-        self.inner = Fixed(clock, NO_SOURCE)
+        self.inner = SourceCache(clock, NO_SOURCE)
         self.inner.source = None
-        self.memory: list[Tensor] = []
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         return self.inner(layer, x)
@@ -334,60 +322,50 @@ class SlotFixed(SlotCache):
         def step(x: Tensor) -> Tensor:
             query = to_query.normed(project(x).view(len(x), heads.n_heads, 1, heads.d_head))
             bias = clock.source_bias(heads.n_heads)
-            return output(attend_rows(query, self.inner.keys, self.inner.values, bias, scale))
+            return output(attend_few(query, self.inner.keys, self.inner.values, bias, scale).flatten(1))
 
         return step
 
     def join(self, caches: Cache, guests: Guests) -> None:
-        donor = cast(Fixed, caches)
-        self.room(donor.keys, donor.values)
+        donor = cast(SourceCache, caches)
+        self.reserve(donor.keys, donor.values)
         rows, slots, n = guests.rows, guests.slots, donor.keys.shape[2]
-        for kept, new in zip(self.memory, (donor.keys, donor.values), strict=True):
-            kept.index_fill_(0, slots, 0)
-            kept[:, :, :n].index_copy_(0, slots, new.index_select(0, rows))
+        for cached, new in zip(self.memory, (donor.keys, donor.values), strict=True):
+            cached.index_fill_(0, slots, 0)
+            cached[:, :, :n].index_copy_(0, slots, new.index_select(0, rows))
         if not guests.masked:
             mask = self.clock.sources
             every = mask.real.new_ones(len(donor.keys), 1, 1, n) if donor.real is None else donor.real.table
             mask.join(every, rows, slots)
             guests.masked = True
 
-    def room(self, key: Tensor, value: Tensor) -> None:
-        there = self.memory[0].shape[2] if self.memory else 0
-        wanted = allot(there, self.clock.source_columns, self.clock.source_limit)
-        if there >= wanted:
-            return
-        slots = self.clock.slots_there
-        grown = [one.new_zeros(slots, one.shape[1], wanted, one.shape[3]) for one in (key, value)]
-        for old, new in zip(self.memory, grown, strict=False):
-            new[:, :, :there] = old
-        self.memory = grown
-        self.clock.sources.grow(wanted, key.dtype)
-        self.fit()
+    def reserve(self, key: Tensor, value: Tensor) -> None:
+        columns = columns_to_allocate(self.allocated, self.clock.source_columns, self.clock.source_limit)
+        if columns > self.allocated:
+            self.allocate((key, value), columns)
+            self.clock.sources.grow(columns, key.dtype)
+            self.fit()
 
     def fit(self) -> None:
         if not self.memory:
             return
-        if self.memory[0].shape[2] < self.clock.source_columns:
-            self.room(*self.memory)
+        if self.allocated < self.clock.source_columns:
+            self.reserve(*self.memory)
         rows, n, mask = self.clock.rows, self.clock.source_columns, self.clock.sources
-        self.inner.keys, self.inner.values = (one[:rows, :, :n] for one in self.memory)
+        self.inner.keys, self.inner.values = (cached[:rows, :, :n] for cached in self.memory)
         self.inner.real, self.inner.bias = Table(mask.real[:rows, ..., :n]), mask.added[:rows, ..., :n]
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
         self.clock.sources.copy(origins, slots)
-        for kept in self.memory:
-            kept.index_copy_(0, slots, kept.index_select(0, origins))
-
-    def tensors(self) -> list[Tensor]:
-        return self.memory
+        super().copy(origins, slots)
 
 
-def allot(there: int, wanted: int, most: int) -> int:
-    """Return how many columns to allocate: twice as many as there are, if `wanted` are more and `most` allows it.
+def columns_to_allocate(allocated: int, needed: int, most: int) -> int:
+    """Return how many columns to allocate: twice as many as there are, if `needed` are more and `most` allows it.
 
     It is a multiple of 16, so that every slot begins at a multiple of 64 bytes, and is like any other to MKL.
     """
-    return there if wanted <= there else -(-max(wanted, min(2 * there, most)) // ALIGNED) * ALIGNED
+    return allocated if needed <= allocated else -(-max(needed, min(2 * allocated, most)) // ALIGNED) * ALIGNED
 
 
 def columns_of(pairs: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -398,16 +376,16 @@ def columns_of(pairs: Sequence[tuple[int, int]], device: torch.device) -> tuple[
 def slot_cache(layer: Attention, clock: SlotClock) -> SlotCache:
     """Return the slots' form of the cache that prompts are read in."""
     usual = own_cache(layer, clock)
-    if isinstance(usual, Summed):
-        return SlotSummed(clock)
-    if isinstance(usual, Sliding) and usual.left + 1 < clock.limit:
-        return SlotSliding(clock, usual.left)
-    return SlotComplete(clock)
+    if isinstance(usual, StateCache):
+        return SlotStateCache(clock)
+    if isinstance(usual, WindowCache) and usual.left + 1 < clock.limit:
+        return SlotWindowCache(clock, usual.left)
+    return SlotFullCache(clock)
 
 
 def slot_cross_cache(layer: Attention, clock: SlotClock) -> SlotCache:
     usual = cross_cache(layer, clock, NO_SOURCE)
-    return SlotFixedSum(clock) if isinstance(usual, FixedSum) else SlotFixed(clock)
+    return SlotSourceStateCache(clock) if isinstance(usual, SourceStateCache) else SlotSourceCache(clock)
 
 
 @final
@@ -418,21 +396,22 @@ class SlotCaches(Caches):
 
     def __init__(self, decoder: Decoder, clock: SlotClock, *, one_thread: bool) -> None:
         self.clock = clock
-        self.own = [slot_cache(block.attention, clock) for block in decoder.stack.blocks]
+        self.attention = [slot_cache(block.attention, clock) for block in decoder.stack.blocks]
         self.cross = [
             None if block.cross is None else slot_cross_cache(block.cross, clock) for block in decoder.stack.blocks
         ]
-        pairs = zip(self.own, self.cross, strict=True)
+        pairs = zip(self.attention, self.cross, strict=True)
         if one_thread:
-            self.reads = [
-                KVSources(OneThread(own), None if cross is None else OneThread(cross)) for own, cross in pairs
+            self.kv_sources = [
+                KVSources(OneThread(attention), None if cross is None else OneThread(cross))
+                for attention, cross in pairs
             ]
         else:
-            self.reads = [KVSources(own, cross) for own, cross in pairs]
+            self.kv_sources = [KVSources(attention, cross) for attention, cross in pairs]
 
     def __iter__(self) -> Iterator[SlotCache]:
         """Yield the caches in the order in which those of prompts come."""
-        return (cache for pair in zip(self.own, self.cross, strict=True) for cache in pair if cache is not None)
+        return (cache for pair in zip(self.attention, self.cross, strict=True) for cache in pair if cache is not None)
 
 
 @final

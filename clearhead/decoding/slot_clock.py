@@ -1,4 +1,4 @@
-"""The clock of slots: where each of them stands, what it may attend to, and how a step attends."""
+"""The clock of slots: where each of them stands, and what it may attend to."""
 
 from typing import final
 
@@ -10,7 +10,7 @@ from clearhead.attention.masks import Table
 from clearhead.attention.parts import HeadShape
 from clearhead.decoding.clock import Clock
 
-__all__ = ["SlotClock", "SourceMask", "attend_rows"]
+__all__ = ["SlotClock", "SourceMask"]
 
 MOST_HEADS = 1024
 
@@ -36,7 +36,7 @@ class SlotClock(Clock):
 
     def advance(self, new: int) -> None:
         """Begin a step; the positions were set already."""
-        self.known = {}
+        self.cached = {}
 
     @property
     def total(self) -> int:
@@ -62,7 +62,7 @@ class SlotClock(Clock):
         return self.once(("added", dtype), lambda: self.real.table.to(dtype).log_())
 
     def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
-        """Return where each row and head writes, in memory of so many heads a slot and columns a head."""
+        """Return the index at which each row and head writes, in flat memory of `(slot, head, column)`."""
 
         def make() -> Tensor:
             first = torch.add(self.at[: self.rows], self.every[: self.rows], alpha=heads * columns)
@@ -86,16 +86,6 @@ def for_each_head(bias: Tensor, heads: int) -> Tensor:
     return bias.expand(-1, heads, -1, -1).reshape(-1, 1, bias.shape[3])
 
 
-def attend_rows(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """Return the context of one query for each row and head, `(row, head * d)`, as products of small matrices.
-
-    For so few queries torch's attention kernel takes half as long again on a CPU: it calls MKL for each head.
-    """
-    rows = len(query)
-    score = torch.baddbmm(bias, query.reshape(-1, 1, query.shape[-1]), keys.flatten(0, 1).mT, alpha=scale)
-    return torch.bmm(score.softmax(-1), values.flatten(0, 1)).view(rows, -1)
-
-
 @final
 class SourceMask:
     """Which columns of its source each slot has; the same for all layers, so it is changed once for all of them."""
@@ -106,12 +96,12 @@ class SourceMask:
         """What is added to scores."""
 
     def grow(self, columns: int, dtype: torch.dtype) -> None:
-        there = self.real.shape[3]
-        if there >= columns:
+        columns_before = self.real.shape[3]
+        if columns_before >= columns:
             return
         real = self.real.new_zeros(len(self.real), 1, 1, columns)
-        if there:
-            real[..., :there] = self.real
+        if columns_before:
+            real[..., :columns_before] = self.real
         else:
             real[..., :1] = True  # a slot without a source attends to zeros: nothing to attend to would be NaN
         self.real, self.added = real, real.to(dtype).log_()
@@ -120,11 +110,11 @@ class SourceMask:
         self, lengths: Bool[Tensor, "row 1 1 column"], rows: Int[Tensor, "guest"], slots: Int[Tensor, "guest"]
     ) -> None:
         """Take over which columns some rows' sources have."""
-        found = self.real.new_zeros(len(slots), 1, 1, self.real.shape[3])
-        found[..., : lengths.shape[3]] = lengths.index_select(0, rows)
-        self.real.index_copy_(0, slots, found)
-        self.added.index_copy_(0, slots, found.to(self.added.dtype).log_())
+        joined = self.real.new_zeros(len(slots), 1, 1, self.real.shape[3])
+        joined[..., : lengths.shape[3]] = lengths.index_select(0, rows)
+        self.real.index_copy_(0, slots, joined)
+        self.added.index_copy_(0, slots, joined.to(self.added.dtype).log_())
 
     def copy(self, origins: Tensor, slots: Tensor) -> None:
-        for kept in (self.real, self.added):
-            kept.index_copy_(0, slots, kept.index_select(0, origins))
+        for tensor in (self.real, self.added):
+            tensor.index_copy_(0, slots, tensor.index_select(0, origins))

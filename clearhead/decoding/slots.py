@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.decoding.cache_set import Caches
-from clearhead.decoding.caches import Fixed, FixedSum, Growing
+from clearhead.decoding.caches import GrowingCache, SourceCache, SourceStateCache
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.session import Logits, Session, find_int8_table
-from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotComplete, columns_of
+from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotFullCache, columns_of
 from clearhead.decoding.slot_clock import SlotClock
 from clearhead.decoding.source import Source
-from clearhead.decoding.topk import LogProbs
+from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.transformers import Decoder
 from clearhead.registry import is_built_in
 
@@ -49,11 +49,11 @@ class Prefill(Session):
 
     def read_source(self) -> None:
         """Make the keys and values of the source, where no token is read that would do it."""
-        for block, reads in zip(self.decoder.stack.blocks, self.caches.reads, strict=True):
-            if block.cross is not None and isinstance(reads.cross, Fixed):
-                reads.cross.keys, reads.cross.values = reads.cross.first(block.cross)
-            elif block.cross is not None and isinstance(reads.cross, FixedSum):
-                reads.cross.state = reads.cross.sum_source(block.cross)
+        for block, sources in zip(self.decoder.stack.blocks, self.caches.kv_sources, strict=True):
+            if block.cross is not None and isinstance(sources.cross, SourceCache):
+                sources.cross.keys, sources.cross.values = sources.cross.first(block.cross)
+            elif block.cross is not None and isinstance(sources.cross, SourceStateCache):
+                sources.cross.state = sources.cross.sum_source(block.cross)
 
     @property
     def done(self) -> bool:
@@ -62,9 +62,9 @@ class Prefill(Session):
     def read_next(self) -> int:
         """Read at most `at_once` more columns; return how many tokens those are, padding included."""
         first = self.caches.clock.total
-        piece = self.tokens[:, first : first + self.at_once]
-        self.cache(piece)
-        return piece.numel()
+        columns = self.tokens[:, first : first + self.at_once]
+        self.cache(columns)
+        return columns.numel()
 
 
 @final
@@ -76,7 +76,7 @@ class SlotSession(Session):
     def __init__(self, decoder: Decoder, slots: int, limits: tuple[int, int], *, same_bits: bool) -> None:
         """`limits`: the most columns of a row, and of its source. `same_bits`: the same in every slot."""
         self.decoder, self.device = decoder, decoder.embedding.table.device
-        self.kept, self.room = LogProbs(), torch.empty(0)
+        self.log_softmax, self.logit_buffer = LogSoftmax(), torch.empty(0)
         self.clock = SlotClock(slots, self.device, *limits, same_bits=same_bits)
         one_thread = same_bits and self.device.type == "cpu"
         self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
@@ -91,7 +91,7 @@ class SlotSession(Session):
         self.replays: dict[tuple[int, int, int], Replay] = {}
         self.outputs: dict[tuple[int, int, int], Logits] = {}
         self.known_ids: dict[tuple[int, ...], Tensor] = {}
-        self.held = 0
+        self.cache_bytes = 0
         """Bytes of the caches that the replays are bound to."""
         self.recordable = self.fast_step is not None and can_record_on(self.device) and self.may_be_recorded()
 
@@ -107,14 +107,14 @@ class SlotSession(Session):
     def may_be_recorded(self) -> bool:
         """Check that every layer's step is one call of torch's kernel, the same whatever stands in the slots."""
         return is_built_in(self.decoder) and all(
-            isinstance(own, SlotComplete)
-            and Growing(self.clock).can_fix(block.attention)
-            and (block.cross is None or Fixed(self.clock, NO_SOURCE).can_fix(block.cross))
-            for block, own in zip(self.decoder.stack.blocks, self.caches.own, strict=True)
+            isinstance(cache, SlotFullCache)
+            and GrowingCache(self.clock).can_fix(block.attention)
+            and (block.cross is None or SourceCache(self.clock, NO_SOURCE).can_fix(block.cross))
+            for block, cache in zip(self.decoder.stack.blocks, self.caches.attention, strict=True)
         )
 
     def fit(self, rows: int, columns: int, source_columns: int) -> None:
-        """Compute so many rows from now on, and read so many columns."""
+        """Set how many rows are computed and how many columns are read from now on."""
         if self.shape == (rows, columns, source_columns):
             return
         self.shape = rows, columns, source_columns
@@ -124,22 +124,22 @@ class SlotSession(Session):
 
     def join(self, prefill: Prefill, guests: Sequence[Guest]) -> None:
         every = Guests(guests, self.device)
-        for cache, other in zip(self.caches, prefill.caches, strict=True):
-            cache.join(other, every)
+        for cache, prompt_cache in zip(self.caches, prefill.caches, strict=True):
+            cache.join(prompt_cache, every)
 
     def copy(self, origins: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy some slots over others, which nobody has."""
+        """Copy some slots over free ones."""
         before, after = columns_of(list(zip(origins, slots, strict=True)), self.device)
         for cache in self.caches:
             cache.copy(before, after)
-        for one in (self.clock.at, self.moves, self.tokens):
-            one.index_copy_(0, after, one[before])
+        for tensor in (self.clock.at, self.moves, self.tokens):
+            tensor.index_copy_(0, after, tensor[before])
 
     def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
         """Copy what some slots have written over others of the same source, at the same position."""
         if slots:
             before, after = columns_of(list(zip(origins, slots, strict=True)), self.device)
-            for cache in self.caches.own:
+            for cache in self.caches.attention:
                 cache.copy(before, after)
 
     def step_rows(self) -> Logits:
@@ -152,9 +152,9 @@ class SlotSession(Session):
 
     def replay_step(self) -> None:
         """Replay the step of the present shape: each is recorded once, and again when the caches have grown."""
-        held = self.caches.bytes()
-        if held != self.held:
-            self.replays, self.outputs, self.held = {}, {}, held
+        n_bytes = self.caches.bytes()
+        if n_bytes != self.cache_bytes:
+            self.replays, self.outputs, self.cache_bytes = {}, {}, n_bytes
         shape = self.shape
         if shape not in self.replays:
             self.replays[shape] = Replay(self.record_output, self.kinds_seen(), ("slots", *shape))

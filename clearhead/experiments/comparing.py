@@ -118,15 +118,15 @@ def compare(
         begin(waiting)
         prepare_text(waiting, log)
     problems = run_all(waiting, parallel, log)
-    found = [outcome(job, problems.get(job.name)) for job in jobs]
+    outcomes = [outcome(job, problems.get(job.name)) for job in jobs]
     comparison = Comparison(
         folder=str(home),
         task=jobs[0].recipe.task,
         probe=probe,
         parallel=parallel,
         budget={name: n for name, n in vars(jobs[0].recipe.budget).items() if n is not None and name != "patience"},
-        outcomes=tuple(one for one in found if isinstance(one, Outcome)),
-        failures=tuple(one for one in found if isinstance(one, Failure)),
+        outcomes=tuple(entry for entry in outcomes if isinstance(entry, Outcome)),
+        failures=tuple(entry for entry in outcomes if isinstance(entry, Failure)),
         impossible=tuple(arm for arm in arms if isinstance(arm, Impossible)),
     )
     write_comparison(comparison, home)
@@ -138,8 +138,8 @@ def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], 
     possible = [arm for arm in arms if isinstance(arm, Arm)]
     names = [arm.name for arm in possible]
     if not possible or not seeds:
-        why = "".join(f"; {arm.arm}: {arm.why}" for arm in arms if isinstance(arm, Impossible))
-        raise OptionError(f"there is nothing to compare: expected arms and seeds{why}")
+        reasons = "".join(f"; {arm.arm}: {arm.why}" for arm in arms if isinstance(arm, Impossible))
+        raise OptionError(f"there is nothing to compare: expected arms and seeds{reasons}")
     if len(set(names)) < len(names) or len(set(seeds)) < len(seeds):
         raise OptionError(f"arms and seeds must differ from each other; came {', '.join(names)} and {list(seeds)}")
     return [
@@ -182,9 +182,10 @@ def held_out(recipe: Recipe) -> str:
 def is_done(job: Job) -> bool:
     """Return whether the run is there and has ended; raise RunError where it was begun in another way than now."""
     path = job.folder.path / JOB
-    if path.exists() and (other := changes(read_job(path).recipe, job.recipe)):
+    if path.exists() and (differing := changes(read_job(path).recipe, job.recipe)):
         raise RunError(
-            f"{job.run}: was begun with another {' and '.join(other)}; give the same options as then, or another folder"
+            f"{job.run}: was begun with another {' and '.join(differing)}; give the same options as then, or another "
+            "folder"
         )
     return job.folder.evaluation.exists() and (job.recall is None or (job.folder.path / RECALL).exists())
 

@@ -136,7 +136,7 @@ class Comparison:
         numbers = row.numbers
         cost = [measure.shown(numbers[measure.key].mean) for measure in COST]
         quality = ((measure, numbers[measure.key]) for measure in self.quality)
-        return [*(measure.shown(found.mean, found.spread) for measure, found in quality), *cost]
+        return [*(measure.shown(number.mean, number.spread) for measure, number in quality), *cost]
 
     def distance_table(self) -> tuple[list[str], list[list[str]]]:
         """Return the accuracy in per cent by the tokens to the key."""
@@ -145,7 +145,9 @@ class Comparison:
             [
                 row.arm,
                 *(
-                    ACCURACY.shown(found.mean, found.spread) if (found := row.by_distance.get(distance)) else "–"
+                    ACCURACY.shown(accuracy.mean, accuracy.spread)
+                    if (accuracy := row.by_distance.get(distance))
+                    else "–"
                     for distance in self.distances
                 ),
             ]
@@ -201,7 +203,7 @@ class Comparison:
                 ],
                 "runs": [asdict(outcome) for outcome in self.outcomes],
                 "failed": [asdict(failure) for failure in self.failures],
-                "not_possible": [asdict(one) for one in self.impossible],
+                "not_possible": [asdict(arm) for arm in self.impossible],
             }
         )
 
@@ -219,9 +221,9 @@ def row_of(arm: str, outcomes: Sequence[Outcome], columns: Sequence[Measure]) ->
     )
 
 
-def value_of(one: Outcome, measure: Measure) -> float:
+def value_of(outcome: Outcome, measure: Measure) -> float:
     """Return a number of a run; NaN where it was not measured: without scored records a translation has only a loss."""
-    return float(one.numbers.get(measure.key, math.nan))
+    return float(outcome.numbers.get(measure.key, math.nan))
 
 
 def mean_of(values: Sequence[float]) -> Mean:
@@ -254,7 +256,7 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
         numbers["tokens_per_second"] = steps[-1]["tokens_per_second"]
         numbers["memory_mb"] = max(line["memory_mb"] for line in steps)
     numbers["steps"] = steps[-1]["step"] if steps else folder.checkpoints.all()[0].step
-    keys = [one.key for some in (task.measures, *OF_PROBES.values(), COST) for one in some]
+    keys = [measure.key for family in (task.measures, *OF_PROBES.values(), COST) for measure in family]
     return Outcome(
         arm=arm,
         seed=folder.recipe().seed,
@@ -267,5 +269,5 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
             for line in lines
             if line["kind"] == "evaluation"
         ),
-        by_distance=None if recall is None else {int(key): one for key, one in recall["by_distance"].items()},
+        by_distance=None if recall is None else {int(key): accuracy for key, accuracy in recall["by_distance"].items()},
     )

@@ -63,15 +63,15 @@ def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
     draw_runs(panels[0], comparison, rows, looks)
     for axes, measure in zip(panels[1:], COST, strict=False):
         draw_cost(axes, rows, measure, looks)
-    both = [lower.add_subplot(1, 2 if comparison.distances else 1, 1)]
+    lower_axes = [lower.add_subplot(1, 2 if comparison.distances else 1, 1)]
     measure = on_the_way(comparison)
     by_arm = [[outcome for outcome in comparison.outcomes if outcome.arm == row.arm] for row in rows]
-    draw_lines(both[0], [way_of(outcomes, measure) for outcomes in by_arm], looks, measure)
-    both[0].set_xlabel(STEP.name)
+    draw_lines(lower_axes[0], [way_of(outcomes, measure) for outcomes in by_arm], looks, measure)
+    lower_axes[0].set_xlabel(STEP.name)
     if comparison.distances:
-        both.append(lower.add_subplot(1, 2, 2))
-        draw_distances(both[1], rows, looks)
-    for axes in [*panels, *both]:
+        lower_axes.append(lower.add_subplot(1, 2, 2))
+        draw_distances(lower_axes[1], rows, looks)
+    for axes in [*panels, *lower_axes]:
         add_grid(axes)
     budget = ", ".join(f"{value:,g} {name}" for name, value in comparison.budget.items())
     figure.suptitle(f"{comparison.probe or comparison.task}, {budget}", x=0.01, ha="left", fontsize=12, color=DARK)
@@ -140,20 +140,20 @@ def draw_cost(axes: "matplotlib.axes.Axes", rows: Sequence[Row], measure: Measur
 
 def on_the_way(comparison: Comparison) -> Measure:
     """Return the main measure, if evaluations have it, else the loss, which they always have."""
-    there = {key for outcome in comparison.outcomes for line in outcome.evaluations for key in line}
-    return next(measure for measure in comparison.quality if measure.key in there)
+    measured = {key for outcome in comparison.outcomes for line in outcome.evaluations for key in line}
+    return next(measure for measure in comparison.quality if measure.key in measured)
 
 
 def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:
-    found = [
+    by_step = [
         {
             to_shown_unit(line["step"], STEP): to_shown_unit(line.get(measure.key), measure)
             for line in outcome.evaluations
         }
         for outcome in outcomes
     ]
-    steps = sorted(set(found[0]).intersection(*found))
-    columns = [[one[step] for one in found] for step in steps]
+    steps = sorted(set(by_step[0]).intersection(*by_step))
+    columns = [[values[step] for values in by_step] for step in steps]
     means = [sum(column) / len(column) for column in columns]
     return Line(outcomes[0].arm, steps, means, [*map(min, columns)], [*map(max, columns)])
 
@@ -180,8 +180,8 @@ def draw_distances(axes: "matplotlib.axes.Axes", rows: Sequence[Row], looks: Map
     axes.set_xscale("log", base=2)
     axes.set_ylim(0, 104)
     draw_lines(axes, lines, looks, Measure("accuracy", "accuracy % of recall"))
-    far = sorted({place for line in lines for place in line.places})
-    axes.set_xticks(far, [f"{place:g}" for place in far])
+    far = sorted({distance for line in lines for distance in line.places})
+    axes.set_xticks(far, [f"{distance:g}" for distance in far])
     axes.minorticks_off()
     axes.set_xlabel("tokens from a key to where it is asked again (up to)")
 

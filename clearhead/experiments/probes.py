@@ -100,8 +100,8 @@ def draw_copy(draw: random.Random, longest: int) -> Example:
 
 def draw_sort(draw: random.Random, longest: int) -> Example:
     """Draw a sequence, and return it with its letters in order, each as often as it is there."""
-    drawn = letters(draw, longest)
-    return " ".join(drawn), " ".join(sorted(drawn))
+    sequence = letters(draw, longest)
+    return " ".join(sequence), " ".join(sorted(sequence))
 
 
 def letters(draw: random.Random, longest: int) -> list[str]:
@@ -119,11 +119,11 @@ def draw_recall(draw: random.Random, longest: int) -> Example:
     fresh = draw.sample(range(pairs(longest)), n_pairs)
     keys: list[int] = []
     last: dict[int, int] = {}
-    for place, reach in enumerate(draw.choices(reaches, [FAVOUR**power for power in range(len(reaches))], k=n_pairs)):
-        back = place - draw.randint(reach // 4 + 1, reach // 2)
+    for index, reach in enumerate(draw.choices(reaches, [FAVOUR**power for power in range(len(reaches))], k=n_pairs)):
+        back = index - draw.randint(reach // 4 + 1, reach // 2)
         again = back >= 0 and last[keys[back]] == back
         keys.append(keys[back] if again else fresh.pop())
-        last[keys[-1]] = place
+        last[keys[-1]] = index
     value_of = {key: draw.randrange(VALUES) for key in last}
     return (" ".join(f"k{key} v{value_of[key]}" for key in keys),)
 
@@ -191,9 +191,9 @@ def write_probe(probe: Probe, folder: Path, amount: Amount) -> Corpus:
     notes = {"probe": probe.name, **asdict(amount)}
     if not is_written(folder / NOTES, notes):
         folder.mkdir(parents=True, exist_ok=True)
-        held = draw_examples(probe, amount.longest, amount.held_out, seed=0, without=set())
-        trained = draw_examples(probe, amount.longest, amount.examples, seed=1, without=set(held))
-        for part, examples in (("dev", held), ("train", trained)):
+        held_out = draw_examples(probe, amount.longest, amount.held_out, seed=0, without=set())
+        trained = draw_examples(probe, amount.longest, amount.examples, seed=1, without=set(held_out))
+        for part, examples in (("dev", held_out), ("train", trained)):
             for file, texts in zip(probe.files, zip(*examples, strict=True), strict=True):
                 write_text(file_of(folder, part, file), "".join(f"{text}\n" for text in texts))
         write_text(folder / NOTES, json.dumps(notes, indent=1) + "\n")
@@ -213,13 +213,13 @@ def is_written(path: Path, notes: dict[str, str | int]) -> bool:
 def draw_examples(probe: Probe, longest: int, count: int, *, seed: int, without: set[Example]) -> list[Example]:
     """Draw `count` different examples, none of them in `without`."""
     draw = random.Random(f"{probe.name} {longest} {seed}")
-    found: dict[Example, None] = {}
+    examples: dict[Example, None] = {}
     for _ in range(10 * count):
         example = probe.example(draw, longest)
         if example not in without:
-            found.setdefault(example)
-        if len(found) == count:
-            return list(found)
+            examples.setdefault(example)
+        if len(examples) == count:
+            return list(examples)
     raise OptionError(f"{probe.name}: there are no {count:,} different examples of this length; ask for fewer")
 
 
@@ -304,15 +304,15 @@ def score_recall(run: Run, texts: Sequence[str]) -> Recalled:
     front = task.opener()
     rows = [[*front, *ids] for ids in tokenizer.encode_batch(texts)]
     right: Counter[int] = Counter()
-    asked: Counter[int] = Counter()
+    n_asked: Counter[int] = Counter()
     for text, row, likeliest in zip(texts, rows, likeliest_after(run, rows), strict=True):
         for question in questions(text):
             key = len(front) + 2 * question.pair
-            asked[question.reach] += 1
+            n_asked[question.reach] += 1
             right[question.reach] += likeliest[key] == row[key + 1]
-    by_distance = {distance: right[distance] / asked[distance] for distance in sorted(asked)}
+    by_distance = {distance: right[distance] / n_asked[distance] for distance in sorted(n_asked)}
     accuracy = sum(by_distance.values()) / max(len(by_distance), 1)
-    return Recalled(accuracy=accuracy, by_distance=by_distance, asked=dict(sorted(asked.items())))
+    return Recalled(accuracy=accuracy, by_distance=by_distance, asked=dict(sorted(n_asked.items())))
 
 
 def likeliest_after(run: Run, rows: Sequence[Sequence[int]]) -> list[list[int]]:

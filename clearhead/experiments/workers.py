@@ -80,16 +80,16 @@ def begin(jobs: Sequence[Job]) -> None:
 def read_job(path: Path) -> Job:
     """Read the job of a run; RunError where the file is damaged, or of another run."""
     try:
-        found = read_sealed(path)
+        content = read_sealed(path)
     except FileNotFoundError:
         raise RunError(f"{path}: cannot be read (there is no such file)") from None
     # A run of an earlier version has no id until its worker goes on with it: then its job has none either.
-    if "format" in found and found.get("run") not in (None, RunFolder(path.parent).id()):
+    if "format" in content and content.get("run") not in (None, RunFolder(path.parent).id()):
         raise RunError(f"{path}: is of another run; put this run's own file back")
-    if "format" in found:
-        job = from_json(found.get("job"), KNOWN, where=str(path))
+    if "format" in content:
+        job = from_json(content.get("job"), KNOWN, where=str(path))
     else:
-        job = from_json(found, KNOWN, where=str(path), then=THEN)
+        job = from_json(content, KNOWN, where=str(path), then=THEN)
     if not isinstance(job, Job):
         raise RunError(f"{path}: holds no job")
     return job
@@ -102,13 +102,13 @@ def prepare_text(jobs: Sequence[Job], log: Log) -> None:
         for job in jobs
     }
     for job in different.values():
-        done = subprocess.run(
+        process = subprocess.run(
             command("prepare", job), text=True, capture_output=True, env=environment(job), check=False
         )
-        for line in done.stdout.splitlines():
+        for line in process.stdout.splitlines():
             log(line)
-        if done.returncode:
-            raise DataError(done.stderr.strip() or f"the text could not be read (exit code {done.returncode})")
+        if process.returncode:
+            raise DataError(process.stderr.strip() or f"the text could not be read (exit code {process.returncode})")
 
 
 def command(verb: str, job: Job) -> list[str]:
@@ -148,22 +148,22 @@ def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
     by_name = {job.name: job for job in jobs}
     with Stopping() as stopping:
         try:
-            while running or (waiting and not stopping.asked):
-                while waiting and len(running) < parallel and not stopping.asked:
+            while running or (waiting and not stopping.signal):
+                while waiting and len(running) < parallel and not stopping.signal:
                     number, job = waiting.pop(0)
                     log(f"{number}/{len(jobs)}  {job.name}: see {job.folder.path / LOG}")
                     running[job.name] = start_worker(job)
-                if stopping.asked:
+                if stopping.signal:
                     stop_workers(running)
                 time.sleep(PAUSE)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
-                    if running.pop(name).returncode and not stopping.asked:
+                    if running.pop(name).returncode and not stopping.signal:
                         problems[name] = last_line(by_name[name].folder.path / LOG)
                         log(f"{name} failed: {problems[name]}")
         finally:
             stop_workers(running)
-    if stopping.asked:
-        raise Interrupted(stopping.asked)
+    if stopping.signal:
+        raise Interrupted(stopping.signal)
     return problems
 
 

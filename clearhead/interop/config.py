@@ -66,7 +66,9 @@ class Config:
         """Return the token ids of a field: of one id, of a list, or none where it is missing."""
         value = self.values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one < LARGEST for one in ids):
+        if not all(
+            isinstance(token_id, int) and not isinstance(token_id, bool) and 0 <= token_id < LARGEST for token_id in ids
+        ):
             raise self.error(name, f"expected a token id or a list of ids; came {shorten(value)}")
         return tuple(ids)
 

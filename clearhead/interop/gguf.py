@@ -35,9 +35,9 @@ def read_gguf(path: str | Path) -> Imported:
         spec = architecture.spec(config)
         rows = architecture.rows(config)
         theirs = Renamed(file, family, config, [row.theirs for row in rows])
-        left = sorted(name for name in set(file) - set(theirs.names.values()) if not name.endswith(COMPUTED))
-        if left:
-            raise OptionError(f"{path}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
+        unused = sorted(name for name in set(file) - set(theirs.names.values()) if not name.endswith(COMPUTED))
+        if unused:
+            raise OptionError(f"{path}: {len(unused)} tensors have no place in this model: {', '.join(unused[:3])}")
         numbers = sum(info.n_bytes for info in file.infos.values()) * 8
         try:
             with Bounded(numbers + SMALL):
@@ -66,14 +66,14 @@ def read_gguf_tokenizer(path: str | Path) -> str:
 
 def read_config(family: Family, file: GGUF) -> Config:
     """Return the metadata as the config.json of the same model."""
-    said, where = file.metadata, file.where
-    if said.get(f"{family.name}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in file:
+    metadata, where = file.metadata, file.where
+    if metadata.get(f"{family.name}.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in file:
         raise OptionError(f"{where}: rotary positions that are scaled for longer texts are not read from GGUF")
     values: dict[str, Any] = {"model_type": family.model_type, **family.fixed}
     for key, field in family.counts.items():
-        values[field] = said.get(f"{family.name}.{key}")
+        values[field] = metadata.get(f"{family.name}.{key}")
     for key, field in family.numbers.items():
-        number = said.get(f"{family.name}.{key}")
+        number = metadata.get(f"{family.name}.{key}")
         values[field] = shortest_float(number) if isinstance(number, float) else number
     table = file.infos.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
@@ -82,7 +82,7 @@ def read_config(family: Family, file: GGUF) -> Config:
     if family.has_bias_field:
         values["attention_bias"] = "blk.0.attn_output.bias" in file
     for name in ("bos", "eos"):
-        values[f"{name}_token_id"] = said.get(f"tokenizer.ggml.{name}_token_id")
+        values[f"{name}_token_id"] = metadata.get(f"tokenizer.ggml.{name}_token_id")
     config = Config({name: value for name, value in values.items() if value is not None}, where)
     n_blocks = config.count(family.counts["block_count"])
     if n_blocks > len(file):  # a spec and a table of so many blocks are not even begun
@@ -94,11 +94,11 @@ def read_config(family: Family, file: GGUF) -> Config:
 class Renamed(Mapping[str, Tensor]):
     """The tensors of a file by Hugging Face's names, and laid out as those are."""
 
-    def __init__(self, file: GGUF, family: Family, config: Config, wanted: list[str]) -> None:
+    def __init__(self, file: GGUF, family: Family, config: Config, names: list[str]) -> None:
         self.file, self.family, self.config = file, family, config
         rename = tensor_names(family, config.count(family.counts["block_count"]))
-        found = {name: rename(name) for name in wanted}
-        self.names = {name: theirs for name, theirs in found.items() if theirs is not None and theirs in file}
+        renamed = {name: rename(name) for name in names}
+        self.names = {name: theirs for name, theirs in renamed.items() if theirs is not None and theirs in file}
 
     def __getitem__(self, name: str) -> Tensor:
         tensor, family = self.file[self.names[name]], self.family

@@ -109,10 +109,10 @@ class GGUF(Mapping[str, Tensor]):
         gguf = import_peer("gguf")
         kind = gguf.GGMLQuantizationType(self.infos[name].kind)
         try:
-            found = gguf.quants.dequantize(self.raw(name), kind)
+            values = gguf.quants.dequantize(self.raw(name), kind)
         except NotImplementedError:
             raise OptionError(f"{self.where}: {name} is {kind.name}, which gguf cannot dequantise") from None
-        return torch.from_numpy(np.ascontiguousarray(found, np.float32).copy())
+        return torch.from_numpy(np.ascontiguousarray(values, np.float32).copy())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.infos)
@@ -179,19 +179,19 @@ def place_tensors(
     if type(alignment) is not int or not 1 <= alignment <= 65_536 or alignment & (alignment - 1):
         raise cursor.error(f"{ALIGNMENT} must be a power of two up to 65536; came {str(alignment)[:40]}")
     start = -(-cursor.at // alignment) * alignment
-    room, total, found = max(0, cursor.size - start), 0, dict[str, Info]()
+    room, total, placed = max(0, cursor.size - start), 0, dict[str, Info]()
     for name, shape, kind, offset in raw:
         n_bytes = count_bytes(cursor, name[:60], shape, kind)
         total += n_bytes
-        if name in found or offset % alignment or offset + n_bytes > room:
+        if name in placed or offset % alignment or offset + n_bytes > room:
             raise cursor.error(
                 f"{name[:60]}: {n_bytes:,} bytes from {offset:,} on do not lie in the {room:,} there are, or the name "
                 "is there twice"
             )
-        found[name] = Info(shape, kind, start + offset, n_bytes)
+        placed[name] = Info(shape, kind, start + offset, n_bytes)
     if total > room:
         raise cursor.error(f"the tensors have {total:,} bytes in all, and there are {room:,}")
-    return found
+    return placed
 
 
 def count_bytes(cursor: Cursor, name: str, shape: tuple[int, ...], kind: int) -> int:

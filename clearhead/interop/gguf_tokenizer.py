@@ -36,17 +36,17 @@ PRE: Mapping[str, tuple[dict[str, Any], ...]] = {
 NORMALIZED = {"qwen2": {"type": "NFC"}}
 
 
-def find_pre_tokenizer(whole: Mapping[str, Any]) -> str:
+def find_pre_tokenizer(config: Mapping[str, Any]) -> str:
     """Return llama.cpp's name of the pre-tokeniser of a tokenizer.json; OptionError if it has none for it."""
-    model = whole["model"]
+    model = config["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
         raise OptionError(f"a tokeniser of type {model['type']}, not on bytes: llama.cpp would cut texts in other ways")
-    parts = [part for part in flat_parts(whole.get("pre_tokenizer")) if part.get("behavior") != "MergedWithPrevious"]
+    parts = [part for part in flat_parts(config.get("pre_tokenizer")) if part.get("behavior") != "MergedWithPrevious"]
     if not model["merges"] and parts and all(part["type"] == "ByteLevel" for part in parts):
         parts = [byte_level(regex=True)]  # where nothing is merged, it does not matter where a text is cut
-    for name, wanted in PRE.items():
-        fits = len(parts) == len(wanted) and all(map(is_same_part, parts, wanted))
-        if fits and whole.get("normalizer") == NORMALIZED.get(name):
+    for name, known_parts in PRE.items():
+        fits = len(parts) == len(known_parts) and all(map(is_same_part, parts, known_parts))
+        if fits and config.get("normalizer") == NORMALIZED.get(name):
             return name
     raise OptionError(
         f"a pre-tokeniser that llama.cpp has no name for; it has {', '.join(PRE)}, each with its own normaliser"
@@ -56,26 +56,32 @@ def find_pre_tokenizer(whole: Mapping[str, Any]) -> str:
 def flat_parts(part: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     if part is None:
         return []
-    return [dict(one) for one in part["pretokenizers"]] if part["type"] == "Sequence" else [dict(part)]
+    return [dict(inner) for inner in part["pretokenizers"]] if part["type"] == "Sequence" else [dict(part)]
 
 
-def is_same_part(part: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def is_same_part(part: Mapping[str, Any], known_part: Mapping[str, Any]) -> bool:
     """Return whether two parts cut alike; where a token begins within its text does not matter."""
-    return all(part.get(name) == value for name, value in wanted.items() if name != "trim_offsets")
+    return all(part.get(name) == value for name, value in known_part.items() if name != "trim_offsets")
 
 
-def tokenizer_metadata(whole: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def tokenizer_metadata(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Return GGUF's metadata of a byte-level tokenizer.json, whose tokens by id are these."""
-    added = {token["id"]: token for token in whole["added_tokens"]}
-    used = {*whole["model"]["vocab"].values(), *added}
+    added = {token["id"]: token for token in config["added_tokens"]}
+    used_ids = {*config["model"]["vocab"].values(), *added}
     kinds = [
-        UNUSED if i not in used else CONTROL if i in added and added[i]["special"] else USER if i in added else NORMAL
+        UNUSED
+        if i not in used_ids
+        else CONTROL
+        if i in added and added[i]["special"]
+        else USER
+        if i in added
+        else NORMAL
         for i in range(len(names))
     ]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in whole["model"]["merges"]]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in config["model"]["merges"]]
     return {
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": find_pre_tokenizer(whole),
+        "tokenizer.ggml.pre": find_pre_tokenizer(config),
         "tokenizer.ggml.tokens": list(names),
         "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.merges": merges,
@@ -91,25 +97,27 @@ def tokenizer_json(metadata: Mapping[str, Any], where: str) -> str:
     if not isinstance(kinds, list) or len(kinds) != len(tokens):
         raise OptionError(f"{where}: tokenizer.ggml.token_type: expected a number for each of {len(tokens):,} tokens")
     if kind == "gpt2":
-        made = byte_level_json(metadata, tokens, where)
+        components = byte_level_json(metadata, tokens, where)
     elif kind == "llama":
-        made = sentencepiece_json(metadata, tokens, where)
+        components = sentencepiece_json(metadata, tokens, where)
     else:
         raise OptionError(f"{where}: a tokeniser of kind {str(kind)[:40]!r} cannot be read; there are gpt2 and llama")
     added = [
-        add_token(i, tokens[i], special=one != USER) for i, one in enumerate(kinds) if one in (UNKNOWN, CONTROL, USER)
+        add_token(i, tokens[i], special=token_kind != USER)
+        for i, token_kind in enumerate(kinds)
+        if token_kind in (UNKNOWN, CONTROL, USER)
     ]
-    whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "post_processor": None}
-    return json.dumps(whole | made, ensure_ascii=False)
+    config = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "post_processor": None}
+    return json.dumps(config | components, ensure_ascii=False)
 
 
-def is_texts(found: object) -> TypeGuard[list[str]]:
-    return isinstance(found, list) and bool(found) and all(isinstance(one, str) for one in found)
+def is_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
-def add_token(place: int, content: str, *, special: bool) -> dict[str, Any]:
+def add_token(token_id: int, content: str, *, special: bool) -> dict[str, Any]:
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": place, "content": content, **plain, "special": special}
+    return {"id": token_id, "content": content, **plain, "special": special}
 
 
 def byte_level_json(metadata: Mapping[str, Any], tokens: list[str], where: str) -> dict[str, Any]:
@@ -130,9 +138,9 @@ def byte_level_json(metadata: Mapping[str, Any], tokens: list[str], where: str) 
 
 def bpe(tokens: list[str], pairs: list[list[str]], **more: Any) -> dict[str, Any]:
     plain = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
-    vocabulary = {token: place for place, token in enumerate(tokens)}
-    rest = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
-    return {"type": "BPE", **plain, **rest, **more, "vocab": vocabulary, "merges": pairs}
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    defaults = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    return {"type": "BPE", **plain, **defaults, **more, "vocab": vocabulary, "merges": pairs}
 
 
 def sentencepiece_json(metadata: Mapping[str, Any], tokens: list[str], where: str) -> dict[str, Any]:
@@ -140,17 +148,17 @@ def sentencepiece_json(metadata: Mapping[str, Any], tokens: list[str], where: st
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise OptionError(f"{where}: tokenizer.ggml.scores: expected a number for each of {len(tokens):,} tokens")
-    places = {token: place for place, token in enumerate(tokens)}
+    id_of = {token: token_id for token_id, token in enumerate(tokens)}
     ranked: list[tuple[float, int, int, list[str]]] = []
     for token, score in zip(tokens, scores, strict=True):
         for cut in range(1, len(token)):
             first, second = token[:cut], token[cut:]
-            if first in places and second in places:
-                ranked.append((-score, places[first], places[second], [first, second]))
+            if first in id_of and second in id_of:
+                ranked.append((-score, id_of[first], id_of[second], [first, second]))
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     named = tokens[unknown] if isinstance(unknown, int) and 0 <= unknown < len(tokens) else None
     prefix = [{"type": "Prepend", "prepend": SPACE}] if metadata.get("tokenizer.ggml.add_space_prefix", True) else []
-    whole = [*prefix, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
+    normalizers = [*prefix, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
     show = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
         {"type": "ByteFallback"},
@@ -158,8 +166,10 @@ def sentencepiece_json(metadata: Mapping[str, Any], tokens: list[str], where: st
         *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []),
     ]
     return {
-        "normalizer": {"type": "Sequence", "normalizers": whole},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": show},
-        "model": bpe(tokens, [one[3] for one in sorted(ranked)], unk_token=named, fuse_unk=True, byte_fallback=True),
+        "model": bpe(
+            tokens, [merge[3] for merge in sorted(ranked)], unk_token=named, fuse_unk=True, byte_fallback=True
+        ),
     }

@@ -37,7 +37,7 @@ def fetch_from_hub(source: str, *, cache: Path | None = None) -> Path:
     repository, _, revision = name.partition("@")
     for weights in (WEIGHTS, PICKLED):
         try:
-            found = hub.snapshot_download(
+            snapshot = hub.snapshot_download(
                 repository,
                 revision=revision or None,
                 cache_dir=cache,
@@ -46,8 +46,8 @@ def fetch_from_hub(source: str, *, cache: Path | None = None) -> Path:
                 endpoint=os.environ.get("HF_ENDPOINT"),
             )
         except Exception as error:  # the library raises its own, those of its network library, and OSError
-            said = next(iter(str(error).splitlines()), type(error).__name__)
-            raise OptionError(f"{source}: could not be fetched ({type(error).__name__}: {said[:200]})") from None
-        if any(Path(found).glob(weights[0])):
+            message = next(iter(str(error).splitlines()), type(error).__name__)
+            raise OptionError(f"{source}: could not be fetched ({type(error).__name__}: {message[:200]})") from None
+        if any(Path(snapshot).glob(weights[0])):
             break
-    return Path(found)
+    return Path(snapshot)

@@ -66,15 +66,15 @@ def read_hugging_face(folder: str | Path) -> Imported:
         unused = unused_weights(rows, theirs, architecture, config)
         poolers = [name for name in unused if task == "embed" and is_pooler(name)]
         pooler = {name.removeprefix(architecture.prefix): theirs[name] for name in poolers}
-    said = read_generation(home, config)
+    generation = read_generation(home, config)
     return Imported(
         spec,
         model.eval(),
         task=task,
         context=architecture.context(config),
         labels=labels,
-        start=first_token(said),
-        end=said.tokens("eos_token_id"),
+        start=first_token(generation),
+        end=generation.tokens("eos_token_id"),
         config=config,
         pooler=pooler,
         left_out=tuple(name for name in unused if name not in poolers),
@@ -83,8 +83,8 @@ def read_hugging_face(folder: str | Path) -> Imported:
 
 def unused_weights(rows: list[Row], theirs: "Tensors", architecture: Architecture, config: Config) -> list[str]:
     """Return the names of weights that the model has no use for: numbers that can be computed again are none."""
-    known = {*(row.theirs for row in rows), *architecture.copies(config)}
-    return sorted(name for name in theirs if name not in known and not name.endswith(architecture.computed))
+    used = {*(row.theirs for row in rows), *architecture.copies(config)}
+    return sorted(name for name in theirs if name not in used and not name.endswith(architecture.computed))
 
 
 def untie_if_apart(config: Config, architecture: Architecture, theirs: Tensors) -> Config:
@@ -102,8 +102,8 @@ def read_generation(home: Path, config: Config) -> Config:
     """Return the configuration with the fields that generation_config.json, where there is one, has for decoding."""
     if not (home / GENERATION).exists():
         return config
-    said = {name: value for name, value in read_object(home / GENERATION).items() if value is not None}
-    return Config({**config.values, **said}, str(home / GENERATION))
+    settings = {name: value for name, value in read_object(home / GENERATION).items() if value is not None}
+    return Config({**config.values, **settings}, str(home / GENERATION))
 
 
 def first_token(config: Config) -> int | None:
@@ -132,12 +132,12 @@ def table_rows(architecture: Architecture, config: Config, theirs: Mapping[str, 
 
 def check_names(rows: list[Row], theirs: "Tensors", architecture: Architecture, config: Config, where: str) -> None:
     """Raise OptionError where a tensor is left over that the model has no place for, or a copy differs."""
-    known, copies = {row.theirs for row in rows}, architecture.copies(config)
-    left = sorted(name for name in theirs if name not in known and not name.endswith(architecture.ignored))
-    for name in left:
+    used, copies = {row.theirs for row in rows}, architecture.copies(config)
+    unused = sorted(name for name in theirs if name not in used and not name.endswith(architecture.ignored))
+    for name in unused:
         first = copies.get(name)
         if first is None:
-            raise OptionError(f"{where}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
+            raise OptionError(f"{where}: {len(unused)} tensors have no place in this model: {', '.join(unused[:3])}")
         if first in theirs and not theirs[first].equal(theirs[name]):
             raise OptionError(f"{where}: {name} must be {first} once more, as {CONFIG} ties them, and it differs")
 

@@ -37,10 +37,10 @@ def read_pooler(folder: Path, d_model: int) -> dict[str, Tensor]:
     if not path.is_file():
         return {}
     try:
-        found = load_file(path)
+        tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: cannot be read ({error}); remove it to go on without the pooler") from None
-    shapes = {name: list(tensor.shape) for name, tensor in found.items()}
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if shapes != {name: [d_model] * n for name, n in NAMES.items()}:
         raise RunError(f"{path}: is no pooler of {d_model} numbers; remove it to go on without")
-    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
+    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}

@@ -67,12 +67,12 @@ def import_model(
     """
     if dtype not in DTYPES:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
-    place = Path(os.path.abspath(path))
+    target = Path(os.path.abspath(path))
     check_free(Path(path))
     read = read_source(source)
     imported, tokens = read.imported, read.tokens
-    made = make_task(imported, tokens, read.generation, task=task, context=context)
-    check_fit(made, imported.spec, str(source))
+    run_task = make_task(imported, tokens, read.generation, task=task, context=context)
+    check_fit(run_task, imported.spec, str(source))
     check_finite(imported.model, str(source))
     parameters = sum(parameter.numel() for parameter in imported.model.parameters())
     model = DTYPES[dtype](imported.model)
@@ -81,14 +81,14 @@ def import_model(
         source=str(source),
         file_format=read.file_format,
         architecture=str(imported.config.get("model_type")),
-        task=made.name,
+        task=run_task.name,
         dtype=dtype,
         parameters=parameters,
     )
-    write_run(place, imported, model, made, origin=origin, chat=tokens.chat)
+    write_run(target, imported, model, run_task, origin=origin, chat=tokens.chat)
     if imported.left_out:
-        log(f"{source}: to {made.name} takes no {', '.join(imported.left_out)}: left out")
-    return Run(RunFolder(Path(path)), made, model.to(choose_device(device)).eval(), 0)
+        log(f"{source}: to {run_task.name} takes no {', '.join(imported.left_out)}: left out")
+    return Run(RunFolder(Path(path)), run_task, model.to(choose_device(device)).eval(), 0)
 
 
 class SourceFiles(NamedTuple):
@@ -119,13 +119,13 @@ def read_source(source: str | Path) -> SourceFiles:
     )
 
 
-def check_free(place: Path) -> None:
+def check_free(path: Path) -> None:
     """Raise RunError where something is at a path already; an empty folder is nothing."""
     try:
-        if os.path.lexists(place) and (place.is_symlink() or not place.is_dir() or any(place.iterdir())):
-            raise RunError(f"{place}: there is something already; choose another folder")
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path}: there is something already; choose another folder")
     except OSError as error:
-        raise RunError(f"{place}: cannot be written to ({error.strerror}); choose another folder") from None
+        raise RunError(f"{path}: cannot be written to ({error.strerror}); choose another folder") from None
 
 
 def rows_of(spec: Spec) -> int:
@@ -137,16 +137,16 @@ def make_task(
     imported: Imported, tokens: ImportedTokenizer, generation: Config, *, task: str | None, context: int | None
 ) -> Task:
     """Return the task of the run, with the special tokens that the model expects around its texts."""
-    known = (*TASKS, Embed.name)
-    if task is not None and task not in known:
-        raise OptionError(f"task: there is no {task!r}; there are {', '.join(known)}")
+    task_names = (*TASKS, Embed.name)
+    if task is not None and task not in task_names:
+        raise OptionError(f"task: there is no {task!r}; there are {', '.join(task_names)}")
     if context is not None and not 1 <= context <= imported.context:
         raise OptionError(f"context: the model reads 1 to {imported.context} tokens; came {context}")
     if len(set(imported.labels)) < len(imported.labels):
         raise imported.config.error("id2label", "two classes have one name")
     kind = task_named(task or imported.task)
     fields = kind.layout(imported.context).texts
-    made = kind(
+    run_task = kind(
         tokenizers=dict.fromkeys(fields, tokens.tokenizer),
         context=context or imported.context,
         labels=imported.labels,
@@ -156,7 +156,7 @@ def make_task(
         raise OptionError(
             "the tokenizer names no mask_token, so there is no way to ask for a blank; choose another task"
         )
-    return made
+    return run_task
 
 
 def framing_of(
@@ -207,11 +207,11 @@ def check_finite(model: nn.Module, where: str) -> None:
 
 
 def write_run(
-    place: Path, imported: Imported, model: nn.Module, task: Task, *, origin: Origin, chat: ChatTemplate | None
+    target: Path, imported: Imported, model: nn.Module, task: Task, *, origin: Origin, chat: ChatTemplate | None
 ) -> None:
     """Write a run that is in memory as a folder: beside its place, and renamed once it is whole."""
     try:
-        with replacing_folder(place) as partial:
+        with replacing_folder(target) as partial:
             folder = RunFolder(partial)
             claim(folder)
             folder.describe(imported.spec, task, chat=chat)
@@ -221,4 +221,4 @@ def write_run(
             folder.checkpoints.save(0, named_tensors(model), {}, {**UNTRAINED, "finished": True})
             folder.begin(origin)
     except (OSError, RunError) as error:
-        raise RunError(f"{place}: the run could not be written, and nothing was left there ({error})") from None
+        raise RunError(f"{target}: the run could not be written, and nothing was left there ({error})") from None

@@ -36,10 +36,10 @@ class Row:
         """Return our tensors out of theirs; OptionError where their shape is not what the model has."""
         expected = joined_shape(shapes)
         turned = tensor.T if self.transposed and tensor.ndim == 2 else tensor
-        there = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
-        there = (1, *there) if self.leading else there
-        if tuple(tensor.shape) != there:
-            raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and in this model {there}")
+        their_shape = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
+        their_shape = (1, *their_shape) if self.leading else their_shape
+        if tuple(tensor.shape) != their_shape:
+            raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and in this model {their_shape}")
         turned = turned.squeeze(0) if self.leading else turned
         return list(turned.split([shape[0] for shape in shapes]))
 
@@ -70,25 +70,25 @@ def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, T
 
     OptionError where one of theirs is missing or has another shape, and where one of ours was not written.
     """
-    left, used = set(ours), set[str]()
+    unwritten, used = set(ours), set[str]()
     for row in rows:
         if row.theirs not in theirs and row.optional:
-            left.difference_update(row.ours)
+            unwritten.difference_update(row.ours)
             for name in row.ours:
                 ours[name].zero_()
             continue
         if row.theirs not in theirs:
             raise OptionError(f"{where}: the tensor {row.theirs} is missing")
         used.add(row.theirs)
-        found = theirs[row.theirs]
-        if not found.is_floating_point():
-            raise OptionError(f"{where}: {row.theirs} is {found.dtype}; weights are floating-point numbers")
-        parts = row.split(found, [ours[name].shape for name in row.ours], where)
+        tensor = theirs[row.theirs]
+        if not tensor.is_floating_point():
+            raise OptionError(f"{where}: {row.theirs} is {tensor.dtype}; weights are floating-point numbers")
+        parts = row.split(tensor, [ours[name].shape for name in row.ours], where)
         for name, part in zip(row.ours, parts, strict=True):
             ours[name].copy_(part)
-            left.discard(name)
-    if left:
-        raise OptionError(f"{where}: nothing in it is our {sorted(left)[0]}")
+            unwritten.discard(name)
+    if unwritten:
+        raise OptionError(f"{where}: nothing in it is our {sorted(unwritten)[0]}")
     return used
 
 
@@ -104,7 +104,7 @@ def find_or_zeros(ours: Mapping[str, Tensor], name: str) -> Tensor:
     before, _, last = name.rpartition(".")
     tied = (f"{before.removesuffix('output')}embedding.table", "encoder.embedding.table")
     beside = {"bias": (f"{before}.weight", f"{before}.table", *tied), "beta": (f"{before}.gamma",)}.get(last, ())
-    for other in beside:
-        if other in ours:
-            return ours[other].new_zeros(len(ours[other]))
+    for neighbour in beside:
+        if neighbour in ours:
+            return ours[neighbour].new_zeros(len(ours[neighbour]))
     raise OptionError(f"this model has no {name}")

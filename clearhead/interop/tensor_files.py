@@ -26,14 +26,14 @@ CONVERT = (
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; OptionError where there is none."""
     try:
-        found = read_json(path, error=OptionError)
+        content = read_json(path, error=OptionError)
     except FileNotFoundError:
         raise OptionError(f"{path.parent}: has no {path.name}; give a folder as save_pretrained writes it") from None
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(found, dict):
-        raise OptionError(f"{path}: expected a JSON object; came {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise OptionError(f"{path}: expected a JSON object; came {type(content).__name__}")
+    return content
 
 
 @final
@@ -52,21 +52,21 @@ class Tensors(Mapping[str, Tensor]):
 
     def find_files(self) -> dict[str, str]:
         """Return the file of each tensor: of the one file, or as the index of the shards has it; safetensors first."""
-        for whole in (WHOLE, PICKLED):
-            if (self.home / whole).exists():
-                return dict.fromkeys(self.open(whole).keys(), whole)
-            if (self.home / f"{whole}{INDEX}").exists():
-                return self.read_index(self.home / f"{whole}{INDEX}")
+        for base_name in (WHOLE, PICKLED):
+            if (self.home / base_name).exists():
+                return dict.fromkeys(self.open(base_name).keys(), base_name)
+            if (self.home / f"{base_name}{INDEX}").exists():
+                return self.read_index(self.home / f"{base_name}{INDEX}")
         raise OptionError(f"{self.home}: has neither {WHOLE} nor {WHOLE}{INDEX}, nor {PICKLED}")
 
     def read_index(self, path: Path) -> dict[str, str]:
-        places = read_object(path).get("weight_map")
-        if not isinstance(places, dict) or not all(isinstance(one, str) for one in places.values()):
+        file_of = read_object(path).get("weight_map")
+        if not isinstance(file_of, dict) or not all(isinstance(file_name, str) for file_name in file_of.values()):
             raise OptionError(f"{path}: weight_map: expected names of tensors with names of files")
-        for name, file in places.items():
+        for name, file in file_of.items():
             if Path(file).name != file or name not in self.open(file).keys():  # noqa: SIM118 - it is no mapping
                 raise OptionError(f"{path}: {name} is not in {file!r}")
-        return places
+        return file_of
 
     def open(self, file: str) -> Any:
         """Open a file once; OptionError where it is no whole file of its kind."""
@@ -109,20 +109,20 @@ def load_pickled(path: Path) -> dict[str, Tensor]:
     """
     check_archive(path)
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged or hostile file makes its reader raise anything
         reason = (str(error).splitlines() or [""])[0]
         raise OptionError(
             f"{path}: is no file of weights alone ({type(error).__name__}: {reason[:150]}); {CONVERT}"
         ) from None
-    named = isinstance(found, dict) and all(isinstance(name, str) for name in found)
-    if not named or not all(type(one) in (Tensor, torch.nn.Parameter) for one in found.values()):
+    named = isinstance(loaded, dict) and all(isinstance(name, str) for name in loaded)
+    if not named or not all(type(value) in (Tensor, torch.nn.Parameter) for value in loaded.values()):
         raise OptionError(f"{path}: expected names with tensors, a state dict; {CONVERT}")
-    for name, tensor in found.items():
-        held = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
-        if tensor.numel() * tensor.element_size() > held:
+    for name, tensor in loaded.items():
+        stored_bytes = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
+        if tensor.numel() * tensor.element_size() > stored_bytes:
             raise OptionError(f"{path}: {name} claims {tuple(tensor.shape)}, more numbers than the file holds for it")
-    return {name: tensor.detach() for name, tensor in found.items()}
+    return {name: tensor.detach() for name, tensor in loaded.items()}
 
 
 def check_archive(path: Path) -> None:

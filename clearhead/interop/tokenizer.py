@@ -70,68 +70,75 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
     settings = read_settings(home)
     names = special_names(settings)
     with library_errors_as_data_errors(str(path)):
-        made = with_special_tokens(parse_tokenizer(text, str(path)), settings, names, vocabulary)
-        before, after = around_text(made)
-        between, segment = around_pair(made, before, after)
-        places = made.get_vocab(with_added_tokens=True)
-        found = {role: first_place(places, names, tokens) for role, tokens in ROLES.items()}
-        if found["unknown"] is None:
-            found["unknown"] = unknown_of(made)
-        kept = made.to_str()
-    found |= {role: place for role, place in (("start", start), ("end", end)) if found[role] is None}
-    special = SpecialIds(vocabulary=vocabulary, **found)
-    for place in (*before, *after, *between):
-        if place >= vocabulary:
-            raise DataError(f"{path}: puts the id {place} around a text, and the model's table has {vocabulary} rows")
+        adapted = with_special_tokens(parse_tokenizer(text, str(path)), settings, names, vocabulary)
+        before, after = around_text(adapted)
+        between, segment = around_pair(adapted, before, after)
+        vocabulary_ids = adapted.get_vocab(with_added_tokens=True)
+        ids = {role: first_place(vocabulary_ids, names, tokens) for role, tokens in ROLES.items()}
+        if ids["unknown"] is None:
+            ids["unknown"] = unknown_of(adapted)
+        tokenizer_text = adapted.to_str()
+    ids |= {role: token_id for role, token_id in (("start", start), ("end", end)) if ids[role] is None}
+    special = SpecialIds(vocabulary=vocabulary, **ids)
+    for token_id in (*before, *after, *between):
+        if token_id >= vocabulary:
+            raise DataError(
+                f"{path}: puts the id {token_id} around a text, and the model's table has {vocabulary} rows"
+            )
     chat = read_template(home, settings, names)
     return ImportedTokenizer(
-        Tokenizer(kept, name=str(path), special=special), before, after, chat, between=between, segment=segment
+        Tokenizer(tokenizer_text, name=str(path), special=special),
+        before,
+        after,
+        chat,
+        between=between,
+        segment=segment,
     )
 
 
 def read_settings(home: Path) -> Config:
     """Return the fields of tokenizer_config.json, and of special_tokens_map.json; either file may be missing."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for file in (NAMES, SETTINGS):
         if (home / file).exists():
-            found |= {name: value for name, value in read_object(home / file).items() if value is not None}
-    settings = Config(found, str(home / SETTINGS))
+            fields |= {name: value for name, value in read_object(home / file).items() if value is not None}
+    settings = Config(fields, str(home / SETTINGS))
     settings.require("split_special_tokens", False)
     return settings
 
 
 def special_names(settings: Config) -> dict[str, str]:
     """Return the special tokens by Hugging Face's names for them: `bos_token` is `<s>`."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in NAMED:
         value = settings.get(name)
         value = value.get("content") if isinstance(value, dict) else value
         if value is not None and not isinstance(value, str):
             raise settings.error(name, f"expected a token; came {value!r:.80}")
         if value:
-            found[name] = value
-    return found
+            names[name] = value
+    return names
 
 
 def with_special_tokens(
     tokenizer: library.Tokenizer, settings: Config, names: Mapping[str, str], vocabulary: int
 ) -> library.Tokenizer:
     """Return the tokenizer with the special tokens of its settings, and without those that its model has no row for."""
-    whole = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
+    config = json.loads(tokenizer.to_str()) | {"truncation": None, "padding": None}
     largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
     if largest >= vocabulary:
         raise DataError(f"{FILE}: has the id {largest}, and the model's table has only {vocabulary} rows")
-    whole["added_tokens"] = [one for one in whole["added_tokens"] if one["id"] < vocabulary]
-    made = library.Tokenizer.from_str(json.dumps(whole))
-    there = {token.content for token in made.get_added_tokens_decoder().values()}
+    config["added_tokens"] = [added for added in config["added_tokens"] if added["id"] < vocabulary]
+    adapted = library.Tokenizer.from_str(json.dumps(config))
+    contents = {token.content for token in adapted.get_added_tokens_decoder().values()}
     for token in (*listed_tokens(settings), *(special_token(name) for name in names.values())):
-        if token.content in there:
+        if token.content in contents:
             continue
-        known = made.token_to_id(token.content) is not None
-        if known or made.get_vocab_size(with_added_tokens=True) < vocabulary:
-            there.add(token.content)
-            (made.add_special_tokens if token.special else made.add_tokens)([token])
-    return made
+        in_vocabulary = adapted.token_to_id(token.content) is not None
+        if in_vocabulary or adapted.get_vocab_size(with_added_tokens=True) < vocabulary:
+            contents.add(token.content)
+            (adapted.add_special_tokens if token.special else adapted.add_tokens)([token])
+    return adapted
 
 
 def special_token(content: str) -> library.AddedToken:
@@ -143,11 +150,15 @@ def listed_tokens(settings: Config) -> Iterator[library.AddedToken]:
     listed = settings.get("added_tokens_decoder") or {}
     if not isinstance(listed, dict):
         raise settings.error("added_tokens_decoder", "expected tokens by id")
-    for place, one in sorted(listed.items(), key=lambda item: (len(item[0]), item[0])):
-        content = one.get("content") if isinstance(one, dict) else None
+    for token_id, description in sorted(listed.items(), key=lambda item: (len(item[0]), item[0])):
+        content = description.get("content") if isinstance(description, dict) else None
         if not isinstance(content, str) or not content:
-            raise settings.error(f"added_tokens_decoder: {place[:20]}", f"expected a token; came {one!r:.80}")
-        flags = {name: bool(one.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+            raise settings.error(
+                f"added_tokens_decoder: {token_id[:20]}", f"expected a token; came {description!r:.80}"
+            )
+        flags = {
+            name: bool(description.get(name)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")
+        }
         yield library.AddedToken(content, **flags)
 
 
@@ -157,10 +168,10 @@ def around_text(tokenizer: library.Tokenizer) -> tuple[tuple[int, ...], tuple[in
     Settings such as `add_bos_token` have no say where there is a tokenizer.json, as in `transformers`.
     """
     for text in PROBES:
-        found = tokenizer.encode(text, add_special_tokens=True)
-        own = [place for place, special in enumerate(found.special_tokens_mask) if not special]
-        if own:
-            return tuple(found.ids[: own[0]]), tuple(found.ids[own[-1] + 1 :])
+        encoding = tokenizer.encode(text, add_special_tokens=True)
+        text_indices = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
+        if text_indices:
+            return tuple(encoding.ids[: text_indices[0]]), tuple(encoding.ids[text_indices[-1] + 1 :])
     return tuple(tokenizer.encode("", add_special_tokens=True).ids), ()
 
 
@@ -172,21 +183,21 @@ def around_pair(
     No ids where it has no template for pairs, or one with other tokens around the two than around a single text.
     """
     for text in PROBES:
-        found = tokenizer.encode(text, text, add_special_tokens=True)
-        first, second = ([i for i, one in enumerate(found.sequence_ids) if one == n] for n in (0, 1))
+        encoding = tokenizer.encode(text, text, add_special_tokens=True)
+        first, second = ([i for i, sequence in enumerate(encoding.sequence_ids) if sequence == n] for n in (0, 1))
         if not first or not second:
             continue
-        between, rest = tuple(found.ids[first[-1] + 1 : second[0]]), found.type_ids[second[0] :]
-        same = tuple(found.ids[: first[0]]) == before and tuple(found.ids[second[-1] + 1 :]) == after
-        if not same or any(found.type_ids[: second[0]]) or len(set(rest)) > 1:
+        between, second_types = tuple(encoding.ids[first[-1] + 1 : second[0]]), encoding.type_ids[second[0] :]
+        same_frame = tuple(encoding.ids[: first[0]]) == before and tuple(encoding.ids[second[-1] + 1 :]) == after
+        if not same_frame or any(encoding.type_ids[: second[0]]) or len(set(second_types)) > 1:
             return (), 0
-        return between, rest[0]
+        return between, second_types[0]
     return (), 0
 
 
-def first_place(places: Mapping[str, int], names: Mapping[str, str], tokens: tuple[str, ...]) -> int | None:
+def first_place(ids: Mapping[str, int], names: Mapping[str, str], tokens: tuple[str, ...]) -> int | None:
     """Return the id of the first of these special tokens that there is."""
-    return next((places[names[token]] for token in tokens if names.get(token) in places), None)
+    return next((ids[names[token]] for token in tokens if names.get(token) in ids), None)
 
 
 def unknown_of(tokenizer: library.Tokenizer) -> int | None:
@@ -203,10 +214,10 @@ def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> Cha
             return ChatTemplate(read_bytes(path).decode(), dict(names))
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"{path}: cannot be read ({error})") from None
-    found = settings.get("chat_template")
-    if isinstance(found, list):
-        several = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = several.get("default")
-    if found is not None and not isinstance(found, str):
-        raise settings.error("chat_template", f"expected a text; came {found!r:.80}")
-    return None if found is None else ChatTemplate(found, dict(names))
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        several = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = several.get("default")
+    if template is not None and not isinstance(template, str):
+        raise settings.error("chat_template", f"expected a text; came {template!r:.80}")
+    return None if template is None else ChatTemplate(template, dict(names))

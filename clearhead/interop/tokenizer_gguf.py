@@ -22,19 +22,19 @@ OPENED = ("llama-bpe", "llama3", "llama-v3")
 def read_tokenizer_of_gguf(path: Path, vocabulary: int) -> ImportedTokenizer:
     """Read the tokenizer of a GGUF file whose model's table has `vocabulary` rows."""
     with GGUF(path) as file:
-        said = {name.removeprefix("tokenizer.ggml."): value for name, value in file.metadata.items()}
+        settings = {name.removeprefix("tokenizer.ggml."): value for name, value in file.metadata.items()}
         text = tokenizer_json(file.metadata, str(path))
         template = file.metadata.get("tokenizer.chat_template")
-    found = Config(said, str(path))
-    places = {role: next(iter(found.tokens(f"{name}_token_id")), None) for role, name in ROLES.items()}
-    for role, place in places.items():
-        if place is not None and place >= vocabulary:
-            raise DataError(f"{path}: {ROLES[role]}_token_id: the id {place} has no row in a table of {vocabulary}")
-    special = SpecialIds(vocabulary=vocabulary, **places)
+    config = Config(settings, str(path))
+    special_ids = {role: next(iter(config.tokens(f"{name}_token_id")), None) for role, name in ROLES.items()}
+    for role, token_id in special_ids.items():
+        if token_id is not None and token_id >= vocabulary:
+            raise DataError(f"{path}: {ROLES[role]}_token_id: the id {token_id} has no row in a table of {vocabulary}")
+    special = SpecialIds(vocabulary=vocabulary, **special_ids)
     tokenizer = Tokenizer(text, name=str(path), special=special)
-    opened = said.get("model") == "llama" or said.get("pre") in OPENED
-    before = () if special.start is None or not found.flag("add_bos_token", opened) else (special.start,)
-    after = () if special.end is None or not found.flag("add_eos_token", False) else (special.end,)
+    opened = settings.get("model") == "llama" or settings.get("pre") in OPENED
+    before = () if special.start is None or not config.flag("add_bos_token", opened) else (special.start,)
+    after = () if special.end is None or not config.flag("add_eos_token", False) else (special.end,)
     return ImportedTokenizer(tokenizer, before, after, chat_of(template, tokenizer, special))
 
 
@@ -43,4 +43,6 @@ def chat_of(template: Any, tokenizer: Tokenizer, special: SpecialIds) -> ChatTem
     if not isinstance(template, str):
         return None
     names = {"bos_token": special.start, "eos_token": special.end, "unk_token": special.unknown}
-    return ChatTemplate(template, {name: tokenizer.token(place) for name, place in names.items() if place is not None})
+    return ChatTemplate(
+        template, {name: tokenizer.token(token_id) for name, token_id in names.items() if token_id is not None}
+    )

@@ -66,21 +66,21 @@ def read_torch_state_dict(
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     every = {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
     rows = list(torch_rows(spec, module))
-    seen: dict[str, str] = {}
+    first_named: dict[str, str] = {}
     for their, our in names.items():
         if our not in every:
             raise OptionError(f"names: {our!r} is no tensor of this model; there are {', '.join(every)}")
         if their not in theirs:
             raise OptionError(f"{where}: the tensor {their} is missing; there are {', '.join(theirs)}")
-        again = seen.setdefault(every[our], their)
+        again = first_named.setdefault(every[our], their)
         if again == their:
             leading = theirs[their].ndim == model.get_parameter(our).ndim + 1
             rows.append(Row(their, (every[our],), leading=leading))
         elif not theirs[again].equal(theirs[their]):
             raise OptionError(f"{where}: {again} and {their} differ, and are one tied table in this spec")
-    left = sorted(theirs.keys() - {row.theirs for row in rows} - names.keys())
-    if left:
-        raise OptionError(f"{where}: {len(left)} tensors have no place in this model: {', '.join(left[:3])}")
+    unused = sorted(theirs.keys() - {row.theirs for row in rows} - names.keys())
+    if unused:
+        raise OptionError(f"{where}: {len(unused)} tensors have no place in this model: {', '.join(unused[:3])}")
     fill(dict(model.named_parameters()), rows, theirs, where)
     return model.eval()
 
@@ -115,9 +115,9 @@ def block_rows(block: BlockSpec, ours: str, theirs: str) -> Iterator[Row]:
     """Yield the rows of one block; its norms are numbered in the order of its branches."""
     layers = {"attention": (block.attention, "self_attn"), "cross": (block.cross, "multihead_attn")}
     branches = [name for name in ("attention", "cross", "feed_forward") if getattr(block, name) is not None]
-    for name, (layer, other) in layers.items():
+    for name, (layer, their_name) in layers.items():
         if layer is not None:
-            yield from attention_rows(f"{ours}.{name}", f"{theirs}.{other}", bias=expect_heads(layer).bias)
+            yield from attention_rows(f"{ours}.{name}", f"{theirs}.{their_name}", bias=expect_heads(layer).bias)
     bias = expect(block.feed_forward, (ReLU, GELU), "feed_forward").bias
     yield from pairs(f"{ours}.feed_forward.up", f"{theirs}.linear1", bias=bias)
     yield from pairs(f"{ours}.feed_forward.down", f"{theirs}.linear2", bias=bias)

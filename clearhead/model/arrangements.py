@@ -21,15 +21,15 @@ from clearhead.registry import kind, register
 from clearhead.serialization import added
 from clearhead.taps import Tapped
 
-__all__ = ["Arrangement", "Connection", "NoNorm", "NoteNorm", "Place", "PostNorm", "PreNorm"]
+__all__ = ["Arrangement", "Connection", "ConnectionStep", "NoNorm", "NoteNorm", "PostNorm", "PreNorm"]
 
 Vectors = Float[Tensor, "batch n d_model"]
 Branch = Callable[[Tensor], Tensor]
 GROWTH = 15.0
 
 
-class Place(NamedTuple):
-    """One thing that a connection passes through: a `norm`, the `branch` itself, or the `add` of its input."""
+class ConnectionStep(NamedTuple):
+    """One step of a connection: a `norm`, the `branch` itself, or the `add` of its input."""
 
     box: str
     out: str = ""
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 class Connection(Tapped, ABC):
     """Residual connection around one branch, with its norm if there is one."""
 
-    places: ClassVar[tuple[Place, ...]] = (Place("branch"), Place("add", "residual"))
+    steps: ClassVar[tuple[ConnectionStep, ...]] = (ConnectionStep("branch"), ConnectionStep("add", "residual"))
     """Operations in order. Traces name their values by it, and the explorer draws it."""
 
     def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
@@ -52,7 +52,7 @@ class Connection(Tapped, ABC):
     @property
     def passes(self) -> str:
         """Return the tap of the value that the next part of the block reads."""
-        return self.places[-1].out
+        return self.steps[-1].out
 
     @abstractmethod
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
@@ -102,7 +102,7 @@ class PreNorm(Arrangement):
     norm: Norm = LayerNorm()
 
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
-        return Before(dropout, self.norm.build(d_model))
+        return NormFirst(dropout, self.norm.build(d_model))
 
     def final(self, d_model: int) -> nn.Module:
         return self.norm.build(d_model)
@@ -128,7 +128,7 @@ class PostNorm(Arrangement):
         return self.norm.build(d_model) if self.last else None
 
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
-        return After(dropout, self.norm.build(d_model))
+        return NormLast(dropout, self.norm.build(d_model))
 
     def gain(self, n_branches: int, stream: float) -> float:
         return n_branches**-0.25
@@ -140,7 +140,7 @@ class NoNorm(Arrangement):
     """x + f(x): residuals alone."""
 
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
-        return Bare(dropout)
+        return ResidualOnly(dropout)
 
     def gain(self, n_branches: int, stream: float) -> float:
         return n_branches**-0.5
@@ -154,7 +154,7 @@ class NoteNorm(Arrangement):
     norm: Norm = LayerNorm()
 
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
-        return After(dropout, self.norm.build(d_model)) if branch == "feed_forward" else Alone(dropout)
+        return NormLast(dropout, self.norm.build(d_model)) if branch == "feed_forward" else BranchOnly(dropout)
 
     def check(self, *, feed_forward: bool) -> None:
         if not feed_forward:
@@ -168,10 +168,14 @@ register(NoNorm, option="none")
 
 
 @final
-class Before(Connection):
+class NormFirst(Connection):
     """The norm before the branch."""
 
-    places: ClassVar[tuple[Place, ...]] = (Place("norm", "normed", "norm"), Place("branch"), Place("add", "residual"))
+    steps: ClassVar[tuple[ConnectionStep, ...]] = (
+        ConnectionStep("norm", "normed", "norm"),
+        ConnectionStep("branch"),
+        ConnectionStep("add", "residual"),
+    )
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         assert self.norm is not None
@@ -185,10 +189,14 @@ class Before(Connection):
 
 
 @final
-class After(Connection):
+class NormLast(Connection):
     """The norm after the residual."""
 
-    places: ClassVar[tuple[Place, ...]] = (Place("branch"), Place("add", "residual"), Place("norm", "normed", "norm"))
+    steps: ClassVar[tuple[ConnectionStep, ...]] = (
+        ConnectionStep("branch"),
+        ConnectionStep("add", "residual"),
+        ConnectionStep("norm", "normed", "norm"),
+    )
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         assert self.norm is not None
@@ -205,7 +213,7 @@ class After(Connection):
 
 
 @final
-class Bare(Connection):
+class ResidualOnly(Connection):
     """The residual alone."""
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
@@ -216,10 +224,10 @@ class Bare(Connection):
 
 
 @final
-class Alone(Connection):
+class BranchOnly(Connection):
     """The branch alone."""
 
-    places: ClassVar[tuple[Place, ...]] = (Place("branch", "out"),)
+    steps: ClassVar[tuple[ConnectionStep, ...]] = (ConnectionStep("branch", "out"),)
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
         return self.tap("out", self.drop(branch(x)))

@@ -49,14 +49,14 @@ class AttentionSpec:
 
     def build(self, d_model: int, mask: Mask | None = None) -> Attention:
         """Return the layer; `mask` is what its place in the model asks for, beside its own."""
-        own = [part for part in (mask, self.mask) if part is not None]
+        layer_masks = [part for part in (mask, self.mask) if part is not None]
         layer = Attention(
             d_model,
             heads=self.heads,
             similarity=self.similarity,
             weighting=self.weighting,
             position=self.position,
-            mask=own[0] & own[1] if len(own) > 1 else (*own, None)[0],
+            mask=layer_masks[0] & layer_masks[1] if len(layer_masks) > 1 else (*layer_masks, None)[0],
             dropout=self.dropout,
             kernel=self.kernel,
         )
@@ -117,20 +117,20 @@ class Block(Tapped):
         if self.feed_forward is not None:
             self.feed_forward.down.weight.mul_(gain)
 
-    def forward(self, x: Vectors, reads: KVSources) -> Vectors:
-        x = self.around_attention(x, lambda inner: reads.own(self.attention, inner))
+    def forward(self, x: Vectors, sources: KVSources) -> Vectors:
+        x = self.around_attention(x, lambda inner: sources.attention(self.attention, inner))
         if self.cross is not None:
-            cross, read = self.cross, cross_source(reads)
-            x = self.around_cross(x, lambda inner: read(cross, inner))
+            cross, source = self.cross, cross_source(sources)
+            x = self.around_cross(x, lambda inner: source(cross, inner))
         if self.feed_forward is not None:
             x = self.around_feed_forward(x, self.feed_forward)
         return self.tap("out", x)
 
-    def fast_step(self, reads: KVSources) -> FastStep:
+    def fast_step(self, sources: KVSources) -> FastStep:
         """Return the block as a function of one new position of every row."""
-        branches = [connect(self.around_attention, reads.own.fast_step(self.attention))]
+        branches = [connect(self.around_attention, sources.attention.fast_step(self.attention))]
         if self.cross is not None:
-            branches.append(connect(self.around_cross, cross_source(reads).fast_step(self.cross)))
+            branches.append(connect(self.around_cross, cross_source(sources).fast_step(self.cross)))
         if self.feed_forward is not None:
             branches.append(connect(self.around_feed_forward, fast_step_of(self.feed_forward)))
         return compose(branches)
@@ -141,9 +141,9 @@ def connect(around: Connection, branch: FastStep) -> FastStep:
     return around.fast_step(branch) if has_own_step(around) else Connection.fast_step(around, branch)
 
 
-def call_block(block: nn.Module, reads: KVSources) -> FastStep:
+def call_block(block: nn.Module, sources: KVSources) -> FastStep:
     """Return a function that calls a module in a block's place (a wrapped or compiled one) with one position."""
-    return lambda x: block(x.unsqueeze(1), reads).squeeze(1)
+    return lambda x: block(x.unsqueeze(1), sources).squeeze(1)
 
 
 def compose(steps: Sequence[FastStep]) -> FastStep:
@@ -157,10 +157,10 @@ def compose(steps: Sequence[FastStep]) -> FastStep:
     return run
 
 
-def cross_source(reads: KVSources) -> KVSource:
-    if reads.cross is None:
+def cross_source(sources: KVSources) -> KVSource:
+    if sources.cross is None:
         raise OptionError("this decoder has cross-attention and was given nothing to attend to: pass memory=")
-    return reads.cross
+    return sources.cross
 
 
 def share_positions(blocks: Iterable[Block], specs: Sequence[BlockSpec]) -> None:
@@ -193,19 +193,19 @@ class Stack(Tapped):
         self.norm = specs[-1].arrangement.final(d_model)
         self.checkpointing = False
 
-    def forward(self, x: Vectors, reads: Sequence[KVSources]) -> Vectors:
-        again = (
+    def forward(self, x: Vectors, kv_sources: Sequence[KVSources]) -> Vectors:
+        recompute = (
             self.checkpointing and torch.is_grad_enabled() and not under_torch_func()
         )  # torch.func has no checkpoints
-        for block, read in zip(self.blocks, reads, strict=True):
-            x = checkpoint_module(block, x, read) if again else block(x, read)
+        for block, sources in zip(self.blocks, kv_sources, strict=True):
+            x = checkpoint_module(block, x, sources) if recompute else block(x, sources)
         return x if self.norm is None else self.tap("normed", self.norm(x))
 
-    def fast_step(self, reads: Sequence[KVSources]) -> FastStep:
+    def fast_step(self, kv_sources: Sequence[KVSources]) -> FastStep:
         """Return the blocks and the last norm as a function of one new position of every row."""
         steps = [
-            block.fast_step(read) if has_own_step(block) else call_block(block, read)
-            for block, read in zip(self.blocks, reads, strict=True)
+            block.fast_step(sources) if has_own_step(block) else call_block(block, sources)
+            for block, sources in zip(self.blocks, kv_sources, strict=True)
         ]
         if self.norm is not None:
             steps.append(fast_step_of(self.norm))

@@ -2,10 +2,10 @@
 
 >>> from clearhead.model import presets
 >>> from clearhead.model.describe import describe
->>> made = describe(presets.base(37_000), source=20, target=10)
->>> made.parameters, made.operations
+>>> facts = describe(presets.base(37_000), source=20, target=10)
+>>> facts.parameters, facts.operations
 (63045632, 1708134400)
->>> [section.name for section in made.sections]
+>>> [section.name for section in facts.sections]
 ['encoder embedding', 'encoder blocks', 'decoder embedding', 'decoder blocks', 'decoder output']
 
 Operations are those of the matrix products in one forward pass, a multiply-add counted as two, every position of every
@@ -242,7 +242,7 @@ class Counter:
 
     def block(self, path: str, costs: Sequence[Cost]) -> Iterator[Part]:
         for cost in costs:
-            yield self.part(cost.name, *(f"{path}.{piece}" for piece in cost.paths), operations=cost.operations)
+            yield self.part(cost.name, *(f"{path}.{name}" for name in cost.paths), operations=cost.operations)
 
     def output(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[Part]:
         yield self.part("norm", f"{path}stack.norm")
@@ -252,22 +252,24 @@ class Counter:
 
     def part(self, name: str, *paths: str, operations: int = 0) -> Part:
         """Return the part that has every parameter under these paths; those counted before are shared."""
-        under = tuple(f"{path}." for path in paths)
-        found = {path: self.left.pop(path) for path in list(self.left) if f"{path}.".startswith(under)}
-        own = [parameter for path, parameter in found.items() if self.first.setdefault(id(parameter), path) == path]
+        prefixes = tuple(f"{path}." for path in paths)
+        members = {path: self.left.pop(path) for path in list(self.left) if f"{path}.".startswith(prefixes)}
+        counted = [
+            parameter for path, parameter in members.items() if self.first.setdefault(id(parameter), path) == path
+        ]
         return Part(
             name=name,
-            parameters=sum(parameter.numel() for parameter in own),
-            frozen=sum(parameter.numel() for parameter in own if not parameter.requires_grad),
+            parameters=sum(parameter.numel() for parameter in counted),
+            frozen=sum(parameter.numel() for parameter in counted if not parameter.requires_grad),
             operations=operations,
-            shares=tuple(first for path, parameter in found.items() if (first := self.first[id(parameter)]) != path),
+            shares=tuple(first for path, parameter in members.items() if (first := self.first[id(parameter)]) != path),
         )
 
 
 def section(name: str, parts: Iterator[Part] | Sequence[Part], count: int = 1) -> Section:
     """Return a section of those parts that have anything to count."""
-    kept = tuple(part for part in parts if part.parameters or part.operations or part.shares)
-    return Section(name=name, count=count, parts=kept)
+    nonempty = tuple(part for part in parts if part.parameters or part.operations or part.shares)
+    return Section(name=name, count=count, parts=nonempty)
 
 
 def runs(blocks: Sequence[tuple[Part, ...]]) -> Iterator[tuple[list[int], tuple[Part, ...]]]:
@@ -302,8 +304,8 @@ def own_cache(layer: Attention) -> CacheSize:
     """Return what the KV cache of a self-attention layer holds."""
     if layer.sums and layer.mask.kinds == {"causal"}:
         return CacheSize(state=state(layer))
-    if seen := windows(layer.mask):
-        return CacheSize(window=keys_and_values(layer) * min(window.left for window in seen))
+    if window_masks := windows(layer.mask):
+        return CacheSize(window=keys_and_values(layer) * min(window.left for window in window_masks))
     return CacheSize(token=keys_and_values(layer))
 
 
@@ -315,8 +317,8 @@ def cross_cache(layer: Attention) -> CacheSize:
 
 
 def keys_and_values(layer: Attention) -> int:
-    one = meta(1, 1, layer.d_model)
-    return layer.key(one).numel() + layer.value(one).numel()
+    token = meta(1, 1, layer.d_model)
+    return layer.key(token).numel() + layer.value(token).numel()
 
 
 def state(layer: Attention) -> int:

@@ -92,10 +92,10 @@ def can_join(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:
     """Check whether one product can take the place of these maps in a fast step (`join_linears`)."""
     if joinable(maps):
         return True
-    if not all(type(one) is WholeMap and not is_hooked(one) and not is_hooked(one.linear) for one in maps):
+    if not all(type(part) is WholeMap and not is_hooked(part) and not is_hooked(part.linear) for part in maps):
         return False
-    linears = [one.linear for one in maps if isinstance(one, WholeMap)]
-    kinds = {(type(one), one.step_kind if isinstance(one, SteppedLinear) else None) for one in linears}
+    linears = [part.linear for part in maps if isinstance(part, WholeMap)]
+    kinds = {(type(part), part.step_kind if isinstance(part, SteppedLinear) else None) for part in linears}
     return len(kinds) == 1 and kinds.pop()[1] is not None
 
 
@@ -111,9 +111,9 @@ def linear_step(module: nn.Module) -> FastStep:
 
 def join_linears(maps: Sequence[nn.Linear]) -> FastStep:
     """Return several linear maps of the same vector as one product, their outputs side by side."""
-    first, *others = maps
+    first, *rest = maps
     if isinstance(first, SteppedLinear):
-        return first.join_step(others)
+        return first.join_step(rest)
     weights: list[Tensor] = [part.weight for part in maps]
     biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
     return multiply_by(torch.cat(weights), torch.cat(biases) if biases else None)

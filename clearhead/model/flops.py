@@ -38,8 +38,8 @@ def meta(*shape: int) -> Tensor:
 def count_operations(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
     """Count the operations of a function's matrix products, with gradients on: without, some take another way."""
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        made = function(*inputs)
-    return counter.get_total_flops(), made
+        result = function(*inputs)
+    return counter.get_total_flops(), result
 
 
 def block_costs(block: Block, batch: int, n: int, n_memory: int) -> Iterator[Cost]:
@@ -54,25 +54,25 @@ def block_costs(block: Block, batch: int, n: int, n_memory: int) -> Iterator[Cos
 
 
 def attention_costs(slot: str, layer: Attention, batch: int, n_query: int, n_key: int) -> Iterator[Cost]:
-    asking, query = count_operations(layer.query, meta(batch, n_query, layer.d_model))
-    keying, key = count_operations(layer.key, meta(batch, n_key, layer.d_model))
-    valuing, value = count_operations(layer.value, meta(batch, n_key, layer.d_model))
-    yield Cost(f"{slot} query map", (f"{slot}.query",), asking)
-    yield Cost(f"{slot} key map", (f"{slot}.key",), keying)
-    yield Cost(f"{slot} value map", (f"{slot}.value",), valuing)
-    inner = count_summed if layer.weighting.form == "kernelized" else count_scored
-    name, scoring, mixing = inner(layer, query, key, value)
-    yield Cost(f"{slot} {name}", (f"{slot}.similarity", f"{slot}.weighting", f"{slot}.position"), scoring)
-    yield Cost(f"{slot} weighted sum", (), mixing)
-    ending, _ = count_operations(layer.output, meta(batch, n_query, query.shape[1] * value.shape[-1]))
-    yield Cost(f"{slot} output map", (f"{slot}.output",), ending)
+    query_ops, query = count_operations(layer.query, meta(batch, n_query, layer.d_model))
+    key_ops, key = count_operations(layer.key, meta(batch, n_key, layer.d_model))
+    value_ops, value = count_operations(layer.value, meta(batch, n_key, layer.d_model))
+    yield Cost(f"{slot} query map", (f"{slot}.query",), query_ops)
+    yield Cost(f"{slot} key map", (f"{slot}.key",), key_ops)
+    yield Cost(f"{slot} value map", (f"{slot}.value",), value_ops)
+    count_pairs = count_summed if layer.weighting.form == "kernelized" else count_scored
+    name, score_ops, sum_ops = count_pairs(layer, query, key, value)
+    yield Cost(f"{slot} {name}", (f"{slot}.similarity", f"{slot}.weighting", f"{slot}.position"), score_ops)
+    yield Cost(f"{slot} weighted sum", (), sum_ops)
+    output_ops, _ = count_operations(layer.output, meta(batch, n_query, query.shape[1] * value.shape[-1]))
+    yield Cost(f"{slot} output map", (f"{slot}.output",), output_ops)
 
 
 def count_scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
     """Count operations where every pair has its score, and its term in the sum."""
     batch, n_heads, n_query, _ = query.shape
-    once, (asked, answered) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
-    one_in_each_head, _ = count_operations(layer.similarity.score, asked[:1, :, :1], answered[:1, :, :1])
+    once, (prepared_query, prepared_key) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
+    one_in_each_head, _ = count_operations(layer.similarity.score, prepared_query[:1, :, :1], prepared_key[:1, :, :1])
     pairs = allowed_pairs(layer.mask, Extent(batch, n_heads, n_query, key.shape[2], torch.device("cpu")))
     return "scores", once + pairs * one_in_each_head // n_heads, pairs * 2 * value.shape[-1]
 
@@ -80,9 +80,9 @@ def count_scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) ->
 def count_summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
     """Count operations where keys and values are summed, and the sums read."""
     batch, n_heads, n_query, _ = query.shape
-    once, (_, answered) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
-    d_value, each = value.shape[-1], 2 * batch * n_heads * answered.shape[-1]
-    return "features and sums", once + each * d_value * key.shape[2], each * (d_value + 1) * n_query
+    once, (_, prepared_key) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
+    d_value, per_column = value.shape[-1], 2 * batch * n_heads * prepared_key.shape[-1]
+    return "features and sums", once + per_column * d_value * key.shape[2], per_column * (d_value + 1) * n_query
 
 
 def every_head(key: Tensor, n_heads: int) -> Tensor:

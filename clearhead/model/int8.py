@@ -72,15 +72,15 @@ class Int8Linear(SteppedLinear):
     def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
         if self.codes.is_cpu and can_multiply(input, self.bias):
             bias = None if self.bias is None else self.bias.float()
-            made = self.matrix()(input.reshape(-1, self.in_features).float(), bias)
-            return made.view(*input.shape[:-1], self.out_features).to(input.dtype)
+            rows = self.matrix()(input.reshape(-1, self.in_features).float(), bias)
+            return rows.view(*input.shape[:-1], self.out_features).to(input.dtype)
         # Codes up to 127 are exact in every float. Scaling the few outputs is cheaper than scaling the weight.
         product = F.linear(input, self.codes.to(input.dtype)) * self.scale
         return product if self.bias is None else product + self.bias
 
     def matrix(self, others: Sequence["Int8Linear"] = ()) -> Int8Matrix:
         """Return this map's matrix for products on a CPU, with those of others below it."""
-        codes, scales = zip(*((one.codes, one.scale) for one in (self, *others)), strict=True)
+        codes, scales = zip(*((linear.codes, linear.scale) for linear in (self, *others)), strict=True)
         return find_matrix(
             self, [*codes, *scales], self.digits, lambda: (join_tensors(codes), join_tensors(scales).float())
         )
@@ -90,8 +90,8 @@ class Int8Linear(SteppedLinear):
         return (self.digits, self.bias is None) if self.codes.is_cpu and self.scale.dtype is torch.float32 else None
 
     def join_step(self, others: Sequence[nn.Module] = ()) -> FastStep:
-        maps = [self, *(one for one in others if isinstance(one, Int8Linear))]
-        biases: list[Tensor] = [one.bias for one in maps if one.bias is not None]
+        maps = [self, *(linear for linear in others if isinstance(linear, Int8Linear))]
+        biases: list[Tensor] = [linear.bias for linear in maps if linear.bias is not None]
         matrix, bias = self.matrix(maps[1:]), torch.cat(biases) if biases else None
         if matrix.unpacked is not None:
             return multiply_by(matrix.unpacked, bias)
@@ -99,9 +99,9 @@ class Int8Linear(SteppedLinear):
 
     def plain(self) -> nn.Linear:
         """Return a plain map with this map's rounded weight."""
-        made = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
-        made.weight, made.bias = nn.Parameter(self.weight), self.bias
-        return made.train(self.training)
+        linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        linear.weight, linear.bias = nn.Parameter(self.weight), self.bias
+        return linear.train(self.training)
 
 
 def join_tensors(tensors: Sequence[Tensor]) -> Tensor:
@@ -115,28 +115,29 @@ def quantize(model: nn.Module, names: Iterable[str] | None = None) -> nn.Module:
     Raises OptionError if a name is not that of a plain linear map.
     """
     if names is None:
-        blocks = (one for one in model.named_modules() if "blocks" in one[0].split("."))
-        names = [name for name, module in blocks if type(module) is nn.Linear]
-    modules, chosen = dict(model.named_modules()), set[Tensor]()
+        names = [
+            name for name, module in model.named_modules() if "blocks" in name.split(".") and type(module) is nn.Linear
+        ]
+    modules, weights = dict(model.named_modules()), set[Tensor]()
     for name in names:
         plain = modules.get(name)
         if type(plain) is not nn.Linear:
             raise OptionError(f"{name} is no plain linear map, so its weight cannot be int8")
-        chosen.add(plain.weight)
-    made, first = dict[nn.Module, nn.Module](), dict[Tensor, Int8Linear]()
+        weights.add(plain.weight)
+    replacements, first = dict[nn.Module, nn.Module](), dict[Tensor, Int8Linear]()
     for plain in modules.values():
-        if type(plain) is nn.Linear and plain.weight in chosen:
-            rounded = made[plain] = Int8Linear(plain)
+        if type(plain) is nn.Linear and plain.weight in weights:
+            rounded = replacements[plain] = Int8Linear(plain)
             shared = first.setdefault(plain.weight, rounded)
             rounded.codes, rounded.scale = shared.codes, shared.scale
-    return replace_everywhere(model, made)
+    return replace_everywhere(model, replacements)
 
 
-def replace_everywhere(model: nn.Module, made: Mapping[nn.Module, nn.Module]) -> nn.Module:
+def replace_everywhere(model: nn.Module, replacements: Mapping[nn.Module, nn.Module]) -> nn.Module:
     """Replace modules in place, at every name that each of them has; return the model."""
     for name, module in list(model.named_modules(remove_duplicate=False)):
-        if module in made:
-            replace_module(model, name, made[module])
+        if module in replacements:
+            replace_module(model, name, replacements[module])
     return model
 
 
@@ -166,23 +167,25 @@ def round_inputs(model: nn.Module) -> nn.Module:
 
 def int8_maps(tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the int8 maps among the tensors of a model."""
-    found = (name.removesuffix(CODES) for name, one in tensors.items() if name.endswith(CODES) and one.dtype is INT8)
-    return [name for name in found if name + SCALE in tensors]
+    names = (
+        name.removesuffix(CODES) for name, tensor in tensors.items() if name.endswith(CODES) and tensor.dtype is INT8
+    )
+    return [name for name in names if name + SCALE in tensors]
 
 
 def count_weights(model: nn.Module) -> int:
     """Return how many parameters a model has, including those that are kept as int8."""
-    codes = {one.codes for one in model.modules() if isinstance(one, Int8Linear)}
-    return sum(one.numel() for one in model.parameters()) + sum(one.numel() for one in codes)
+    codes = {module.codes for module in model.modules() if isinstance(module, Int8Linear)}
+    return sum(tensor.numel() for tensor in (*model.parameters(), *codes))
 
 
 def dequantize(model: nn.Module) -> nn.Module:
     """Replace every int8 map by a plain one with the rounded weight, in place; return the model."""
-    made, weights = dict[nn.Module, nn.Module](), dict[Tensor, Tensor]()
+    replacements, weights = dict[nn.Module, nn.Module](), dict[Tensor, Tensor]()
     for module in model.modules():
         if isinstance(module, ToVocabulary):
             module.int8_digits = None
         if isinstance(module, Int8Linear):
-            plain = made[module] = module.plain()
+            plain = replacements[module] = module.plain()
             plain.weight = weights.setdefault(module.codes, plain.weight)  # shared where the codes were
-    return replace_everywhere(model, made)
+    return replace_everywhere(model, replacements)

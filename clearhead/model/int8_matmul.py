@@ -92,10 +92,10 @@ class Int8Matrix:
         if len(self.packed) == 1:
             product = self.multiply(digits, self.packed[0][1])
             return product.mul_(largest) if bias is None else torch.addcmul(bias, product, largest)
-        made = x.new_empty(len(x), len(self.codes)) if out is None else out
+        output = x.new_empty(len(x), len(self.codes)) if out is None else out
         for part, packed in self.packed:
-            torch.mul(self.multiply(digits, packed), largest, out=made[:, part])
-        return made if bias is None else made.add_(bias)
+            torch.mul(self.multiply(digits, packed), largest, out=output[:, part])
+        return output if bias is None else output.add_(bias)
 
     def write_digits(self, x: Tensor, largest: Float[Tensor, "row 1"]) -> Float[Tensor, "rows d_in"]:
         """Return the first digits of all rows, then the second and the third."""
@@ -112,20 +112,20 @@ class Int8Matrix:
 
     def unpack_and_multiply(self, x: Tensor, bias: Tensor | None) -> Float[Tensor, "row d_out"]:
         """Return the product in float32, with some rows of the matrix at a time."""
-        made = x.new_empty(len(x), len(self.codes))
+        output = x.new_empty(len(x), len(self.codes))
         step = max(1, UNPACKED // max(1, self.codes.shape[1]))
         room = x.new_empty(step, self.codes.shape[1])
         for first in range(0, len(self.codes), step):
             codes = self.codes[first : first + step]
-            torch.mm(x, room[: len(codes)].copy_(codes).T, out=made[:, first : first + step])
-        return made.mul_(self.scale) if bias is None else torch.addcmul(bias, made, self.scale)
+            torch.mm(x, room[: len(codes)].copy_(codes).T, out=output[:, first : first + step])
+        return output.mul_(self.scale) if bias is None else torch.addcmul(bias, output, self.scale)
 
 
 def find_product() -> Any:
     """Return fbgemm's product of float rows, rounded by a given scale, with a packed int8 matrix; None without it."""
     name = "linear_with_input_q_dq_qweight_dq_output_fp32"
-    there = "fbgemm" in torch.backends.quantized.supported_engines
-    return getattr(torch.ops.quantized, name).default if there and hasattr(torch.ops.quantized, name) else None
+    has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
+    return getattr(torch.ops.quantized, name).default if has_fbgemm and hasattr(torch.ops.quantized, name) else None
 
 
 MULTIPLY = find_product()
@@ -139,15 +139,15 @@ def split_rows(n: int) -> list[slice]:
 
 @final
 @dataclass(frozen=True)
-class Made:
-    """A matrix, and what it was made of: held, so that what lies at the same address later is the same memory."""
+class CachedMatrix:
+    """A packed matrix and the tensors it was made of, which are held so that their addresses are not used again."""
 
     stamp: object
     memory: list[Tensor]
     matrix: Int8Matrix
 
 
-MATRICES: WeakKeyDictionary[nn.Module, dict[int, Made]] = WeakKeyDictionary()
+MATRICES: WeakKeyDictionary[nn.Module, dict[int, CachedMatrix]] = WeakKeyDictionary()
 """The matrices that were made last for a module, by how many tensors they are made of. They are kept here, so that
 modules are copied and saved without them."""
 
@@ -159,16 +159,18 @@ def find_matrix(
 
     It is made anew once one of the tensors, which `make` reads, has been replaced or written to.
     """
-    stamp = digits, [stamp_of(one) for one in tensors]
-    kept = MATRICES.setdefault(owner, {})
-    made = kept.get(len(tensors))
-    if made is None or made.stamp != stamp:
-        made = kept[len(tensors)] = Made(stamp, [one.detach() for one in tensors], Int8Matrix(*make(), digits))
-    return made.matrix
+    stamp = digits, [stamp_of(tensor) for tensor in tensors]
+    cached = MATRICES.setdefault(owner, {})
+    entry = cached.get(len(tensors))
+    if entry is None or entry.stamp != stamp:
+        entry = cached[len(tensors)] = CachedMatrix(
+            stamp, [tensor.detach() for tensor in tensors], Int8Matrix(*make(), digits)
+        )
+    return entry.matrix
 
 
 def stamp_of(tensor: Tensor) -> tuple[int, int]:
-    """Return where a tensor is and how often it was written to; of one made in inference mode nobody counts that."""
+    """Return a tensor's address and version counter; a tensor made in inference mode has no counter, and gets 0."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
@@ -176,7 +178,9 @@ def can_multiply(x: Tensor, *trained: Tensor | None) -> bool:
     """Check that a product with an `Int8Matrix` will do: on a CPU, no gradient asked for, nothing traced by torch."""
     if not can_read(x) or x.dtype not in DTYPES or autocast_enabled(x):
         return False
-    return not (torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, *trained)))
+    return not (
+        torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (x, *trained))
+    )
 
 
 def pack(codes: Int8[Tensor, "d_out d_in"], scale: Float[Tensor, "d_out"]) -> Any:
@@ -185,9 +189,9 @@ def pack(codes: Int8[Tensor, "d_out d_in"], scale: Float[Tensor, "d_out"]) -> An
     with PACKING, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that quantized tensors will go; this one is gone at once
         matrix = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)  # pyright: ignore[reportPrivateImportUsage]
-        chosen = torch.backends.quantized.engine
+        engine = torch.backends.quantized.engine
         torch.backends.quantized.engine = "fbgemm"
         try:
             return torch.ops.quantized.linear_prepack(matrix, None)
         finally:
-            torch.backends.quantized.engine = chosen
+            torch.backends.quantized.engine = engine

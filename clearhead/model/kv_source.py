@@ -33,7 +33,7 @@ class KVSource(ABC):
 class KVSources(NamedTuple):
     """The sources of one block: of its self-attention, and of its cross-attention."""
 
-    own: KVSource
+    attention: KVSource
     cross: KVSource | None = None
 
 

@@ -73,11 +73,11 @@ class AdaptedLinear(nn.Linear):
     @torch.no_grad()
     def merge(self) -> nn.Linear:
         """Return a plain map with the adapter added to a copy of the weight. The sum is made in float64."""
-        made = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        merged = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         exact = self.adapter_up.double() @ self.adapter_down.double() * self.scale
-        made.weight = nn.Parameter((self.weight.double() + exact).to(self.weight.dtype))
-        made.bias = self.bias
-        return made.train(self.training)
+        merged.weight = nn.Parameter((self.weight.double() + exact).to(self.weight.dtype))
+        merged.bias = self.bias
+        return merged.train(self.training)
 
 
 def linear_maps(model: nn.Module) -> Iterator[tuple[str, str, nn.Linear]]:
@@ -94,15 +94,15 @@ def add_adapters(model: nn.Module, lora: Lora) -> nn.Module:
 
     Raises OptionError where the model has no such map, or one that is narrower than the rank.
     """
-    found = list(linear_maps(model))
-    there = [name for name in MAPS if any(use == name for use, _, _ in found)]
-    asked = there if ALL in lora.maps else lora.maps
-    if missing := [name for name in asked if name not in there]:
+    maps = list(linear_maps(model))
+    available = [name for name in MAPS if any(use == name for use, _, _ in maps)]
+    chosen = available if ALL in lora.maps else lora.maps
+    if missing := [name for name in chosen if name not in available]:
         raise OptionError(
-            f"Lora: no block of this model has a plain linear map for {missing[0]}; choose from {', '.join(there)}"
+            f"Lora: no block of this model has a plain linear map for {missing[0]}; choose from {', '.join(available)}"
         )
-    for use, name, plain in found:
-        if use in asked:
+    for use, name, plain in maps:
+        if use in chosen:
             least = min(plain.weight.shape)
             if lora.rank > least:
                 raise OptionError(
@@ -122,8 +122,8 @@ def merge_adapters(model: nn.Module) -> nn.Module:
 
 
 def replace_module(model: nn.Module, name: str, new: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    cast(nn.Module, model.get_submodule(parent))._modules[own] = new
+    parent, _, leaf = name.rpartition(".")
+    cast(nn.Module, model.get_submodule(parent))._modules[leaf] = new
 
 
 def is_adapter(name: str) -> bool:

@@ -60,9 +60,9 @@ class NextToken(Output):
     scaled: bool = added(False)
 
     def build(self, d_model: int, table: nn.Parameter) -> "ToVocabulary":
-        made = ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
-        made.factor = d_model**-0.5 if self.scaled else 1.0
-        return made
+        output = ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
+        output.factor = d_model**-0.5 if self.scaled else 1.0
+        return output
 
 
 @final
@@ -78,11 +78,11 @@ class Blanks(Output):
     epsilon: float = 1e-12
 
     def build(self, d_model: int, table: nn.Parameter) -> "ToVocabulary":
-        made = ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
+        output = ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
         if self.transform:
             norm = LayerNorm(self.epsilon).build(d_model)
-            made.transform = nn.Sequential(linear(d_model, d_model, bias=True), nn.GELU(), norm)
-        return made
+            output.transform = nn.Sequential(linear(d_model, d_model, bias=True), nn.GELU(), norm)
+        return output
 
 
 @final
@@ -114,9 +114,9 @@ class Classes(Output):
         return self.ngrams is not None
 
     def build(self, d_model: int, table: nn.Parameter) -> "ToClasses":
-        made = ToClasses(self, d_model)
-        made.wide = None if self.ngrams is None else self.ngrams.build(len(table), self.count)
-        return made
+        output = ToClasses(self, d_model)
+        output.wide = None if self.ngrams is None else self.ngrams.build(len(table), self.count)
+        return output
 
 
 @final

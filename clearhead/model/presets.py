@@ -76,9 +76,9 @@ def classic(
     tied: Tied = "three",
 ) -> EncoderDecoderSpec:
     """Return the paper's encoder-decoder at any size: as many blocks in the decoder as in the encoder."""
-    chosen = attention or AttentionSpec(heads=heads(size))
-    block = BlockSpec(attention=chosen, feed_forward=ReLU(size.d_ff), arrangement=arrangement, dropout=dropout)
-    crossing = replace(block, cross=replace(chosen, mask=None))
+    self_attention = attention or AttentionSpec(heads=heads(size))
+    block = BlockSpec(attention=self_attention, feed_forward=ReLU(size.d_ff), arrangement=arrangement, dropout=dropout)
+    crossing = replace(block, cross=replace(self_attention, mask=None))
     embedding = Embedding(dropout=dropout)
     return EncoderDecoderSpec(
         encoder=EncoderSpec(

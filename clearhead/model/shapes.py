@@ -51,7 +51,7 @@ class Bounded(TorchFunctionMode):
 
 
 def build_for_shapes(spec: EncoderSpec | DecoderSpec | EncoderDecoderSpec) -> nn.Module:
-    """Build a model whose numbers nobody reads: for real where it is small, and else on the meta device."""
+    """Build a model for its shapes alone: with real weights where it is small, else on the meta device."""
     try:
         with torch.random.fork_rng(devices=[]), Bounded(SMALL):
             return spec.build()

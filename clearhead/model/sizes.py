@@ -111,8 +111,8 @@ def parse_count(text: str) -> int:
     >>> [parse_count(text) for text in ("300k", "10M", "1.5B", "2_000_000")]
     [300000, 10000000, 1500000000, 2000000]
     """
-    found = re.fullmatch(r"(\d+(?:_\d+)*(?:\.\d+)?)([kmbt]?)", text.strip().lower())
-    count = round(float(found[1]) * UNITS[found[2]]) if found else 0
+    match = re.fullmatch(r"(\d+(?:_\d+)*(?:\.\d+)?)([kmbt]?)", text.strip().lower())
+    count = round(float(match[1]) * UNITS[match[2]]) if match else 0
     if count < 1:
         raise OptionError(f"{text!r} is no number of parameters; write 300k, 10M, 1.5B or 2_000_000")
     return count
@@ -135,7 +135,7 @@ def sized(kind: str, parameters: int, vocabulary: int) -> Spec:
 def resized(spec: Spec, parameters: int) -> Spec:
     """Return the model with the same parts and vocabulary at the size that `sized` gives for this many parameters.
 
-    So a model that was sized for a vocabulary nobody knew yet is brought to its size once the tokeniser is trained.
+    The size of a vocabulary is known once the tokeniser is trained: then the model is brought to its size.
     """
     size = nearest_size(kind_of(spec), parameters, table_rows(spec))
     return spec.map_stacks(lambda stack: with_size(stack, size))
@@ -274,10 +274,10 @@ def growth(kind: str, width: int) -> tuple[int, int, int, int]:
     Maps have d_model x d_model parameters, tables and norms d_model, so each is a polynomial of the second degree in
     the width: three narrow models tell it, by Newton's formula, and no wide one is ever built.
     """
-    places = (width - NARROWEST) // NARROWEST
+    steps_up = (width - NARROWEST) // NARROWEST
     narrow = (growth_when_built(kind, NARROWEST * steps) for steps in (1, 2, 3))
     first, second, third, fourth = (
-        one + places * (two - one) + places * (places - 1) // 2 * (three - 2 * two + one)
+        one + steps_up * (two - one) + steps_up * (steps_up - 1) // 2 * (three - 2 * two + one)
         for one, two, three in zip(*narrow, strict=True)
     )
     return first, second, third, fourth
@@ -286,10 +286,10 @@ def growth(kind: str, width: int) -> tuple[int, int, int, int]:
 @functools.cache
 def growth_when_built(kind: str, width: int) -> tuple[int, int, int, int]:
     """Return what `growth` does, of models that are built."""
-    one = rung(kind, width, 1)._replace(d_ff=1)
-    least = count_parameters(kind, one, 1)
-    token, block = count_parameters(kind, one, 2), count_parameters(kind, one._replace(n_layers=2), 1)
-    return least, token - least, block - least, count_parameters(kind, one._replace(d_ff=2), 1) - least
+    least_size = rung(kind, width, 1)._replace(d_ff=1)
+    least = count_parameters(kind, least_size, 1)
+    token, block = count_parameters(kind, least_size, 2), count_parameters(kind, least_size._replace(n_layers=2), 1)
+    return least, token - least, block - least, count_parameters(kind, least_size._replace(d_ff=2), 1) - least
 
 
 def count_parameters(kind: str, size: Size, vocabulary: int) -> int:

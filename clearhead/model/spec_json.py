@@ -37,9 +37,9 @@ def spec_to_json(spec: Spec) -> dict[str, Any]:
     return to_json(spec, PARTS)
 
 
-def spec_from_json(written: Any, *, where: str = "JSON", old: bool = False) -> Spec:
+def spec_from_json(content: Any, *, where: str = "JSON", old: bool = False) -> Spec:
     """Return the spec, every field checked; errors begin with `where`, the file. `old`: from before `format`."""
-    spec = from_json(written, PARTS, where=where, then=THEN if old else None)
+    spec = from_json(content, PARTS, where=where, then=THEN if old else None)
     if not isinstance(spec, Spec):
         raise RunError(f"{where}: a model was expected, and a {type(spec).__name__} was written")
     return spec
@@ -57,8 +57,8 @@ def counts_in(part: Any) -> Iterator[tuple[str, int]]:
     [('count', 8)]
     """
     if isinstance(part, tuple):
-        for one in part:
-            yield from counts_in(one)
+        for item in part:
+            yield from counts_in(item)
     elif dataclasses.is_dataclass(part):
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)

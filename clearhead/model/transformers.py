@@ -187,8 +187,8 @@ class Encoder(Tapped):
     ) -> Vectors:
         """Return the last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
         check_tokens("tokens", tokens, self.spec.vocabulary)
-        read = KVSources(FromSelf(both(mask, padding(lengths, tokens))))
-        return self.stack(self.embedding(tokens, segments=segments), [read] * len(self.stack.blocks))
+        sources = KVSources(FromSelf(intersect(mask, padding(lengths, tokens))))
+        return self.stack(self.embedding(tokens, segments=segments), [sources] * len(self.stack.blocks))
 
 
 @final
@@ -229,15 +229,15 @@ class Decoder(Tapped):
             raise OptionError("this decoder has no cross-attention, and was given a memory to attend to")
         lengths = row_lengths(lengths, tokens)
         cross = None if memory is None else FromMemory(memory, padding(memory_lengths, memory), positions)
-        reads = [KVSources(FromSelf(mask, positions), cross)] * len(self.stack.blocks)
-        states = self.states(tokens, reads, positions=positions)
+        kv_sources = [KVSources(FromSelf(mask, positions), cross)] * len(self.stack.blocks)
+        states = self.states(tokens, kv_sources, positions=positions)
         return apply_output(self, states, lengths, tokens)
 
     def states(
-        self, tokens: Tokens, reads: Sequence[KVSources], *, positions: Tensor | None = None, start: int = 0
+        self, tokens: Tokens, kv_sources: Sequence[KVSources], *, positions: Tensor | None = None, start: int = 0
     ) -> Vectors:
         """Return the last vectors of tokens at these positions (or from `start` on), with these KV sources."""
-        return self.stack(self.embedding(tokens, positions=positions, start=start), reads)
+        return self.stack(self.embedding(tokens, positions=positions, start=start), kv_sources)
 
 
 def apply_output(model: Encoder | Decoder, states: Vectors, lengths: Tensor | None, tokens: Tensor) -> Tensor:
@@ -289,12 +289,12 @@ def tie(model: EncoderDecoder, tied: Tied) -> None:
     if tied in ("three", "embeddings"):
         model.encoder.embedding.table = table
     if isinstance(output, ToVocabulary):
-        own = (
+        untied = (
             output.table
             if output.table is not table
             else nn.Parameter(torch.randn_like(table) * table.shape[1] ** -0.5)
         )
-        output.table = table if tied in ("two", "three") else own
+        output.table = table if tied in ("two", "three") else untied
 
 
 def row_lengths(lengths: Lengths | None, sequence: Tensor) -> Int[Tensor, "batch"] | None:
@@ -302,32 +302,32 @@ def row_lengths(lengths: Lengths | None, sequence: Tensor) -> Int[Tensor, "batch
     if lengths is None:
         return None
     batch, n = sequence.shape[:2]
-    made = numbers_on(row_numbers("lengths", lengths), sequence.device)
-    if made.shape != (batch,):
-        raise ShapeError(f"lengths: expected one for each of the {batch} sequences; came {tuple(made.shape)}")
-    if made.numel() and can_read(made):
-        low, high = (int(x) for x in torch.aminmax(made))
+    rows = numbers_on(row_numbers("lengths", lengths), sequence.device)
+    if rows.shape != (batch,):
+        raise ShapeError(f"lengths: expected one for each of the {batch} sequences; came {tuple(rows.shape)}")
+    if rows.numel() and can_read(rows):
+        low, high = (int(x) for x in torch.aminmax(rows))
         if low < 1 or high > n:
             raise ShapeError(f"lengths go from 1 to the {n} tokens there are; there is {low if low < 1 else high}")
-    return made
+    return rows
 
 
 def padding(lengths: Lengths | None, sequence: Tensor) -> Mask | None:
-    made = row_lengths(lengths, sequence)
-    return None if made is None else masks.padding(made)
+    rows = row_lengths(lengths, sequence)
+    return None if rows is None else masks.padding(rows)
 
 
-def both(one: Mask | None, other: Mask | None) -> Mask | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+def intersect(mask: Mask | None, other: Mask | None) -> Mask | None:
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return mask & other
 
 
 def check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
     """Check for whole numbers in `(batch, n)`, none outside the vocabulary (read on a CPU, where it is free)."""
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.shape[1] == 0:
-        came = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise ShapeError(f"{name}: expected a tensor (batch, n) of token ids, n at least 1; came {came}")
+        actual = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ShapeError(f"{name}: expected a tensor (batch, n) of token ids, n at least 1; came {actual}")
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"{name}: token ids are int64 or int32; came {tokens.dtype}")
     if tokens.numel() and can_read(tokens):

@@ -67,12 +67,12 @@ class ToNgramLogits(Tapped):
 
     def forward(self, tokens: Int[Tensor, "batch n"], lengths: Tensor | None) -> Float[Tensor, "batch classes"]:
         """Return the logits of each row; only the first `lengths[b]` tokens of row b count."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        inside = torch.ones_like(tokens, dtype=torch.bool) if lengths is None else places < lengths.unsqueeze(1)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        inside = torch.ones_like(tokens, dtype=torch.bool) if lengths is None else positions < lengths.unsqueeze(1)
         logits = self.get_buffer("bias")
         for name, order in ORDERS.items():
             keys = tokens if order == 1 else hash_ngrams(tokens, order, self.buckets)
-            logits = logits + self.tap(name, self.score(name, keys, inside & (places >= order - 1)))
+            logits = logits + self.tap(name, self.score(name, keys, inside & (positions >= order - 1)))
         return self.tap("logits", logits)
 
     def score(self, name: str, keys: Int[Tensor, "batch n"], inside: Bool[Tensor, "batch n"]) -> Tensor:

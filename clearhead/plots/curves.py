@@ -99,11 +99,11 @@ def figure_of(lines: Sequence[Mapping[str, Any]], title: str) -> "matplotlib.fig
 
 def curve_of(lines: Sequence[Mapping[str, Any]], measure: Measure) -> Curve:
     """Return the curve of a measure over the lines that have it."""
-    there = [line for line in lines if measure.key in line]
-    values = [line[measure.key] for line in there]
+    measured = [line for line in lines if measure.key in line]
+    values = [line[measure.key] for line in measured]
     # NaN makes a gap in the curve.
-    drawn = [math.nan if value is None or math.isinf(value) else value * measure.factor for value in values]
-    return Curve(measure=measure, steps=[line["step"] for line in there], values=drawn)
+    points = [math.nan if value is None or math.isinf(value) else value * measure.factor for value in values]
+    return Curve(measure=measure, steps=[line["step"] for line in measured], values=points)
 
 
 def scores_of(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, list[Curve]]:
@@ -111,8 +111,8 @@ def scores_of(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, list[Curve
     flat = [{**line.get("scores", {}), "step": line["step"]} for line in evaluations]
     for unit, family in FAMILIES.items():
         curves = [curve_of(flat, measure) for measure in family]
-        if there := [curve for curve in curves if curve.steps]:
-            return unit, there
+        if nonempty := [curve for curve in curves if curve.steps]:
+            return unit, nonempty
     return "", []
 
 
@@ -202,10 +202,10 @@ def smooth_values(values: Sequence[float]) -> list[float]:
     sums = [0.0, *accumulate(0.0 if math.isnan(value) else value for value in values)]
     counts = [0, *accumulate(not math.isnan(value) for value in values)]
     means = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         # As many before as after: at the start, where a loss falls steeply, the mean must not run ahead of it.
-        reach = min(place, half)
-        first, end = place - reach, min(place + reach + 1, len(values))
+        reach = min(index, half)
+        first, end = index - reach, min(index + reach + 1, len(values))
         means.append(value if math.isnan(value) else (sums[end] - sums[first]) / (counts[end] - counts[first]))
     return means
 

@@ -13,14 +13,14 @@ from clearhead.rasp.values import Possible
 __all__ = ["check_selectors", "check_sides", "check_weighting", "check_written", "parts_of"]
 
 
-def check_vocabulary(what: str, vocabulary: list[Any], layout: Layout) -> None:
+def check_vocabulary(name: str, vocabulary: list[Any], layout: Layout) -> None:
     if not vocabulary:
-        raise ProgramError(f"{what} is the tokens a text may have; there are none")
+        raise ProgramError(f"{name} is the tokens a text may have; there are none")
     if None in vocabulary:
-        raise ProgramError(f"{what}: None is no token; it stands for nothing at all")
+        raise ProgramError(f"{name}: None is no token; it stands for nothing at all")
     if layout.sink in map(str, vocabulary):
-        raise ProgramError(f"{what}: {layout.sink} is the model's own token, attended to where nothing is chosen")
-    check_written(what, vocabulary)
+        raise ProgramError(f"{name}: {layout.sink} is the model's own token, attended to where nothing is chosen")
+    check_written(name, vocabulary)
 
 
 def check_sides(
@@ -32,16 +32,16 @@ def check_sides(
     check_vocabulary("vocabulary", vocabulary, layouts["target"])
     if source_vocabulary is not None:
         check_vocabulary("source_vocabulary", source_vocabulary, layouts["source"])
-    elif any(one.side == "source" for one in parts_of(program)):
+    elif any(sequence.side == "source" for sequence in parts_of(program)):
         raise ProgramError("this program reads a source: give its tokens, source_vocabulary=...")
 
 
-def check_written(what: str, values: Iterable[Any]) -> None:
+def check_written(name: str, values: Iterable[Any]) -> None:
     """Check that no two values are written alike: ids are found by how values are written."""
-    written: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
     for value in values:
-        if written.setdefault(str(value), value) != value:
-            raise ProgramError(f"{what}: {written[str(value)]!r} and {value!r} are written alike; rename one")
+        if seen.setdefault(str(value), value) != value:
+            raise ProgramError(f"{name}: {seen[str(value)]!r} and {value!r} are written alike; rename one")
 
 
 def check_weighting(weighting: Weighting, sharpness: float) -> None:
@@ -56,16 +56,16 @@ def check_weighting(weighting: Weighting, sharpness: float) -> None:
 
 def parts_of(program: Sequence) -> list[Sequence]:
     """Return every sequence a program is made of, itself among them."""
-    found: dict[int, Sequence] = {}
+    parts: dict[int, Sequence] = {}
 
     def visit(sequence: Sequence) -> None:
-        if id(sequence) not in found:
-            found[id(sequence)] = sequence
+        if id(sequence) not in parts:
+            parts[id(sequence)] = sequence
             for inner in sequence.inputs():
                 visit(inner)
 
     visit(program)
-    return list(found.values())
+    return list(parts.values())
 
 
 def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weighting: Weighting) -> None:
@@ -75,18 +75,22 @@ def check_selectors(program: Sequence, possible: Possible, *, causal: bool, weig
         if not isinstance(sequence, Aggregate | Width):
             continue
         selector = sequence.selector
-        own = selector.key_side == selector.query_side == "target"
-        if causal and own and (ahead := possible.looks_ahead(selector)):
+        within_target = selector.key_side == selector.query_side == "target"
+        if causal and within_target and (ahead := possible.looks_ahead(selector)):
             raise ProgramError(
                 f"{sequence.name} looks ahead: the query at place {ahead[0]} may choose the key at place {ahead[1]}, "
                 "and a causal model does not see it; choose among the past (`past(selector)`), or leave out causal"
             )
-        if single and isinstance(sequence, Width) and (pair := possible.chooses(selector, causal=causal and own)):
+        if (
+            single
+            and isinstance(sequence, Width)
+            and (pair := possible.chooses(selector, causal=causal and within_target))
+        ):
             raise ProgramError(
                 f"{sequence.name} counts what it chooses (at place {pair[0]} it may choose place {pair[1]}) by how the "
                 "weight is shared: an argmax that picks one key cannot share it; take Argmax(ties='average')"
             )
-        several = single and sequence.numeric and possible.may_choose_several(selector, causal=causal and own)
+        several = single and sequence.numeric and possible.may_choose_several(selector, causal=causal and within_target)
         if several:
             raise ProgramError(
                 f"{sequence.name} takes the mean of what it chooses, and at place {several[0]} it may choose places "

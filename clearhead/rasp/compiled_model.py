@@ -76,9 +76,11 @@ class CompiledModel:
 
     def tensors(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Tensor]:
         """Return the tensors that the model is called with."""
-        both = isinstance(self.model, EncoderDecoder)
-        if both == (source is None):
-            raise OptionError("this program reads a source: give both" if both else "this program reads no source")
+        has_source = isinstance(self.model, EncoderDecoder)
+        if has_source == (source is None):
+            raise OptionError(
+                "this program reads a source: give both" if has_source else "this program reads no source"
+            )
         rows = [self.encode(text)] if source is None else [self.encode(source, "source"), self.encode(text)]
         device = next(self.model.parameters()).device
         return [torch.tensor([row], device=device) for row in rows]
@@ -110,9 +112,9 @@ class CompiledModel:
         columns = logits[:, [self.ids[str(answer)] for answer in self.answers]]
         if self.numeric:
             return columns[:, 0].tolist()
-        best, which = columns.max(-1)
+        best, indices = columns.max(-1)
         return [
-            self.answers[i] if value > SURE else None for value, i in zip(best.tolist(), which.tolist(), strict=True)
+            self.answers[i] if value > SURE else None for value, i in zip(best.tolist(), indices.tolist(), strict=True)
         ]
 
     def save(self, path: str | Path) -> None:

@@ -65,7 +65,7 @@ def compile(
     are multiplied by `sharpness` first; then `Softmax()` is wrong by about exp(-sharpness). A program that reads a
     source becomes an encoder-decoder.
     """
-    made = plan(
+    planned = plan(
         program,
         vocabulary,
         length=length,
@@ -74,7 +74,7 @@ def compile(
         weighting=weighting,
         sharpness=sharpness,
     )
-    return made.build()
+    return planned.build()
 
 
 @final
@@ -150,18 +150,18 @@ def plan(
     """Plan how a program is built and what it costs: layers, heads, width. Raises where it cannot be."""
     layouts = layouts or {"target": Layout(), "source": Layout()}
     vocabulary, source_vocabulary = list(vocabulary), None if source_vocabulary is None else list(source_vocabulary)
-    both = any(one.side == "source" for one in parts_of(program))
+    has_source = any(part.side == "source" for part in parts_of(program))
     if length < 1:
         raise ProgramError(f"length is how many tokens a text may have, 1 or more; came {length}")
     check_sides(program, vocabulary, source_vocabulary, layouts)
     check_weighting(weighting, sharpness)
     possible = Possible(vocabulary, length, source_vocabulary or ())
-    check_selectors(program, possible, causal=causal or both, weighting=weighting)
+    check_selectors(program, possible, causal=causal or has_source, weighting=weighting)
     lowered, result = lower(program, possible, {side: layout.beside > 0 for side, layout in layouts.items()})
     check_written(f"the values of {program.name}", result.values)
-    target = ("own", "cross", "network") if both else ("own", "network")
+    target = ("own", "cross", "network") if has_source else ("own", "network")
     levels = {"target": schedule(lowered.operations["target"], target)}
-    if both:
+    if has_source:
         levels["source"] = schedule(lowered.operations["source"], ("own", "network"))
     spaces = [*lowered.inputs.values(), *(op.out for ops in lowered.operations.values() for op in ops)]
     return Plan(
@@ -171,7 +171,7 @@ def plan(
         result=result,
         levels=levels,
         directions=Directions(spaces),
-        kind="encoder-decoder" if both else "decoder" if causal else "encoder",
+        kind="encoder-decoder" if has_source else "decoder" if causal else "encoder",
         weighting=weighting,
         similarity=Dot() if sharpness == 1 else ScaledDot(float(sharpness)),
         layouts=layouts,
@@ -183,9 +183,9 @@ class Builder:
     """Builds the model of a plan."""
 
     def __init__(self, plan: Plan, ids: Mapping[str, int]) -> None:
-        known = (layout.sink for side, layout in plan.layouts.items() if side in plan.levels)
+        sinks = (layout.sink for side, layout in plan.layouts.items() if side in plan.levels)
         tokens = (token for side in plan.levels for token in plan.possible.vocabulary[side])
-        missing = [symbol for symbol in map(str, (*known, *tokens, *plan.answers)) if symbol not in ids]
+        missing = [symbol for symbol in map(str, (*sinks, *tokens, *plan.answers)) if symbol not in ids]
         if missing:
             raise ProgramError(f"ids: every token and answer needs one, and there is none for {missing[0]!r}")
         self.plan, self.ids = plan, ids
@@ -233,10 +233,10 @@ class Builder:
         return Embedding(position=Learned(length), scaled=False)
 
     def block(self, level: Level, side: str) -> BlockSpec:
-        both = side == "target" and self.plan.kind == "encoder-decoder"
+        has_cross = side == "target" and self.plan.kind == "encoder-decoder"
         return BlockSpec(
             attention=self.attention(level.own),
-            cross=self.attention(level.cross) if both else None,
+            cross=self.attention(level.cross) if has_cross else None,
             feed_forward=ReLU(len(level.units), bias=False) if level.units else None,
             arrangement=NoNorm(),
         )
@@ -268,10 +268,10 @@ class Builder:
         if tokens is not None:
             for token in text:
                 table[self.ids[str(token)], of(tokens, token)] = 1
-        places = self.plan.lowered.inputs.get((side, "places"))
-        if places is not None and position is not None:
-            for index in places.values:
-                position.table[index + layout.offset, of(places, index)] = 1  # pyright: ignore
+        positions = self.plan.lowered.inputs.get((side, "places"))
+        if positions is not None and position is not None:
+            for index in positions.values:
+                position.table[index + layout.offset, of(positions, index)] = 1  # pyright: ignore
 
     def write_block(self, block: Block, level: Level) -> None:
         write_heads(block.attention, level.own, self.directions)

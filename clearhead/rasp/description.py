@@ -112,16 +112,16 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 def describe_network(units: Iterable[Unit]) -> list[dict[str, Any]]:
     """Return each space that a network writes, and the spaces that it is computed from."""
-    found: dict[Space, dict[str, None]] = {}
+    sources: dict[Space, dict[str, None]] = {}
     for unit in units:
         reads = [space.name for space, _ in unit.reads if space not in (ONE, HERE, SINK)]
         for space, _ in unit.writes:
-            found.setdefault(space, {}).update(dict.fromkeys(reads))
+            sources.setdefault(space, {}).update(dict.fromkeys(reads))
     return [
         {"writes": space.name, "reads": list(reads), "words": " and ".join(reads) + f" → {space.name}"}
         if reads
         else {"writes": space.name, "reads": [], "words": f"the same at every token → {space.name}"}
-        for space, reads in found.items()
+        for space, reads in sources.items()
     ]
 
 
@@ -137,9 +137,9 @@ def name_relation(choice: Choice) -> str:
     for name, relation in RELATIONS.items():
         if all(agrees(relation, pair, fits) for pair, fits in pairs.items()):
             return name
-    chosen = [k for k in keys if any(pairs[k, q] for q in queries)]
-    if all(pairs[k, q] for k in chosen for q in queries):
-        return f"key is {join_shortened(map(str, chosen), MOST_SHOWN)}" if chosen else "none"
+    selected = [k for k in keys if any(pairs[k, q] for q in queries)]
+    if all(pairs[k, q] for k in selected for q in queries):
+        return f"key is {join_shortened(map(str, selected), MOST_SHOWN)}" if selected else "none"
     fit = [pair for pair, fits in pairs.items() if fits]
     key, query = fit[0]
     return f"{len(fit)} of {len(pairs)} pairs, such as key {key} for query {query}"
@@ -168,11 +168,11 @@ def list_program(plan: Plan) -> list[str]:
 
     def name(sequence: Sequence) -> str:
         if id(sequence) not in names:
-            made = write_operation(sequence, plan.possible, name)
-            taken = sum(known.split("′")[0] == sequence.name for known in names.values())
-            names[id(sequence)] = sequence.name + "′" * taken
-            if made is not None:
-                lines.append(f"{names[id(sequence)]} = {made}")
+            operation = write_operation(sequence, plan.possible, name)
+            n_same = sum(other.split("′")[0] == sequence.name for other in names.values())
+            names[id(sequence)] = sequence.name + "′" * n_same
+            if operation is not None:
+                lines.append(f"{names[id(sequence)]} = {operation}")
         return names[id(sequence)]
 
     name(plan.program)
@@ -185,7 +185,9 @@ def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequ
     def write_selector(selector: Selector) -> str:
         terms = []
         for term in selector.terms:
-            keys, queries = (Space(name="", values=tuple(possible.of(one))) for one in (term.keys, term.queries))
+            keys, queries = (
+                Space(name="", values=tuple(possible.of(operand))) for operand in (term.keys, term.queries)
+            )
             choice = Choice(keys=keys, queries=queries, predicate=lambda key, query, term=term: holds(term, key, query))
             terms.append(f"select({name(term.keys)}, {name(term.queries)}, {name_relation(choice)})")
         return " & ".join(terms)

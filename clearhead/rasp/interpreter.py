@@ -58,13 +58,13 @@ class Interpreter:
                 rows = [[factor * value for value in self.of(inner)] for inner, factor in terms]
                 return [sum(column) for column in zip(*rows, strict=True)]
             case Aggregate(selector=selector, values=values):
-                found = self.of(values)
+                inner_values = self.of(values)
                 return [
-                    aggregate_values(sequence, [found[key] for key in chosen])
-                    for chosen in self.selected_keys(selector)
+                    aggregate_values(sequence, [inner_values[key] for key in selected])
+                    for selected in self.selected_keys(selector)
                 ]
             case Width(selector=selector):
-                return [len(chosen) for chosen in self.selected_keys(selector)]
+                return [len(selected) for selected in self.selected_keys(selector)]
         raise AssertionError(f"no meaning for {sequence!r}")
 
     def selected_keys(self, selector: Selector) -> list[list[int]]:
@@ -85,8 +85,8 @@ def all_hold(every: list[tuple[Values, Values, Callable[[Any, Any], bool]]], key
 def apply_function(sequence: Sequence, function: Callable[..., Any], *values: Any) -> Any:
     """Apply the function; return None, or 0 for numbers, where a value is missing or the function returns None."""
     missing = any(value is None for value in values)
-    found = None if missing else function(*values)
-    return empty(sequence) if found is None else found
+    result = None if missing else function(*values)
+    return empty(sequence) if result is None else result
 
 
 def empty(sequence: Sequence) -> Any:

@@ -75,8 +75,8 @@ class Sequence:
 
     def __mul__(self, factor: "Sequence | int | float") -> "Sequence":
         if isinstance(factor, Sequence):
-            both, name = self.numeric and factor.numeric, f"{self.name} x {factor.name}"
-            return sequence_map(lambda a, b: a * b, self, factor, numeric=both, name=name)
+            numeric, name = self.numeric and factor.numeric, f"{self.name} x {factor.name}"
+            return sequence_map(lambda a, b: a * b, self, factor, numeric=numeric, name=name)
         if self.numeric:
             return Linear(terms=((self, float(factor)),), side=self.side, numeric=True, name=f"{factor} {self.name}")
         return map(lambda value: value * factor, self, name=f"{factor} {self.name}")
@@ -90,17 +90,20 @@ class Sequence:
 
 
 def combined(
-    one: Sequence, other: "Sequence | int | float", sign: int, function: Callable[..., Value], sign_name: str
+    first: Sequence, second: "Sequence | int | float", sign: int, function: Callable[..., Value], sign_name: str
 ) -> Sequence:
-    if not isinstance(other, Sequence):
+    if not isinstance(second, Sequence):
         return map(
-            lambda value: function(value, other), one, numeric=one.numeric, name=f"{one.name} {sign_name} {other}"
+            lambda value: function(value, second),
+            first,
+            numeric=first.numeric,
+            name=f"{first.name} {sign_name} {second}",
         )
-    name = f"{one.name} {sign_name} {other.name}"
-    if one.numeric and other.numeric:
-        same_side("a sum", one, other)
-        return Linear(terms=((one, 1.0), (other, float(sign))), side=one.side, numeric=True, name=name)
-    return sequence_map(function, one, other, name=name)
+    name = f"{first.name} {sign_name} {second.name}"
+    if first.numeric and second.numeric:
+        same_side("a sum", first, second)
+        return Linear(terms=((first, 1.0), (second, float(sign))), side=first.side, numeric=True, name=name)
+    return sequence_map(function, first, second, name=name)
 
 
 @final
@@ -283,8 +286,8 @@ def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value]
 
 def past(selector: Selector | None = None, *, side: Side = "target") -> Selector:
     """Select the keys that are not after the query; with a selector, those of its keys."""
-    places = Indices(side=side, name="indices") if side == "source" else indices
-    before = select(places, places, lambda key, query: key <= query, name="past")
+    positions = Indices(side=side, name="indices") if side == "source" else indices
+    before = select(positions, positions, lambda key, query: key <= query, name="past")
     return before if selector is None else selector & before
 
 
@@ -304,9 +307,9 @@ def selector_width(selector: Selector, *, name: str = "") -> Width:
     return Width(selector=selector, side=selector.query_side, name=name or "width")
 
 
-def same_side(what: str, first: Sequence, second: Sequence) -> None:
+def same_side(operation: str, first: Sequence, second: Sequence) -> None:
     if first.side != second.side:
         raise ProgramError(
-            f"{what}: {first.name} runs along the {first.side} and {second.name} along the {second.side}; "
+            f"{operation}: {first.name} runs along the {first.side} and {second.name} along the {second.side}; "
             "bring one over with a select and an aggregate"
         )

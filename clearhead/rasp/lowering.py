@@ -55,10 +55,10 @@ class Lowered:
     def space(self, sequence: Sequence) -> Space:
         """Return a fresh space for the sequence's values."""
         values = self.possible.of(sequence)
-        made = Space(name=sequence.name, numeric=sequence.numeric, values=() if sequence.numeric else tuple(values))
+        space = Space(name=sequence.name, numeric=sequence.numeric, values=() if sequence.numeric else tuple(values))
         if sequence.numeric:
-            self.values[made] = values
-        return made
+            self.values[space] = values
+        return space
 
     def compute(self, sequence: Sequence) -> Space:
         match sequence:
@@ -90,12 +90,13 @@ class Lowered:
 
     def indices(self, side: str, sequence: Sequence) -> Space:
         """Return the places from the position table; where tokens stand beside the text, those of the text alone."""
-        places = self.input(side, "places", sequence)
+        positions = self.input(side, "places", sequence)
         if not self.gated[side]:
-            return places
-        out = Space(name=sequence.name, values=places.values)
+            return positions
+        out = Space(name=sequence.name, values=positions.values)
         units = [
-            Unit(reads={(places, i): 1.0, **here(1.0), **one(-1.0)}, writes={(out, i): 1.0}) for i in places.values
+            Unit(reads={(positions, i): 1.0, **here(1.0), **one(-1.0)}, writes={(out, i): 1.0})
+            for i in positions.values
         ]
         return self.add_network(side, out, units)
 
@@ -188,10 +189,10 @@ class Lowered:
 
     def add_width(self, selector: Selector, out: Space) -> Space:
         """Count the chosen keys, from the weight that is left on the sink."""
-        left = Space(name=f"1 / (1 + {out.name})", numeric=True)
-        self.values[left] = [Fraction(1, 1 + count) for count in reversed(range(self.possible.length + 1))]
-        self.add_head(selector, None, left)
-        return self.add_map(selector.query_side, left, lambda share: round(1 / share) - 1, out)
+        sink_weight = Space(name=f"1 / (1 + {out.name})", numeric=True)
+        self.values[sink_weight] = [Fraction(1, 1 + count) for count in reversed(range(self.possible.length + 1))]
+        self.add_head(selector, None, sink_weight)
+        return self.add_map(selector.query_side, sink_weight, lambda share: round(1 / share) - 1, out)
 
 
 def lower(program: Sequence, possible: Possible, gated: Mapping[str, bool]) -> tuple[Lowered, Space]:
@@ -215,11 +216,11 @@ def writes_for(out: Space, value: Any) -> dict[Direction, float]:
     return {(out, None): float(value)} if out.numeric else {(out, value): 1.0}
 
 
-def difference(one: Mapping[Direction, float], other: Mapping[Direction, float]) -> dict[Direction, float]:
-    found = dict(one)
-    for direction, amount in other.items():
-        found[direction] = found.get(direction, 0.0) - amount
-    return {direction: amount for direction, amount in found.items() if amount}
+def difference(minuend: Mapping[Direction, float], subtrahend: Mapping[Direction, float]) -> dict[Direction, float]:
+    terms = dict(minuend)
+    for direction, amount in subtrahend.items():
+        terms[direction] = terms.get(direction, 0.0) - amount
+    return {direction: amount for direction, amount in terms.items() if amount}
 
 
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:

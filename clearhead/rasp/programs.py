@@ -73,8 +73,8 @@ class Program:
 
     def usable_example(self) -> list[Any]:
         """Return the example if its tokens and length still fit the program; else the first few tokens."""
-        known = {str(token) for token in self.vocabulary}
-        fits = self.example and len(self.example) <= self.length and {str(token) for token in self.example} <= known
+        tokens = {str(token) for token in self.vocabulary}
+        fits = self.example and len(self.example) <= self.length and {str(token) for token in self.example} <= tokens
         return list(self.example) if fits else list(self.vocabulary[: min(SHOWN_TOKENS, self.length)])
 
 
@@ -95,9 +95,9 @@ def before() -> Selector:
     return select(indices, indices, lambda key, query: key < query, name="before")
 
 
-def at(places: Sequence) -> Selector:
+def at(positions: Sequence) -> Selector:
     """Select the key whose index is the query's value."""
-    return select(indices, places, lambda key, query: key == query, name="at")
+    return select(indices, positions, lambda key, query: key == query, name="at")
 
 
 def length() -> Sequence:
@@ -105,8 +105,8 @@ def length() -> Sequence:
 
 
 def reverse() -> Sequence:
-    places = sequence_map(lambda n, i: n - 1 - i, length(), indices, name="opposite")
-    return aggregate(at(places), tokens, name="reverse")
+    opposite = sequence_map(lambda n, i: n - 1 - i, length(), indices, name="opposite")
+    return aggregate(at(opposite), tokens, name="reverse")
 
 
 def shift(by: int = 1) -> Sequence:
@@ -137,8 +137,8 @@ def ranked(keys: Sequence, smaller: Callable[[Any, Any], bool]) -> Sequence:
 
 def arranged(rank: Sequence) -> Sequence:
     """Return the tokens in the order of their ranks."""
-    chosen = select(rank, indices, lambda key, query: key == query, name="of this rank")
-    return aggregate(chosen, tokens, name="in order")
+    of_rank = select(rank, indices, lambda key, query: key == query, name="of this rank")
+    return aggregate(of_rank, tokens, name="in order")
 
 
 def ascending(key: Any, query: Any) -> bool:
@@ -163,8 +163,8 @@ def most_frequent() -> Sequence:
 
 
 def fraction_of_previous(token: Any) -> Sequence:
-    here = map(lambda value: value == token, tokens, numeric=True, name=f"is {token}")
-    return aggregate(past(), here, name=f"share of {token} so far")
+    is_token_here = map(lambda value: value == token, tokens, numeric=True, name=f"is {token}")
+    return aggregate(past(), is_token_here, name=f"share of {token} so far")
 
 
 def count(token: Any) -> Sequence:
@@ -187,21 +187,21 @@ def balanced(opening: str, closing: str) -> Sequence:
 
 
 def all_balanced(*pairs: str) -> Sequence:
-    found = balanced(*pairs[0])
+    result = balanced(*pairs[0])
     for pair in pairs[1:]:
-        found = sequence_map(lambda a, b: a and b, found, balanced(*pair), name="all balanced")
-    return found
+        result = sequence_map(lambda a, b: a and b, result, balanced(*pair), name="all balanced")
+    return result
 
 
-def pattern(wanted: str) -> Sequence:
+def pattern(text: str) -> Sequence:
     """Return whether the text up to here ends with the pattern."""
-    found = map(lambda token: token == wanted[-1], tokens, name=f"is {wanted[-1]}")
-    for by, letter in enumerate(reversed(wanted[:-1]), 1):
+    result = map(lambda token: token == text[-1], tokens, name=f"is {text[-1]}")
+    for by, letter in enumerate(reversed(text[:-1]), 1):
         back = select(indices, indices, lambda key, query, by=by: key == query - by)
         hits = aggregate(back, map(lambda token, letter=letter: token == letter, tokens, numeric=True))
         hit = map(lambda share: share > 0.5, hits, name=f"{letter} {by} back")
-        found = sequence_map(lambda a, b: a and b, found, hit, name=f"ends with {wanted[-by - 1 :]}")
-    return found
+        result = sequence_map(lambda a, b: a and b, result, hit, name=f"ends with {text[-by - 1 :]}")
+    return result
 
 
 def majority() -> Sequence:
@@ -210,8 +210,8 @@ def majority() -> Sequence:
 
 
 def copy() -> Sequence:
-    chosen = select(source_indices, indices, lambda key, query: key == query, name="same place")
-    return aggregate(chosen, source_tokens, name="copy")
+    same_position = select(source_indices, indices, lambda key, query: key == query, name="same place")
+    return aggregate(same_position, source_tokens, name="copy")
 
 
 def addition() -> Sequence:
@@ -228,21 +228,21 @@ def addition() -> Sequence:
     from_here = selector_width(deciding & select(indices, indices, lambda k, q: k >= q), name="deciding from here")
     right = selector_width(deciding & select(indices, indices, lambda k, q: k > q), name="deciding to the right")
     every = selector_width(deciding, name="deciding in all")
-    asked = sequence_map(
+    deciding_index = sequence_map(
         lambda pair, t: pair[1] if t == "+" else pair[0],
         sequence_map(lambda a, b: (a, b), right, every),
         tokens,
         name="asked",
     )
     number = sequence_map(lambda c, d: c if d else None, from_here, decides, name="number of this column")
-    nearest = select(number, asked, lambda key, query: key == query and query > 0, name="nearest deciding")
+    nearest = select(number, deciding_index, lambda key, query: key == query and query > 0, name="nearest deciding")
     carries = map(lambda s: s >= 10, total, numeric=True, name="carries")
     carried = categorical(aggregate(nearest, carries, name="carried"))
     column = sequence_map(lambda s, c: (s + int(c)) % 10, total, carried, name="digit of the sum")
     overflow = sequence_map(lambda t, c: int(c) if t == "+" else None, tokens, carried, name="overflow")
     # Only one of the two has a value at each place. As numbers they can be added, with 0 for none.
-    there = [map(lambda value: float(value) + 1, inner, numeric=True) for inner in (column, overflow)]
-    return map(lambda value: None if value == 0 else round(value) - 1, there[0] + there[1], name="sum")
+    parts = [map(lambda value: float(value) + 1, inner, numeric=True) for inner in (column, overflow)]
+    return map(lambda value: None if value == 0 else round(value) - 1, parts[0] + parts[1], name="sum")
 
 
 def plain_sort_by_frequency(text: Text) -> list[Any]:
@@ -267,8 +267,8 @@ def plain_balanced(text: Text, *pairs: str) -> bool:
 
 
 def plain_addition(text: Text) -> list[Any]:
-    written = "".join(text)
-    first, second = written.split("+")
+    joined = "".join(text)
+    first, second = joined.split("+")
     total = str(int(first) + int(second)).zfill(len(first) + 1)
     return [*(int(digit) for digit in total[1:]), int(total[0]), *[None] * len(second)]
 

@@ -44,8 +44,8 @@ class Possible:
     def at(self, sequence: Sequence) -> Places:
         """Return the values of each place; None is left out: it has no direction."""
         if id(sequence) not in self.known:
-            made = self.compute(sequence)
-            most = max(len(values) for values in made)
+            values_at = self.compute(sequence)
+            most = max(len(values) for values in values_at)
             if most > MOST_VALUES:
                 raise ProgramError(
                     f"{sequence.name} may have {most:,} values, and {MOST_VALUES:,} are the most; shorten the length, "
@@ -53,7 +53,7 @@ class Possible:
                 )
             if not most:
                 raise ProgramError(f"{sequence.name} is None wherever it stands, so it has no values; leave it out")
-            self.known[id(sequence)] = made
+            self.known[id(sequence)] = values_at
             self.kept.append(sequence)
         return self.known[id(sequence)]
 
@@ -68,21 +68,23 @@ class Possible:
             case Indices():
                 return tuple(frozenset([i]) for i in range(self.length))
             case Constant(value=value):
-                known = {number(value, sequence) if sequence.numeric else value}
-                return (frozenset(known - {None}),) * self.length
+                values_of_constant = {number(value, sequence) if sequence.numeric else value}
+                return (frozenset(values_of_constant - {None}),) * self.length
             case Map(function=function, inner=inner):
                 every = self.at(inner)
-                return tuple(self.images(sequence, function, [(value,) for value in here]) for here in every)
+                return tuple(self.images(sequence, function, [(value,) for value in possible]) for possible in every)
             case SequenceMap(function=function, first=first, second=second):
                 if first is second:
                     every = self.at(first)
-                    return tuple(self.images(sequence, function, [(value, value) for value in here]) for here in every)
-                both = list(zip(self.at(first), self.at(second), strict=True))
-                self.check_few(sequence, both)
-                return tuple(self.images(sequence, function, list(product(*pair))) for pair in both)
+                    return tuple(
+                        self.images(sequence, function, [(value, value) for value in possible]) for possible in every
+                    )
+                pairs = list(zip(self.at(first), self.at(second), strict=True))
+                self.check_few(sequence, pairs)
+                return tuple(self.images(sequence, function, list(product(*pair))) for pair in pairs)
             case Linear(terms=terms):
                 every = zip(*(self.at(inner) for inner, _ in terms), strict=True)
-                return tuple(self.sums(sequence, places, [factor for _, factor in terms]) for places in every)
+                return tuple(self.sums(sequence, sets, [factor for _, factor in terms]) for sets in every)
             case Aggregate(values=values):
                 every = frozenset().union(*self.at(values))
                 return ((self.means(sequence, every) if sequence.numeric else every),) * self.length
@@ -94,27 +96,27 @@ class Possible:
         self, sequence: Sequence, function: Callable[..., Any], arguments: list[tuple[Any, ...]]
     ) -> frozenset[Any]:
         """Return all values of the function over its possible arguments; also 0 for a number that may be missing."""
-        found = {value_or_error(sequence, function, row) for row in arguments}
-        empty = None in found or any(self.may_be_empty(inner) for inner in sequence.inputs())
+        images = {value_or_error(sequence, function, row) for row in arguments}
+        empty = None in images or any(self.may_be_empty(inner) for inner in sequence.inputs())
         if empty:
             self.empty.add(id(sequence))
-        found.discard(None)
-        return frozenset({*found, Fraction(0)} if empty and sequence.numeric else found)
+        images.discard(None)
+        return frozenset({*images, Fraction(0)} if empty and sequence.numeric else images)
 
     def may_be_empty(self, sequence: Sequence) -> bool:
         """Return whether there may be nothing at some place."""
         self.at(sequence)
-        chosen = isinstance(sequence, Aggregate) and not sequence.numeric
-        return chosen or (id(sequence) in self.empty and not sequence.numeric)
+        by_selector = isinstance(sequence, Aggregate) and not sequence.numeric
+        return by_selector or (id(sequence) in self.empty and not sequence.numeric)
 
-    def sums(self, sequence: Sequence, places: tuple[frozenset[Any], ...], factors: list[float]) -> frozenset[Any]:
-        self.check_few(sequence, [places])
-        every = product(*places)
+    def sums(self, sequence: Sequence, sets: tuple[frozenset[Any], ...], factors: list[float]) -> frozenset[Any]:
+        self.check_few(sequence, [sets])
+        every = product(*sets)
         return frozenset(sum(number(f) * v for f, v in zip(factors, row, strict=True)) for row in every)
 
     def check_few(self, sequence: Sequence, every: Iterable[tuple[frozenset[Any], ...]]) -> None:
         """Raise ProgramError for more combinations of values than can be tried in seconds."""
-        most = max(math.prod(len(one) for one in places) for places in every)
+        most = max(math.prod(len(values) for values in sets) for sets in every)
         if most > MOST_PAIRS:
             raise ProgramError(
                 f"{sequence.name} is made of {most:,} combinations of values, and {MOST_PAIRS:,} are the most; shorten "
@@ -166,24 +168,24 @@ class Possible:
 
 def holds(term: Select, key: Any, query: Any) -> bool:
     """Return whether the predicate holds of two values that can meet."""
-    given = plain(key), plain(query)
+    arguments = plain(key), plain(query)
     try:
-        return bool(term.predicate(*given))
+        return bool(term.predicate(*arguments))
     except Exception as error:
         raise ProgramError(
-            f"select({term.keys.name}, {term.queries.name}): its predicate fails for the key {given[0]!r} and the "
-            f"query {given[1]!r}, which can meet ({type(error).__name__}: {error}); let it answer for all that can"
+            f"select({term.keys.name}, {term.queries.name}): its predicate fails for the key {arguments[0]!r} and the "
+            f"query {arguments[1]!r}, which can meet ({type(error).__name__}: {error}); let it answer for all that can"
         ) from None
 
 
 def value_or_error(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
     """Return the function of possible arguments, numbers as exact fractions; ProgramError where it fails."""
-    given = [plain(value) for value in row]
+    arguments = [plain(value) for value in row]
     try:
-        value = function(*given)
+        value = function(*arguments)
     except Exception as error:
         raise ProgramError(
-            f"{sequence.name}: its function fails for {', '.join(map(repr, given))}, which can come to it "
+            f"{sequence.name}: its function fails for {', '.join(map(repr, arguments))}, which can come to it "
             f"({type(error).__name__}: {error}); let it answer for everything that can"
         ) from None
     if sequence.numeric:

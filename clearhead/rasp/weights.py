@@ -28,23 +28,23 @@ def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions)
     for number, head in enumerate(heads):
         write_scores(head, query[number], key[number], directions)
         read = [directions.of(SINK)] if head.values is None else list(directions.all(head.values))
-        for place, (source, target) in enumerate(zip(read, directions.all(head.out), strict=True)):
-            value[number, place, source] = 1
-            output[target, number, place] = 1
+        for dimension, (source, target) in enumerate(zip(read, directions.all(head.out), strict=True)):
+            value[number, dimension, source] = 1
+            output[target, number, dimension] = 1
 
 
 def write_scores(head: Head, query: Tensor, key: Tensor, directions: Directions) -> None:
     """Write a dimension for the sink and one for each value of the keys: 2 where it fits, all in whole numbers."""
     query[0, directions.of(ONE)] = head.sink_score
     key[0, directions.of(SINK)] = 1
-    place = 1
+    dimension = 1
     for choice in head.choices:
-        for wanted in choice.keys.values:
-            key[place, directions.of(choice.keys, wanted)] = 1
-            for asked in choice.queries.values:
-                if choice.predicate(wanted, asked):
-                    query[place, directions.of(choice.queries, asked)] = 2
-            place += 1
+        for key_value in choice.keys.values:
+            key[dimension, directions.of(choice.keys, key_value)] = 1
+            for query_value in choice.queries.values:
+                if choice.predicate(key_value, query_value):
+                    query[dimension, directions.of(choice.queries, query_value)] = 2
+            dimension += 1
 
 
 @torch.no_grad()

@@ -111,7 +111,7 @@ def read_files(answer: Callable[[Params], object]) -> Endpoint:
 
 def with_trace(answer: Callable[[str, Params], object]) -> Callable[[Params], object]:
     """Return the same question with the trace taken from the request."""
-    return lambda asked: answer(asked.text("trace"), asked)
+    return lambda params: answer(params.text("trace"), params)
 
 
 def parameters(request: Request) -> Params:
@@ -148,27 +148,27 @@ class Turns:
         async with self.lock:
             if await request.is_disconnected():
                 return Response(status_code=400)
-            gone = threading.Event()
-            watcher = asyncio.create_task(wait_until_gone(request, gone))
+            disconnected = threading.Event()
+            watcher = asyncio.create_task(wait_until_gone(request, disconnected))
             try:
-                return await asyncio.get_running_loop().run_in_executor(self.thread, run_until_gone, gone, work)
+                return await asyncio.get_running_loop().run_in_executor(self.thread, run_until_gone, disconnected, work)
             except StoppedError:
                 return Response(status_code=400)
             finally:
-                gone.set()  # also where the server ends, so that its thread does
+                disconnected.set()  # also where the server ends, so that its thread does
                 watcher.cancel()
 
 
-async def wait_until_gone(request: Request, gone: threading.Event) -> None:
+async def wait_until_gone(request: Request, disconnected: threading.Event) -> None:
     """Set `gone` when the reader closes the connection. The body has been read, so nothing else can come."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    gone.set()
+    disconnected.set()
 
 
-def run_until_gone(gone: threading.Event, work: Callable[[], Response]) -> Response:
+def run_until_gone(disconnected: threading.Event, work: Callable[[], Response]) -> Response:
     """Run the work on this thread, and cancel it at the next block of rows once the reader is gone."""
-    with stopping_when(gone.is_set):
+    with stopping_when(disconnected.is_set):
         return work()
 
 

@@ -36,68 +36,73 @@ class Boxes:
         self.trace, self.inner = trace, trace.inner
         self.values = {value.name: value for box in self.inner.names.boxes.values() for value in box.values}
 
-    def numbers(self, asked: Params) -> dict[str, Any]:
+    def numbers(self, params: Params) -> dict[str, Any]:
         """Return every number of a box for one token (and, of keys and values, one key) in one head, by name.
 
         What the box's values follow from is among them.
         """
         box, token, key, head = (
-            self.box(asked),
-            self.token(asked),
-            asked.integer("key", default=0),
-            asked.integer("head", default=0),
+            self.box(params),
+            self.token(params),
+            params.integer("key", default=0),
+            params.integer("head", default=0),
         )
         return {name: as_list(value) for name, value in self.of_box(box, token=token, key=key, head=head)}
 
     def of_box(self, box: Box, *, token: int, key: int = 0, head: int = 0) -> Iterator[tuple[str, Float[Tensor, "d"]]]:
-        made = self.inner.section(box, slice(token, token + 1))
+        section = self.inner.section(box, slice(token, token + 1))
         # Before the values of the box come those that they are computed from.
         read = [name for value in box.values for name in value.operands.values()]
         read += [value.of for value in box.values if value.of and value.rows == "query"]
         for name in dict.fromkeys([*read, *(value.name for value in box.values)]):
             value = self.values[name]
             row = key if value.rows == "key" else token
-            found = made.get(name)
-            if found is None or value.rows == "key":
-                found = self.inner.value(name, slice(row, row + 1))
-            if not found.numel():
+            rows = section.get(name)
+            if rows is None or value.rows == "key":
+                rows = self.inner.value(name, slice(row, row + 1))
+            if not rows.numel():
                 raise OptionError(f"{name}: there is no row {row}")
-            yield name, self.vector(value, found, head)
+            yield name, self.vector(value, rows, head)
 
-    def vector(self, value: Value, found: Tensor, head: int) -> Float[Tensor, "d"]:
+    def vector(self, value: Value, rows: Tensor, head: int) -> Float[Tensor, "d"]:
         if value.rows == "none":
-            return found
+            return rows
         if not value.per_head:
-            return found[0]
-        if head >= len(found):
-            raise OptionError(f"{value.name}: there is no head {head}; there are {len(found)}, counted from 0")
-        return found[head, 0]
+            return rows[0]
+        if head >= len(rows):
+            raise OptionError(f"{value.name}: there is no head {head}; there are {len(rows)}, counted from 0")
+        return rows[head, 0]
 
-    def terms(self, asked: Params) -> messages.BoxTerms:
+    def terms(self, params: Params) -> messages.BoxTerms:
         """Return the sum of products that one number of a linear map is."""
-        name = asked.text("name")
+        name = params.text("name")
         if name not in self.values:
             raise OptionError(f"there is no {name[:80]!r} in this model")
-        row, unit, head = asked.integer("row", default=0), asked.integer("unit"), asked.integer("head", default=0)
+        row, unit, head = params.integer("row", default=0), params.integer("unit"), params.integer("head", default=0)
         value = self.values[name]
-        there = self.inner.value(name, slice(row, row + 1))
-        if not there.numel():
+        rows = self.inner.value(name, slice(row, row + 1))
+        if not rows.numel():
             raise OptionError(f"{name}: there is no row {row}")
-        found = self.vector(value, there, head)
-        if unit >= len(found):
-            raise OptionError(f"{name}: there is no unit {unit}; there are {len(found)}, counted from 0")
-        made = self.inner.products(name, row, (head, unit) if value.per_head else (unit,))
-        return {"x": as_list(made.x), "weight": as_list(made.weight), "bias": made.bias, "value": found[unit].item()}
+        vector = self.vector(value, rows, head)
+        if unit >= len(vector):
+            raise OptionError(f"{name}: there is no unit {unit}; there are {len(vector)}, counted from 0")
+        products = self.inner.products(name, row, (head, unit) if value.per_head else (unit,))
+        return {
+            "x": as_list(products.x),
+            "weight": as_list(products.weight),
+            "bias": products.bias,
+            "value": vector[unit].item(),
+        }
 
-    def box(self, asked: Params) -> Box:
-        name = asked.text("box")
+    def box(self, params: Params) -> Box:
+        name = params.text("box")
         if name not in self.inner.names.boxes:
             raise OptionError(f"there is no box called {name[:80]!r} in this model")
         return self.inner.names.boxes[name]
 
-    def token(self, asked: Params) -> int:
-        side = self.trace.sides[self.box(asked).side]
-        return asked.integer("token", below=len(side.ids), default=0)
+    def token(self, params: Params) -> int:
+        side = self.trace.sides[self.box(params).side]
+        return params.integer("token", below=len(side.ids), default=0)
 
 
 def as_list(vector: Float[Tensor, "d"]) -> list[float]:

@@ -68,7 +68,7 @@ class Budget:
     def allows(self, cost: Cost) -> bool:
         return cost.cells <= self.cells and cost.memory <= self.memory
 
-    def check(self, cost: Cost, what: str, instead: str) -> None:
+    def check(self, cost: Cost, action: str, instead: str) -> None:
         """Raise TooMuchError for a larger cost; the message says how much, and `instead` what to ask for in its
         place.
         """
@@ -78,7 +78,7 @@ class Budget:
             took = f"{megabytes(cost.memory)} MB of memory, and {megabytes(self.memory)} MB are the most"
         else:
             return
-        raise TooMuchError(f"{what} takes {took} for one answer; {instead}")
+        raise TooMuchError(f"{action} takes {took} for one answer; {instead}")
 
     def most(self, cost_of: Callable[[int], Cost], limit: int) -> int:
         """Return the largest n up to a limit whose cost is within the budget; costs grow with n."""

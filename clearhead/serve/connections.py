@@ -19,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-__all__ = ["Connection", "Deadlines", "Limits", "QuietServer", "most_files"]
+__all__ = ["Connection", "Deadlines", "Limits", "QuietServer", "most_files", "quiet_config"]
 
 AT_ONCE = 32
 """Connections that are accepted before any of them is handled: asyncio takes as many as its backlog says."""
@@ -44,7 +44,7 @@ class Limits:
     """Seconds for a reply that is not read."""
 
     def within(self, files: int | None) -> int:
-        """Return how many connections there may be where a process may have `files` files open.
+        """Return the maximum number of connections for a process that may open `files` files.
 
         >>> Limits().within(None), Limits().within(1024), Limits().within(256)
         (512, 512, 128)
@@ -99,13 +99,16 @@ class Deadlines(asyncio.Protocol):
     def make_room(self) -> bool:
         """Close the connection that has waited longest, idle ones first; return False if none waits."""
         waiting = [
-            one
-            for one in self.connections
-            if isinstance(one, Deadlines) and one is not self and not one.answering and not one.transport.is_closing()
+            connection
+            for connection in self.connections
+            if isinstance(connection, Deadlines)
+            and connection is not self
+            and not connection.answering
+            and not connection.transport.is_closing()
         ]
         if not waiting:
             return False
-        min(waiting, key=lambda one: (one.cycle is not None, one.since)).transport.abort()
+        min(waiting, key=lambda connection: (connection.cycle is not None, connection.since)).transport.abort()
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -158,6 +161,26 @@ class Connection(Deadlines, H11Protocol):  # pyright: ignore[reportIncompatibleV
             self.transport.abort()
 
 
+def quiet_config(app: Any, connection: Callable[..., asyncio.Protocol], **options: Any) -> Config:
+    """Return the settings of a server that logs nothing, names no software and has no websockets.
+
+    `connection` makes the protocol of each connection; `options` are further settings of uvicorn.
+    """
+    return Config(
+        app,
+        http=connection,  # pyright: ignore[reportArgumentType]
+        backlog=AT_ONCE,
+        ws="none",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        **options,
+    )
+
+
 @final
 class QuietServer(uvicorn.Server):
     """uvicorn's server, accepting a few connections at a time, with one line on stderr if it cannot.
@@ -168,7 +191,7 @@ class QuietServer(uvicorn.Server):
 
     def __init__(self, config: Config, drained: Callable[[], bool] | None = None) -> None:
         super().__init__(config)
-        self.told, self.drained, self.signalled = False, drained, False
+        self.is_reported, self.drained, self.signalled = False, drained, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.drained is None:
@@ -185,16 +208,17 @@ class QuietServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self.tell)
         await super().startup(sockets)
-        for one in sockets or []:
-            one.listen(QUEUED)  # uvicorn set it to AT_ONCE, and the kernel may hold more than are accepted at once
+        for listening in sockets or []:
+            # uvicorn set it to AT_ONCE, and the kernel may hold more than are accepted at once
+            listening.listen(QUEUED)
 
     def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Report once that no more connections can be accepted; asyncio would write a traceback for each."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in OUT_OF_FILES:
             loop.default_exception_handler(context)
-        elif not self.told:
-            self.told = True
+        elif not self.is_reported:
+            self.is_reported = True
             print(
                 f"no more connections can be accepted ({error.strerror}): close other pages, or raise `ulimit -n`",
                 file=sys.stderr,

@@ -48,11 +48,11 @@ class Occurrence:
     def responsible(self, layer: int) -> list[dict[str, Any]]:
         """Return the tokens it attends to most in a layer, in the mean of the heads."""
         site = self.trace[f"{self.side}.{layer}.attention"]
-        rows = [head.rows(place, place + 1).weight[0] for head in site.head for place in self.places]
+        rows = [head.rows(position, position + 1).weight[0] for head in site.head for position in self.places]
         weight = torch.stack(rows).cpu().double().mean(0)
-        values, which = weight.topk(min(RESPONSIBLE, len(weight)))
+        values, indices = weight.topk(min(RESPONSIBLE, len(weight)))
         tokens = self.trace.sides[self.side].tokens
-        pairs = zip(which.tolist(), values.tolist(), strict=True)
+        pairs = zip(indices.tolist(), values.tolist(), strict=True)
         return [{"index": index, "text": tokens[index], "weight": value} for index, value in pairs]
 
     def facts(self) -> dict[str, Any]:
@@ -66,18 +66,18 @@ def occurrences(
     n = len(trace.sides[side].ids)
     budget.check(Cost(cells=SLOWER * n * n), f"finding a word among {n:,} tokens", "send shorter texts")
     spans = token_spans(tokenizer, trace.sides[side].ids)
-    whole = tokenizer.decode(trace.sides[side].ids)
-    wanted = word.lower() if tokenizer.lower else word
-    found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(wanted)}(?!\w)", whole)]
-    if not found:
+    decoded = tokenizer.decode(trace.sides[side].ids)
+    pattern = word.lower() if tokenizer.lower else word
+    matches = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(pattern)}(?!\w)", decoded)]
+    if not matches:
         starts, stops = ({span[end] for span in spans} for end in (0, 1))
-        within = (match.span() for match in re.finditer(re.escape(wanted), whole))
-        found = [(start, stop) for start, stop in within if start in starts and stop in stops]
-    if not found:
+        within = (match.span() for match in re.finditer(re.escape(pattern), decoded))
+        matches = [(start, stop) for start, stop in within if start in starts and stop in stops]
+    if not matches:
         raise OptionError(f"the word {word[:60]!r} does not stand in {text[:60]!r}; write it in every text")
-    what = f"following {word[:60]!r}, which stands {len(found):,} times in one text"
-    budget.check(Cost(cells=SLOWER * n * len(found)), what, "take a rarer word, or send a shorter text")
-    every = [[i for i, (a, b) in enumerate(spans) if a < stop and start < b] for start, stop in found]
+    action = f"following {word[:60]!r}, which stands {len(matches):,} times in one text"
+    budget.check(Cost(cells=SLOWER * n * len(matches)), action, "take a rarer word, or send a shorter text")
+    every = [[i for i, (a, b) in enumerate(spans) if a < stop and start < b] for start, stop in matches]
     return [Occurrence(text=text, trace=trace, side=side, places=places) for places in every]
 
 
@@ -90,30 +90,36 @@ def token_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int
     return [(min(ends[i], ends[i + 1]), ends[i + 1]) for i in range(len(ids))]
 
 
-def context_view(word: str, found: Sequence[Occurrence], *, budget: Budget) -> dict[str, Any]:
-    budget.check(view_cost(found), f"comparing {word[:60]!r} in {len(found):,} places", "take fewer or shorter texts")
-    paths = torch.stack([one.path() for one in found])
+def context_view(word: str, occurrences: Sequence[Occurrence], *, budget: Budget) -> dict[str, Any]:
+    budget.check(
+        view_cost(occurrences), f"comparing {word[:60]!r} in {len(occurrences):,} places", "take fewer or shorter texts"
+    )
+    paths = torch.stack([occurrence.path() for occurrence in occurrences])
     unit = F.normalize(paths, dim=-1).transpose(0, 1)
     n_layers = paths.shape[1] - 1
     return {
         "word": word,
-        "places": [one.facts() for one in found],
+        "places": [occurrence.facts() for occurrence in occurrences],
         "layers": ["embedding", *map(str, range(n_layers))],
         "cosine": (unit @ unit.mT).tolist(),
         "path": in_the_plane(paths).tolist(),
-        "responsible": [[[], *(one.responsible(layer) for layer in range(n_layers))] for one in found],
+        "responsible": [
+            [[], *(occurrence.responsible(layer) for layer in range(n_layers))] for occurrence in occurrences
+        ],
     }
 
 
-def view_cost(found: Sequence[Occurrence]) -> Cost:
+def view_cost(occurrences: Sequence[Occurrence]) -> Cost:
     """Return the cost of comparing every place with every other, and of a row of every head for each token."""
     cells = sum(
-        cells_of(one.trace[name], heads=one.trace[name].n_heads, rows=len(one.places))
-        for one in found
-        for name in (f"{one.side}.{layer}.attention" for layer in range(one.trace.sides[one.side].n_layers))
+        cells_of(occurrence.trace[name], heads=occurrence.trace[name].n_heads, rows=len(occurrence.places))
+        for occurrence in occurrences
+        for name in (
+            f"{occurrence.side}.{layer}.attention" for layer in range(occurrence.trace.sides[occurrence.side].n_layers)
+        )
     )
-    layers = found[0].trace.sides[found[0].side].n_layers + 1
-    numbers = layers * len(found) * (len(found) + found[0].trace.sides[found[0].side].d_model)
+    layers = occurrences[0].trace.sides[occurrences[0].side].n_layers + 1
+    numbers = layers * len(occurrences) * (len(occurrences) + occurrences[0].trace.sides[occurrences[0].side].d_model)
     return Cost(cells=cells, memory=numbers * JSON_NUMBER)
 
 

@@ -29,7 +29,7 @@ BLOCK = 50_000_000
 
 def cells_of(site: Site, *, heads: int, rows: int) -> int:
     """Return how many weights are rebuilt for these rows; every edit inside the site reads them once more."""
-    edits = sum(isinstance(change, Edit) and not change.fused for change in site.passed.changes)
+    edits = sum(isinstance(change, Edit) and not change.fused for change in site.recorded.changes)
     together = site.head[0].call.n_heads  # more than one where a part cannot be had for one head alone
     return heads * together * rows * site.n_key * (1 + edits)
 
@@ -65,7 +65,7 @@ class ModelCosts:
         """Return the numbers of a token where a block is widest: d_ff, or queries, keys, values and the stream."""
         parts = [part.spec for part in self.sides.values()]
         networks = [block.feed_forward for spec in parts for block in spec.blocks]
-        return max([one.d_ff for one in networks if one is not None] + [4 * spec.d_model for spec in parts])
+        return max([network.d_ff for network in networks if network is not None] + [4 * spec.d_model for spec in parts])
 
     def box(self, rows: int) -> Cost:
         """Return the cost of the widest box: numbers of `rows` tokens are computed, those of one token are sent."""
@@ -85,15 +85,15 @@ class ModelCosts:
         `logit_rows` is how many rows of logits are held at once: all, unless given.
         """
         inner = [change.at for change in changes if isinstance(change, Edit) and not change.fused]
-        whole = [
+        full_matrices = [
             (layer.shape.n_heads * lengths[side_of(name)] * lengths[key_side(name)], inner.count(name))
             for name, layer in self.sites.items()
             if name in inner or layer.kernel == "reference"
         ]
         rows = lengths[self.answering] if logit_rows is None else min(logit_rows, lengths[self.answering])
         numbers = rows * self.logits + max(lengths.values()) * 2 * self.hidden
-        numbers += STEPS * max((cells for cells, _ in whole), default=0)
-        cells = -(-self.cells(lengths) // FASTER) + sum(cells * (1 + edits) for cells, edits in whole)
+        numbers += STEPS * max((cells for cells, _ in full_matrices), default=0)
+        cells = -(-self.cells(lengths) // FASTER) + sum(cells * (1 + edits) for cells, edits in full_matrices)
         return Cost(cells=cells, memory=numbers * FLOAT)
 
     def trace(self, lengths: Mapping[str, int], changes: Sequence[Change] = ()) -> Cost:
@@ -106,16 +106,18 @@ class ModelCosts:
             for name, layer in self.sites.items()
         )
         answers = lengths[self.answering] * (LIKELIEST * CANDIDATE + 5 * JSON_OBJECT)
-        told = sum(lengths.values()) * 4 * JSON_NUMBER
-        made = self.forward(lengths, changes, logit_rows=2 * ROWS)  # and their log-probabilities
+        labels = sum(lengths.values()) * 4 * JSON_NUMBER
+        forward = self.forward(lengths, changes, logit_rows=2 * ROWS)  # and their log-probabilities
         matrix = max(lengths[side_of(name)] * lengths[key_side(name)] for name in self.sites)  # each can be read whole
-        return Cost(cells=max(made.cells, matrix), memory=made.memory + (stream + vectors) * FLOAT + answers + told)
+        return Cost(
+            cells=max(forward.cells, matrix), memory=forward.memory + (stream + vectors) * FLOAT + answers + labels
+        )
 
     def decoding(self, lengths: Mapping[str, int], *, rows: int, new: int, changes: Sequence[Change] = ()) -> Cost:
         """Return the cost of decoding `new` tokens in `rows` rows; with changes each step reads everything again."""
-        made = self.forward(lengths, changes)
+        forward = self.forward(lengths, changes)
         passes = 1 if not changes else -(-new // 2)
-        return Cost(cells=rows * passes * made.cells, memory=rows * made.memory)
+        return Cost(cells=rows * passes * forward.cells, memory=rows * forward.memory)
 
     def tree(self, *, width: int, candidates: int, new: int) -> int:
         """Return the bytes of the nodes of a search that is sent in full."""

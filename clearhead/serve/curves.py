@@ -37,21 +37,21 @@ class Curves:
             return self.lines
 
     def follow(self, file: BinaryIO) -> None:
-        """Read on from the last line known, if it is still in its place."""
+        """Read new lines after the last known one; start over if the file has changed before it."""
         before = len(self.last)
         file.seek(self.read - before)
         if file.read(before) != self.last:
             self.begin_again()
         file.seek(self.read)
         new = file.read()
-        *whole, _ = new.split(b"\n")
+        *complete, _ = new.split(b"\n")
         self.lines = [
             *self.lines,
-            *(parse_line(line, self.path, len(self.lines) + i) for i, line in enumerate(whole, 1)),
+            *(parse_line(line, self.path, len(self.lines) + i) for i, line in enumerate(complete, 1)),
         ]
-        if whole:
-            self.read += sum(len(line) + 1 for line in whole)
-            self.last = whole[-1] + b"\n"
+        if complete:
+            self.read += sum(len(line) + 1 for line in complete)
+            self.last = complete[-1] + b"\n"
 
     def begin_again(self) -> None:
         self.lines, self.read, self.last = [], 0, b""

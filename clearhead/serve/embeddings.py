@@ -34,9 +34,9 @@ class Tables:
         self.budget = budget
         self.maps = LRUCache[tuple[int, str], dict[str, Any]](most=KEPT)
 
-    def map(self, run: Run, asked: Params) -> dict[str, Any]:
+    def map(self, run: Run, params: Params) -> dict[str, Any]:
         tables = tables_of(run)
-        name = asked.one_of("table", tuple(tables)) if asked.values.get("table") is not None else next(iter(tables))
+        name = params.one_of("table", tuple(tables)) if params.values.get("table") is not None else next(iter(tables))
         return self.maps.get_or_make((run.step, name), lambda: self.make_map(run, name, tables))
 
     def make_map(self, run: Run, name: str, tables: dict[str, Tensor]) -> dict[str, Any]:
@@ -49,8 +49,8 @@ class Tables:
         return {
             "table": name,
             "tables": [
-                {"name": one, "tied": one != OUTPUT and getattr(answering, "table", None) is value}
-                for one, value in tables.items()
+                {"name": table_name, "tied": table_name != OUTPUT and getattr(answering, "table", None) is value}
+                for table_name, value in tables.items()
             ],
             "d_model": d,
             "explained": explained,
@@ -59,26 +59,30 @@ class Tables:
             "tokens": token_names(tokenizer_of(run, name), range(n)),
         }
 
-    def neighbours(self, run: Run, asked: Params) -> dict[str, Any]:
+    def neighbours(self, run: Run, params: Params) -> dict[str, Any]:
         """Return the nearest tokens by the cosine of their vectors, in this and in other tables of the same tokens."""
         tables = tables_of(run)
-        name = asked.one_of("table", tuple(tables))
-        token = asked.integer("token", below=len(tables[name]))
-        count = asked.integer("count", least=1, below=MOST_NEIGHBOURS + 1, default=10)
+        name = params.one_of("table", tuple(tables))
+        token = params.integer("token", below=len(tables[name]))
+        count = params.integer("count", least=1, below=MOST_NEIGHBOURS + 1, default=10)
         tokenizer = tokenizer_of(run, name)
-        same = [one for one in tables if tokenizer_of(run, one) is tokenizer and len(tables[one]) == len(tables[name])]
-        numel = max(tables[one].numel() for one in same)
+        comparable = [
+            other
+            for other in tables
+            if tokenizer_of(run, other) is tokenizer and len(tables[other]) == len(tables[name])
+        ]
+        numel = max(tables[other].numel() for other in comparable)
         self.budget.check(Cost(memory=2 * numel * DOUBLE), "comparing this token with all", "use a smaller model")
         return {
             "token": token,
             "text": token_names(tokenizer, [token])[0],
             "tables": [
                 {
-                    "table": one,
-                    "length": tables[one][token].double().norm().item(),
-                    "near": nearest(tables[one], token, count, tokenizer),
+                    "table": other,
+                    "length": tables[other][token].double().norm().item(),
+                    "near": nearest(tables[other], token, count, tokenizer),
                 }
-                for one in sorted(same, key=lambda one: one != name)
+                for other in sorted(comparable, key=lambda other: other != name)
             ],
         }
 
@@ -86,14 +90,14 @@ class Tables:
 def tables_of(run: Run) -> dict[str, Tensor]:
     """Return the tables with a vector for every token, each once: one that is shared has the name of the first."""
     sides = sides_of(run.model)
-    found: dict[str, Tensor] = {}
+    tables: dict[str, Tensor] = {}
     for side, (_, part) in sides.items():
-        if not any(part.embedding.table is known for known in found.values()):
-            found[f"{side}.embedding"] = part.embedding.table
+        if not any(part.embedding.table is table for table in tables.values()):
+            tables[f"{side}.embedding"] = part.embedding.table
     output = list(sides.values())[-1][1].output
-    if isinstance(output, ToVocabulary) and not any(output.table is known for known in found.values()):
-        found[OUTPUT] = output.table
-    return found
+    if isinstance(output, ToVocabulary) and not any(output.table is table for table in tables.values()):
+        tables[OUTPUT] = output.table
+    return tables
 
 
 def tokenizer_of(run: Run, table: str) -> Tokenizer:
@@ -131,6 +135,6 @@ def nearest(table: Float[Tensor, "n d"], token: int, count: int, tokenizer: Toke
     values, ids = cosine.topk(min(count, len(cosine) - 1))
     names = token_names(tokenizer, ids.tolist())
     return [
-        {"id": one, "text": name, "cosine": value}
-        for one, name, value in zip(ids.tolist(), names, values.tolist(), strict=True)
+        {"id": token_id, "text": name, "cosine": value}
+        for token_id, name, value in zip(ids.tolist(), names, values.tolist(), strict=True)
     ]

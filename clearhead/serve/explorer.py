@@ -64,7 +64,7 @@ class Explorer:
         self.costs = ModelCosts(run.model)
         self.metrics = Curves(run.folder.metrics)
         self.others = LRUCache[int, Run](most=OTHERS, room=budget.memory // OTHERS_SHARE, size=model_bytes)
-        self.traces = LRUCache[str, Traced](most=TRACES, room=budget.memory, size=lambda one: one.nbytes)
+        self.traces = LRUCache[str, Traced](most=TRACES, room=budget.memory, size=lambda traced: traced.nbytes)
         self.tables = Tables(budget)
         self.device = str(next(run.model.parameters()).device)
 
@@ -76,136 +76,136 @@ class Explorer:
         """Return the run with the weights of a checkpoint, or of a frame of its film."""
         if step == self.run.step:
             return self.run
-        found = self.others.get_or_make(step, lambda: load(self.run.folder.path, device=self.device, step=step))
+        other = self.others.get_or_make(step, lambda: load(self.run.folder.path, device=self.device, step=step))
         # A cached trace holds its model: without this, a model that was dropped would stay in memory.
         loaded = list(self.others.values.values())
-        held = {id(run) for run in (self.run, *loaded)}
-        self.traces.keep_only(lambda traced: id(traced.run) in held)
+        loaded_ids = {id(run) for run in (self.run, *loaded)}
+        self.traces.keep_only(lambda traced: id(traced.run) in loaded_ids)
         self.traces.room = self.budget.memory - sum(map(model_bytes, loaded))
-        return found
+        return other
 
-    def trace(self, asked: Params) -> dict[str, Any]:
-        wanted = TraceRequest.of(asked, self.run.step)
-        return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted)).meta()
+    def trace(self, params: Params) -> dict[str, Any]:
+        request = TraceRequest.of(params, self.run.step)
+        return self.traces.get_or_make(request.id, lambda: self.make_trace(request)).meta()
 
-    def make_trace(self, wanted: TraceRequest) -> Traced:
-        run, changes = self.at(wanted.step), wanted.changes
-        self.check_text(run, wanted, changes)
-        found = trace(run, wanted.source, wanted.target, edits=changes)
-        check_overflow(found)
-        return Traced(wanted, run, found.with_notes(*note_unseen(run, wanted.source)), self.budget)
+    def make_trace(self, request: TraceRequest) -> Traced:
+        run, changes = self.at(request.step), request.changes
+        self.check_text(run, request, changes)
+        recorded = trace(run, request.source, request.target, edits=changes)
+        check_overflow(recorded)
+        return Traced(request, run, recorded.with_notes(*note_unseen(run, request.source)), self.budget)
 
-    def check_text(self, run: Run, wanted: TraceRequest, changes: Sequence[Change]) -> None:
+    def check_text(self, run: Run, request: TraceRequest, changes: Sequence[Change]) -> None:
         """Check the cost of tracing a text; the longest text there can be follows from the budget."""
-        ids = encode_inputs(run, wanted.source, wanted.target).ids
+        ids = encode_inputs(run, request.source, request.target).ids
         lengths = {side: len(tokens) for side, tokens in ids.items()}
-        cost, own = Cost(), run.task.target == "writes" and wanted.target is None
-        if own:  # what the model will write is not known yet: the most it may
+        cost, writes_target = Cost(), run.task.target == "writes" and request.target is None
+        if writes_target:  # what the model will write is not known yet: the most it may
             lengths["decoder"] = run.task.decoding(ids, max_new=None, usual=run.task.context).rules.max_new
             cost = self.costs.decoding(lengths, rows=1, new=lengths["decoder"], changes=changes)
         longest = self.budget.most(lambda n: self.costs.trace(dict.fromkeys(lengths, n)), run.task.context)
-        fewer = ", and fewer with edits inside an attention or without a target" if own or changes else ""
+        fewer = ", and fewer with edits inside an attention or without a target" if writes_target or changes else ""
         tokens = " and ".join(f"{n:,} {side} tokens" for side, n in lengths.items())
         instead = f"shorten the text: the longest has {longest:,} tokens here{fewer}"
         self.budget.check(cost + self.costs.trace(lengths, changes), f"a trace of {tokens}", instead)
 
     def find_trace(self, name: str) -> Traced:
-        found = self.traces.get(name)
-        if found is None:
+        traced = self.traces.get(name)
+        if traced is None:
             raise GoneError("this trace is no longer kept: ask for it again, and it is made anew")
-        return found
+        return traced
 
-    def tile(self, name: str, asked: Params) -> Float[Tensor, "query key"]:
-        return self.find_trace(name).tile(asked)
+    def tile(self, name: str, params: Params) -> Float[Tensor, "query key"]:
+        return self.find_trace(name).tile(params)
 
-    def thumbs(self, name: str, asked: Params) -> UInt8[Tensor, "head row column"]:
-        return self.find_trace(name).thumbs(asked)
+    def thumbs(self, name: str, params: Params) -> UInt8[Tensor, "head row column"]:
+        return self.find_trace(name).thumbs(params)
 
-    def row(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.find_trace(name).row(asked)
+    def row(self, name: str, params: Params) -> dict[str, Any]:
+        return self.find_trace(name).row(params)
 
-    def column(self, name: str, asked: Params) -> messages.Column:
-        return self.find_trace(name).column(asked)
+    def column(self, name: str, params: Params) -> messages.Column:
+        return self.find_trace(name).column(params)
 
-    def cell(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.find_trace(name).cell(asked)
+    def cell(self, name: str, params: Params) -> dict[str, Any]:
+        return self.find_trace(name).cell(params)
 
-    def vectors(self, name: str, asked: Params) -> Float[Tensor, "n d"]:
-        return self.find_trace(name).vectors(asked)
+    def vectors(self, name: str, params: Params) -> Float[Tensor, "n d"]:
+        return self.find_trace(name).vectors(params)
 
-    def stream(self, name: str, asked: Params) -> messages.Stream:
-        return self.find_trace(name).stream(asked)
+    def stream(self, name: str, params: Params) -> messages.Stream:
+        return self.find_trace(name).stream(params)
 
-    def spaces(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.find_trace(name).spaces(asked)
+    def spaces(self, name: str, params: Params) -> dict[str, Any]:
+        return self.find_trace(name).spaces(params)
 
-    def sequence(self, name: str, asked: Params) -> messages.Sequence:
-        return self.find_trace(name).sequence(asked)
+    def sequence(self, name: str, params: Params) -> messages.Sequence:
+        return self.find_trace(name).sequence(params)
 
-    def sentence(self, asked: Params) -> messages.Sentence:
+    def sentence(self, params: Params) -> messages.Sentence:
         """Return the sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
-        row = asked.integer("token", below=len(TOKENS), default=TOKENS.index("creature"))
+        row = params.integer("token", below=len(TOKENS), default=TOKENS.index("creature"))
         return {"tokens": list(TOKENS), "token": row, "svg": draw_sequence(creature_exchange(row), standalone=False)}
 
-    def box(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.find_trace(name).box(asked)
+    def box(self, name: str, params: Params) -> dict[str, Any]:
+        return self.find_trace(name).box(params)
 
-    def terms(self, name: str, asked: Params) -> messages.BoxTerms:
-        return self.find_trace(name).terms(asked)
+    def terms(self, name: str, params: Params) -> messages.BoxTerms:
+        return self.find_trace(name).terms(params)
 
-    def neurons(self, name: str, asked: Params) -> dict[str, Any]:
-        return neurons_view(self.find_trace(name), asked)
+    def neurons(self, name: str, params: Params) -> dict[str, Any]:
+        return neurons_view(self.find_trace(name), params)
 
-    def readings(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.find_trace(name).readings(asked)
+    def readings(self, name: str, params: Params) -> dict[str, Any]:
+        return self.find_trace(name).readings(params)
 
-    def lens(self, name: str, asked: Params) -> dict[str, Any]:
-        return self.find_trace(name).lens(asked)
+    def lens(self, name: str, params: Params) -> dict[str, Any]:
+        return self.find_trace(name).lens(params)
 
-    def effects(self, name: str, asked: Params) -> messages.Effects:
-        return self.find_trace(name).effects(asked)
+    def effects(self, name: str, params: Params) -> messages.Effects:
+        return self.find_trace(name).effects(params)
 
-    def context(self, asked: Params) -> dict[str, Any]:
+    def context(self, params: Params) -> dict[str, Any]:
         """Return the vectors of one word in several texts."""
-        asked.only("texts", "word", "step")
-        word = asked.text("word", longest=LONGEST_WORD).strip()
+        params.only("texts", "word", "step")
+        word = params.text("word", longest=LONGEST_WORD).strip()
         if not word:
             raise OptionError("there is no word to follow: write one that stands in every text")
-        run = self.at(asked.integer("step", default=self.run.step))
-        found, cost = [], Cost()
-        for text in asked.texts("texts", most=MOST_TEXTS, longest=100_000):
-            made = self.plain_trace(run, text)
-            cost += self.costs.trace(made.lengths)  # all of them are held at once
+        run = self.at(params.integer("step", default=self.run.step))
+        occurrences_found, cost = [], Cost()
+        for text in params.texts("texts", most=MOST_TEXTS, longest=100_000):
+            traced = self.plain_trace(run, text)
+            cost += self.costs.trace(traced.lengths)  # all of them are held at once
             self.budget.check(Cost(memory=cost.memory), "traces of these texts together", "send fewer or shorter ones")
-            side = next(iter(made.lengths))
-            found += occurrences(run.tokenizer, word, text, made.trace, side, budget=self.budget)
-        return context_view(word, found, budget=self.budget)
+            side = next(iter(traced.lengths))
+            occurrences_found += occurrences(run.tokenizer, word, text, traced.trace, side, budget=self.budget)
+        return context_view(word, occurrences_found, budget=self.budget)
 
     def plain_trace(self, run: Run, text: str) -> Traced:
         """Return the trace of a text that is only read: nothing is translated."""
         target = [] if run.task.target == "writes" else None
-        wanted = TraceRequest(source=text, target=target, edits=[], step=run.step)
-        return self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted))
+        request = TraceRequest(source=text, target=target, edits=[], step=run.step)
+        return self.traces.get_or_make(request.id, lambda: self.make_trace(request))
 
-    def positions(self, asked: Params) -> dict[str, Any]:
-        asked.only("n", "step")
-        n = asked.integer("n", least=2, below=1025, default=64)
+    def positions(self, params: Params) -> dict[str, Any]:
+        params.only("n", "step")
+        n = params.integer("n", least=2, below=1025, default=64)
         width = max(part.spec.d_model for part in self.costs.sides.values())
         self.budget.check(Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT)), f"{n} positions", "ask for fewer")
-        return positions(self.at(asked.integer("step", default=self.run.step)), n)
+        return positions(self.at(params.integer("step", default=self.run.step)), n)
 
-    def decode(self, asked: Params) -> dict[str, Any]:
+    def decode(self, params: Params) -> dict[str, Any]:
         """Search with a beam, and return it step by step, with where its best output looked in the source.
 
         With edits it is the changed model that is searched with, and looked into.
         """
-        asked.only("source", "beam", "candidates", "max_new", "step", "edits")
-        run = self.at(asked.integer("step", default=self.run.step))
-        width = asked.integer("beam", least=1, below=9, default=4)
-        candidates = asked.integer("candidates", least=1, below=51, default=5)
-        max_new = asked.maybe_whole("max_new", least=1, below=run.task.context + 1)
-        request = request_of(run, asked.text("source"), max_new)
-        edits = read_edits(asked)
+        params.only("source", "beam", "candidates", "max_new", "step", "edits")
+        run = self.at(params.integer("step", default=self.run.step))
+        width = params.integer("beam", least=1, below=9, default=4)
+        candidates = params.integer("candidates", least=1, below=51, default=5)
+        max_new = params.maybe_whole("max_new", least=1, below=run.task.context + 1)
+        request = request_of(run, params.text("source"), max_new)
+        edits = read_edits(params)
         self.check_search(request, changes_of(edits), width=width, candidates=candidates)
         grown = grow(run, request, width=width, candidates=candidates, changes=changes_of(edits))
         return {
@@ -213,41 +213,41 @@ class Explorer:
             "best": grown.best,
             "outputs": grown.outputs(request),
             "source_tokens": token_names(run.tokenizer, request.source),
-            "cross": self.cross(run, asked.text("source"), grown.hypotheses[0].tokens, edits),
+            "cross": self.cross(run, params.text("source"), grown.hypotheses[0].tokens, edits),
             "edits": edits,
         }
 
-    def sample(self, asked: Params) -> dict[str, Any]:
+    def sample(self, params: Params) -> dict[str, Any]:
         """Sample an output, or take the likeliest token each time, and return what each token was drawn from.
 
         With edits it is the changed model that is sampled.
         """
-        asked.only("source", "mode", "temperature", "top_k", "top_p", "seed", "candidates", "max_new", "step", "edits")
-        run = self.at(asked.integer("step", default=self.run.step))
-        candidates = asked.integer("candidates", least=1, below=51, default=10)
-        source, edits, method = asked.text("source"), read_edits(asked), read_method(asked)
+        params.only("source", "mode", "temperature", "top_k", "top_p", "seed", "candidates", "max_new", "step", "edits")
+        run = self.at(params.integer("step", default=self.run.step))
+        candidates = params.integer("candidates", least=1, below=51, default=10)
+        source, edits, method = params.text("source"), read_edits(params), read_method(params)
         room = request_of(run, source, MOST_NEW if run.task.target == "continues" else None).rules.max_new
-        request = request_of(run, source, min(room, asked.integer("max_new", least=1, default=room)))
+        request = request_of(run, source, min(room, params.integer("max_new", least=1, default=room)))
         self.check_search(request, changes_of(edits), width=1, candidates=candidates, sampled=True)
-        drawn = sample(run, request, method, candidates=candidates, changes=changes_of(edits))
+        sampled = sample(run, request, method, candidates=candidates, changes=changes_of(edits))
         return {
-            **drawn,
+            **sampled,
             "room": room,
             "source_tokens": token_names(run.tokenizer, request.source),
-            "cross": self.cross(run, source, drawn["ids"], edits),
+            "cross": self.cross(run, source, sampled["ids"], edits),
             "edits": edits,
         }
 
-    def embeddings(self, asked: Params) -> dict[str, Any]:
-        asked.only("table", "step")
-        return self.tables.map(self.at(asked.integer("step", default=self.run.step)), asked)
+    def embeddings(self, params: Params) -> dict[str, Any]:
+        params.only("table", "step")
+        return self.tables.map(self.at(params.integer("step", default=self.run.step)), params)
 
-    def neighbours(self, asked: Params) -> dict[str, Any]:
-        asked.only("table", "step", "token", "count")
-        return self.tables.neighbours(self.at(asked.integer("step", default=self.run.step)), asked)
+    def neighbours(self, params: Params) -> dict[str, Any]:
+        params.only("table", "step", "token", "count")
+        return self.tables.neighbours(self.at(params.integer("step", default=self.run.step)), params)
 
-    def tokenize(self, asked: Params) -> dict[str, Any]:
-        return tokenize_text(self.run, asked, self.budget)
+    def tokenize(self, params: Params) -> dict[str, Any]:
+        return tokenize_text(self.run, params, self.budget)
 
     def check_search(
         self, request: Decoding, changes: Sequence[Change], *, width: int, candidates: int, sampled: bool = False
@@ -256,13 +256,13 @@ class Explorer:
         paired = len(sides) > 1
         lengths = dict(zip(sides, (len(request.source), new) if paired else (len(request.source) + new,), strict=True))
         cost = self.costs.decoding(lengths, rows=width, new=new, changes=changes)
-        told = self.costs.tree(width=width, candidates=candidates, new=new)
+        answer_bytes = self.costs.tree(width=width, candidates=candidates, new=new)
         if paired:  # and where it looked in the source: weights of every layer, once as a matrix and once as JSON
             layers = len(self.costs.sides["decoder"].stack.blocks)
-            told += layers * new * len(request.source) * (JSON_NUMBER + 2 * FLOAT)
-        how = "sampling" if sampled else f"searching with a beam of {width} for"
-        what = f"{how} {new:,} tokens with {candidates} candidates each"
-        self.budget.check(cost + Cost(memory=told), what, "ask for fewer, or send a shorter text")
+            answer_bytes += layers * new * len(request.source) * (JSON_NUMBER + 2 * FLOAT)
+        verb = "sampling" if sampled else f"searching with a beam of {width} for"
+        action = f"{verb} {new:,} tokens with {candidates} candidates each"
+        self.budget.check(cost + Cost(memory=answer_bytes), action, "ask for fewer, or send a shorter text")
 
     def cross(
         self, run: Run, source: str, tokens: Sequence[int], edits: list[dict[str, Any]]
@@ -271,16 +271,16 @@ class Explorer:
         if len(self.costs.sides) == 1:
             return None
         reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
-        wanted = TraceRequest(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
-        made = self.traces.get_or_make(wanted.id, lambda: self.make_trace(wanted)).trace
-        layers = [mean_weight(layer.cross) for layer in made.decoder if layer.cross]
+        request = TraceRequest(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
+        recorded = self.traces.get_or_make(request.id, lambda: self.make_trace(request)).trace
+        layers = [mean_weight(layer.cross) for layer in recorded.decoder if layer.cross]
         return [
             {"step": step, "weight": [weight[step - 1].tolist() for weight in layers]}
             for step in range(1, len(tokens) + 1)
         ]
 
-    def curves(self, asked: Params) -> dict[str, Any]:
-        lines = self.metrics.after(asked.integer("after", least=-1, default=-1))
+    def curves(self, params: Params) -> dict[str, Any]:
+        lines = self.metrics.after(params.integer("after", least=-1, default=-1))
         last = max((line["step"] for line in lines), default=None)
         return {"lines": lines, "training": is_training(self.run.folder), "last": last}
 
@@ -292,15 +292,15 @@ def side_by_side(run: Run, other: Run, budget: Budget = Budget()) -> Explorer:
 
 
 def model_bytes(run: Run) -> int:
-    return sum(one.nbytes for one in run.model.state_dict().values())
+    return sum(tensor.nbytes for tensor in run.model.state_dict().values())
 
 
-def check_overflow(made: Trace) -> None:
+def check_overflow(recorded: Trace) -> None:
     """Raise where edits drove numbers inside the model beyond what its precision holds."""
-    if not made.changes:
+    if not recorded.changes:
         return
-    values = {**made.stream, **{f"{name}.context": site.made for name, site in made.sites.items()}}
-    for name in made.all_names:  # in the order of the way through the model, so that the first is told
+    values = {**recorded.stream, **{f"{name}.context": site.recorded_context for name, site in recorded.sites.items()}}
+    for name in recorded.all_names:  # in the order of the way through the model, so that the first is told
         if name in values and not bool(values[name].isfinite().all()):
             raise overflow_of(name, values[name].dtype)
 

@@ -37,7 +37,7 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "task": run.task.name,
         "context": run.task.context,
         "step": run.step,
-        "steps": sorted(one.step for one in run.folder.checkpoints.all()),
+        "steps": sorted(checkpoint.step for checkpoint in run.folder.checkpoints.all()),
         "film": run.folder.film.steps(),
         "kind": "-".join(sides),
         "parameters": count_weights(run.model),
@@ -80,7 +80,7 @@ def side_facts(side: str, part: Encoder | Decoder, names: Names) -> dict[str, An
         "side": side,
         "n_layers": len(spec.blocks),
         "d_model": spec.d_model,
-        "layers": [layer_facts(one, block, spec.d_model) for one, block in blocks],
+        "layers": [layer_facts(block_spec, block, spec.d_model) for block_spec, block in blocks],
         "boxes": [box_facts(box) for box in names.boxes.values() if box.side == side],
         "embedding": {
             "position": None if position is None else part_name(position),
@@ -91,11 +91,11 @@ def side_facts(side: str, part: Encoder | Decoder, names: Names) -> dict[str, An
 
 def layer_facts(spec: BlockSpec, block: Block, d_model: int) -> dict[str, Any]:
     network = spec.feed_forward
-    shown = None if network is None else f"{d_model} → {network.d_ff} → {d_model} {part_name(network)}"
+    description = None if network is None else f"{d_model} → {network.d_ff} → {d_model} {part_name(network)}"
     return {
         "attention": attention_facts(block.attention),
         **({} if block.cross is None else {"cross": attention_facts(block.cross)}),
-        "feed_forward": shown,
+        "feed_forward": description,
         "arrangement": part_name(spec.arrangement),
     }
 
@@ -123,11 +123,11 @@ def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
     for that would show another text than the one in the data. Only texts without it are examples.
     """
     try:
-        found = known_texts(logged_examples(run, curves)) or known_texts(stored_examples(run))
+        texts = known_texts(logged_examples(run, curves)) or known_texts(stored_examples(run))
     except RunError:
-        found = []
-    if found:
-        return found
+        texts = []
+    if texts:
+        return texts
     tokenizer = run.tokenizer
     special = {tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end, tokenizer.mask}
     ids = [token for token in range(min(tokenizer.vocabulary, 64)) if token not in special][-4:]
@@ -135,14 +135,14 @@ def examples(run: Run, curves: Curves) -> list[dict[str, str]]:
 
 
 def known_texts(texts: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the first few texts of which the tokeniser knows every word."""
-    known = (one for one in texts if not any(LOST in text for text in one.values()))
-    return list(itertools.islice(known, EXAMPLES))
+    """Return the first few texts without unknown words."""
+    complete = (example for example in texts if not any(LOST in text for text in example.values()))
+    return list(itertools.islice(complete, EXAMPLES))
 
 
 def logged_examples(run: Run, curves: Curves) -> list[dict[str, str]]:
     logged = [line for line in curves.all() if line.get("samples")]
-    pairs = [(one["input"], one.get("reference")) for one in logged[-1]["samples"]] if logged else []
+    pairs = [(sample["input"], sample.get("reference")) for sample in logged[-1]["samples"]] if logged else []
     paired = run.task.target == "writes"
     return [
         {"source": text, **({"target": target} if paired and target else {})}
@@ -167,5 +167,5 @@ def stored_examples(run: Run) -> Iterator[dict[str, str]]:
         blank = run.task.place == "blank"
         return iter([{"source": text.replace(ANY_WORD, BLANK) if blank else text} for text in ANY_TEXTS])
     store = Store(run.folder.data / data / "dev")
-    places = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
-    return run.task.examples(store, places)
+    rows = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
+    return run.task.examples(store, rows)

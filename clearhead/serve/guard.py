@@ -22,8 +22,8 @@ from clearhead.errors import OptionError
 __all__ = [
     "MOST_BYTES",
     "Guard",
-    "Place",
     "Refused",
+    "ServerAddress",
     "check_content",
     "check_token",
     "replay_body",
@@ -55,7 +55,7 @@ HEADERS = {
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ServerAddress:
     """The server's address: the host it was started for, the port it got, and the token of every address."""
 
     host: str
@@ -110,10 +110,10 @@ def split_host(host: str) -> tuple[str, int | None]:
     >>> split_host("[::1]:80"), split_host("localhost"), split_host("a:b:1")
     (('::1', 80), ('localhost', 80), ('', None))
     """
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]@/\s]+))(?::(\d{1,5}))?", host)
-    if found is None:
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]@/\s]+))(?::(\d{1,5}))?", host)
+    if match is None:
         return "", None
-    return (found[1] or found[2]).lower(), int(found[3] or 80)
+    return (match[1] or match[2]).lower(), int(match[3] or 80)
 
 
 def is_number(name: str) -> bool:
@@ -127,8 +127,8 @@ def is_number(name: str) -> bool:
 class Refused(Exception):
     """A request that goes no further: its status, and a message."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
@@ -136,7 +136,7 @@ class Refused(Exception):
 class Guard:
     """The app behind checks: requests lose the token of their path, and replies gain the headers that all have."""
 
-    def __init__(self, app: ASGIApp, place: Place) -> None:
+    def __init__(self, app: ASGIApp, place: ServerAddress) -> None:
         self.app, self.place = app, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,13 +144,13 @@ class Guard:
             return
         reply = Reply(send, api=b"/api/" in scope["raw_path"])
         try:
-            found = await self.admit(scope, receive)
+            admitted = await self.admit(scope, receive)
         except Refused as error:
-            found = refusal(error)
-        if isinstance(found, Response):
-            await found(scope, receive, reply)
+            admitted = refusal(error)
+        if isinstance(admitted, Response):
+            await admitted(scope, receive, reply)
         else:
-            await self.run_app(*found, reply)
+            await self.run_app(*admitted, reply)
 
     async def admit(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
         """Return what the app is given; or a redirect for a path without its last slash."""
@@ -160,11 +160,11 @@ class Guard:
         }
         self.check_request(scope)
         self.check_host(headers[b"host"])
-        rest = self.check_path(scope["raw_path"])
+        path = self.check_path(scope["raw_path"])
         self.check_origin(headers[b"origin"])
-        if not rest:
+        if not path:
             return RedirectResponse(f"/{self.place.token}/")
-        inner = {**scope, "path": rest, "raw_path": rest.encode(), "root_path": ""}
+        inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
         if scope["method"] != "POST":
             return inner, receive
         check_content(headers[b"content-type"], headers[b"content-length"])
@@ -196,10 +196,10 @@ class Guard:
         """Return the path without the token."""
         if not PLAIN_PATH.fullmatch(path):
             raise Refused(400, "")
-        _, token, *rest = path.split(b"/", 2)
+        _, token, *parts = path.split(b"/", 2)
         if not secrets.compare_digest(token, self.place.token.encode()):
             raise Refused(403, "")
-        return "".join(f"/{part.decode()}" for part in rest)
+        return "".join(f"/{part.decode()}" for part in parts)
 
     def check_origin(self, origins: list[str]) -> None:
         for origin in origins:

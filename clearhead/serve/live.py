@@ -30,6 +30,8 @@ TEMPLATE = Path(__file__).parent / "static" / "live.html"
 """The page without a model, as `make web` builds it."""
 WEIGHTS = '<script type="text/plain" id="clearhead-weights">'
 """The tag after which the weights go."""
+POSITIONS = 64
+"""How many the page shows of each kind (web/src/views/Positions.svelte)."""
 EXACT = 1_000_000
 """Up to so many parameters the weights stay float32; beyond, they are float16."""
 MOST = 30_000_000
@@ -70,14 +72,15 @@ def live_page(run: Run) -> LivePage:
     round_weights(model)
     planner = Planner(model)
     listed, block = pack_tensors(planner.tensors, dtype)
-    tokenizers = list({id(one): one for one in run.task.tokenizers.values()}.values())
+    tokenizers = list({id(tokenizer): tokenizer for tokenizer in run.task.tokenizers.values()}.values())
     weightings = known_weightings()
     data = {
         "version": VERSION,
         "run": page_facts(run, list(weightings)),
         "plan": planner.plan,
-        "task": task_plan(run) | {"tokenizer": [tokenizers.index(one) for one in run.task.tokenizers.values()]},
-        "tokenizers": [tokenizer_plan(one) for one in tokenizers],
+        "task": task_plan(run)
+        | {"tokenizer": [tokenizers.index(tokenizer) for tokenizer in run.task.tokenizers.values()]},
+        "tokenizers": [tokenizer_plan(tokenizer) for tokenizer in tokenizers],
         "weightings": weightings,
         "tensors": listed,
         "positions": position_words(run),
@@ -89,15 +92,20 @@ def live_page(run: Run) -> LivePage:
 
 def position_words(run: Run) -> dict[str, Any]:
     """Return what is said of each kind of position; the page makes the tables itself."""
-    found = positions(run, 2)
-    return found | {"kinds": [kind | {"table": None, "similarity": []} for kind in found["kinds"]]}
+    facts = {**positions(run, 2), "bias": positions(run, POSITIONS)["bias"]}
+    return facts | {"kinds": [kind | {"table": None, "similarity": []} for kind in facts["kinds"]]}
 
 
 def page_facts(run: Run, weightings: list[str]) -> dict[str, Any]:
-    """Return the facts of a run as they are on a page: without its place on disk, and without checkpoints."""
+    """Return the facts of a run for a page: without its path on disk, and without checkpoints."""
     facts = run_facts(run, Curves(run.folder.metrics))
-    own = {"path": run.folder.path.resolve().name, "steps": [run.step], "training": False, "weightings": weightings}
-    return facts | own
+    page_only = {
+        "path": run.folder.path.resolve().name,
+        "steps": [run.step],
+        "training": False,
+        "weightings": weightings,
+    }
+    return facts | page_only
 
 
 def page_dtype(parameters: int) -> torch.dtype:
@@ -120,13 +128,13 @@ def pack_tensors(tensors: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[s
     """
     listed: dict[str, Any] = {}
     parts: list[bytes] = []
-    place = 0
+    offset = 0
     for name, value in tensors.items():
-        kept = dtype if torch.equal(value.to(dtype).float(), value) else torch.float32
-        array = value.to(kept).contiguous().numpy()
+        stored_as = dtype if torch.equal(value.to(dtype).float(), value) else torch.float32
+        array = value.to(stored_as).contiguous().numpy()
         content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
         content += bytes(-len(content) % 4)
-        listed[name] = {"shape": list(value.shape), "dtype": str(kept).removeprefix("torch."), "offset": place}
+        listed[name] = {"shape": list(value.shape), "dtype": str(stored_as).removeprefix("torch."), "offset": offset}
         parts.append(content)
-        place += len(content)
+        offset += len(content)
     return listed, b"".join(parts)

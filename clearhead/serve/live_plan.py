@@ -22,7 +22,7 @@ from clearhead.attention.similarity import Cosine, Dot, LearnedAdditive, Learned
 from clearhead.attention.weighting import Weighting
 from clearhead.attention.weighting.features import DrawnFeatures, Elu, FeatureDot, LogFeatureDot, Relu, SoftmaxFeatures
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import After, Alone, Bare, Before
+from clearhead.model.arrangements import BranchOnly, NormFirst, NormLast, ResidualOnly
 from clearhead.model.blocks import Block, BlockSpec
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.feedforward import GELU, Gated, GeGLU, Plain, ReLU, SiLU, SwiGLU
@@ -43,7 +43,7 @@ __all__ = ["Planner", "known_weightings"]
 Plan = dict[str, Any]
 LINEAR = (nn.Linear, AdaptedLinear, Int8Linear)
 HEAD_MAPS = (WholeMap, LowRankMap, SliceMap, LowRankSliceMap)
-CONNECTIONS = (Before, After, Bare, Alone)
+CONNECTIONS = (NormFirst, NormLast, ResidualOnly, BranchOnly)
 ACTIVATIONS: dict[type, Callable[[Any], str]] = {
     ReLU: lambda spec: "relu",
     GELU: lambda spec: f"gelu {spec.form}",
@@ -64,22 +64,29 @@ def refuse(part: object, where: str) -> NoReturn:
 
 def known_weightings() -> dict[str, Plan]:
     """Return what a page can put in a weighting's place, by name, each with the similarity it brings."""
-    found = {}
-    for name, one in weightings().items():
-        own = one.similarity
-        known = type(own) is ScaledDot or (isinstance(own, FeatureDot) and type(own.features) in FEATURES)
-        if one.page_arithmetic is None or not known:
+    plans = {}
+    for name, weighting in weightings().items():
+        similarity = weighting.similarity
+        known = type(similarity) is ScaledDot or (
+            isinstance(similarity, FeatureDot) and type(similarity.features) in FEATURES
+        )
+        if weighting.page_arithmetic is None or not known:
             continue
-        found[name] = {**weighting_plan(one, name), "similarity": swapped_similarity(one)}
-    return found
+        plans[name] = {**weighting_plan(weighting, name), "similarity": swapped_similarity(weighting)}
+    return plans
 
 
 def swapped_similarity(weighting: Weighting) -> Plan:
     """Return the similarity that a swap to this weighting brings; "scaled dot" leaves the scale to the site."""
-    own = weighting.similarity
-    if isinstance(own, FeatureDot):
-        return {"kind": "features", "features": FEATURES[type(own.features)], "scale": [1.0], **similarity_words(own)}
-    return {"kind": "dot", "scale": None, **similarity_words(own)}
+    similarity = weighting.similarity
+    if isinstance(similarity, FeatureDot):
+        return {
+            "kind": "features",
+            "features": FEATURES[type(similarity.features)],
+            "scale": [1.0],
+            **similarity_words(similarity),
+        }
+    return {"kind": "dot", "scale": None, **similarity_words(similarity)}
 
 
 def weighting_plan(weighting: Weighting, where: str) -> Plan:
@@ -118,10 +125,10 @@ def mask_plan(mask: Mask, where: str) -> Plan:
         case masks.Window:
             return {"kind": "window", "left": mask.left, "right": mask.right}  # type: ignore[attr-defined]
         case masks.Both:
-            return {"kind": "both", "parts": [mask_plan(one, where) for one in mask.terms]}
+            return {"kind": "both", "parts": [mask_plan(part, where) for part in mask.terms]}
         case masks.Either:
             sides = (mask.left, mask.right)  # type: ignore[attr-defined]
-            return {"kind": "either", "parts": [mask_plan(one, where) for one in sides]}
+            return {"kind": "either", "parts": [mask_plan(part, where) for part in sides]}
         case masks.Not:
             return {"kind": "not", "parts": [mask_plan(mask.mask, where)]}  # type: ignore[attr-defined]
         case _:
@@ -134,7 +141,7 @@ class Planner:
 
     def __init__(self, model: nn.Module) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self.known: dict[tuple[int, tuple[int, ...]], str] = {}
+        self.names: dict[tuple[int, tuple[int, ...]], str] = {}
         self.held: list[Tensor] = []
         """What was seen, so that no other tensor comes to have its address."""
         with torch.no_grad():
@@ -143,9 +150,9 @@ class Planner:
     def tensor(self, value: Tensor, name: str) -> str:
         """Return the name under which the page holds a tensor."""
         key = value.data_ptr(), tuple(value.shape)
-        if value.numel() and key in self.known:
-            return self.known[key]
-        self.known[key] = name
+        if value.numel() and key in self.names:
+            return self.names[key]
+        self.names[key] = name
         self.held.append(value)
         self.tensors[name] = value.detach().float().cpu()
         return name
@@ -220,13 +227,15 @@ class Planner:
             around, name = getattr(block, f"around_{branch}"), f"{at}.{branch}"
             if type(around) not in CONNECTIONS:
                 refuse(spec.arrangement, name)
-            own = (
+            contents = (
                 {"attention": self.attention(module, name)}
                 if branch != "feed_forward"
                 else {"network": self.network(spec.feed_forward, module, name)}
             )
-            places = [place._asdict() for place in around.places]
-            branches.append({"branch": branch, "places": places, "norm": self.norm(around.norm, f"{name}.norm"), **own})
+            steps = [step._asdict() for step in around.steps]
+            branches.append(
+                {"branch": branch, "places": steps, "norm": self.norm(around.norm, f"{name}.norm"), **contents}
+            )
         return branches
 
     def network(self, spec: Any, module: nn.Module, at: str) -> Plan:
@@ -266,43 +275,43 @@ class Planner:
     def similarity(self, part: Similarity, n_heads: int, d_head: int, at: str) -> Plan:
         scale = part.scale(d_head)
         scales = [scale] * n_heads if isinstance(scale, int | float) else scale.flatten().tolist()
-        told = {"scale": scales, **similarity_words(part)}
+        shared = {"scale": scales, **similarity_words(part)}
         if type(part) in (Dot, ScaledDot):
-            return {"kind": "dot", **told}
+            return {"kind": "dot", **shared}
         if type(part) in (Cosine, LearnedCosine):
-            return {"kind": "cosine", **told}
+            return {"kind": "cosine", **shared}
         if isinstance(part, LearnedAdditive):
             maps = {name: self.tensor(getattr(part, name), f"{at}.additive.{name}") for name in ("query", "key", "out")}
-            return {"kind": "additive", **maps, **told}
+            return {"kind": "additive", **maps, **shared}
         if isinstance(part, FeatureDot | LogFeatureDot) and type(part.features) in FEATURES:
             features, drawn = part.features, {}
             if isinstance(features, DrawnFeatures):
                 factor = d_head**-0.5 if features.factor is None else features.factor
                 drawn = {"projection": self.tensor(features.projection, f"{at}.projection"), "factor": factor}
             kind = "features" if isinstance(part, FeatureDot) else "log features"
-            return {"kind": kind, "features": FEATURES[type(features)], **drawn, **told}
+            return {"kind": kind, "features": FEATURES[type(features)], **drawn, **shared}
         refuse(part, at)
 
     def position(self, part: Position, d_head: int, at: str) -> Plan:
-        told = {
+        shared = {
             "name": part_name(part),
             "words": part.called,
             "biased": part.bias_kind != "none",
             "turns": part.turns,
         }
         if type(part) is NoPosition:
-            return {"kind": "none", **told}
+            return {"kind": "none", **shared}
         if type(part) is ALiBi:
-            return {"kind": "alibi", **told}
+            return {"kind": "alibi", **shared}
         if isinstance(part, LearnedT5Bias):
             spec = part.spec
-            own = {"buckets": spec.buckets, "reach": spec.reach, "two_sided": spec.two_sided}
-            return {"kind": "t5", "table": self.tensor(part.table, f"{at}.bias"), **own, **told}
+            sizes = {"buckets": spec.buckets, "reach": spec.reach, "two_sided": spec.two_sided}
+            return {"kind": "t5", "table": self.tensor(part.table, f"{at}.bias"), **sizes, **shared}
         if type(part) is Rotary:
             small = torch.tensor([1e-3], dtype=torch.float64)  # so small that no angle goes round
             cos, sin = part.angles(small, d_head)
             frequency = torch.atan2(sin, cos).flatten() / small
-            return {"kind": "rotary", "frequency": frequency.tolist(), "pairs": part.pairs(d_head), **told}
+            return {"kind": "rotary", "frequency": frequency.tolist(), "pairs": part.pairs(d_head), **shared}
         refuse(part, at)
 
     def output(self, output: nn.Module | None, at: str) -> Plan | None:
@@ -320,8 +329,8 @@ class Planner:
             hidden = None if output.hidden is None else self.linear(output.hidden, f"{at}.hidden")
             wide = None if output.wide is None else self.wide(output.wide, f"{at}.wide")
             out = self.linear(output.out, f"{at}.out")
-            own = {"pool": output.pool, "activation": output.activation, "hidden": hidden, "out": out, "wide": wide}
-            return {"kind": "classes", **own}
+            parts = {"pool": output.pool, "activation": output.activation, "hidden": hidden, "out": out, "wide": wide}
+            return {"kind": "classes", **parts}
         refuse(output, at)
 
     def wide(self, wide: ToNgramLogits, at: str) -> Plan:

@@ -94,20 +94,22 @@ def frame_plan(task: Task, field: str) -> dict[str, list[int]]:
 
 def tokenizer_plan(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return a tokenizer.json with the ids of its special tokens; raise OptionError for a component that is unknown."""
-    whole = json.loads(tokenizer.to_json())
+    config = json.loads(tokenizer.to_json())
     for part, names in KNOWN.items():
-        for one in components(whole[part]):
-            if one["type"] not in names:
+        for component in components(config[part]):
+            if (kind := component["type"]) not in names:
                 raise OptionError(
-                    f"tokenizer.json: {part}: a page that runs by itself does not know {one['type']}. {UNKNOWN_TO_PAGE}"
+                    f"tokenizer.json: {part}: a page that runs by itself does not know {kind}. {UNKNOWN_TO_PAGE}"
                 )
-    check_model(whole["model"])
-    kept = {name: with_javascript(whole[name]) for name in ("normalizer", "pre_tokenizer", "decoder")}
+    check_model(config["model"])
+    kept_parts = {name: with_javascript(config[name]) for name in ("normalizer", "pre_tokenizer", "decoder")}
     names = ("pad", "unknown", "start", "end", "mask")
     return {
-        **kept,
-        "model": whole["model"],
-        "added": [{name: one[name] for name in ("id", "content", "special", "normalized")} for one in added(whole)],
+        **kept_parts,
+        "model": config["model"],
+        "added": [
+            {name: token[name] for name in ("id", "content", "special", "normalized")} for token in added(config)
+        ],
         "imported": tokenizer.imported is not None,
         "special": sorted(tokenizer.special),
         "ids": {name: getattr(tokenizer, name) for name in names},
@@ -117,16 +119,16 @@ def tokenizer_plan(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def added(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
+def added(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the tokens that are found before any other; one with rules of its own about spaces is refused."""
-    for one in whole["added_tokens"]:
-        odd = [name for name in ("single_word", "lstrip", "rstrip") if one[name]]
-        if odd and not one["special"]:
+    for token in config["added_tokens"]:
+        odd = [name for name in ("single_word", "lstrip", "rstrip") if token[name]]
+        if odd and not token["special"]:
             raise OptionError(
-                f"tokenizer.json: added_tokens: {one['content']!r} has {odd[0]}, which a page that runs by itself "
+                f"tokenizer.json: added_tokens: {token['content']!r} has {odd[0]}, which a page that runs by itself "
                 f"does not know. {UNKNOWN_TO_PAGE}"
             )
-    return whole["added_tokens"]
+    return config["added_tokens"]
 
 
 def check_model(model: Mapping[str, Any]) -> None:
@@ -148,12 +150,12 @@ def components(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 def with_javascript(part: Any) -> Any:
     """Return a component with its regular expressions in JavaScript's spelling."""
     if isinstance(part, list):
-        return [with_javascript(one) for one in part]
+        return [with_javascript(item) for item in part]
     if not isinstance(part, dict):
         return part
     if isinstance(part.get("Regex"), str):
         return {"Regex": to_javascript(part["Regex"])}
-    return {name: with_javascript(one) for name, one in part.items()}
+    return {name: with_javascript(item) for name, item in part.items()}
 
 
 def to_javascript(pattern: str) -> str:
@@ -162,9 +164,9 @@ def to_javascript(pattern: str) -> str:
     >>> to_javascript(r"[\p{L}\p{M}&&[^\x{0E00}]]|(?i:s|ve)|\s+(?!\S)")
     '[[\\p{L}\\p{M}]&&[^\\u{0E00}]]|(?:[sS]|[vV][eE])|\\p{White_Space}+(?!\\P{White_Space})'
     """
-    if found := UNSUPPORTED.search(pattern):
+    if unsupported := UNSUPPORTED.search(pattern):
         raise OptionError(
-            f"tokenizer.json: a page that runs by itself cannot read {found[0]!r} of the regular expression "
+            f"tokenizer.json: a page that runs by itself cannot read {unsupported[0]!r} of the regular expression "
             f"{pattern[:80]!r}. {UNKNOWN_TO_PAGE}"
         )
     either_case = IGNORED_CASE.sub(lambda group: f"(?:{re.sub('[a-z]', both_cases, group[1])})", pattern)

@@ -315,6 +315,8 @@ class PositionKind(TypedDict):
 class Positions(TypedDict):
     used: str
     kinds: list[PositionKind]
+    bias: list[list[float]] | None
+    """What the position adds to the scores of each head of the first layer, from the furthest key before it on."""
 
 
 class DecodeNode(TypedDict):

@@ -22,37 +22,37 @@ MANY, FEW = 512, 5
 SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")
 
 
-def meta_of(wanted: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
-    told = None if len(trace.candidates) <= MANY else FEW
+def meta_of(request: TraceRequest, run: Run, trace: Trace) -> dict[str, Any]:
+    n_told = None if len(trace.candidates) <= MANY else FEW
     program = load_program(run)
     answers = None if program is None else program.answers_to(run, trace)
     if answers is None or run.task.target == "writes":
-        answer = run.task.traced_answer(wanted.source, trace)
+        answer = run.task.traced_answer(request.source, trace)
     else:  # a compiled program's, at every token
         answer = " ".join(answers)
     return {
-        "id": wanted.id,
-        "source": wanted.source,
-        "target": run.task.traced_target(wanted.target, trace),
-        "edits": wanted.edits,
+        "id": request.id,
+        "source": request.source,
+        "target": run.task.traced_target(request.target, trace),
+        "edits": request.edits,
         "step": run.step,
         "notes": list(trace.notes),
         "kind": trace.kind,
         "sides": {name: asdict(side) for name, side in trace.sides.items()},
         "sites": [site_facts(site) for site in trace.sites.values()],
         "names": trace.names,
-        "candidates": [as_candidates(row[:told]) for row in trace.candidates],
+        "candidates": [as_candidates(row[:n_told]) for row in trace.candidates],
         "answer": answer,
         **({} if program is None or answers is None else {"program": {"answers": answers, "offset": program.offset}}),
     }
 
 
 def as_candidates(row: Sequence[Candidate]) -> list[messages.Candidate]:
-    return [{"id": one.id, "text": one.text, "p": math.exp(one.log_prob)} for one in row]
+    return [{"id": candidate.id, "text": candidate.text, "p": math.exp(candidate.log_prob)} for candidate in row]
 
 
 def site_facts(site: Site) -> dict[str, Any]:
-    edits_allowed = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.passed.changes)
+    edits_allowed = any(isinstance(change, Edit) and change.step == ALLOWED for change in site.recorded.changes)
     return {
         "name": site.name,
         "side": site.side,

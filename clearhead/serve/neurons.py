@@ -15,30 +15,30 @@ MOST_UNITS = 64
 ANSWERS = 5
 
 
-def neurons_view(traced: Traced, asked: Params) -> dict[str, Any]:
+def neurons_view(traced: Traced, params: Params) -> dict[str, Any]:
     """Return the units of a feed-forward that add most at a token; `unit` is shown too, wherever it ranks."""
-    at, side = asked.text("at"), asked.text("at").partition(".")[0]
+    at, side = params.text("at"), params.text("at").partition(".")[0]
     tokens = traced.lengths.get(side, 0)
-    token = asked.integer("token", below=max(1, tokens), default=0)
-    most = asked.integer("most", least=1, below=MOST_UNITS + 1, default=20)
-    unit = asked.maybe_whole("unit")
+    token = params.integer("token", below=max(1, tokens), default=0)
+    most = params.integer("most", least=1, below=MOST_UNITS + 1, default=20)
+    unit = params.maybe_whole("unit")
     traced.check_box()
     costs, width = traced.costs, traced.trace.sides[side].d_model if tokens else 0
     # Its whole matrix, twice; a Jacobian; and the logits of every unit that is shown.
     memory = 2 * costs.hidden * width + 3 * width * width + (most + 1) * costs.logits
     traced.budget.check(Cost(memory=memory * FLOAT), f"the units of {at[:80]}", "ask for fewer units")
-    found = read_units(traced.trace, at, token=token, most=most, also=[] if unit is None else [unit], answers=ANSWERS)
+    view = read_units(traced.trace, at, token=token, most=most, also=[] if unit is None else [unit], answers=ANSWERS)
     names = traced.boxes.inner.names
     hidden = next(value for value in names.boxes[at].values if value.name == f"{at}.hidden")
     return {
-        **asdict(found),
+        **asdict(view),
         "units": [
             {
-                **asdict(one),
-                "promotes": with_text(traced, one.promotes),
-                "suppresses": with_text(traced, one.suppresses),
+                **asdict(neuron),
+                "promotes": with_text(traced, neuron.promotes),
+                "suppresses": with_text(traced, neuron.suppresses),
             }
-            for one in found.units
+            for neuron in view.units
         ],
         "formula": hidden.formula.replace("{", "").replace("}", ""),
         "silent": why_no_effect(names, side),
@@ -46,5 +46,5 @@ def neurons_view(traced: Traced, asked: Params) -> dict[str, Any]:
 
 
 def with_text(traced: Traced, effects: tuple[Effect, ...]) -> list[dict[str, Any]]:
-    named = traced.with_names([Candidate(one.id, "", one.change) for one in effects])
-    return [{"id": one.id, "text": one.text, "change": one.log_prob} for one in named]
+    named = traced.with_names([Candidate(effect.id, "", effect.change) for effect in effects])
+    return [{"id": effect.id, "text": effect.text, "change": effect.log_prob} for effect in named]

@@ -59,7 +59,9 @@ def is_built() -> bool:
     return TEMPLATE.is_file()
 
 
-def page_of(traced: Traced, found: Mapping[str, SiteSurvey], *, view: View, exact: Sequence[str] | None = None) -> Page:
+def page_of(
+    traced: Traced, surveys: Mapping[str, SiteSurvey], *, view: View, exact: Sequence[str] | None = None
+) -> Page:
     """Return the page of a trace. `exact` None is the site of the view, then the clearest others, while there is
     room.
     """
@@ -67,20 +69,22 @@ def page_of(traced: Traced, found: Mapping[str, SiteSurvey], *, view: View, exac
     sites = None if exact is None else exact_sites(traced, exact)
     data = page_data(traced)
     if sites is None:
-        sites = dict(fit_sites(traced, found, view, ROOM - len((before + script_json(data) + after).encode()) - SPARE))
+        sites = dict(
+            fit_sites(traced, surveys, view, ROOM - len((before + script_json(data) + after).encode()) - SPARE)
+        )
     return Page(before + script_json({**data, "exact": sites}) + after, list(sites))
 
 
-def read_template(file: Path, *places: str) -> list[str]:
+def read_template(file: Path, *tags: str) -> list[str]:
     """Return the text of a built page in pieces, cut after each of these tags: what goes there goes between them."""
     if not file.is_file():
         raise RunError(f"the page is not built: there is no {file}; run `make web`")
     pieces = [file.read_text(encoding="utf-8")]
-    for place in places:
-        before, found, after = pieces.pop().partition(place)
-        if not found:
+    for tag in tags:
+        before, tag_found, after = pieces.pop().partition(tag)
+        if not tag_found:
             raise RunError(f"{file}: has no place for the numbers; run `make web`")
-        pieces += [before + found, after]
+        pieces += [before + tag_found, after]
     return pieces
 
 
@@ -109,32 +113,32 @@ def box_numbers(boxes: Boxes) -> dict[str, Any]:
 
     Vectors of a token lie one after another, as wide as `widths` says. The last tokens come first, of all sides.
     """
-    found = {side: side_numbers(boxes, side) for side in boxes.trace.sides}
-    told = {
+    by_side = {side: side_numbers(boxes, side) for side in boxes.trace.sides}
+    numbers = {
         side: {
             "shared": {name: floats(value) for name, value in shared.items()},
-            "widths": {name: value.shape[-1] for name, value in own.items()},
+            "widths": {name: value.shape[-1] for name, value in per_token.items()},
             "tokens": {},
         }
-        for side, (shared, own) in found.items()
+        for side, (shared, per_token) in by_side.items()
     }
-    room = BOXES - sum(len(one) for side in told.values() for one in side["shared"].values())
+    room = BOXES - sum(len(vector) for side in numbers.values() for vector in side["shared"].values())
     for back in range(max(len(side.ids) for side in boxes.trace.sides.values())):
-        for side, (_, own) in found.items():
+        for side, (_, per_token) in by_side.items():
             token = len(boxes.trace.sides[side].ids) - 1 - back
-            if token < 0 or not own:
+            if token < 0 or not per_token:
                 continue
-            vectors = floats(torch.cat([value[token].float().flatten() for value in own.values()]))
+            vectors = floats(torch.cat([value[token].float().flatten() for value in per_token.values()]))
             room -= len(vectors)
             if room < 0:
-                return told
-            told[side]["tokens"][str(token)] = vectors
-    return told
+                return numbers
+            numbers[side]["tokens"][str(token)] = vectors
+    return numbers
 
 
 def side_numbers(boxes: Boxes, side: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the values of a side that no head has for itself: one vector for all tokens, and one for each."""
-    inner, shared, own, sections = boxes.inner, {}, {}, {}
+    inner, shared, per_token, sections = boxes.inner, {}, {}, {}
     for box in inner.names.boxes.values():
         if box.side != side:
             continue
@@ -143,11 +147,11 @@ def side_numbers(boxes: Boxes, side: str) -> tuple[dict[str, Tensor], dict[str, 
         for value in box.values:
             if value.per_head:
                 continue
-            made = sections[box.section]
-            found = made[value.name] if value.name in made else inner.value(value.name)
-            if found.shape[-1] <= WIDEST:
-                (shared if value.rows in ("none", "whole") else own)[value.name] = found
-    return shared, own
+            section = sections[box.section]
+            numbers = section[value.name] if value.name in section else inner.value(value.name)
+            if numbers.shape[-1] <= WIDEST:
+                (shared if value.rows in ("none", "whole") else per_token)[value.name] = numbers
+    return shared, per_token
 
 
 def allowed_of(site: Site) -> Bool[Tensor, "head query key"]:
@@ -159,8 +163,8 @@ def mask_of(site: Site) -> str | None:
     allowed = allowed_of(site)
     if bool(allowed.all()):
         return None
-    same = bool((allowed == allowed[:1]).all())
-    return bits(allowed[:1] if same else allowed)
+    shared = bool((allowed == allowed[:1]).all())
+    return bits(allowed[:1] if shared else allowed)
 
 
 def turn_of_site(site: Site) -> dict[str, Any]:
@@ -174,9 +178,9 @@ def turn_of_site(site: Site) -> dict[str, Any]:
         "key": floats(keys.repeat_interleave(group, 0)),
         "pairs": call.position.pairs(site.d_head),
         **{
-            f"{role}_{what}": made
+            f"{role}_{kind}": numbers
             for role, side in zip(("query", "key"), call.positions.sides, strict=True)
-            for what, made in (
+            for kind, numbers in (
                 ("positions", side.flatten().tolist()),
                 ("angles", floats(angles_of(call, side.flatten(), site.d_head))),
             )
@@ -192,10 +196,10 @@ def exact_site(site: Site) -> dict[str, Any]:
     products = site.similarity.form in ("dot", "features")
     arithmetic = site.weighting.page_arithmetic
     return {
-        "query": floats([head.prepared[0][0, head.place] for head in heads]),
-        "key": floats([head.prepared[1][0, head.place] for head in heads]),
+        "query": floats([head.prepared[0][0, head.call_index] for head in heads]),
+        "key": floats([head.prepared[1][0, head.call_index] for head in heads]),
         "value": floats([head.value for head in heads]),
-        "plain": all(torch.equal(head.prepared[0][0, head.place], head.query) for head in heads),
+        "plain": all(torch.equal(head.prepared[0][0, head.call_index], head.query) for head in heads),
         "scale": [head.scale for head in heads],
         "weighting": arithmetic,
         **({"bias": floats(bias)} if bias.any() else {}),
@@ -210,7 +214,7 @@ def bias_of(head: Head) -> Float[Tensor, "query key"]:
     """Return what the position adds to each scaled score."""
     call = head.call
     bias = torch.as_tensor(call.position.bias(call.cells(), call.query.dtype)).detach()
-    return bias.broadcast_to(1, call.n_heads, call.n_query, call.n_key)[0, head.place]
+    return bias.broadcast_to(1, call.n_heads, call.n_query, call.n_key)[0, head.call_index]
 
 
 def exact_sites(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -222,18 +226,18 @@ def exact_sites(traced: Traced, names: Sequence[str]) -> dict[str, dict[str, Any
 
 
 def fit_sites(
-    traced: Traced, found: Mapping[str, SiteSurvey], view: View, room: int
+    traced: Traced, surveys: Mapping[str, SiteSurvey], view: View, room: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield sites while there is room: first the site that the view shows, then the clearest ones."""
-    for name in sorted(found, key=lambda name: (name != view.site, -max(found[name].information))):
+    for name in sorted(surveys, key=lambda name: (name != view.site, -max(surveys[name].information))):
         site = traced.trace[name]
         if site.is_edited:  # the page's arithmetic would give what the site gave without the edit
             continue
-        made = exact_site(site)
-        room -= len(script_json({name: made}))
+        numbers = exact_site(site)
+        room -= len(script_json({name: numbers}))
         if room < 0:
             return
-        yield name, made
+        yield name, numbers
 
 
 def floats(vectors: Sequence[Tensor] | Tensor) -> str:

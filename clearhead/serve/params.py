@@ -32,7 +32,7 @@ class Params:
             raise self.value_error(name, "expected text", value)
         if len(value) > longest:
             raise OptionError(f"{self.where}: {name} has {len(value):,} characters; {longest:,} at most will do")
-        if not value.isascii() and any("\ud800" <= one <= "\udfff" for one in value):
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
             raise OptionError(f"{self.where}: {name} holds half of a surrogate pair, which is no character")
         return value
 
@@ -78,18 +78,20 @@ class Params:
 
     def objects(self, name: str, *, most: int) -> list["Params"]:
         """Return a list of objects, an empty one where there is none."""
-        found = self.values.get(name) or []
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise self.value_error(name, "expected a list of objects", found)
-        if len(found) > most:
-            raise OptionError(f"{self.where}: {name} are {len(found)}, and {most} at most will do")
-        return [Params(one, f"{name}[{place}]") for place, one in enumerate(found)]
+        items = self.values.get(name) or []
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise self.value_error(name, "expected a list of objects", items)
+        if len(items) > most:
+            raise OptionError(f"{self.where}: {name} are {len(items)}, and {most} at most will do")
+        return [Params(item, f"{name}[{index}]") for index, item in enumerate(items)]
 
     def texts(self, name: str, *, most: int, longest: int) -> list[str]:
-        found = self.require(name)
-        if not isinstance(found, list) or not 1 <= len(found) <= most:
-            raise self.value_error(name, f"expected a list of 1 to {most} texts", found)
-        return [Params({name: one}, f"{name}[{place}]").text(name, longest=longest) for place, one in enumerate(found)]
+        items = self.require(name)
+        if not isinstance(items, list) or not 1 <= len(items) <= most:
+            raise self.value_error(name, f"expected a list of 1 to {most} texts", items)
+        return [
+            Params({name: item}, f"{name}[{index}]").text(name, longest=longest) for index, item in enumerate(items)
+        ]
 
     def only(self, *names: str) -> None:
         """Raise OptionError for a name that means nothing here."""
@@ -110,9 +112,9 @@ class Params:
 def read_json(body: bytes) -> Params:
     """Return the object of a body."""
     try:
-        found = json.loads(body, parse_constant=refuse_constant)
+        content = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise OptionError(f"the request is not JSON: {str(error)[:100]}") from None
-    if not isinstance(found, dict):
-        raise OptionError(f"the request: expected a JSON object; came {type(found).__name__}")
-    return Params(found)
+    if not isinstance(content, dict):
+        raise OptionError(f"the request: expected a JSON object; came {type(content).__name__}")
+    return Params(content)

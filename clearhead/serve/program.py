@@ -72,8 +72,8 @@ class RunProgram:
 
     def facts(self, run: Run) -> dict[str, Any]:
         """Return what a page shows of it. `exact`: the weights are still those that were compiled."""
-        told = {"name": self.program, "about": self.about, "listing": self.listing, "layers": self.layers}
-        return told | {"exact": run.step == 0}
+        facts = {"name": self.program, "about": self.about, "listing": self.listing, "layers": self.layers}
+        return facts | {"exact": run.step == 0}
 
     def answers_to(self, run: Run, trace: Trace) -> list[str] | None:
         """Return the program's answer at every token of the traced text, changed as the trace is.
@@ -94,8 +94,8 @@ class RunProgram:
         columns = logits[:, self.answer_ids].cpu().double()
         if self.numeric:
             return [f"{value:.4g}" for value in columns[:, 0].tolist()]
-        best, which = columns.max(-1)
-        pairs = zip(best.tolist(), which.tolist(), strict=True)
+        best, indices = columns.max(-1)
+        pairs = zip(best.tolist(), indices.tolist(), strict=True)
         return [self.answers[i] if value > self.threshold else NOTHING for value, i in pairs]
 
 
@@ -103,12 +103,12 @@ def load_program(run: Run) -> RunProgram | None:
     """Return the program that was compiled into a run; None where there is none. RunError where it is damaged."""
     path = run.folder.program_file
     try:
-        found = run.folder.read_own(path)
+        saved = run.folder.read_own(path)
     except FileNotFoundError:
         return None
-    old = "format" not in found
-    content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
+    old = "format" not in saved
+    content = {name: value for name, value in saved.items() if old or name not in ("format", "run", "sha256")}
     program = RunProgram(**check_fields(content, hints_of(RunProgram), str(path), then=THEN if old else None))
-    if any(place >= run.tokenizer.vocabulary or place < 0 for place in program.answer_ids):
+    if any(token_id >= run.tokenizer.vocabulary or token_id < 0 for token_id in program.answer_ids):
         raise RunError(f"{path}: an answer has an id beyond the vocabulary; put the file back as it was")
     return program

@@ -31,12 +31,12 @@ TEMPERATURE = 0.8
 """As `clearhead generate` has it."""
 
 
-def read_method(asked: Params) -> Greedy | Sample:
+def read_method(params: Params) -> Greedy | Sample:
     """Return the method that a request asks for; `Sample` itself says which numbers cannot be."""
-    if "mode" in asked.values and asked.one_of("mode", ("greedy", "sample")) == "greedy":
+    if "mode" in params.values and params.one_of("mode", ("greedy", "sample")) == "greedy":
         return Greedy()
-    numbers = {name: asked.number(name) for name in ("temperature", "top_p") if asked.values.get(name) is not None}
-    top_k, seed = asked.maybe_whole("top_k"), asked.integer("seed", default=0)
+    numbers = {name: params.number(name) for name in ("temperature", "top_p") if params.values.get(name) is not None}
+    top_k, seed = params.maybe_whole("top_k"), params.integer("seed", default=0)
     return Sample(**{"temperature": TEMPERATURE, **numbers}, top_k=top_k, seeds=seed)
 
 
@@ -44,15 +44,15 @@ def sample(
     run: Run, request: Decoding, method: Greedy | Sample, *, candidates: int, changes: Sequence[Change] = ()
 ) -> dict[str, Any]:
     """Return the tokens that a model draws one after another, changed as the changes say, and what from."""
-    asked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
+    checked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     watched, tokens = Watched(method, candidates), []
     with eval_mode(run.model):
         session = (
-            EditedSession(asked, changes)
+            EditedSession(checked, changes)
             if changes
-            else open_session(asked.model, asked.inputs, asked.prompts, request.rules.max_new)
+            else open_session(checked.model, checked.inputs, checked.prompts, request.rules.max_new)
         )
-        for token in decode_on(session, asked.prompts, watched, request.rules, candidates):
+        for token in decode_on(session, checked.prompts, watched, request.rules, candidates):
             check_stopped()
             tokens.append(token)
     ids = [token.token for token in tokens]
@@ -78,7 +78,7 @@ def certain(begun: str, text: str) -> int:
     9
     """
     pairs = enumerate(zip(begun, text, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(begun), len(text)))
+    return next((index for index, (decoded, final) in pairs if decoded != final), min(len(begun), len(text)))
 
 
 @final
@@ -121,40 +121,42 @@ class Watched(Chooser):
     def note_sample(self, logits: Tensor, chosen: int, drawn: float | None, forbidden: frozenset[int]) -> Seen:
         assert isinstance(self.method, Sample)
         share, tokens = (part[0] for part in self.method.shares(logits))
-        kept = self.method.remaining(logits / self.method.temperature)[0][0] != FORBIDDEN
+        remaining = self.method.remaining(logits / self.method.temperature)[0][0] != FORBIDDEN
         rank = int((tokens == chosen).nonzero()[0])
         # Forbidden tokens are last here and may be first in the page's list, and equals may stand in another order.
-        places = [*range(min(2 * self.candidates, len(tokens))), rank]
-        ids, after, stays = (part[places].tolist() for part in (tokens, share, kept))
+        ranks = [*range(min(2 * self.candidates, len(tokens))), rank]
+        ids, after, stays = (part[ranks].tolist() for part in (tokens, share, remaining))
         return Seen(
-            after={one: (p, "" if there else "top_p") for one, p, there in zip(ids, after, stays, strict=True)},
+            after={
+                token: (p, "" if stays_in else "top_p") for token, p, stays_in in zip(ids, after, stays, strict=True)
+            },
             forbidden=forbidden,
             share=share[rank].item(),
             begins=share[:rank].sum().item(),
-            left=int(kept.sum()),
+            left=int(remaining.sum()),
             drawn=drawn,
         )
 
 
 def describe(request: Decoding, token: Token, seen: Seen, *, greedy: bool) -> dict[str, Any]:
     """Return a step in the page's form: the likeliest tokens, and the one that came where it is not among them."""
-    likeliest = [(one, math.exp(log_prob)) for one, log_prob in token.candidates]
-    own = math.exp(token.log_prob)
+    likeliest = [(token_id, math.exp(log_prob)) for token_id, log_prob in token.candidates]
+    probability = math.exp(token.log_prob)
     if token.token not in dict(likeliest):
-        likeliest = [*likeliest[:-1], (token.token, own)]
-    names = token_names(request.writes, [one for one, _ in likeliest])
-    found = []
-    for (one, p), name in zip(likeliest, names, strict=True):
-        after, cut = seen.after.get(one, (0.0, "" if greedy else "top_k"))
-        cut = "never" if one in seen.forbidden else cut
-        found.append({"id": one, "text": name, "p": p, "after": after, "cut": cut})
+        likeliest = [*likeliest[:-1], (token.token, probability)]
+    names = token_names(request.writes, [token_id for token_id, _ in likeliest])
+    candidates = []
+    for (token_id, p), name in zip(likeliest, names, strict=True):
+        after, cut = seen.after.get(token_id, (0.0, "" if greedy else "top_k"))
+        cut = "never" if token_id in seen.forbidden else cut
+        candidates.append({"id": token_id, "text": name, "p": p, "after": after, "cut": cut})
     return {
         "token": token.token,
         "text": token_names(request.writes, [token.token])[0],
-        "p": own,
+        "p": probability,
         "after": seen.share,
         "drawn": seen.drawn,
         "begins": seen.begins,
         "left": seen.left,
-        "candidates": found,
+        "candidates": candidates,
     }

@@ -8,13 +8,11 @@ import socket
 from pathlib import Path
 from typing import final
 
-import uvicorn
-
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.app import make_app
-from clearhead.serve.connections import AT_ONCE, Connection, Limits, QuietServer
+from clearhead.serve.connections import Connection, Limits, QuietServer, quiet_config
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.guard import Guard, Place, check_token
+from clearhead.serve.guard import Guard, ServerAddress, check_token
 
 __all__ = ["STATIC", "Server", "check_page"]
 
@@ -47,23 +45,9 @@ class Server:
         token = secrets.token_urlsafe(24) if token is None else check_token(token)
         app = make_app(explorer, static or STATIC)
         self.socket = listen(host, port)
-        self.place = Place(host=host, port=self.socket.getsockname()[1], token=token)
-        self.uvicorn = QuietServer(
-            uvicorn.Config(
-                Guard(app, self.place),
-                loop="asyncio",
-                http=functools.partial(Connection, limits),  # pyright: ignore[reportArgumentType]
-                backlog=AT_ONCE,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=2,
-            )
-        )
+        self.place = ServerAddress(host=host, port=self.socket.getsockname()[1], token=token)
+        connection = functools.partial(Connection, limits)
+        self.uvicorn = QuietServer(quiet_config(Guard(app, self.place), connection, loop="asyncio", lifespan="off"))
 
     def run(self) -> None:
         """Serve until stopped; Ctrl-C is a way to stop it."""
@@ -80,15 +64,15 @@ def listen(host: str, port: int) -> socket.socket:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise OptionError(f"host: there is no {host!r} on this machine ({error}); take 127.0.0.1") from None
-    made = socket.socket(family, kind, protocol)
+    listening = socket.socket(family, kind, protocol)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(2048)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(2048)
     except OSError as error:
-        made.close()
+        listening.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise OptionError(f"host: {host} is no address of this machine; take 127.0.0.1") from None
-        what = f"port {port} of {host} cannot be had" if port else f"there is no port to be had on {host}"
-        raise OptionError(f"{what} ({error.strerror}); choose another --port, or leave it out") from None
-    return made
+        problem = f"port {port} of {host} cannot be had" if port else f"there is no port to be had on {host}"
+        raise OptionError(f"{problem} ({error.strerror}); choose another --port, or leave it out") from None
+    return listening

@@ -16,23 +16,25 @@ LONGEST = 20_000
 """Characters of a text: more than anyone looks at token by token."""
 
 
-def tokenize_text(run: Run, asked: Params, budget: Budget) -> dict[str, Any]:
-    asked.only("text", "field")
+def tokenize_text(run: Run, params: Params, budget: Budget) -> dict[str, Any]:
+    params.only("text", "field")
     fields = fields_of(run)
-    field = asked.one_of("field", tuple(fields)) if asked.values.get("field") is not None else next(iter(fields))
-    text, tokenizer = asked.text("text", longest=LONGEST), fields[field]
+    field = params.one_of("field", tuple(fields)) if params.values.get("field") is not None else next(iter(fields))
+    text, tokenizer = params.text("text", longest=LONGEST), fields[field]
     budget.check(Cost(memory=3 * len(text) * JSON_OBJECT), "the tokens of this text", "shorten it")
     rules, spans = MergeRules.of(tokenizer), tokenizer.spans(text)
     # A token without a word, as a special one that stands in the text, is a word of its own.
-    numbered = [(span.word if span.word is not None else -1 - place, span) for place, span in enumerate(spans)]
+    numbered = [(span.word if span.word is not None else -1 - index, span) for index, span in enumerate(spans)]
     words = [[span for _, span in group] for _, group in itertools.groupby(numbered, key=lambda pair: pair[0])]
-    found = {span.id: rules.tree(span.token) for span in spans if not is_special(tokenizer, span)}
+    trees = {span.id: rules.tree(span.token) for span in spans if not is_special(tokenizer, span)}
     return {
         "field": field,
         "fields": list(fields),
         "text": text,
         "words": [[describe(tokenizer, rules, span, text) for span in word] for word in words],
-        "trees": {place: [node._asdict() for node in tree] for place, tree in found.items() if tree and len(tree) > 1},
+        "trees": {
+            token_id: [node._asdict() for node in tree] for token_id, tree in trees.items() if tree and len(tree) > 1
+        },
         "model": rules.model,
         "merges": len(rules.merges),
         "vocabulary": tokenizer.vocabulary,
@@ -46,11 +48,11 @@ def tokenize_text(run: Run, asked: Params, budget: Budget) -> dict[str, Any]:
 
 def describe(tokenizer: Tokenizer, rules: MergeRules, span: Span, text: str) -> dict[str, Any]:
     unknown, special = span.id == tokenizer.unknown, is_special(tokenizer, span)
-    written = text[span.start : span.stop]
+    covered = text[span.start : span.stop]
     return {
         "id": span.id,
-        "text": written if unknown else token_names(tokenizer, [span.id])[0],
-        "bytes": list(written.encode() if unknown or special else rules.bytes_of(span.token)),
+        "text": covered if unknown else token_names(tokenizer, [span.id])[0],
+        "bytes": list(covered.encode() if unknown or special else rules.bytes_of(span.token)),
         "start": span.start,
         "stop": span.stop,
         "unknown": unknown,
@@ -65,8 +67,8 @@ def is_special(tokenizer: Tokenizer, span: Span) -> bool:
 
 def fields_of(run: Run) -> dict[str, Tokenizer]:
     """Return the run's tokenisers by the fields that they cut; one that several share, by the first."""
-    found: dict[str, Tokenizer] = {}
+    tokenizers: dict[str, Tokenizer] = {}
     for field, tokenizer in run.task.tokenizers.items():
-        if not any(tokenizer.fingerprint() == known.fingerprint() for known in found.values()):
-            found[field] = tokenizer
-    return found
+        if not any(tokenizer.fingerprint() == earlier.fingerprint() for earlier in tokenizers.values()):
+            tokenizers[field] = tokenizer
+    return tokenizers

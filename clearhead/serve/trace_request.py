@@ -27,51 +27,51 @@ class TraceRequest:
     step: int
 
     @staticmethod
-    def of(asked: Params, step: int) -> "TraceRequest":
+    def of(params: Params, step: int) -> "TraceRequest":
         """Read a request from a body; `step` is the checkpoint to use unless the body names another."""
-        asked.only("source", "target", "edits", "step")
-        edits = read_edits(asked)
-        chosen = asked.maybe_whole("step")
+        params.only("source", "target", "edits", "step")
+        edits = read_edits(params)
+        asked_step = params.maybe_whole("step")
         return TraceRequest(
-            source=asked.text("source"),
-            target=target_of(asked),
+            source=params.text("source"),
+            target=target_of(params),
             edits=edits,
-            step=step if chosen is None else chosen,
+            step=step if asked_step is None else asked_step,
         )
 
     @property
     def id(self) -> str:
         """Return a key that is the same for the same request."""
-        told = json.dumps([self.source, self.target, self.edits, self.step], sort_keys=True)
-        return hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
+        key = json.dumps([self.source, self.target, self.edits, self.step], sort_keys=True)
+        return hashlib.blake2b(key.encode(), digest_size=12).hexdigest()
 
     @property
     def changes(self) -> list[Change]:
         return changes_of(self.edits)
 
 
-def read_edits(asked: Params) -> list[dict[str, Any]]:
+def read_edits(params: Params) -> list[dict[str, Any]]:
     """Return the edits of a request as they came, each checked."""
-    edits = asked.objects("edits", most=MOST_EDITS)
-    for one in edits:
-        as_change(one)
-    return [dict(one.values) for one in edits]
+    edits = params.objects("edits", most=MOST_EDITS)
+    for edit in edits:
+        as_change(edit)
+    return [dict(edit.values) for edit in edits]
 
 
 def changes_of(edits: Sequence[dict[str, Any]]) -> list[Change]:
-    return [as_change(Params(one, f"edits[{place}]")) for place, one in enumerate(edits)]
+    return [as_change(Params(edit, f"edits[{index}]")) for index, edit in enumerate(edits)]
 
 
-def target_of(asked: Params) -> str | list[int] | None:
+def target_of(params: Params) -> str | list[int] | None:
     """Return the target as text or ids; None for the model's own output."""
-    found = asked.values.get("target")
-    if found is None:
+    target = params.values.get("target")
+    if target is None:
         return None
-    if not isinstance(found, list):
-        return asked.text("target")
-    if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in found):
-        raise asked.value_error("target", "expected text, or a list of token ids", found)
-    return found
+    if not isinstance(target, list):
+        return params.text("target")
+    if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in target):
+        raise params.value_error("target", "expected text, or a list of token ids", target)
+    return target
 
 
 def weightings() -> Mapping[str, Weighting]:
@@ -79,29 +79,29 @@ def weightings() -> Mapping[str, Weighting]:
     return {**TABLE, "kernelized": Kernelized("elu")}
 
 
-def as_change(one: Params) -> Change:
+def as_change(edit: Params) -> Change:
     """Return an edit of one value, or a swap of a site's weighting."""
-    if "weighting" in one.values:
-        one.only("at", "weighting")
-        return Swap(at=one.text("at"), weighting=weightings()[one.one_of("weighting", tuple(weightings()))])
-    one.only("at", "step", "head", "query", "key", "unit", "to", "times")
-    times = one.values.get("times")
+    if "weighting" in edit.values:
+        edit.only("at", "weighting")
+        return Swap(at=edit.text("at"), weighting=weightings()[edit.one_of("weighting", tuple(weightings()))])
+    edit.only("at", "step", "head", "query", "key", "unit", "to", "times")
+    times = edit.values.get("times")
     return Edit(
-        at=one.text("at"),
-        step=one.text("step"),
-        head=one.maybe_whole("head"),
-        query=one.maybe_whole("query"),
-        key=one.maybe_whole("key"),
-        unit=one.maybe_whole("unit"),
-        to=new_value(one),
-        times=None if times is None else one.number("times"),
+        at=edit.text("at"),
+        step=edit.text("step"),
+        head=edit.maybe_whole("head"),
+        query=edit.maybe_whole("query"),
+        key=edit.maybe_whole("key"),
+        unit=edit.maybe_whole("unit"),
+        to=new_value(edit),
+        times=None if times is None else edit.number("times"),
     )
 
 
-def new_value(one: Params) -> float | bool | None:
-    found = one.values.get("to")
-    if found is None or isinstance(found, bool):
-        if isinstance(found, bool) and one.values.get("step") != "allowed":
-            raise OptionError(f"{one.where}: to is {found}, which is for `allowed`; give a number")
-        return found
-    return one.number("to")
+def new_value(edit: Params) -> float | bool | None:
+    value = edit.values.get("to")
+    if value is None or isinstance(value, bool):
+        if isinstance(value, bool) and edit.values.get("step") != "allowed":
+            raise OptionError(f"{edit.where}: to is {value}, which is for `allowed`; give a number")
+        return value
+    return edit.number("to")

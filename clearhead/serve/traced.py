@@ -46,7 +46,7 @@ TILES = 96
 TEXT = "trace a shorter text"
 LENS = 5
 """The number of candidates of each layer and token in the logit lens."""
-MOST_COMPARED = 24
+MOST_COMPARED, MOST_COLUMNS = 24, 100
 """The most tokens that are compared with each other in one answer."""
 LEAST_ROWS = 64
 """The fewest rows of a long text that the metrics of a head are read from."""
@@ -61,18 +61,18 @@ ROLES = ("query", "key", "value", "context")
 class Traced:
     """A trace, the run it was made with and the request it answers."""
 
-    def __init__(self, wanted: TraceRequest, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
-        self.wanted, self.run, self.trace, self.budget = wanted, run, trace, budget
+    def __init__(self, request: TraceRequest, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
+        self.request, self.run, self.trace, self.budget = request, run, trace, budget
         self.costs = ModelCosts(run.model)
         self.lengths = {name: len(side.ids) for name, side in trace.sides.items()}
-        self.known: dict[str, Any] = {}
+        self.cached: dict[str, Any] = {}
         self.tiles = LRUCache[tuple[object, ...], Tensor](most=TILES)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Return a value that is computed when it is first asked for."""
-        if name not in self.known:
-            self.known[name] = make()
-        return self.known[name]
+        if name not in self.cached:
+            self.cached[name] = make()
+        return self.cached[name]
 
     @property
     def nbytes(self) -> int:
@@ -81,88 +81,88 @@ class Traced:
         return self.costs.trace(self.lengths, self.trace.changes).memory + tiles
 
     def meta(self) -> dict[str, Any]:
-        return self.once("meta", lambda: meta_of(self.wanted, self.run, self.trace))
+        return self.once("meta", lambda: meta_of(self.request, self.run, self.trace))
 
-    def site(self, asked: Params) -> Site:
-        return self.trace[asked.text("site")]
+    def site(self, params: Params) -> Site:
+        return self.trace[params.text("site")]
 
-    def heads(self, asked: Params) -> list[Head]:
+    def heads(self, params: Params) -> list[Head]:
         """Return the head that is asked for, or all of them for their mean."""
-        site = self.site(asked)
-        return site.head if asked.values.get("head") == "mean" else [self.head(asked)]
+        site = self.site(params)
+        return site.head if params.values.get("head") == "mean" else [self.head(params)]
 
-    def head(self, asked: Params) -> Head:
-        site = self.site(asked)
-        return site.head[asked.integer("head", below=site.n_heads)]
+    def head(self, params: Params) -> Head:
+        site = self.site(params)
+        return site.head[params.integer("head", below=site.n_heads)]
 
-    def tile(self, asked: Params) -> Matrix:
+    def tile(self, params: Params) -> Matrix:
         """Return the largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles."""
-        if asked.integer("rollout", below=2, default=0):
-            return self.rollout_tile(asked)
-        heads, step = self.heads(asked), asked.one_of("step", (*MATRICES, ALLOWED))
-        level = asked.integer("level", below=COARSEST, default=0)
-        row, column = asked.integer("row", default=0), asked.integer("column", default=0)
+        if params.integer("rollout", below=2, default=0):
+            return self.rollout_tile(params)
+        heads, step = self.heads(params), params.one_of("step", (*MATRICES, ALLOWED))
+        level = params.integer("level", below=COARSEST, default=0)
+        row, column = params.integer("row", default=0), params.integer("column", default=0)
 
         rows, _ = heads[0].tile_range(level, row, column)
         cost = rows_cost(heads, len(rows), kept=min(TILE, heads[0].site.n_key))
         self.budget.check(cost, f"this tile of {name_heads(heads)}", "zoom in" if level else "ask for one head")
 
         def tile(head: Head) -> Matrix:
-            name = asked.text("site"), head.index, step, level, row, column
+            name = params.text("site"), head.index, step, level, row, column
             return self.tiles.get_or_make(name, lambda: head.tile(step, level, row, column))
 
         return mean_of([tile(head) for head in heads])
 
-    def rollout_tile(self, asked: Params) -> Matrix:
+    def rollout_tile(self, params: Params) -> Matrix:
         """Return a tile of the attention rollout up to a site. It may reach what the site's own mask hides: its mask is
         where anything reaches at all.
         """
-        site, step = self.site(asked), asked.one_of("step", (*MATRICES, ALLOWED))
-        level = asked.integer("level", below=COARSEST, default=0)
+        site, step = self.site(params), params.one_of("step", (*MATRICES, ALLOWED))
+        level = params.integer("level", below=COARSEST, default=0)
         rows, columns = site.head[0].tile_range(
-            level, asked.integer("row", default=0), asked.integer("column", default=0)
+            level, params.integer("row", default=0), params.integer("column", default=0)
         )
         if step not in ("weight", ALLOWED):
             raise OptionError(f"weights are rolled out, over the layers; there is no {step} of a rollout")
-        sites = [one for one in self.trace.sites.values() if one.slot == "attention"]
-        cells = sum(one.n_query**2 * (one.n_heads + one.n_query // MULTIPLIED) for one in sites)
+        sites = [other for other in self.trace.sites.values() if other.slot == "attention"]
+        cells = sum(other.n_query**2 * (other.n_heads + other.n_query // MULTIPLIED) for other in sites)
         cost = Cost(cells=cells, memory=4 * max(site.n_query, site.n_key) ** 2 * FLOAT)
         self.budget.check(cost, f"the rollout up to {site.name}", TEXT)
-        whole = self.tiles.get_or_make((ROLLOUT, site.name), lambda: self.trace.rollout(site.name))
-        part = whole[rows.start : rows.stop, columns.start : columns.stop]
+        rollout = self.tiles.get_or_make((ROLLOUT, site.name), lambda: self.trace.rollout(site.name))
+        part = rollout[rows.start : rows.stop, columns.start : columns.stop]
         part = (part > 0).float() if step == ALLOWED else part
         square = min(1 << level, len(rows)), min(1 << level, len(columns))
         return F.max_pool2d(part[None], square, ceil_mode=True)[0] if level else part
 
-    def thumbs(self, asked: Params) -> UInt8[Tensor, "head row column"]:
-        site = self.site(asked)
+    def thumbs(self, params: Params) -> UInt8[Tensor, "head row column"]:
+        site = self.site(params)
         rows = min(site.n_query, THUMB * SAMPLED)
         # rows of a head are held at once with their mask, before they are made small
         cost = rows_cost(site.head, rows) + Cost(memory=rows * site.n_key * 3 * FLOAT)
         self.budget.check(cost, f"the thumbnails of {site.name}", TEXT)
         return self.once(f"thumbs {site.name}", lambda: torch.stack([thumb(head) for head in site.head]))
 
-    def row(self, asked: Params) -> dict[str, Any]:
-        heads = self.heads(asked)
-        query = asked.integer("query", below=heads[0].site.n_query)
+    def row(self, params: Params) -> dict[str, Any]:
+        heads = self.heads(params)
+        query = params.integer("query", below=heads[0].site.n_query)
         self.budget.check(row_cost(heads), f"a row of {name_heads(heads)}", "ask for one head, or trace a shorter text")
         rows = [head.rows(query, query + 1) for head in heads]
-        if len(rows) > 1 or asked.values.get("head") == "mean":
-            return {"weight": mean_of([one.weight for one in rows])[0].tolist()}
+        if len(rows) > 1 or params.values.get("head") == "mean":
+            return {"weight": mean_of([row_steps.weight for row_steps in rows])[0].tolist()}
         [steps] = rows
         numbers = {name: getattr(steps, name)[0].tolist() for name in ("query", *MATRICES, "context")}
         return {**numbers, "allowed": heads[0].allowed(query, query + 1)[0].tolist()}
 
-    def column(self, asked: Params) -> messages.Column:
-        heads = self.heads(asked)
-        key, n = asked.integer("key", below=heads[0].site.n_key), heads[0].site.n_query
+    def column(self, params: Params) -> messages.Column:
+        heads = self.heads(params)
+        key, n = params.integer("key", below=heads[0].site.n_key), heads[0].site.n_query
         cost = rows_cost(heads, n, kept=1) + Cost(memory=n * JSON_NUMBER)
         self.budget.check(cost, f"a column of {name_heads(heads)}", "ask for one head, for rows, or for a tile of it")
         return {"weight": mean_of([head.column(key) for head in heads]).tolist()}
 
-    def cell(self, asked: Params) -> dict[str, Any]:
-        head = self.head(asked)
-        query, key = asked.integer("query", below=head.site.n_query), asked.integer("key", below=head.site.n_key)
+    def cell(self, params: Params) -> dict[str, Any]:
+        head = self.head(params)
+        query, key = params.integer("query", below=head.site.n_query), params.integer("key", below=head.site.n_key)
         self.budget.check(row_cost([head]), f"a cell of {name_heads([head])}", TEXT)
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
         return {**asdict(head.cell(query, key)), "input": self.read_by(head.site, query), **sizes}
@@ -170,32 +170,34 @@ class Traced:
     def read_by(self, site: Site, query: int) -> list[float]:
         """Return the query's input: the residual stream before the site, after the norm in front of it."""
         maps = self.boxes.inner.names.maps
-        made = next(
+        query_map = next(
             maps[name]
             for role in ("mapped_query", "projected_query", "query")
             if (name := f"{site.name}.{role}") in maps
         )
-        return self.trace.value(made.of, slice(query, query + 1))[0].tolist()
+        return self.trace.value(query_map.of, slice(query, query + 1))[0].tolist()
 
     @functools.cached_property
     def boxes(self) -> Boxes:
         return Boxes(self.trace)
 
-    def box(self, asked: Params) -> dict[str, Any]:
+    def box(self, params: Params) -> dict[str, Any]:
         """Return every number of a box for one token; of an output, also the words of its likeliest units."""
         self.check_box()
-        numbers, site = self.boxes.numbers(asked), self.trace.sites.get(asked.text("box"))
+        numbers, site = self.boxes.numbers(params), self.trace.sites.get(params.text("box"))
         probability = numbers.get(f"{self.trace.answer_side}.output.probability")
         return {
             "values": numbers,
-            "constants": {} if site is None else {"scale": site.head[asked.integer("head", default=0)].scale},
+            "constants": {} if site is None else {"scale": site.head[params.integer("head", default=0)].scale},
             "labels": {} if probability is None else self.labels(probability),
         }
 
     def labels(self, probability: list[float]) -> dict[int, str]:
         """Return the words of the likeliest units."""
         best = sorted(range(len(probability)), key=lambda unit: -probability[unit])[:LIKELIEST]
-        return {one.id: one.text for one in self.with_names([Candidate(unit, "", 0.0) for unit in best])}
+        return {
+            candidate.id: candidate.text for candidate in self.with_names([Candidate(unit, "", 0.0) for unit in best])
+        }
 
     def check_box(self) -> None:
         """Check the cost of a box for one token. In a changed model it is computed for all tokens together."""
@@ -204,36 +206,36 @@ class Traced:
         row = max(sites, key=lambda cost: cost.memory)
         self.budget.check(self.costs.box(rows) + row, "the numbers of this box", TEXT)
 
-    def terms(self, asked: Params) -> messages.BoxTerms:
+    def terms(self, params: Params) -> messages.BoxTerms:
         self.check_box()
-        return self.boxes.terms(asked)
+        return self.boxes.terms(params)
 
-    def vectors(self, asked: Params) -> Float[Tensor, "n d"]:
-        if asked.values.get("name") is not None:
-            name = asked.text("name")
+    def vectors(self, params: Params) -> Float[Tensor, "n d"]:
+        if params.values.get("name") is not None:
+            name = params.text("name")
             if name not in self.trace.stream:
-                known = ", ".join(self.trace.stream)
-                raise OptionError(f"there is no {name[:80]!r} in this trace's stream; there are {known}")
-            found = self.trace.stream[name]
-            self.budget.check(Cost(memory=3 * found.numel() * FLOAT), f"all vectors of {name}", TEXT)
-            return found
-        head, role = self.head(asked), asked.one_of("role", ROLES)
+                names = ", ".join(self.trace.stream)
+                raise OptionError(f"there is no {name[:80]!r} in this trace's stream; there are {names}")
+            vectors = self.trace.stream[name]
+            self.budget.check(Cost(memory=3 * vectors.numel() * FLOAT), f"all vectors of {name}", TEXT)
+            return vectors
+        head, role = self.head(params), params.one_of("role", ROLES)
         site = head.site
-        numbers = max(site.n_query, site.n_key) * max(site.d_head, site.d_value) + site.made.numel()
+        numbers = max(site.n_query, site.n_key) * max(site.d_head, site.d_value) + site.recorded_context.numel()
         self.budget.check(Cost(memory=3 * numbers * FLOAT), f"all vectors of {name_heads([head])}", TEXT)
         return getattr(head, role)
 
-    def readings(self, asked: Params) -> dict[str, Any]:
+    def readings(self, params: Params) -> dict[str, Any]:
         """Return the metrics of the heads of one site, or of all; of a long text, from no more than `rows` queries."""
-        one = asked.values.get("site") is not None
-        sites = [self.site(asked)] if one else list(self.trace.sites.values())
-        rows = asked.maybe_whole("rows", least=LEAST_ROWS)
+        single = params.values.get("site") is not None
+        sites = [self.site(params)] if single else list(self.trace.sites.values())
+        rows = params.maybe_whole("rows", least=LEAST_ROWS)
         costs = [
             rows_cost(site.head, site.n_query if rows is None else min(rows, site.n_query), kept=1) for site in sites
         ]
         cost = functools.reduce(Cost.__add__, costs)
-        what = f"reading every weight of {sites[0].name}" if one else "reading every weight of all attentions"
-        self.budget.check(cost, what, TEXT if one else "ask for one attention")
+        action = f"reading every weight of {sites[0].name}" if single else "reading every weight of all attentions"
+        self.budget.check(cost, action, TEXT if single else "ask for one attention")
         return {site.name: self.read(site, rows) for site in sites}
 
     def read(self, site: Site, rows: int | None) -> dict[str, list[float | None]]:
@@ -241,10 +243,10 @@ class Traced:
         return self.once(f"readings {site.name} {sampled}", lambda: self.make_readings(site, sampled))
 
     def make_readings(self, site: Site, rows: int | None) -> dict[str, list[float | None]]:
-        heads = [asdict(one) for one in readings(self.trace, site, rows)]
-        return {name: [one[name] for one in heads] for name in heads[0]}
+        heads = [asdict(head) for head in readings(self.trace, site, rows)]
+        return {name: [head[name] for head in heads] for name in heads[0]}
 
-    def lens(self, asked: Params) -> dict[str, Any]:
+    def lens(self, params: Params) -> dict[str, Any]:
         n, layers = self.lengths[self.trace.answer_side], self.trace.sides[self.trace.answer_side].n_layers + 2
         logits = n * layers * self.costs.logits
         cost = Cost(
@@ -255,32 +257,36 @@ class Traced:
 
     def make_lens(self) -> dict[str, Any]:
         layers = [
-            {"name": one.name, "rows": [as_candidates(self.with_names(row)) for row in one.rows]}
-            for one in lens(self.trace, self.model, shown=LENS)
+            {"name": layer.name, "rows": [as_candidates(self.with_names(row)) for row in layer.rows]}
+            for layer in lens(self.trace, self.model, shown=LENS)
         ]
         return {"side": self.trace.answer_side, "layers": layers}
 
     def with_names(self, row: Sequence[Candidate]) -> list[Candidate]:
         """Return candidates with their words in place of their numbers."""
-        names = self.run.task.answer_names([one.id for one in row])
-        return [one._replace(text=name) for one, name in zip(row, names, strict=True)]
+        names = self.run.task.answer_names([candidate.id for candidate in row])
+        return [candidate._replace(text=name) for candidate, name in zip(row, names, strict=True)]
 
-    def effects(self, asked: Params) -> messages.Effects:
-        site = self.site(asked)
-        one = self.costs.forward(self.lengths, self.trace.changes)
-        cost = Cost(cells=one.cells * (1 + site.n_heads), memory=2 * one.memory)
+    def effects(self, params: Params) -> messages.Effects:
+        site = self.site(params)
+        forward = self.costs.forward(self.lengths, self.trace.changes)
+        cost = Cost(cells=forward.cells * (1 + site.n_heads), memory=2 * forward.memory)
         self.budget.check(cost, f"running the model without each head of {site.name}", TEXT)
         return self.once(f"effects {site.name}", functools.partial(self.make_effects, site))
 
     def make_effects(self, site: Site) -> messages.Effects:
-        found = effects(self.model, self.logits, site.name, site.n_heads, self.trace.changes)
-        return {"effects": [{"head": one.head, "change": one.change, "kl": one.divergence} for one in found]}
+        head_effects = effects(self.model, self.logits, site.name, site.n_heads, self.trace.changes)
+        return {
+            "effects": [
+                {"head": effect.head, "change": effect.change, "kl": effect.divergence} for effect in head_effects
+            ]
+        }
 
     def logits(self, changes: Sequence[Change]) -> Tensor:
         """Return the logits of the same tokens with other changes."""
         device = next(self.model.parameters()).device
         rows = [torch.tensor([side.ids], device=device) for side in self.trace.sides.values()]
-        segments = encode_inputs(self.run, self.wanted.source, self.wanted.target).segments
+        segments = encode_inputs(self.run, self.request.source, self.request.target).segments
         apart = {} if segments is None else {"segments": torch.tensor([segments], device=device)}
         with recording(self.model, changes):
             return self.model(*rows, **apart)
@@ -289,20 +295,20 @@ class Traced:
     def model(self) -> Model:
         return cast(Model, self.run.model)
 
-    def spaces(self, asked: Params) -> dict[str, Any]:
+    def spaces(self, params: Params) -> dict[str, Any]:
         """Return how alike tokens are as embeddings, as queries and keys, and as values."""
-        site, head = self.site(asked), self.head(asked)
-        places = asked.wholes("places", most=MOST_COMPARED)
+        site, head = self.site(params), self.head(params)
+        places = params.wholes("places", most=MOST_COMPARED)
         self.budget.check(rows_cost([head], len(places), kept=4), "comparing these tokens", "compare fewer")
-        found = compare_spaces(self.trace, site.name, head.index, places)
-        tables = {name: getattr(found, name).tolist() for name in ("embedding", "query_key", "score", "value")}
-        return {"places": list(found.places), "tokens": list(found.tokens), **tables}
+        spaces = compare_spaces(self.trace, site.name, head.index, places)
+        tables = {name: getattr(spaces, name).tolist() for name in ("embedding", "query_key", "score", "value")}
+        return {"places": list(spaces.places), "tokens": list(spaces.tokens), **tables}
 
-    def sequence(self, asked: Params) -> messages.Sequence:
+    def sequence(self, params: Params) -> messages.Sequence:
         """Return one attention step as a sequence diagram."""
-        head = self.head(asked)
+        head = self.head(params)
         site = head.site
-        query = asked.integer("query", below=site.n_query)
+        query = params.integer("query", below=site.n_query)
         key_side = "encoder" if site.slot == "cross" else site.side
         few = site.n_query <= MOST_QUERIES
         self.budget.check(row_cost([head], MOST_QUERIES), f"the diagram of {name_heads([head])}", TEXT)
@@ -316,13 +322,16 @@ class Traced:
             steps,
             query if few else 0,
             scale=head.scale,
+            allowed=head.allowed(0, site.n_query) if few else head.allowed(query, query + 1),
             weighting=site.weighting.called,
+            formula=site.similarity.formula,
+            columns=params.integer("columns", below=MOST_COLUMNS, default=MOST_COLUMNS),
         )
         return {"svg": draw_sequence(exchange, standalone=False)}
 
-    def stream(self, asked: Params) -> messages.Stream:
+    def stream(self, params: Params) -> messages.Stream:
         """Return how long each vector of the residual stream is, and how far it has turned from its embedding."""
-        side = asked.one_of("side", tuple(self.trace.sides))
+        side = params.one_of("side", tuple(self.trace.sides))
         names = [name for name in self.trace.stream if name.startswith(f"{side}.")]
         cost = Cost(memory=len(names) * self.lengths[side] * (2 * JSON_NUMBER + self.trace.sides[side].d_model * FLOAT))
         self.budget.check(cost, f"the stream of the {side}", TEXT)

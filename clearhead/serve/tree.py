@@ -32,15 +32,15 @@ def request_of(run: Run, text: str, max_new: int | None) -> Decoding:
     """Return what decoding from a text begins with; raise OptionError where the run decodes nothing."""
     if run.task.target == "none":
         raise OptionError(one_step(run.task))
-    found = run.task.decoding(encode_inputs(run, text).ids, max_new=max_new, usual=GENERATED)
-    if found.prefix is not None:
-        return found
+    decoding = run.task.decoding(encode_inputs(run, text).ids, max_new=max_new, usual=GENERATED)
+    if decoding.prefix is not None:
+        return decoding
     # The output continues the source, and the page asks for a trace of both together.
     context = run.task.context
-    room = context - len(found.source)
+    room = context - len(decoding.source)
     if room < 1:
         raise OptionError(f"the text fills the {context} tokens that the model reads; shorten it to go on from it")
-    return replace(found, rules=replace(found.rules, max_new=min(room, found.rules.max_new)))
+    return replace(decoding, rules=replace(decoding.rules, max_new=min(room, decoding.rules.max_new)))
 
 
 def why_no_decoding(run: Run) -> str | None:
@@ -75,31 +75,31 @@ class Grown:
     def outputs(self, request: Decoding) -> list[dict[str, Any]]:
         return [
             {
-                "text": continued(request.writes, request.before, one.tokens),
-                "score": one.score,
-                "ids": list(one.tokens),
-                "ended": one.ended,
+                "text": continued(request.writes, request.before, hypothesis.tokens),
+                "score": hypothesis.score,
+                "ids": list(hypothesis.tokens),
+                "ended": hypothesis.ended,
             }
-            for one in self.hypotheses
+            for hypothesis in self.hypotheses
         ]
 
 
 def grow(run: Run, request: Decoding, *, width: int, candidates: int, changes: Sequence[Change] = ()) -> Grown:
     """Search with a beam, with the model changed as the changes say, and keep every continuation it looked at."""
     method = Beam(width=width, n_best=width)
-    asked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
+    checked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     tree = Tree(request, width)
     with eval_mode(run.model):
         session = (
-            EditedSession(asked, changes)
+            EditedSession(checked, changes)
             if changes
-            else open_session(asked.model, asked.inputs, asked.prompts, request.rules.max_new)
+            else open_session(checked.model, checked.inputs, checked.prompts, request.rules.max_new)
         )
-        [found] = beam_search(session, asked.prompts, method, request.rules, candidates, watcher=tree.watch)
-    best = tree.path(found[0].tokens)
-    for place in best:
-        tree.nodes[place]["state"] = "best"
-    return Grown(nodes=tree.nodes, best=best, hypotheses=found)
+        [hypotheses] = beam_search(session, checked.prompts, method, request.rules, candidates, watcher=tree.watch)
+    best = tree.path(hypotheses[0].tokens)
+    for node_id in best:
+        tree.nodes[node_id]["state"] = "best"
+    return Grown(nodes=tree.nodes, best=best, hypotheses=hypotheses)
 
 
 @final
@@ -109,31 +109,31 @@ class Tree:
     def __init__(self, request: Decoding, width: int) -> None:
         self.writes, self.rules, self.width = request.writes, request.rules, width
         self.nodes: list[dict[str, Any]] = []
-        self.places: dict[int, int] = {}
+        self.node_ids: dict[int, int] = {}
         self.kept: list[Node] = []
         self.root = self.add(ROOT, step=0, rank=0, state="best")
 
     def watch(self, step: Considered) -> None:
         check_stopped()
         live = {(id(node.parent), node.token): node for node in step.live}
-        for rank, (total, beam, token) in enumerate(step.found.best_first()):
+        for rank, (total, beam, token) in enumerate(step.continuations.best_first()):
             if total == FORBIDDEN:
                 return
             parent = step.beams[beam]
             node = live.get((id(parent), token))
             ends = rank < self.width and (token in self.rules.end or step.length == self.rules.max_new)
             state = "live" if node else "ended" if ends else "pruned"
-            made = node or Node(parent, token, total, step.found.shown[beam])
-            self.add(made, step=step.length, rank=rank, state=state)
+            considered = node or Node(parent, token, total, step.continuations.shown[beam])
+            self.add(considered, step=step.length, rank=rank, state=state)
 
     def add(self, node: Node, *, step: int, rank: int, state: str) -> int:
-        place, parent = len(self.nodes), node.parent
-        self.places[id(node)] = place
+        node_id, parent = len(self.nodes), node.parent
+        self.node_ids[id(node)] = node_id
         self.kept.append(node)  # so that no other comes to have its id
         self.nodes.append(
             {
-                "id": place,
-                "parent": None if parent is None else self.places[id(parent)],
+                "id": node_id,
+                "parent": None if parent is None else self.node_ids[id(parent)],
                 "step": step,
                 "token": node.token,
                 "text": "" if parent is None else token_names(self.writes, [node.token])[0],
@@ -144,17 +144,17 @@ class Tree:
                 "candidates": self.likeliest(node.candidates),
             }
         )
-        return place
+        return node_id
 
     def likeliest(self, candidates: Candidates) -> list[dict[str, Any]]:
-        pieces = token_names(self.writes, [token for token, _ in candidates])
-        pairs = zip(candidates, pieces, strict=True)
-        return [{"id": token, "text": piece, "p": math.exp(log_prob)} for (token, log_prob), piece in pairs]
+        names = token_names(self.writes, [token for token, _ in candidates])
+        pairs = zip(candidates, names, strict=True)
+        return [{"id": token, "text": name, "p": math.exp(log_prob)} for (token, log_prob), name in pairs]
 
     def path(self, tokens: Sequence[int]) -> list[int]:
         """Return the places of these tokens, one after another from the root, the root first."""
-        found = [self.root]
+        node_ids = [self.root]
         children = {(node["parent"], node["token"]): node["id"] for node in self.nodes}
         for token in tokens:
-            found.append(children[found[-1], token])
-        return found
+            node_ids.append(children[node_ids[-1], token])
+        return node_ids

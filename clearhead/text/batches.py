@@ -114,10 +114,10 @@ class ByLength(Planner):
     def end(self, widths: Indices, start: int) -> int:
         """Return where a batch that starts here ends: into the next width only where its rows fit that width too."""
         reach = min(start + self.fit(int(widths[start])), len(widths))
-        same = int(np.searchsorted(widths, widths[start], side="right"))
-        if same >= reach:
+        same_width = int(np.searchsorted(widths, widths[start], side="right"))
+        if same_width >= reach:
             return reach
-        return max(same, min(start + self.fit(int(widths[reach - 1])), reach))
+        return max(same_width, min(start + self.fit(int(widths[reach - 1])), reach))
 
     def fit(self, width: int) -> int:
         return max(1, self.tokens // width)
@@ -151,15 +151,15 @@ class Windows(Planner):
         random = np.random.default_rng([self.seed, number])
         phase = int(random.integers(0, min(self.width, self.n_tokens - self.width)))
         count = self.count(phase)
-        left = np.empty(0, np.int64)
+        pending = np.empty(0, np.int64)
         for start in BLOCK * random.permutation(-(-count // BLOCK)):
             block = np.arange(start, min(start + BLOCK, count))
-            left = np.concatenate([left, phase + self.width * random.permutation(block)])
-            whole = len(left) // self.rows * self.rows
-            yield from (self.batch_at(left[i : i + self.rows]) for i in range(0, whole, self.rows))
-            left = left[whole:]
-        if len(left):
-            yield self.batch_at(left)
+            pending = np.concatenate([pending, phase + self.width * random.permutation(block)])
+            full = len(pending) // self.rows * self.rows
+            yield from (self.batch_at(pending[i : i + self.rows]) for i in range(0, full, self.rows))
+            pending = pending[full:]
+        if len(pending):
+            yield self.batch_at(pending)
 
     def in_order(self) -> Iterator[Rows]:
         for start in range(0, self.count(), self.rows):

@@ -93,20 +93,21 @@ class Survey:
 
 
 def usable_records(
-    source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None = None
+    source: Source, layout: Layout, problems: Problems, known_labels: tuple[str, ...] | None = None
 ) -> Iterator[Record]:
     """Yield the records without a problem; with known labels, any other label is a problem."""
-    there = None if known is None else frozenset(known)
+    known_set = None if known_labels is None else frozenset(known_labels)
     for record in source.records(problems):
-        found = labels_of(source, layout, record)
-        words = len(texts_of(source, layout, record)[0].split()) if layout.label_of == "word" else len(found)
-        new = [] if there is None else [one for one in found if one not in there]
-        if words != len(found):
-            what = f"there are {words} words and {len(found)} labels; each word needs one"
-            problems.add(record.place, what, "labels do not match words")
+        labels = labels_of(source, layout, record)
+        words = len(texts_of(source, layout, record)[0].split()) if layout.label_of == "word" else len(labels)
+        new = [] if known_set is None else [label for label in labels if label not in known_set]
+        if words != len(labels):
+            message = f"there are {words} words and {len(labels)} labels; each word needs one"
+            problems.add(record.place, message, "labels do not match words")
         elif new:
-            what = f"the label {quote(new[0])} never occurs in the training files, which have {list_names(known or ())}"
-            problems.add(record.place, what, "unknown label")
+            listed = list_names(known_labels or ())
+            message = f"the label {quote(new[0])} never occurs in the training files, which have {listed}"
+            problems.add(record.place, message, "unknown label")
         else:
             yield record
 
@@ -123,19 +124,19 @@ def labels_of(source: Source, layout: Layout, record: Record) -> list[str]:
     """Return the labels of a record: its own, or one for each of its words; none where the layout has none."""
     if layout.label is None:
         return []
-    written = label_of(source, layout, record)
+    text = label_of(source, layout, record)
     if layout.label_of == "many":
-        return [] if written.strip() == NO_LABEL else split_labels(written)
-    return [written] if layout.label_of == "record" else written.split()
+        return [] if text.strip() == NO_LABEL else split_labels(text)
+    return [text] if layout.label_of == "record" else text.split()
 
 
-def split_labels(written: str) -> list[str]:
+def split_labels(text: str) -> list[str]:
     """Return the labels that a text lists with commas between, each once.
 
     >>> split_labels("sport, politics,sport")
     ['sport', 'politics']
     """
-    return [*dict.fromkeys(name for part in written.split(",") if (name := part.strip()))]
+    return [*dict.fromkeys(name for part in text.split(",") if (name := part.strip()))]
 
 
 class Placed(NamedTuple):
@@ -168,28 +169,30 @@ class Encoding:
         if layout.label is not None:
             self.sizes[layout.label] = len(labels)
 
-    def write(self, corpus: Corpus, found: Survey, home: Path) -> int:
+    def write(self, corpus: Corpus, survey: Survey, home: Path) -> int:
         """Write the stores `train` and `dev`; return how many records were too long."""
         with StoreWriter(home / "train", self.sizes) as train, StoreWriter(home / "dev", self.sizes) as dev:
             if corpus.dev is not None:
                 self.fill(corpus.train, train)
                 self.fill(corpus.dev, dev)
             else:
-                placed = (Placed(record, dev if held else train) for record, held in self.split(corpus.train, found))
+                placed = (
+                    Placed(record, dev if held_out else train) for record, held_out in self.split(corpus.train, survey)
+                )
                 self.spread(corpus.train, placed)
-            made = {"training": train.close({}), "held-out": dev.close({})}
-        for name, store in made.items():
+            stores = {"training": train.close({}), "held-out": dev.close({})}
+        for name, store in stores.items():
             if not len(store) or (self.layout.end and store.sizes[self.layout.texts[0]].tokens < 2):
                 raise DataError(f"there is no {name} record left; give more text, or a dev file of its own")
         return self.too_long
 
-    def split(self, source: Source, found: Survey) -> Iterator[tuple[Record, bool]]:
+    def split(self, source: Source, survey: Survey) -> Iterator[tuple[Record, bool]]:
         """Return every record, and whether it is held out: of the validation set, not of the training set."""
-        if self.layout.end and found.records < ONE_IN:
+        if self.layout.end and survey.records < ONE_IN:
             field = source.fields.index(self.layout.texts[0])
-            return cut_in_two(self.usable_records(source), found.text_bytes, field=field)
-        held_out = every_nth(found.records)
-        equal = frozenset() if self.layout.end else self.seen_again(source, found.records, held_out)
+            return cut_in_two(self.usable_records(source), survey.text_bytes, field=field)
+        held_out = every_nth(survey.records)
+        equal = frozenset() if self.layout.end else self.seen_again(source, survey.records, held_out)
         alone = self.labels_seen_once(source)
         return (
             (record, held_out(number) and alone.isdisjoint(labels_of(source, self.layout, record) if alone else ()))
@@ -201,21 +204,23 @@ class Encoding:
         """Return the labels that a single record has: held out, that record could not be learned from."""
         if self.layout.label is None or self.layout.label_of == "word":
             return frozenset()
-        found = Counter(label for one in self.usable_records(source) for label in labels_of(source, self.layout, one))
-        return {label for label, count in found.items() if count == 1}
+        counts = Counter(
+            label for record in self.usable_records(source) for label in labels_of(source, self.layout, record)
+        )
+        return {label for label, count in counts.items() if count == 1}
 
     def seen_again(self, source: Source, n: int, held_out: Callable[[int], bool]) -> Set[int]:
         """Return the hashes of held-out records that occur elsewhere too, if training can do without those."""
         numbers = number_records(self.usable_records(source))
-        held = Counter(hash(record.fields) for number, record in numbers if held_out(number))
-        counts = Counter(key for record in self.usable_records(source) if (key := hash(record.fields)) in held)
-        again = counts - held
+        held_counts = Counter(hash(record.fields) for number, record in numbers if held_out(number))
+        counts = Counter(key for record in self.usable_records(source) if (key := hash(record.fields)) in held_counts)
+        again = counts - held_counts
         self.equal, self.left_out = again.total(), again.total() <= n // COMMON
         return again.keys() if self.left_out else frozenset()
 
     def usable_records(self, source: Source) -> Iterator[Record]:
-        known = None if self.layout.label is None else self.labels
-        return usable_records(source, self.layout, Problems(skip=True), known)
+        known_labels = None if self.layout.label is None else self.labels
+        return usable_records(source, self.layout, Problems(skip=True), known_labels)
 
     def fill(self, source: Source, store: StoreWriter) -> None:
         """Tokenise every usable record of a source, and add it to the store."""
@@ -232,8 +237,8 @@ class Encoding:
             for (record, to), row, ids in zip(
                 chunk, zip(*columns, strict=True), zip(*encoded, strict=True), strict=True
             ):
-                found = dict(zip(names, ids, strict=True))
-                self.add(to, record, found, dict(zip(names, map(utf8_size, row), strict=True)), source)
+                ids_of_record = dict(zip(names, ids, strict=True))
+                self.add(to, record, ids_of_record, dict(zip(names, map(utf8_size, row), strict=True)), source)
 
     def add(self, store: StoreWriter, record: Record, ids: Ids, n_bytes: dict[str, int], source: Source) -> None:
         if self.layout.end and record.ends:
@@ -243,10 +248,10 @@ class Encoding:
         if self.layout.label is not None and self.layout.label_of == "word":
             self.check_words(record, ids, numbers)
             ids[self.layout.label] = numbers
-        for piece in self.pieces(ids):
+        for part in self.pieces(ids):
             if self.layout.label is not None and self.layout.label_of != "word":
-                piece[self.layout.label] = numbers
-            store.add(piece, n_bytes, ends=record.ends or self.layout.too_long != "keep")
+                part[self.layout.label] = numbers
+            store.add(part, n_bytes, ends=record.ends or self.layout.too_long != "keep")
             n_bytes = {}  # the text is the same, and counts once
 
     def check_words(self, record: Record, ids: Ids, numbers: list[int]) -> None:
@@ -275,18 +280,18 @@ class Encoding:
         return [{name: row[start : start + most] for name, row in ids.items()} for start in starts]
 
 
-def read_split(corpus: Corpus, layout: Layout, found: Survey) -> Iterator[tuple[list[str], list[str], bool]]:
+def read_split(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple[list[str], list[str], bool]]:
     """Yield the texts and the labels of every record once more, and whether it is held out, as `Encoding.write` has
     them.
     """
-    encoding = Encoding(layout, {}, found.labels)
-    parts = [(corpus.train, encoding.split(corpus.train, found))]
+    encoding = Encoding(layout, {}, survey.labels)
+    parts = [(corpus.train, encoding.split(corpus.train, survey))]
     if corpus.dev is not None:
         train, dev = ((source, encoding.usable_records(source)) for source in (corpus.train, corpus.dev))
-        parts = [(train[0], ((one, False) for one in train[1])), (dev[0], ((one, True) for one in dev[1]))]
+        parts = [(train[0], ((record, False) for record in train[1])), (dev[0], ((record, True) for record in dev[1]))]
     for source, records in parts:
-        for record, held in records:
-            yield texts_of(source, layout, record), labels_of(source, layout, record), held
+        for record, held_out in records:
+            yield texts_of(source, layout, record), labels_of(source, layout, record), held_out
 
 
 def utf8_size(text: str) -> int:
@@ -311,12 +316,12 @@ def every_nth(n: int) -> Callable[[int], bool]:
 
 def cut_in_two(records: Iterable[Record], n_bytes: int, *, field: int) -> Iterator[tuple[Record, bool]]:
     """Yield a stream of `n_bytes`, its end held out; the document at the cut ends in both."""
-    left = max(n_bytes * (TAIL - 1) // TAIL, n_bytes - MOST_BYTES)
+    remaining = max(n_bytes * (TAIL - 1) // TAIL, n_bytes - MOST_BYTES)
     unfinished = False
     for record in records:
         text = record.fields[field]
-        head = text.encode()[:left].decode(errors="ignore")
-        left = max(0, left - utf8_size(text))
+        head = text.encode()[:remaining].decode(errors="ignore")
+        remaining = max(0, remaining - utf8_size(text))
         if len(head) == len(text):
             unfinished = not record.ends
             yield record, False

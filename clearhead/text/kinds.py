@@ -88,8 +88,8 @@ def guard(tokens: Iterable[str]) -> pre_tokenizers.PreTokenizer:
 
 def add_lower_case(tokenizer: library.Tokenizer) -> library.Tokenizer:
     """Make the tokenizer lower-case its text before anything else, and return it."""
-    rest = [tokenizer.normalizer] if tokenizer.normalizer else []
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
+    existing = [tokenizer.normalizer] if tokenizer.normalizer else []
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *existing])
     return tokenizer
 
 
@@ -108,10 +108,10 @@ def kind_of(tokenizer: library.Tokenizer) -> tuple[str, bool]:
 
 def shape_of(tokenizer: library.Tokenizer) -> dict[str, Any]:
     """Return everything in a tokenizer.json that is not learned."""
-    whole = json.loads(tokenizer.to_str())
+    config = json.loads(tokenizer.to_str())
     learned = ("vocab", "merges", "unk_id")
-    model = {name: value for name, value in whole["model"].items() if name not in learned}
-    return {"model": model} | {part: whole[part] for part in ("normalizer", "pre_tokenizer", "decoder")}
+    model = {name: value for name, value in config["model"].items() if name not in learned}
+    return {"model": model} | {part: config[part] for part in ("normalizer", "pre_tokenizer", "decoder")}
 
 
 def byte_level(*, words: bool, digits: bool = False) -> library.Tokenizer:
@@ -134,7 +134,7 @@ def metaspace(model: models.Model, *, parts: bool = True) -> library.Tokenizer:
     A space is put before the whole text, so that its first word is the same token as elsewhere, and taken off again.
     """
     tokenizer = library.Tokenizer(model)
-    hide = [normalizers.Replace(sign, written) for sign, written in ESCAPES]
+    hide = [normalizers.Replace(sign, escaped) for sign, escaped in ESCAPES]
     tokenizer.normalizer = normalizers.Sequence([*hide, normalizers.Prepend(SPACE)])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -144,9 +144,9 @@ def metaspace(model: models.Model, *, parts: bool = True) -> library.Tokenizer:
             guard(SPECIALS),
         ]
     )
-    show = [decoders.Replace(written, sign) for sign, written in reversed(ESCAPES)]
-    whole = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    tokenizer.decoder = decoders.Sequence([*whole, *show, decoders.Strip(" ", 1, 0)])
+    show = [decoders.Replace(escaped, sign) for sign, escaped in reversed(ESCAPES)]
+    decode_words = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*decode_words, *show, decoders.Strip(" ", 1, 0)])
     return tokenizer
 
 
@@ -172,10 +172,10 @@ def learn_byte_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: 
 
 
 def learn_space_merges(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
-    whole = json.loads(learn_merges(tokenizer, texts, size - len(BYTES), often).to_str())
-    learned = sorted(whole["model"]["vocab"], key=whole["model"]["vocab"].__getitem__)[FIRST:]
-    whole["model"]["vocab"] = {token: place for place, token in enumerate((*SPECIALS, *BYTES, *learned))}
-    return library.Tokenizer.from_str(json.dumps(whole))
+    config = json.loads(learn_merges(tokenizer, texts, size - len(BYTES), often).to_str())
+    learned = sorted(config["model"]["vocab"], key=config["model"]["vocab"].__getitem__)[FIRST:]
+    config["model"]["vocab"] = {token: token_id for token_id, token in enumerate((*SPECIALS, *BYTES, *learned))}
+    return library.Tokenizer.from_str(json.dumps(config))
 
 
 def learn_merges(
@@ -198,11 +198,11 @@ def learn_pieces(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, 
         vocab_size=size - len(BYTES), special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
     )
     tokenizer.train_from_iterator(break_long_stretches(texts), trainer)
-    whole = json.loads(tokenizer.to_str())
+    config = json.loads(tokenizer.to_str())
     fixed = [(token, 0.0) for token in (*SPECIALS, *BYTES)]
-    vocabulary = [*fixed, *stabilise(map(tuple, whole["model"]["vocab"][FIRST:]))]
-    whole["model"] |= {"vocab": vocabulary, "unk_id": SPECIALS.index(UNKNOWN), "byte_fallback": True}
-    return library.Tokenizer.from_str(json.dumps(whole))
+    vocabulary = [*fixed, *stabilise(map(tuple, config["model"]["vocab"][FIRST:]))]
+    config["model"] |= {"vocab": vocabulary, "unk_id": SPECIALS.index(UNKNOWN), "byte_fallback": True}
+    return library.Tokenizer.from_str(json.dumps(config))
 
 
 def stabilise(pieces: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -229,10 +229,10 @@ def learn_words(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, o
 
 
 def learn_characters(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
-    seen: set[str] = set()
+    characters: set[str] = set()
     for text in texts:
-        seen.update(text)
-    return with_tokens(tokenizer, sorted(normalise(tokenizer, seen)))
+        characters.update(text)
+    return with_tokens(tokenizer, sorted(normalise(tokenizer, characters)))
 
 
 def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int, often: int) -> library.Tokenizer:
@@ -243,36 +243,36 @@ def learn_nothing(tokenizer: library.Tokenizer, texts: Iterable[str], size: int,
 
 
 def with_tokens(tokenizer: library.Tokenizer, tokens: Iterable[str]) -> library.Tokenizer:
-    vocabulary = {token: place for place, token in enumerate((*SPECIALS, *tokens))}
+    vocabulary = {token: token_id for token_id, token in enumerate((*SPECIALS, *tokens))}
     tokenizer.model = models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN)
     tokenizer.add_special_tokens(list(SPECIALS))
     return tokenizer
 
 
-def normalise(tokenizer: library.Tokenizer, seen: Set[str]) -> set[str]:
+def normalise(tokenizer: library.Tokenizer, characters: Set[str]) -> set[str]:
     """Return the characters that the model sees when the texts have these."""
     normalizer = tokenizer.normalizer
-    return set().union(*map(normalizer.normalize_str, seen)) if normalizer else set(seen)
+    return set().union(*map(normalizer.normalize_str, characters)) if normalizer else set(characters)
 
 
-def least_bytes(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+def least_bytes(tokenizer: library.Tokenizer, characters: Set[str]) -> int:
     return FIRST + len(BYTE_LEVEL)
 
 
-def least_characters(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
-    return FIRST + len(normalise(tokenizer, seen))
+def least_characters(tokenizer: library.Tokenizer, characters: Set[str]) -> int:
+    return FIRST + len(normalise(tokenizer, characters))
 
 
-def least_spaced(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
-    return FIRST + len(BYTES) + len(normalise(tokenizer, seen) - {" "})
+def least_spaced(tokenizer: library.Tokenizer, characters: Set[str]) -> int:
+    return FIRST + len(BYTES) + len(normalise(tokenizer, characters) - {" "})
 
 
-def least_pieces(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+def least_pieces(tokenizer: library.Tokenizer, characters: Set[str]) -> int:
     """Return room for one more piece than the characters: if they fill the vocabulary, the library never stops."""
-    return least_spaced(tokenizer, seen) + 1
+    return least_spaced(tokenizer, characters) + 1
 
 
-def least_words(tokenizer: library.Tokenizer, seen: Set[str]) -> int:
+def least_words(tokenizer: library.Tokenizer, characters: Set[str]) -> int:
     return FIRST + 1
 
 

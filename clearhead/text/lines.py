@@ -102,17 +102,17 @@ def spool(path: str, folder: Path) -> str:
     if not (path == "-" or is_pipe(path)):
         return path
     name = "stdin" if path == "-" else path.strip("/").replace("/", "-")
-    whole = folder / name
+    copied = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(whole) as partial:
+        with replacing(copied) as partial:
             with bytes_of(path) as source, partial.open("wb") as copy:
                 shutil.copyfileobj(source, copy)
             if partial.stat().st_size == 0:
                 raise empty_error(path)
     except OSError as error:
-        raise DataError(f"{display_name(path)} cannot be copied to {whole}: {error.strerror or error}") from error
-    return str(whole)
+        raise DataError(f"{display_name(path)} cannot be copied to {copied}: {error.strerror or error}") from error
+    return str(copied)
 
 
 class Again(RawIOBase):
@@ -126,9 +126,9 @@ class Again(RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Return what is there after at most one read, so that a typed line can be used before the next one comes."""
-        taken = self.head or self.rest.read1(len(buffer))
-        size = min(len(buffer), len(taken))
-        buffer[:size], self.head = taken[:size], taken[size:]
+        chunk = self.head or self.rest.read1(len(buffer))
+        size = min(len(buffer), len(chunk))
+        buffer[:size], self.head = chunk[:size], chunk[size:]
         return size
 
 
@@ -196,8 +196,8 @@ def decode_line(raw: bytes, place: Place, problems: Problems) -> str | None:
     try:
         text = without_end(raw).decode()
     except UnicodeDecodeError as error:
-        what = f"invalid UTF-8: byte {error.start + 1:,} of the line is 0x{raw[error.start]:02x} ({error.reason})"
-        problems.add(place, what, NOT_UTF8)
+        message = f"invalid UTF-8: byte {error.start + 1:,} of the line is 0x{raw[error.start]:02x} ({error.reason})"
+        problems.add(place, message, NOT_UTF8)
         return None
     if "\0" in text:
         problems.add(place, "the line holds a NUL character; is the file text, and UTF-8?", "NUL character")
@@ -211,24 +211,24 @@ def without_end(raw: bytes) -> bytes:
 
 def without_mark(raw: bytes, path: str) -> bytes:
     """Return the first bytes of a file without a byte order mark; raise DataError for a file that is no UTF-8 text."""
-    for mark, what in FOREIGN.items():
+    for mark, encoding in FOREIGN.items():
         if raw.startswith(mark):
-            raise DataError(f"{display_name(path)} is {what}")
+            raise DataError(f"{display_name(path)} is {encoding}")
     return raw.removeprefix(BOM)
 
 
 def cut_in_parts(stream: BufferedIOBase, path: str) -> Iterator[bytes]:
     """Yield the lines of a stream with their ends; one longer than PIECE in parts, each of whole characters."""
-    left, first = b"", True
+    unfinished, first = b"", True
     while raw := stream.readline(PIECE):
-        raw = left + (without_mark(raw, path) if first else raw)
+        raw = unfinished + (without_mark(raw, path) if first else raw)
         first = False
         end = len(raw) if raw.endswith(b"\n") else last_cut(raw)
         if end:
             yield raw[:end]
-        left = raw[end:]
-    if left:
-        yield left
+        unfinished = raw[end:]
+    if unfinished:
+        yield unfinished
 
 
 def last_cut(raw: bytes) -> int:
@@ -241,7 +241,7 @@ def last_cut(raw: bytes) -> int:
 
 def files_in(folder: str) -> list[str]:
     """Return every file in a folder and its subfolders; a link back to a folder above is not entered again."""
-    found: list[str] = []
+    files: list[str] = []
     waiting = [(folder, frozenset({os.path.realpath(folder)}))]
     while waiting:
         inside, above = waiting.pop()
@@ -250,10 +250,10 @@ def files_in(folder: str) -> list[str]:
             if os.path.isdir(path) and real not in above:
                 waiting.append((path, above | {real}))
             elif not os.path.isdir(path) and not is_pipe(path):
-                found.append(path)
-    if not found:
+                files.append(path)
+    if not files:
         raise DataError(f"{display_name(folder)}: there is no file in this folder")
-    return sorted(found, key=lambda path: Path(path).parts)
+    return sorted(files, key=lambda path: Path(path).parts)
 
 
 def names_in(folder: str) -> list[str]:

@@ -48,17 +48,17 @@ class MergeRules:
     @staticmethod
     @functools.lru_cache(maxsize=8)
     def of(tokenizer: Tokenizer) -> "MergeRules":
-        whole = json.loads(tokenizer.to_json())
-        model, kind = whole["model"], whole["model"].get("type", "")
+        config = json.loads(tokenizer.to_json())
+        model, kind = config["model"], config["model"].get("type", "")
         # Files of older versions of the library write a pair as one text.
-        pairs = (one.split(" ", 1) if isinstance(one, str) else one for one in model.get("merges", ()))
+        pairs = (pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model.get("merges", ()))
         scored = model["vocab"] if kind == "Unigram" else ()
         return MergeRules(
             model=kind,
             merges={(left, right): rank for rank, (left, right) in enumerate(pairs)},
             scores=dict(scored),
             suffix=model.get("end_of_word_suffix") or "",
-            byte_level="ByteLevel" in json.dumps(whole["decoder"]),
+            byte_level="ByteLevel" in json.dumps(config["decoder"]),
         )
 
     def tree(self, token: str) -> list[MergeNode] | None:
@@ -71,7 +71,7 @@ class MergeRules:
             return None
         parts = [*body[:-1], token[len(body) - 1 :]]
         nodes = [MergeNode(self.shown(part)) for part in parts]
-        places = list(range(len(parts)))
+        node_ids = list(range(len(parts)))
         while len(parts) > 1:
             ranks = [self.merges.get((parts[i], parts[i + 1]), len(self.merges)) for i in range(len(parts) - 1)]
             rank = min(ranks)
@@ -79,8 +79,8 @@ class MergeRules:
                 return None
             first = ranks.index(rank)
             parts[first : first + 2] = [parts[first] + parts[first + 1]]
-            nodes.append(MergeNode(self.shown(parts[first]), places[first], places[first + 1], rank))
-            places[first : first + 2] = [len(nodes) - 1]
+            nodes.append(MergeNode(self.shown(parts[first]), node_ids[first], node_ids[first + 1], rank))
+            node_ids[first : first + 2] = [len(nodes) - 1]
         return nodes
 
     def shown(self, part: str) -> str:

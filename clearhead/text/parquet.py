@@ -28,8 +28,8 @@ def parquet_rows(path: str, columns: Sequence[str], problems: Problems) -> Itera
             names = pick_names(path, columns, file.schema_arrow.names)
             number = 0
             for batch in file.iter_batches(batch_size=ROWS, columns=list(dict.fromkeys(names))):
-                held = {name: batch.column(name).to_pylist() for name in names}
-                for values in zip(*(held[name] for name in names), strict=True):
+                by_column = {name: batch.column(name).to_pylist() for name in names}
+                for values in zip(*(by_column[name] for name in names), strict=True):
                     number += 1
                     place = Place(path, number)
                     if (texts := as_texts(values, columns, place, problems)) is not None:
@@ -40,13 +40,13 @@ def parquet_rows(path: str, columns: Sequence[str], problems: Problems) -> Itera
 
 def pick_names(path: str, columns: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the names of the columns that are asked for, each by its name or its number from 1."""
-    found = []
+    picked = []
     for column in columns:
         by_number = column.isascii() and column.isdecimal() and 1 <= int(column) <= len(names)
         if names.count(column) != 1 and not by_number:
             raise DataError(f"{display_name(path)}: there is no column {column!r}; its columns are {', '.join(names)}")
-        found.append(column if column in names else names[int(column) - 1])
-    return found
+        picked.append(column if column in names else names[int(column) - 1])
+    return picked
 
 
 def as_texts(values: Sequence[Any], columns: Sequence[str], place: Place, problems: Problems) -> tuple[str, ...] | None:

@@ -107,16 +107,16 @@ def prepare(
     check_records(corpus, layout)
     texts = digest_files(files_in(corpus))
     home = folder / content_key(corpus, layout, tokenizing, texts)
-    given = None if isinstance(tokenizing, Tokenizing) else tokenizing
+    pretrained = None if isinstance(tokenizing, Tokenizing) else tokenizing
     if (home / WHOLE).exists():
-        return open_prepared(home, tokenizers=given)
+        return open_prepared(home, tokenizers=pretrained)
     try:
         write_prepared(corpus, layout, tokenizing, home, log, texts=texts)
     except OSError as error:
         raise RunError(
             f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
         ) from error
-    return open_prepared(home, verify=False, tokenizers=given)
+    return open_prepared(home, verify=False, tokenizers=pretrained)
 
 
 def open_prepared(home: Path, *, verify: bool = True, tokenizers: Mapping[str, Tokenizer] | None = None) -> Prepared:
@@ -138,18 +138,18 @@ def open_prepared(home: Path, *, verify: bool = True, tokenizers: Mapping[str, T
     )
     if verify:
         sizes = {field: tokenizer.vocabulary for field, tokenizer in prepared.tokenizers.items()}
-        others = [name for name in prepared.train.fields if name not in sizes]
+        label_fields = [name for name in prepared.train.fields if name not in sizes]
         for store in (prepared.train, prepared.dev):
-            store.verify({**dict.fromkeys(others, len(prepared.labels)), **sizes})
+            store.verify({**dict.fromkeys(label_fields, len(prepared.labels)), **sizes})
     return prepared
 
 
 def read_notes(home: Path) -> dict[str, Any]:
     """Read whole.json, and check the tokenisers and stores that it names."""
     try:
-        found = read_sealed(home / WHOLE)
-        old = "format" not in found
-        content = {name: value for name, value in found.items() if name not in ("format", "sha256")}
+        sealed = read_sealed(home / WHOLE)
+        old = "format" not in sealed
+        content = {name: value for name, value in sealed.items() if name not in ("format", "sha256")}
         notes = check_fields(content, NOTES, WHOLE, then=NOTES_THEN if old else NOTES_LATER)
         if notes["key"] not in (None, home.name):
             raise ValueError(f"it was made as {notes['key'][:40]}, and lies in another place now")
@@ -186,18 +186,21 @@ def content_key(
     """
     digest = hashlib.blake2b(digest_size=12)
     if isinstance(tokenizing, Tokenizing):
-        given, chosen = (tokenizing.given,) if tokenizing.given else (), to_json(tokenizing)
+        tokenizer_files, tokenizer_key = (tokenizing.given,) if tokenizing.given else (), to_json(tokenizing)
     else:
-        given, chosen = (), {field: [one.fingerprint(), repr(one.imported)] for field, one in tokenizing.items()}
+        tokenizer_files = ()
+        tokenizer_key = {
+            field: [tokenizer.fingerprint(), repr(tokenizer.imported)] for field, tokenizer in tokenizing.items()
+        }
     laid_out = {name: value for name, value in to_json(layout).items() if (name, value) != ("label_of", "record")}
-    digest.update(json.dumps([FORMAT, to_json(corpus), laid_out, chosen]).encode())
-    for path in given:
+    digest.update(json.dumps([FORMAT, to_json(corpus), laid_out, tokenizer_key]).encode())
+    for path in tokenizer_files:
         try:
             check_regular(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected a tokenizer.json") from None
-    digests = {**digest_files(given), **(digest_files(files_in(corpus)) if texts is None else texts)}
-    for path in (*files_in(corpus), *given):
+    digests = {**digest_files(tokenizer_files), **(digest_files(files_in(corpus)) if texts is None else texts)}
+    for path in (*files_in(corpus), *tokenizer_files):
         digest.update(bytes.fromhex(digests[path]))
     return digest.hexdigest()
 
@@ -247,32 +250,35 @@ def write_prepared(
     *,
     texts: Mapping[str, str],
 ) -> None:
-    found = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known=None)
-    log(f"{found.records:,} records, {found.text_bytes / 1e6:,.1f} MB of text" + describe_skipped(found.skipped))
-    checked = None
+    train_survey = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known_labels=None)
+    log(
+        f"{train_survey.records:,} records, {train_survey.text_bytes / 1e6:,.1f} MB of text"
+        + describe_skipped(train_survey.skipped)
+    )
+    dev_survey = None
     if corpus.dev is not None:
-        known = found.labels if layout.label else None
-        checked = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known)
-        log(f"{checked.records:,} held-out records" + describe_skipped(checked.skipped))
+        known_labels = train_survey.labels if layout.label else None
+        dev_survey = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known_labels)
+        log(f"{dev_survey.records:,} held-out records" + describe_skipped(dev_survey.skipped))
     home.mkdir(parents=True, exist_ok=True)
     if isinstance(tokenizing, Tokenizing):
-        tokenizers = make_tokenizers(corpus, layout, tokenizing, found, log)
+        tokenizers = make_tokenizers(corpus, layout, tokenizing, train_survey, log)
     else:
         tokenizers = tokenizing
     files = save_tokenizers(tokenizers, home)
-    encoding = Encoding(layout, tokenizers, found.labels)
-    encoding.write(corpus, found, home)
+    encoding = Encoding(layout, tokenizers, train_survey.labels)
+    encoding.write(corpus, train_survey, home)
     for line in describe_losses(encoding):
         log(line)
     bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()))
     notes = {
         "key": home.name,
         "files": {file: sha256_of_file(home / file) for file in bound},
-        "records": found.records,
-        "text_bytes": found.text_bytes,
-        "labels": found.labels,
-        "skipped": dict(found.skipped),
-        "dev_skipped": {} if checked is None else dict(checked.skipped),
+        "records": train_survey.records,
+        "text_bytes": train_survey.text_bytes,
+        "labels": train_survey.labels,
+        "skipped": dict(train_survey.skipped),
+        "dev_skipped": {} if dev_survey is None else dict(dev_survey.skipped),
         "tokenizers": files,
         "too_long": encoding.too_long,
         "without_tokens": encoding.nothing,
@@ -284,7 +290,7 @@ def write_prepared(
 
 
 def describe_losses(encoding: Encoding) -> Iterator[str]:
-    """Yield sentences about records that are not in the stores as they are in the files."""
+    """Yield sentences about records that were left out, cut or split, or that equal a held-out one."""
     layout = encoding.layout
     if encoding.too_long:
         yield f"{encoding.too_long:,} records have more than {layout.most} tokens: {FATES[layout.too_long]}"
@@ -301,39 +307,39 @@ def describe_skipped(counts: Mapping[str, int]) -> str:
     return "".join(f"; {count:,} left out: {kind}" for kind, count in counts.items())
 
 
-def survey(source: Source, layout: Layout, problems: Problems, known: tuple[str, ...] | None) -> Survey:
+def survey(source: Source, layout: Layout, problems: Problems, known_labels: tuple[str, ...] | None) -> Survey:
     """Read everything once. Bad lines are reported here, before anything slow begins."""
-    found: dict[str, None] = {}
+    labels: dict[str, None] = {}
     records = text_bytes = 0
-    for record in usable_records(source, layout, problems, known):
+    for record in usable_records(source, layout, problems, known_labels):
         text_bytes += sum(len(text.encode()) for text in texts_of(source, layout, record))
         records += record.ends
         if layout.label is not None:
-            found |= dict.fromkeys(labels_of(source, layout, record))
-            if len(found) > MOST_LABELS:
+            labels |= dict.fromkeys(labels_of(source, layout, record))
+            if len(labels) > MOST_LABELS:
                 raise DataError(
                     f"{record.place}: more than {MOST_LABELS} different labels; is {layout.label!r} the right column?"
                 )
     problems.settle()
     if not records:
         raise DataError(f"{', '.join(source.files)}: there is no usable record" + describe_skipped(problems.counts))
-    if layout.label_of == "many" and known is None and not found:
+    if layout.label_of == "many" and known_labels is None and not labels:
         raise DataError(f"{source.files[0]}: no record has a label; there must be one or more in {layout.label!r}")
-    if layout.label is not None and layout.label_of != "many" and known is None and len(found) < 2:
+    if layout.label is not None and layout.label_of != "many" and known_labels is None and len(labels) < 2:
         raise DataError(
-            f"{source.files[0]}: every record has the label {quote(next(iter(found)))}; there must be two or more"
+            f"{source.files[0]}: every record has the label {quote(next(iter(labels)))}; there must be two or more"
         )
-    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(found)), skipped=problems.counts)
+    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
 
 
 def make_tokenizers(
-    corpus: Corpus, layout: Layout, tokenizing: Tokenizing, found: Survey, log: Log
+    corpus: Corpus, layout: Layout, tokenizing: Tokenizing, survey: Survey, log: Log
 ) -> dict[str, Tokenizer]:
     """Return a tokeniser for each text field; the same for all where it is shared or given."""
     if tokenizing.given is not None:
-        given = Tokenizer.load(tokenizing.given)
-        return dict.fromkeys(layout.texts, given)
-    every = max(1, found.text_bytes // (tokenizing.sample_mb * 1_000_000))
+        tokenizer = Tokenizer.load(tokenizing.given)
+        return dict.fromkeys(layout.texts, tokenizer)
+    every = max(1, survey.text_bytes // (tokenizing.sample_mb * 1_000_000))
     if every > 1:
         log(f"the tokeniser is trained on one record in {every}")
     groups = [layout.texts] if tokenizing.shared else [(name,) for name in layout.texts]
@@ -341,8 +347,8 @@ def make_tokenizers(
     for group in groups:
         sampled = sample(corpus, layout, group, every)
         kind, size, factor = tokenizing.kind, tokenizing.size, tokenizing.size_factor
-        made = Tokenizer.train(sampled, kind, size, lower=tokenizing.lower, size_factor=factor)
-        tokenizers |= dict.fromkeys(group, made)
+        trained = Tokenizer.train(sampled, kind, size, lower=tokenizing.lower, size_factor=factor)
+        tokenizers |= dict.fromkeys(group, trained)
     return tokenizers
 
 
@@ -355,8 +361,8 @@ def sample(corpus: Corpus, layout: Layout, fields: tuple[str, ...], every: int) 
 
 def save_tokenizers(tokenizers: Mapping[str, Tokenizer], home: Path) -> dict[str, str]:
     """Save each tokeniser once: `tokenizer.json` for one, by field for several. Return the files by field."""
-    one = len({id(tokenizer) for tokenizer in tokenizers.values()}) == 1
-    files = {field: "tokenizer.json" if one else f"tokenizer.{field}.json" for field in tokenizers}
+    shared = len({id(tokenizer) for tokenizer in tokenizers.values()}) == 1
+    files = {field: "tokenizer.json" if shared else f"tokenizer.{field}.json" for field in tokenizers}
     for field, file in files.items():
         tokenizers[field].save(home / file)
     return files

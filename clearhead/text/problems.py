@@ -45,13 +45,13 @@ class Problems:
         self._first: list[str] = []
         self._counts: Counter[str] = Counter()
 
-    def add(self, place: Place, what: str, kind: str) -> None:
-        """Add a problem: `what` is wrong there, for the user to read; `kind` is its short name, the same for all
+    def add(self, place: Place, message: str, kind: str) -> None:
+        """Add a problem: `message` says what is wrong there; `kind` is its short name, the same for all
         like it.
         """
         self._counts[kind] += 1
         if len(self._first) < self.shown:
-            self._first.append(f"{place}: {what}")
+            self._first.append(f"{place}: {message}")
 
     @property
     def counts(self) -> dict[str, int]:

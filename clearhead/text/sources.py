@@ -186,19 +186,19 @@ class Messages(Source):
 
 def split_messages(text: str) -> tuple[str, str]:
     """Return the JSON of the messages before the last, and the last one's content; Unfit where they are none."""
-    found = parse_object(text).get("messages")
-    if not isinstance(found, list) or len(found) < 2:
+    messages = parse_object(text).get("messages")
+    if not isinstance(messages, list) or len(messages) < 2:
         raise Unfit('expected "messages", a list of two or more', "no messages")
-    for one in found:
-        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("role", "content")):
+    for message in messages:
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
             raise Unfit("a message has no role and content, both texts", "no messages")
-    last = found[-1]
+    last = messages[-1]
     if last["role"] != "assistant":
         raise Unfit(f"the last message is of {quote(last['role'])}, and not of an assistant", "no answer")
     answer = json_value(last, "content")
     if not answer.strip():
         raise Unfit("the answer is empty", "empty value")
-    return json.dumps(found[:-1], ensure_ascii=False), answer
+    return json.dumps(messages[:-1], ensure_ascii=False), answer
 
 
 def check_paths(name: str, paths: object) -> None:
@@ -214,21 +214,21 @@ def check_choice(name: str, choice: object, choices: tuple[str, ...]) -> None:
 def read_aligned(source: str, target: str, problems: Problems) -> Iterator[Record]:
     """Yield the pairs of lines of two files, which must have the same number of lines."""
     sources, targets = read_lines(source, problems), read_lines(target, problems)
-    for number, (left, right) in enumerate(zip_longest(sources, targets, fillvalue=ENDED)):
-        if left is ENDED or right is ENDED:
-            longer = number + 1 + sum(1 for _ in (targets if left is ENDED else sources))
-            counts = (number, longer) if left is ENDED else (longer, number)
+    for number, (source_line, target_line) in enumerate(zip_longest(sources, targets, fillvalue=ENDED)):
+        if source_line is ENDED or target_line is ENDED:
+            longer = number + 1 + sum(1 for _ in (targets if source_line is ENDED else sources))
+            counts = (number, longer) if source_line is ENDED else (longer, number)
             counted = (
                 f"{display_name(path)} has {n:,} lines" for path, n in zip((source, target), counts, strict=True)
             )
             raise DataError(f"{' and '.join(counted)}; line by line they must belong together, so both need as many")
-        if left is None or right is None:
+        if source_line is None or target_line is None:
             continue
-        blank = next((line for line in (left, right) if not line.text.strip()), None)
+        blank = next((line for line in (source_line, target_line) if not line.text.strip()), None)
         if blank:
             problems.add(blank.place, "the line is empty, and its partner waits for a text", "empty line")
         else:
-            yield Record((left.text, right.text), left.place)
+            yield Record((source_line.text, target_line.text), source_line.place)
 
 
 def form_of(path: str) -> Form:
@@ -280,28 +280,28 @@ class Unfit(Exception):
 
 
 def json_values(text: str, columns: Sequence[str]) -> tuple[str, ...]:
-    found = parse_object(text)
-    return tuple(json_value(found, column) for column in columns)
+    fields = parse_object(text)
+    return tuple(json_value(fields, column) for column in columns)
 
 
 def parse_object(text: str) -> dict[str, object]:
     """Return the JSON object of a line; Unfit where it is none."""
     try:
-        found = DECODER.decode(text)
+        parsed = DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise Unfit(f"not JSON: {error.msg} at column {error.colno:,}", "not JSON") from error
     except RecursionError as error:
         raise Unfit("the JSON is nested too deeply", "not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise Unfit("the line is JSON, but no object", "not an object")
-    return found
+    return parsed
 
 
-def json_value(found: dict[str, object], column: str) -> str:
+def json_value(fields: dict[str, object], column: str) -> str:
     name = quote(column)
-    if column not in found:
-        raise Unfit(f"there is no key {name}; there are {list_names(list(found))}", "missing key")
-    value = found[column]
+    if column not in fields:
+        raise Unfit(f"there is no key {name}; there are {list_names(list(fields))}", "missing key")
+    value = fields[column]
     if isinstance(value, bool):
         return json.dumps(value)
     if not isinstance(value, str):
@@ -311,8 +311,8 @@ def json_value(found: dict[str, object], column: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        what = f"key {name} holds half a surrogate pair, U+{ord(value[error.start]):04X}, which is no character"
-        raise Unfit(what, "lone surrogate") from error
+        message = f"key {name} holds half a surrogate pair, U+{ord(value[error.start]):04X}, which is no character"
+        raise Unfit(message, "lone surrogate") from error
     return value
 
 
@@ -323,13 +323,13 @@ def refuse_constant(name: str) -> NoReturn:
 def pick_columns(rows: Iterator[Row | None], path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
     """Yield these columns of every row; a row with more or fewer than the first is a problem."""
     names, body = (number_columns if all(map(is_number, columns)) else split_header)(rows, path)
-    places = [position(column, names, path) for column in columns] if names else []
+    indices = [position(column, names, path) for column in columns] if names else []
     for row in body:
         if len(row.values) == len(names):
-            yield Row(tuple(row.values[place] for place in places), row.place)
+            yield Row(tuple(row.values[index] for index in indices), row.place)
         else:
-            what = f"the line has {len(row.values):,} columns, and the first one has {len(names):,}"
-            problems.add(row.place, what, "wrong number of columns")
+            message = f"the line has {len(row.values):,} columns, and the first one has {len(names):,}"
+            problems.add(row.place, message, "wrong number of columns")
 
 
 def split_header(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
@@ -341,7 +341,7 @@ def split_header(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], 
 
 
 def number_columns(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
-    """Return the numbers of the columns, as many as the first usable row has, and all usable rows."""
+    """Return the column numbers "1", "2", …, as many as the first usable row has, and all usable rows."""
     usable = filter(None, rows)
     head = list(islice(usable, 1))
     return [str(number + 1) for row in head for number in range(len(row.values))], chain(head, usable)
@@ -352,12 +352,12 @@ def is_number(column: str) -> bool:
 
 
 def position(column: str, names: Sequence[str], path: str) -> int:
-    """Return the index of a column among those there are."""
+    """Return the index of a column in the header."""
     if names.count(column) != 1:
-        what = "more than one column" if column in names else "no column"
+        problem = "more than one column" if column in names else "no column"
         hint = "" if column in names else ". If its first line is no header, give columns by number: --columns 1,2"
         raise DataError(
-            f"{display_name(path)}: there is {what} {quote(column)}; its columns are {list_names(names)}{hint}"
+            f"{display_name(path)}: there is {problem} {quote(column)}; its columns are {list_names(names)}{hint}"
         )
     return names.index(column)
 
@@ -452,17 +452,17 @@ def read_whole(path: str, problems: Problems) -> Iterator[Record]:
 
 def pieces(parts: Iterator[Line]) -> Iterator[Line]:
     """Yield the parts joined into pieces that are long enough."""
-    held: list[str] = []
+    texts: list[str] = []
     size, begins = 0, None
     for text, place in parts:
         begins = begins or place
-        held.append(text)
+        texts.append(text)
         size += len(text)
         if size >= PIECE:
-            yield Line("".join(held), begins)
-            held, size, begins = [], 0, None
+            yield Line("".join(texts), begins)
+            texts, size, begins = [], 0, None
     if begins:
-        yield Line("".join(held), begins)
+        yield Line("".join(texts), begins)
 
 
 def quote(name: str) -> str:
@@ -471,7 +471,7 @@ def quote(name: str) -> str:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return names for a message, where there may be any number."""
+    """Return quoted names for a message: at most 20, and how many more there are."""
     more = [f"{len(names) - 20:,} more"] if len(names) > 20 else []
     return ", ".join([*map(quote, names[:20]), *more]) or "none"
 

@@ -73,10 +73,10 @@ class Ragged:
 
     def padded(self, rows: NDArray[np.int64], width: int, pad: int) -> NDArray[np.int64]:
         """Return these rows as one array, each cut or padded to `width`."""
-        places = np.arange(width)
+        columns = np.arange(width)
         lengths = np.minimum(self.lengths(rows), width)[:, None]
-        inside = places < lengths
-        index = np.where(inside, self.starts(rows)[:, None] + places, 0)
+        inside = columns < lengths
+        index = np.where(inside, self.starts(rows)[:, None] + columns, 0)
         return np.where(inside, self.ids[index] if len(self.ids) else 0, pad).astype(np.int64)
 
 
@@ -108,10 +108,10 @@ class Store:
 
         `vocabularies`: how many ids there are by field, for a store from before it said so itself.
         """
-        known = {**(vocabularies or {}), **self.vocabularies}
+        sizes = {**(vocabularies or {}), **self.vocabularies}
         try:
             for name, field in self.fields.items():
-                self.check_file(f"{name}.ids", field.ids, below=known.get(name, 1 << 32))
+                self.check_file(f"{name}.ids", field.ids, below=sizes.get(name, 1 << 32))
                 self.check_file(f"{name}.ends", field.ends, below=len(field.ids) + 1)
         except (OSError, ValueError) as error:
             raise store_error(self.folder, error) from error
@@ -133,8 +133,8 @@ class Store:
 
 
 def store_error(folder: Path, error: Exception) -> RunError:
-    said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-    return RunError(f"{folder}: not a whole store of token ids ({said}); remove it, and a new training makes it anew")
+    reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+    return RunError(f"{folder}: not a whole store of token ids ({reason}); remove it, and a new training makes it anew")
 
 
 def read_store(folder: Path) -> dict[str, Any]:
@@ -145,11 +145,11 @@ def read_store(folder: Path) -> dict[str, Any]:
         if not old or content.get("format") != 1:
             check_seal(content, STORE)
         content = {name: value for name, value in content.items() if name not in ("format", "sha256")}
-    found = check_fields(content, FIELDS, STORE, then=THEN if old else None)
-    for name in found["fields"]:
+    header = check_fields(content, FIELDS, STORE, then=THEN if old else None)
+    for name in header["fields"]:
         if not name.isidentifier():
             raise ValueError(f"{name[:60]!r} is no name of a field")
-    return found
+    return header
 
 
 def open_field(folder: Path, name: str, dtype: str, n: int) -> Ragged:
@@ -247,7 +247,7 @@ class StoreWriter:
             "dtype": {name: str(field.dtype) for name, field in self.fields.items()},
             "fields": sizes,
             "vocabulary": {name: field.vocabulary for name, field in self.fields.items()},
-            "files": {file: found for field in self.fields.values() for file, found in field.sums.items()},
+            "files": {file: checksum for field in self.fields.values() for file, checksum in field.sums.items()},
             "notes": dict(notes),
         }
         write_sealed(self.partial / STORE, header)

@@ -65,9 +65,9 @@ class SpecialIds:
     mask: int | None = None
 
     def __post_init__(self) -> None:
-        for name, place in self.by_name().items():
-            if place is not None and not 0 <= place < self.vocabulary:
-                raise OptionError(f"{name}: the id {place} is not one of the model's, 0 to {self.vocabulary - 1}")
+        for name, token_id in self.by_name().items():
+            if token_id is not None and not 0 <= token_id < self.vocabulary:
+                raise OptionError(f"{name}: the id {token_id} is not one of the model's, 0 to {self.vocabulary - 1}")
 
     def by_name(self) -> dict[str, int | None]:
         """Return the ids by what the tokens are for, in the order of `SPECIALS`."""
@@ -113,12 +113,12 @@ class Tokenizer:
             self._library, ids = adopt(text, name) if special is None else keep(text, name, special)
             self.pad, self.unknown, self.start, self.end, self.mask = ids
             self.kind, self.lower = kind_of(self._library)
-        known = self.kind in KINDS and KINDS[self.kind].lossless and not self.lower
-        self.lossless = known and special is None
+        lossless = self.kind in KINDS and KINDS[self.kind].lossless and not self.lower
+        self.lossless = lossless and special is None
         tokens = self._library.get_vocab(with_added_tokens=True)
         self.vocabulary = 1 + max(tokens.values()) if special is None else special.vocabulary
-        self._tokens: dict[int, str] = {place: token for token, place in tokens.items()}
-        added = {place for place, token in self._library.get_added_tokens_decoder().items() if token.special}
+        self._tokens: dict[int, str] = {token_id: token for token, token_id in tokens.items()}
+        added = {token_id for token_id, token in self._library.get_added_tokens_decoder().items() if token.special}
         self.special = frozenset(ids if special is None else added)
         self._spoken = self._tokens | dict.fromkeys(added, "")
         self._lost = LOST if special is None else ""  # as transformers leaves out what it has no token for
@@ -144,9 +144,9 @@ class Tokenizer:
             raise OptionError(f"kind: there is no tokenizer {kind!r}; the kinds are {', '.join(KINDS)}")
         if isinstance(texts, str):
             raise OptionError("texts: expected many texts, came a single one; put it into a list")
-        chosen = KINDS[kind]
-        untrained = add_lower_case(chosen.untrained()) if lower else chosen.untrained()
-        return Tokenizer(learn(chosen, untrained, Reading(texts), size, size_factor).to_str())
+        tokenizer_kind = KINDS[kind]
+        untrained = add_lower_case(tokenizer_kind.untrained()) if lower else tokenizer_kind.untrained()
+        return Tokenizer(learn(tokenizer_kind, untrained, Reading(texts), size, size_factor).to_str())
 
     @staticmethod
     def load(path: str | Path, *, special: SpecialIds | None = None) -> "Tokenizer":
@@ -184,18 +184,18 @@ class Tokenizer:
         try:
             # The library would take a tuple for a pair of texts, and join the two.
             with library_errors_as_data_errors("this text", passing=TypeError):
-                found = self._library.encode_batch_fast(list(map(require_text, texts)), add_special_tokens=False)
+                encodings = self._library.encode_batch_fast(list(map(require_text, texts)), add_special_tokens=False)
         except TypeError:
-            for place, text in enumerate(texts):
-                as_bytes(text, f"text {place + 1} of {len(texts)}")
+            for index, text in enumerate(texts):
+                as_bytes(text, f"text {index + 1} of {len(texts)}")
             raise
-        return [encoding.ids for encoding in found]
+        return [encoding.ids for encoding in encodings]
 
     def spans(self, text: str) -> list[Span]:
         """Return the tokens of a text, each with where it stands in the text and in which word."""
-        made = self._encoding(text)
-        parts = zip(made.ids, made.tokens, made.offsets, made.word_ids, strict=True)
-        return [Span(place, token, start, stop, word) for place, token, (start, stop), word in parts]
+        encoding = self._encoding(text)
+        parts = zip(encoding.ids, encoding.tokens, encoding.offsets, encoding.word_ids, strict=True)
+        return [Span(token_id, token, start, stop, word) for token_id, token, (start, stop), word in parts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the ids, without special tokens.
@@ -203,7 +203,7 @@ class Tokenizer:
         "\\ufffd" stands for the unknown token, for ids that do not exist, and for bytes that are no character. An
         imported model's tokenizer leaves out the first two, as `transformers` does.
         """
-        spoken = [token for token in (self._spoken.get(place, self._lost) for place in map(int, ids)) if token]
+        spoken = [token for token in (self._spoken.get(token_id, self._lost) for token_id in map(int, ids)) if token]
         decoder = self._library.decoder
         with library_errors_as_data_errors("these ids"):
             return decoder.decode(spoken) if decoder else " ".join(spoken)
@@ -213,21 +213,23 @@ class Tokenizer:
         <0xE2>.
         """
         spell = from_byte_level if "ByteLevel" in str(self._library.decoder) else str
-        shown = (self._tokens.get(place, f"<id:{place}>") for place in map(int, ids))
-        return ["".join(map(visible, spell(token))) for token in shown]
+        tokens = (self._tokens.get(token_id, f"<id:{token_id}>") for token_id in map(int, ids))
+        return ["".join(map(visible, spell(token))) for token in tokens]
 
-    def token(self, place: int) -> str:
+    def token(self, token_id: int) -> str:
         """Return the token with this id as the vocabulary has it; blank where there is none."""
-        return self._tokens.get(place, "")
+        return self._tokens.get(token_id, "")
 
     def unseen(self, text: str) -> str:
         """Return the characters of the text that are unknown, each once, in order; for tokens of words, the words."""
         encoding = self._encoding(text)
-        spans = (span for place, span in zip(encoding.ids, encoding.offsets, strict=True) if place == self.unknown)
-        found = [text[start:stop] for start, stop in spans]
+        spans = (
+            span for token_id, span in zip(encoding.ids, encoding.offsets, strict=True) if token_id == self.unknown
+        )
+        unknown_texts = [text[start:stop] for start, stop in spans]
         if type(self._library.model).__name__ in ("WordLevel", "WordPiece"):
-            return " ".join(dict.fromkeys(found))
-        return "".join(dict.fromkeys("".join(found)))
+            return " ".join(dict.fromkeys(unknown_texts))
+        return "".join(dict.fromkeys("".join(unknown_texts)))
 
     def to_json(self) -> str:
         """Return the text of its tokenizer.json."""
@@ -256,8 +258,8 @@ def suggested_size(n_bytes: int) -> int:
     >>> [suggested_size(n) for n in (10_000, 1_000_000, 3_900_000, 52_000_000)]
     [320, 4224, 9472, 32000]
     """
-    wanted = 4_200 * (n_bytes / 1e6) ** 0.6
-    return min(max(64 * round(wanted / 64), 320), MOST_TOKENS)
+    size = 4_200 * (n_bytes / 1e6) ** 0.6
+    return min(max(64 * round(size / 64), 320), MOST_TOKENS)
 
 
 @final
@@ -322,23 +324,23 @@ def as_bytes(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        found = f"a lone surrogate, {text[error.start]!r}, at character {error.start + 1}"
-        raise DataError(f"{name}: {found}; read the file as UTF-8, or take it out") from error
+        problem = f"a lone surrogate, {text[error.start]!r}, at character {error.start + 1}"
+        raise DataError(f"{name}: {problem}; read the file as UTF-8, or take it out") from error
 
 
 def adopt(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
     """Return the library's tokenizer for this tokenizer.json, and the ids of the special tokens in the order of
     `SPECIALS`.
     """
-    whole = json.loads(parse_tokenizer(text, name).to_str()) | {"truncation": None, "padding": None}
+    config = json.loads(parse_tokenizer(text, name).to_str()) | {"truncation": None, "padding": None}
     named = {token for names in USUAL_NAMES.values() for token in names}
-    for token in whole["added_tokens"]:
+    for token in config["added_tokens"]:
         token["special"] = token["special"] or token["content"] in named
-    tokenizer = library.Tokenizer.from_str(json.dumps(whole))
-    names = special_names(tokenizer, whole["model"])
+    tokenizer = library.Tokenizer.from_str(json.dumps(config))
+    names = special_names(tokenizer, config["model"])
     tokenizer.add_special_tokens(names)
-    places = tokenizer.get_vocab(with_added_tokens=True)
-    return add_guard(tokenizer, unknown=names[1]), [places[name] for name in names]
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    return add_guard(tokenizer, unknown=names[1]), [ids[name] for name in names]
 
 
 def keep(text: str, name: str, special: SpecialIds) -> tuple[library.Tokenizer, list[int]]:
@@ -352,46 +354,46 @@ def keep(text: str, name: str, special: SpecialIds) -> tuple[library.Tokenizer, 
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=NO_ID)
     if largest >= special.vocabulary:
         raise DataError(f"{name}: has the id {largest}, and its model has only {special.vocabulary} rows")
-    ids = [NO_ID if place is None else place for place in special.by_name().values()]
+    ids = [NO_ID if token_id is None else token_id for token_id in special.by_name().values()]
     return tokenizer, [max(ids[0], 0), *ids[1:]]
 
 
 def parse_tokenizer(text: str, name: str) -> library.Tokenizer:
     """Return the library's tokenizer, once the text is known to be JSON whose ids take no more room than its tokens."""
     try:
-        whole = parse_json(text)
+        config = parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{name}:{error.lineno}: not JSON: {error.msg}; expected a tokenizer.json") from error
     except ValueError as error:
         raise DataError(f"{name}: {error}; expected a tokenizer.json") from error
-    check_ids(whole, name)
+    check_ids(config, name)
     try:
         return library.Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise DataError(f"{name}: JSON, but not a tokenizer.json: {error}; give one that `tokenizers` saved") from error
 
 
-def check_ids(whole: Any, name: str) -> None:
+def check_ids(config: Any, name: str) -> None:
     """Raise DataError where an id is far beyond the number of tokens: the library makes a table as long as the
     largest.
     """
-    whole = whole if isinstance(whole, dict) else {}
-    model, added = whole.get("model"), whole.get("added_tokens")
+    config = config if isinstance(config, dict) else {}
+    model, added = config.get("model"), config.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     listed = added if isinstance(added, list) else []
     ids = [*(vocabulary.values() if isinstance(vocabulary, dict) else ())]
-    ids += [one.get("id") for one in listed if isinstance(one, dict)]
+    ids += [token.get("id") for token in listed if isinstance(token, dict)]
     count = len(listed) + (len(vocabulary) if isinstance(vocabulary, dict | list) else 0)
     most = SPARSEST * count + SPARE
-    for one in ids:
-        if isinstance(one, int | float) and not 0 <= one < most:
+    for token_id in ids:
+        if isinstance(token_id, int | float) and not 0 <= token_id < most:
             raise DataError(
-                f"{name}: has the id {one:,.20g}, and {count:,} tokens; ids are from 0 to {most - 1:,} here"
+                f"{name}: has the id {token_id:,.20g}, and {count:,} tokens; ids are from 0 to {most - 1:,} here"
             )
 
 
 @contextmanager
-def library_errors_as_data_errors(what: str, *, passing: type[Exception] = MemoryError) -> Iterator[None]:
+def library_errors_as_data_errors(name: str, *, passing: type[Exception] = MemoryError) -> Iterator[None]:
     """Re-raise errors of the library as DataError: bare Exceptions, and panics of Rust, which are BaseExceptions."""
     try:
         yield
@@ -400,8 +402,8 @@ def library_errors_as_data_errors(what: str, *, passing: type[Exception] = Memor
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataError(f"{what}: the tokenizers library cannot use it: {said[:300]}") from error
+        message = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{name}: the tokenizers library cannot use it: {message[:300]}") from error
 
 
 def special_names(tokenizer: library.Tokenizer, model: dict[str, Any]) -> list[str]:
@@ -409,10 +411,10 @@ def special_names(tokenizer: library.Tokenizer, model: dict[str, Any]) -> list[s
     unknown = model.get("unk_token")
     if model.get("unk_id") is not None:
         unknown = model["vocab"][model["unk_id"]][0]
-    there = tokenizer.get_vocab(with_added_tokens=True)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     names = USUAL_NAMES | {"unknown": (unknown, *USUAL_NAMES["unknown"])}
     pairs = zip(names.values(), SPECIALS, strict=True)
-    return [next((name for name in usual if name in there), ours) for usual, ours in pairs]
+    return [next((name for name in usual if name in vocabulary), ours) for usual, ours in pairs]
 
 
 def add_guard(tokenizer: library.Tokenizer, *, unknown: str) -> library.Tokenizer:
@@ -433,9 +435,9 @@ def leaks(tokenizer: library.Tokenizer, token: str) -> bool:
 
 def byte_signs() -> dict[str, int]:
     """Return the byte each character stands for in byte-level tokens: itself where visible, else one past Latin-1."""
-    seen = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
-    rest = [byte for byte in range(256) if byte not in seen]
-    return {chr(byte): byte for byte in seen} | {chr(256 + place): byte for place, byte in enumerate(rest)}
+    printable = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(hidden)}
 
 
 BYTE_OF = byte_signs()

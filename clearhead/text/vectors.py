@@ -37,8 +37,8 @@ def read_vectors(path: str, words: Collection[str]) -> WordVectors:
     A line that is no word with its numbers raises DataError with its place. Numbers of words that are not asked for are
     counted, and not read.
     """
-    wanted = frozenset(words)
-    found: dict[str, list[float]] = {}
+    vocabulary = frozenset(words)
+    vectors: dict[str, list[float]] = {}
     size = count = 0
     for line, size in entries(path):
         parts = line.text.rstrip(" ").split(" ")
@@ -46,12 +46,12 @@ def read_vectors(path: str, words: Collection[str]) -> WordVectors:
         word, numbers = " ".join(parts[:-size]), parts[-size:]
         if len(parts) <= size or not word:
             raise vector_error(line.place, f"expected a word and {size} numbers; there are {len(parts)} parts in all")
-        if len(parts) > size + 1 and is_number(parts[-size - 1]) and word not in wanted:
+        if len(parts) > size + 1 and is_number(parts[-size - 1]) and word not in vocabulary:
             raise vector_error(line.place, f"expected a word and {size} numbers; there are more: {shorten(line.text)}")
         count += 1
-        if word in wanted and word not in found:
-            found[word] = as_numbers(numbers, line.place)
-    return WordVectors(size=size, count=count, vectors=found)
+        if word in vocabulary and word not in vectors:
+            vectors[word] = as_numbers(numbers, line.place)
+    return WordVectors(size=size, count=count, vectors=vectors)
 
 
 def entries(path: str) -> Iterator[tuple[Line, int]]:
@@ -68,8 +68,8 @@ def entries(path: str) -> Iterator[tuple[Line, int]]:
             if len(first) == 2 and all(part.isdecimal() for part in first):
                 promised, size = int(first[0]), int(first[1])
                 if size < 1:
-                    what = f"the header says that vectors have {size} numbers; expected 1 or more"
-                    raise vector_error(line.place, what)
+                    message = f"the header says that vectors have {size} numbers; expected 1 or more"
+                    raise vector_error(line.place, message)
                 continue
             size = len(line.text.rstrip(" ").split(" ")) - 1
             if size < 1:
@@ -78,8 +78,8 @@ def entries(path: str) -> Iterator[tuple[Line, int]]:
         yield line, size
     problems.settle()
     if promised is not None and count != promised:
-        there = f"its first line promises {promised:,} vectors, and it has {count:,}"
-        raise DataError(f"{display_name(path)}: {there}; is the file whole?")
+        counts = f"its first line promises {promised:,} vectors, and it has {count:,}"
+        raise DataError(f"{display_name(path)}: {counts}; is the file whole?")
     if count == 0:
         raise DataError(f"{display_name(path)}: holds no vectors")
 
@@ -104,7 +104,7 @@ def shorten(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
-def vector_error(place: Place, what: str) -> DataError:
+def vector_error(place: Place, message: str) -> DataError:
     return DataError(
-        f"{place}: {what}. Vectors are text, as word2vec and GloVe write it: a word and its numbers a line"
+        f"{place}: {message}. Vectors are text, as word2vec and GloVe write it: a word and its numbers a line"
     )

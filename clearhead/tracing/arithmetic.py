@@ -92,10 +92,10 @@ def cell_of(
 ) -> Cell:
     """Return the arithmetic of a cell, from its query and key as they are compared and the steps of the query's row."""
     query_vector, key_vector = meeting
-    masked, seen = row.masked[0], bool(allowed[key])
+    masked, is_allowed = row.masked[0], bool(allowed[key])
     exponential, total = shares(call, masked)
     weight, value = row.weight[0, key].item(), row.value[key]
-    scaled, here = row.scaled[0, key].item(), masked[key].item()
+    scaled, masked_score = row.scaled[0, key].item(), masked[key].item()
     highest = masked.max()
     products = query_vector * key_vector if call.similarity.form in ("dot", "features") else query_vector[:0]
     return Cell(
@@ -106,9 +106,9 @@ def cell_of(
         score=row.score[0, key].item(),
         scale=scale,
         scaled=scaled,
-        bias=here - scaled if seen and math.isfinite(here) else 0.0,
-        allowed=seen,
-        masked=here,
+        bias=masked_score - scaled if is_allowed and math.isfinite(masked_score) else 0.0,
+        allowed=is_allowed,
+        masked=masked_score,
         highest=highest.item(),
         temperature=call.weighting.temperature,
         exponential=None if exponential is None else exponential[key].item(),
@@ -133,17 +133,17 @@ def weighting_kind(weighting: Weighting) -> WeightingKind:
     return "argmax" if weighting.form == "argmax" else "rows"
 
 
-def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], places: tuple[int, int]) -> Turn:
+def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], indices: tuple[int, int]) -> Turn:
     """Return the rotation of a query and a key, given as W_Q and W_K made them, by their places in the text."""
     query, key = projected
-    where = [side.flatten()[place] for side, place in zip(call.positions.sides, places, strict=True)]
+    positions = [side.flatten()[index] for side, index in zip(call.positions.sides, indices, strict=True)]
     pairs = call.position.pairs(query.shape[-1])
-    angles = [angles_of(call, position.reshape(1), query.shape[-1]).flatten().tolist() for position in where]
+    angles = [angles_of(call, position.reshape(1), query.shape[-1]).flatten().tolist() for position in positions]
     return Turn(
         query=query.tolist(),
         key=key.tolist(),
-        query_position=int(where[0]),
-        key_position=int(where[1]),
+        query_position=int(positions[0]),
+        key_position=int(positions[1]),
         pairs=pairs,
         query_angles=angles[0],
         key_angles=angles[1],
@@ -173,8 +173,8 @@ def shares(call: AttentionInputs, masked: Tensor) -> tuple[Tensor | None, Tensor
         highest = masked.max()
         if not highest.isfinite():
             return masked.new_zeros(masked.shape), masked.new_zeros(())
-        made = ((masked - highest) / call.weighting.temperature).exp()
-        return made, made.sum()
+        amounts = ((masked - highest) / call.weighting.temperature).exp()
+        return amounts, amounts.sum()
     if kind == "kernelized":
         return masked, masked.sum()
     return None, None

@@ -37,16 +37,16 @@ class Answers:
 
     def __init__(self, make: Callable[[], list[list[Candidate]]]) -> None:
         self.make = make
-        self.found: list[list[Candidate]] | None = None
+        self.candidates: list[list[Candidate]] | None = None
 
     def __repr__(self) -> str:
         return "Answers(...)"
 
     @property
     def likeliest(self) -> list[list[Candidate]]:
-        if self.found is None:
-            self.found = self.make()
-        return self.found
+        if self.candidates is None:
+            self.candidates = self.make()
+        return self.candidates
 
 
 @final

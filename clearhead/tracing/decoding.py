@@ -124,27 +124,27 @@ def trace_decoding(
         make = functools.partial(LoggedSession, log)
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new, make)
         if isinstance(method, Beam):
-            found = beam_search(session, request.prompts, method, rules, 0)[0]
+            hypotheses = beam_search(session, request.prompts, method, rules, 0)[0]
         else:
-            found = collect(decode_on(session, request.prompts, method, rules, 0), 1)[0]
-    return [TracedHypothesis(one, history(request, log, record, one)) for one in found]
+            hypotheses = collect(decode_on(session, request.prompts, method, rules, 0), 1)[0]
+    return [TracedHypothesis(hypothesis, history(request, log, record, hypothesis)) for hypothesis in hypotheses]
 
 
-def history(request: Request, log: Log, record: Record, one: Hypothesis) -> Trace:
+def history(request: Request, log: Log, record: Record, hypothesis: Hypothesis) -> Trace:
     """Return the trace of an output: the encoder's record, and the decoder's steps in the rows that decoded it.
 
     The last token was chosen, and never read.
     """
-    names, read = Names(request.model), one.tokens[:-1]
-    rows, own = log.rows_of(read), len(sides_of(request.model)["decoder"][0])
+    names, read = Names(request.model), hypothesis.tokens[:-1]
+    rows, prefix = log.rows_of(read), len(sides_of(request.model)["decoder"][0])
     sites = dict(record.sites)
     for name, layer in names.sites.items():
         if name not in sites:
-            sites[name] = join_attention(log, names.paths[name][own:], rows, layer, cross=name.endswith(".cross"))
+            sites[name] = join_attention(log, names.paths[name][prefix:], rows, layer, cross=name.endswith(".cross"))
     stream = {name: value for name, value in record.stream.items() if not name.startswith("decoder.")}
     for path, name in names.stream.items():
         if name not in stream:
-            stream[name] = log.join(path[own:], rows, 1)
+            stream[name] = log.join(path[prefix:], rows, 1)
     ids = {"encoder": request.inputs[0], "decoder": [*request.prompts[0], *read]}
     return make_trace(request.model, Record(sites, stream), ids).with_notes("written with a cache, token by token")
 
@@ -154,16 +154,16 @@ def join_attention(log: Log, path: str, rows: Sequence[int], layer: Attention, *
     query, context = (log.join(f"{path}.{role}", rows, 2) for role in ("query", "context"))
     first = rows[:1] if cross else rows
     key, value = (log.join(f"{path}.{role}", first, 2) for role in ("key", "value"))
-    places = [torch.arange(vectors.shape[2], device=query.device) for vectors in (query, key)]
+    positions = [torch.arange(vectors.shape[2], device=query.device) for vectors in (query, key)]
     call = AttentionInputs(
-        query=layer.position.turn(query, places[0]),
-        key=layer.position.turn(key, places[1]),
+        query=layer.position.turn(query, positions[0]),
+        key=layer.position.turn(key, positions[1]),
         value=value,
         similarity=layer.similarity,
         weighting=layer.weighting,
         position=layer.position,
         mask=layer.mask,
-        given_positions=Positions(*places) if cross and layer.uses_positions else None,
+        given_positions=Positions(*positions) if cross and layer.uses_positions else None,
     )
     projected = (query, key) if layer.position.turns else None
     return RecordedAttention(call=call, context=context, kernel="cached", projected=projected)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead.decoding.request import Request
 from clearhead.decoding.session import Session
-from clearhead.decoding.topk import LogProbs
+from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.transformers import Decoder
 from clearhead.tracing.edits import Change
 from clearhead.tracing.recording import recording
@@ -29,7 +29,7 @@ class EditedSession(Session):
         assert len(request.inputs) == 1, "edits name places of one text"
         self.model, self.changes = request.model, changes
         self.device = request.decoder.embedding.table.device
-        self.kept = LogProbs()
+        self.log_softmax = LogSoftmax()
         self.source = None if isinstance(request.model, Decoder) else torch.tensor(request.inputs, device=self.device)
         self.rows: Int[Tensor, "row n"] = torch.tensor(request.prompts, device=self.device)
         self.logits = self.forward()
@@ -45,10 +45,10 @@ class EditedSession(Session):
     def forward(self) -> Float[Tensor, "row vocabulary"]:
         """Return the logits of the next token of every row."""
         n_rows, n = self.rows.shape
-        there = [change for change in self.changes if change.reaches(n)]
+        reaching = [change for change in self.changes if change.reaches(n)]
         source = [] if self.source is None else [self.source.expand(n_rows, -1)]
-        with recording(self.model, there):
+        with recording(self.model, reaching):
             logits = self.model(*source, self.rows)[:, -1]
-        if there and not bool(logits.isfinite().all()):
+        if reaching and not bool(logits.isfinite().all()):
             raise overflow_of("decoder.output.logits", logits.dtype)
         return logits

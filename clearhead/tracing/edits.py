@@ -114,16 +114,16 @@ class Edit:
         """Return whether a target of `n_target` tokens has the places that this edit names on the decoder's side."""
         if not self.at.startswith("decoder."):
             return True
-        own = self.key if self.at.endswith(".attention") else None
-        return all(place is None or place < n_target for place in (self.query, own))
+        own_key = self.key if self.at.endswith(".attention") else None
+        return all(index is None or index < n_target for index in (self.query, own_key))
 
-    def check_place(self, place: int | None, size: int, what: str) -> int | slice:
-        if place is None:
+    def check_place(self, index: int | None, size: int, axis: str) -> int | slice:
+        if index is None:
             return slice(None)
-        return place if 0 <= place < size else self.raise_outside(place, size, what)
+        return index if 0 <= index < size else self.raise_outside(index, size, axis)
 
-    def raise_outside(self, place: int, size: int, what: str) -> NoReturn:
-        raise OptionError(f"{self.name}: {what} {place} is changed, and there are {size}, counted from 0")
+    def raise_outside(self, index: int, size: int, axis: str) -> NoReturn:
+        raise OptionError(f"{self.name}: {axis} {index} is changed, and there are {size}, counted from 0")
 
 
 @final
@@ -155,11 +155,11 @@ Change = Edit | Swap
 
 def check_changes(changes: Sequence[Change], names: Names) -> None:
     """Raise OptionError for a change that names something this model does not have."""
-    made = set(names.taps.values())
+    tapped = set(names.taps.values())
     for change in changes:
         if not isinstance(change, Edit | Swap):
             raise OptionError(f"a change is a clearhead.Edit or a clearhead.Swap; came {change!r}")
-        if isinstance(change, Edit) and change.name in made:
+        if isinstance(change, Edit) and change.name in tapped:
             continue
         if isinstance(change, Edit) and change.name in names.box_of and change.at not in names.sites:
             raise OptionError(
@@ -193,14 +193,14 @@ def step_tap(changes: Sequence[Change], call: AttentionInputs, rows: slice = ALL
     if not inner:
         return leave_unchanged
     n_query = len(range(*rows.indices(call.n_query)))
-    whole = (call.query.shape[0], call.n_heads, n_query, call.n_key)
-    return functools.partial(edit_step, inner, whole, rows)
+    shape = (call.query.shape[0], call.n_heads, n_query, call.n_key)
+    return functools.partial(edit_step, inner, shape, rows)
 
 
-def edit_step(edits: Sequence[Edit], whole: tuple[int, ...], rows: slice, name: str, value: Tensor) -> Tensor:
+def edit_step(edits: Sequence[Edit], shape: tuple[int, ...], rows: slice, name: str, value: Tensor) -> Tensor:
     for edit in edits:
         if edit.step == name:
-            value = edit.apply(value.broadcast_to(whole), rows)
+            value = edit.apply(value.broadcast_to(shape), rows)
     return value
 
 

@@ -86,7 +86,7 @@ def sample_spans(n: int, rows: int) -> list[tuple[int, int]]:
     [(0, 16), (492, 508), (984, 1000)]
     """
     blocks = max(2, rows // SAMPLE)
-    starts = [place * (n - SAMPLE) // (blocks - 1) for place in range(blocks)]
+    starts = [block * (n - SAMPLE) // (blocks - 1) for block in range(blocks)]
     return [(start, start + SAMPLE) for start in starts]
 
 
@@ -99,25 +99,25 @@ def sum_rows(
     """Return, for a block of rows, the sum of each metric and the number of rows it is over."""
     keys = torch.arange(weight.shape[1], device=weight.device)
     sums = weight.abs().sum(-1)
-    seen = sums > 0
-    share = weight / torch.where(seen, sums, 1).unsqueeze(-1)
+    attends = sums > 0
+    share = weight / torch.where(attends, sums, 1).unsqueeze(-1)
     away = (rows.unsqueeze(1) - keys).abs()
-    found = {
-        "entropy": (torch.special.entr(share.abs()).sum().item() / math.log(2), int(seen.sum())),
-        "distance": ((share.abs() * away).sum().item(), int(seen.sum())),
+    metrics = {
+        "entropy": (torch.special.entr(share.abs()).sum().item() / math.log(2), int(attends.sum())),
+        "distance": ((share.abs() * away).sum().item(), int(attends.sum())),
     }
-    later = seen & (rows > 0)
-    found["first"] = (weight[later, 0].sum().item(), int(later.sum()))
+    later = attends & (rows > 0)
+    metrics["first"] = (weight[later, 0].sum().item(), int(later.sum()))
     if ids is None:
-        return found
-    same = (ids[rows].unsqueeze(1) == ids) & (away > 0)
-    after = torch.zeros_like(same)
-    after[:, 1:] = same[:, :-1] & (keys[1:] <= rows.unsqueeze(1))
-    places = {"itself": away == 0, "previous": rows.unsqueeze(1) - 1 == keys, "same": same, "induction": after}
-    for name, place in places.items():
-        has = (place & allowed).any(-1)
-        found[name] = (weight.masked_fill(~place, 0)[has].sum().item(), int(has.sum()))
-    return found
+        return metrics
+    same_token = (ids[rows].unsqueeze(1) == ids) & (away > 0)
+    after = torch.zeros_like(same_token)
+    after[:, 1:] = same_token[:, :-1] & (keys[1:] <= rows.unsqueeze(1))
+    targets = {"itself": away == 0, "previous": rows.unsqueeze(1) - 1 == keys, "same": same_token, "induction": after}
+    for name, target in targets.items():
+        has = (target & allowed).any(-1)
+        metrics[name] = (weight.masked_fill(~target, 0)[has].sum().item(), int(has.sum()))
+    return metrics
 
 
 def readings(trace: Trace, site: Site, rows: int | None = None) -> list[Readings]:
@@ -149,10 +149,10 @@ def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
     ends = {tuple(name.split(".")[:2]): name for name in names if name.split(".")[1].isdigit()}
     read = [name for name in names if name.endswith("embedding.out") or name in ends.values()]
     with eval_mode(part):
-        found = [Lens(name, decode_stream(part, trace.value(name), ids, shown, normed=False)) for name in read]
+        lenses = [Lens(name, decode_stream(part, trace.value(name), ids, shown, normed=False)) for name in read]
         if last in names:
-            found.append(Lens(last, decode_stream(part, trace.value(last), ids, shown, normed=True)))
-    return found
+            lenses.append(Lens(last, decode_stream(part, trace.value(last), ids, shown, normed=True)))
+    return lenses
 
 
 def decode_stream(
@@ -168,12 +168,12 @@ def decode_stream(
     if not part.spec.output.by_position:
         logits = apply_output(part, vectors, lengths, torch.tensor([ids], device=stream.device))
         return [row[:shown] for row in best_of(torch.log_softmax(logits.float(), -1))]
-    found = []
+    candidates = []
     for block in vectors.split(ROWS, 1):
         check_stopped()
         logits = part.output(block, torch.full_like(lengths, block.shape[1]))[0]
-        found += [row[:shown] for row in best_of(torch.log_softmax(logits.float(), -1))]
-    return found
+        candidates += [row[:shown] for row in best_of(torch.log_softmax(logits.float(), -1))]
+    return candidates
 
 
 class Effect(NamedTuple):
@@ -191,26 +191,28 @@ def effects(
 ) -> list[Effect]:
     """Return the effect of ablating each head of a site. `forward` runs the model with changes and gives its logits."""
     with eval_mode(model):
-        whole = forward(changes)
-        found = []
+        unchanged = forward(changes)
+        head_effects = []
         for head in range(n_heads):
             check_stopped()
             off = Edit(at=site, step="context", head=head, times=0.0)
-            found.append(Effect(head, *compare_answers(whole, forward([*changes, off]))))
-    return found
+            head_effects.append(Effect(head, *compare_answers(unchanged, forward([*changes, off]))))
+    return head_effects
 
 
-def compare_answers(whole: Tensor, without: Tensor) -> tuple[float, float]:
+def compare_answers(unchanged: Tensor, without: Tensor) -> tuple[float, float]:
     """Return the change of the best answers' log-probability, and the divergence, a few rows of logits at a time.
 
     Both are means over rows. In double precision all of a long text's logits at once would take gigabytes.
     """
     change, moved, n = 0.0, 0.0, 0
-    for one, other in zip(whole.flatten(0, -2).split(ROWS), without.flatten(0, -2).split(ROWS), strict=True):
-        wide = widest_float(one.device)
-        before, after = torch.log_softmax(one.to(wide), -1), torch.log_softmax(other.to(wide), -1)
+    for before_logits, after_logits in zip(
+        unchanged.flatten(0, -2).split(ROWS), without.flatten(0, -2).split(ROWS), strict=True
+    ):
+        wide = widest_float(before_logits.device)
+        before, after = torch.log_softmax(before_logits.to(wide), -1), torch.log_softmax(after_logits.to(wide), -1)
         best = before.argmax(-1, keepdim=True)
         change += (after.gather(-1, best) - before.gather(-1, best)).sum().item()
         moved += (before.exp() * (before - after)).sum().item()
-        n += len(one)
+        n += len(before_logits)
     return change / n, moved / n

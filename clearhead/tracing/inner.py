@@ -63,8 +63,8 @@ class InnerValues:
         self.model, self.sites, self.stream = model, sites, stream
         self.ids, self.changes = ids, changes
         self.names = Names(model)
-        held = [*stream.values(), *(site.made for site in sites.values())]
-        self.tolerance = max(TOLERANCE[value.dtype] for value in held)
+        recorded = [*stream.values(), *(site.recorded_context for site in sites.values())]
+        self.tolerance = max(TOLERANCE[value.dtype] for value in recorded)
         """That of the coarsest numbers: under autocast some are of half precision."""
 
     def __repr__(self) -> str:
@@ -89,28 +89,28 @@ class InnerValues:
             with contextlib.suppress(TraceError):
                 return make(box.side, rows)
         # whole: a change counts its places from the first, and a part of the user's own may look at other positions
-        found = make(box.side, ALL_ROWS)
-        return {name: self.select_rows(name, value, rows) for name, value in found.items()}
+        values = make(box.side, ALL_ROWS)
+        return {name: self.select_rows(name, value, rows) for name, value in values.items()}
 
     def select_rows(self, name: str, value: Tensor, rows: slice) -> Tensor:
         """Return some rows of a value that was computed whole."""
-        own = next(one for one in self.names.box_of[name].values if one.name == name)
-        if own.rows in ("none", "whole"):
+        value_facts = next(facts for facts in self.names.box_of[name].values if facts.name == name)
+        if value_facts.rows in ("none", "whole"):
             return value
-        return value[:, rows] if own.per_head else value[rows]
+        return value[:, rows] if value_facts.per_head else value[rows]
 
     def embedding(self, side: str, rows: slice) -> dict[str, Tensor]:
         part = self.names.sides[side][1].embedding
         names = [f"{side}.embedding.token", f"{side}.embedding.segment"]
-        given = {name: self.stream[name] for name in names if name in self.stream}
-        with eval_mode(self.model), self.collect_taps({part: f"{side}.embedding"}) as made:
-            out = part.with_position(torch.stack([*given.values()]).sum(0).unsqueeze(0))[0]
+        recorded = {name: self.stream[name] for name in names if name in self.stream}
+        with eval_mode(self.model), self.collect_taps({part: f"{side}.embedding"}) as taps:
+            out = part.with_position(torch.stack([*recorded.values()]).sum(0).unsqueeze(0))[0]
         self.check(f"{side}.embedding.out", out)
-        made |= given
+        taps |= recorded
         alone = part.position is None and part.segment is None
-        came = made[f"{side}.embedding.{'token' if alone else 'sum'}"] if part.norm is not None else out
-        found = {**made, **self.norm_steps(part.norm, f"{side}.embedding.norm", came)}
-        return {name: self.select_rows(name, value, rows) for name, value in found.items()}
+        norm_input = taps[f"{side}.embedding.{'token' if alone else 'sum'}"] if part.norm is not None else out
+        values = {**taps, **self.norm_steps(part.norm, f"{side}.embedding.norm", norm_input)}
+        return {name: self.select_rows(name, value, rows) for name, value in values.items()}
 
     def branch(self, number: str, branch: str, side: str, rows: slice) -> dict[str, Tensor]:
         """Return the values of a block's branch with its connection: the norm, W_O or the feed-forward, the sum."""
@@ -118,31 +118,31 @@ class InnerValues:
         block = self.names.sides[side][1].stack.blocks[int(number)]
         around: Connection = getattr(block, f"around_{branch}")
         module = getattr(block, branch)
-        came = self.stream[self.names.inputs[side, number, branch]][rows].unsqueeze(0)
+        branch_input = self.stream[self.names.inputs[side, number, branch]][rows].unsqueeze(0)
 
         def run(x: Tensor) -> Tensor:
             if not isinstance(module, Attention):
                 returned = module(x)
-                made.setdefault(f"{at}.out", returned[0])  # a network of the user's own may tap nothing
+                taps.setdefault(f"{at}.out", returned[0])  # a network of the user's own may tap nothing
                 return returned
             return module.finish(self.sites[at].context[:, rows].unsqueeze(0).to(x.dtype))
 
-        with eval_mode(self.model), self.collect_taps({around: at, module: at}) as made:
-            out = around(came, run)[0]
+        with eval_mode(self.model), self.collect_taps({around: at, module: at}) as taps:
+            out = around(branch_input, run)[0]
         self.check(f"{at}.{around.passes}", out, rows)
-        before = came[0]
-        for place in around.places:
-            if place.box == "norm":
-                made |= self.norm_steps(getattr(around, place.module), f"{at}.{place.module}", before)
-            before = made[f"{at}.{place.out or 'out'}"]
-        return made
+        before = branch_input[0]
+        for step in around.steps:
+            if step.box == "norm":
+                taps |= self.norm_steps(getattr(around, step.module), f"{at}.{step.module}", before)
+            before = taps[f"{at}.{step.out or 'out'}"]
+        return taps
 
     def project(self, at: str, step: str, rows: slice) -> Tensor:
         """Return queries or keys before rotary, or before their norm; turned, they must be those that were recorded."""
         (before, _, role), maps, site = step.partition("_"), self.names.maps, self.sites[at]
         rows = ALL_ROWS if self.changes else rows
-        made = maps.get(f"{at}.mapped_{role}") or maps[f"{at}.projected_{role}"]
-        source = self.value(made.of, rows).unsqueeze(0)
+        linear_map = maps.get(f"{at}.mapped_{role}") or maps[f"{at}.projected_{role}"]
+        source = self.value(linear_map.of, rows).unsqueeze(0)
         positions = getattr(site.call.positions, role)[..., rows]
         with eval_mode(self.model):
             vectors = getattr(self.names.sites[at], role)(source)
@@ -150,31 +150,31 @@ class InnerValues:
         self.compare(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
         if before == "mapped":
             with eval_mode(self.model):
-                vectors = made.apply(source)
+                vectors = linear_map.apply(source)
         return vectors[0].repeat_interleave(site.n_heads // vectors.shape[1], 0)
 
     def last_norm(self, side: str, rows: slice) -> dict[str, Tensor]:
         norm, out = self.names.sides[side][1].stack.norm, f"{side}.normed"
-        came = self.stream[self.names.inputs[side, "norm"]][rows]
+        norm_input = self.stream[self.names.inputs[side, "norm"]][rows]
         assert norm is not None
         with eval_mode(self.model):
-            normed = apply_edits(out, norm(came.unsqueeze(0)), self.changes)[0]
+            normed = apply_edits(out, norm(norm_input.unsqueeze(0)), self.changes)[0]
         self.check(out, normed, rows)
-        return {**self.norm_steps(norm, f"{side}.norm", came), out: normed}
+        return {**self.norm_steps(norm, f"{side}.norm", norm_input), out: normed}
 
     def output(self, side: str, rows: slice) -> dict[str, Tensor]:
         part, at = self.names.sides[side][1], f"{side}.output"
         assert part.output is not None
-        own = self.names.boxes[at].values[0]
-        rows = ALL_ROWS if own.rows == "whole" else rows
+        logits_facts = self.names.boxes[at].values[0]
+        rows = ALL_ROWS if logits_facts.rows == "whole" else rows
         last = self.stream[self.names.inputs[side, "output"]][rows].unsqueeze(0)
         tokens = torch.tensor([self.ids[side]], device=last.device)
-        lengths = torch.tensor([tokens.shape[1]], device=last.device) if own.rows == "whole" else None
-        with eval_mode(self.model), self.collect_taps({part.output: at}) as made:
+        lengths = torch.tensor([tokens.shape[1]], device=last.device) if logits_facts.rows == "whole" else None
+        with eval_mode(self.model), self.collect_taps({part.output: at}) as taps:
             logits = apply_output(part, last, lengths, tokens)
             logits = logits if logits.ndim == 2 else logits[0]
             wide = torch.promote_types(logits.dtype, torch.float32)
-            return {**made, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.to(wide), -1)}
+            return {**taps, f"{at}.logits": logits, f"{at}.probability": torch.softmax(logits.to(wide), -1)}
 
     def norm_steps(self, norm: nn.Module | None, at: str, x: Tensor) -> dict[str, Tensor]:
         if not isinstance(norm, Explained):
@@ -182,20 +182,20 @@ class InnerValues:
         with eval_mode(self.model):
             return {f"{at}.{name}": value for name, value in norm.explain(x).items()}
 
-    def products(self, name: str, row: int, place: tuple[int, ...]) -> Products:
-        """Return the terms of one number that a linear map makes: row `row`, and `place`, its index in the rest."""
-        made = self.names.maps.get(name)
-        if made is None:
+    def products(self, name: str, row: int, element: tuple[int, ...]) -> Products:
+        """Return the terms of one number that a linear map makes: that of `row`, at the index `element` within it."""
+        linear_map = self.names.maps.get(name)
+        if linear_map is None:
             raise OptionError(f"{name} is not made by one linear map: it has no sum of products to show")
-        at, x = name.rpartition(".")[0], self.value(made.of, slice(row, row + 1)).detach()
+        at, x = name.rpartition(".")[0], self.value(linear_map.of, slice(row, row + 1)).detach()
         with torch.enable_grad(), torch.inference_mode(mode=False):
             x = x.clone().requires_grad_()
-            out, zero = made.apply(x.unsqueeze(0)), made.apply(torch.zeros_like(x).unsqueeze(0))
+            out, zero = linear_map.apply(x.unsqueeze(0)), linear_map.apply(torch.zeros_like(x).unsqueeze(0))
             # (batch, head, n, d) of the maps to heads, else (batch, n, d)
             index = (
-                (0, place[0] * out.shape[1] // self.sites[at].n_heads, 0, place[1])
+                (0, element[0] * out.shape[1] // self.sites[at].n_heads, 0, element[1])
                 if out.ndim == 4
-                else (0, 0, place[-1])
+                else (0, 0, element[-1])
             )
             [weight] = torch.autograd.grad(out[index], x)
         return Products(x.detach().flatten(), weight.flatten(), zero[index].item())
@@ -203,32 +203,32 @@ class InnerValues:
     @contextlib.contextmanager
     def collect_taps(self, modules: Mapping[nn.Module, str]) -> Iterator[dict[str, Tensor]]:
         """Collect what these modules tap, by name and with the changes applied."""
-        made: dict[str, Tensor] = {}
-        known = set(self.names.taps.values())
+        taps: dict[str, Tensor] = {}
+        names = set(self.names.taps.values())
 
         def keep(at: str, tap: str, value: Tensor) -> Tensor:
             name = f"{at}.{tap}"
-            if name in known and name not in made:
+            if name in names and name not in taps:
                 value = apply_edits(name, value, self.changes)
-                made[name] = value[0] if value.ndim > 2 else value
+                taps[name] = value[0] if value.ndim > 2 else value
             return value
 
         with contextlib.ExitStack() as watchers:
             for module, at in modules.items():
                 watchers.enter_context(replacing(module, functools.partial(keep, at)))
-            yield made
+            yield taps
 
-    def check(self, name: str, made: Tensor, rows: slice = ALL_ROWS) -> None:
-        self.compare(name, made, self.stream[name][rows])
+    def check(self, name: str, computed: Tensor, rows: slice = ALL_ROWS) -> None:
+        self.compare(name, computed, self.stream[name][rows])
 
-    def compare(self, name: str, made: Tensor, recorded: Tensor) -> None:
+    def compare(self, name: str, computed: Tensor, recorded: Tensor) -> None:
         """Raise TraceError where a value computed again is not what was recorded."""
         if not recorded.numel():  # a row that there is not: whoever asked tells so
             return
         most = torch.nan_to_num(recorded.abs()).max().item()
         allowed = self.tolerance * max(1.0, most)
-        if not torch.allclose(made.to(recorded.dtype), recorded, rtol=0, atol=allowed, equal_nan=True):
-            off = (made - recorded).abs().max().item()
+        if not torch.allclose(computed.to(recorded.dtype), recorded, rtol=0, atol=allowed, equal_nan=True):
+            off = (computed - recorded).abs().max().item()
             raise TraceError(
                 f"{name}: made again from what was recorded it is off by {off:.1e}, and {allowed:.1e} is allowed. Have "
                 "the model's weights changed since, was it traced in training mode with dropout, or were positions "

@@ -23,7 +23,7 @@ from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
-from clearhead.attention.heads import WholeMap
+from clearhead.attention.heads import LowRankMap, LowRankSliceMap, WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Connection
@@ -150,7 +150,7 @@ def names_of(model: nn.Module) -> Names:
     To make them takes milliseconds, and a recording asks at every pass.
     """
     modules = list(model.modules())
-    parts = [*modules, *(one.position for one in modules if isinstance(one, Attention))]
+    parts = [*modules, *(module.position for module in modules if isinstance(module, Attention))]
     before, names = model.__dict__.get(KEPT, ([], None))
     if names is None or len(before) != len(parts) or any(a is not b for a, b in zip(before, parts, strict=True)):
         names = Names(model)
@@ -194,7 +194,7 @@ class Side:
             self.names.stream[f"{self.path}embedding.{name}"] = f"{at}.{name}"
         token, position, out = f"{at}.token", f"{at}.position", f"{at}.out"
         row = "row of the table" + ("" if embedding.factor == 1 else f" × √{self.part.spec.d_model}")
-        values, made = [Value(name=token, formula=row)], token
+        values, norm_input = [Value(name=token, formula=row)], token
         parts = {"token": token}
         if embedding.segment is not None:
             parts["segment"] = f"{at}.segment"
@@ -203,54 +203,56 @@ class Side:
             parts["position"] = position
         total = []
         if len(parts) > 1 or embedding.norm is None:
-            made = out if embedding.norm is None else f"{at}.sum"
+            norm_input = out if embedding.norm is None else f"{at}.sum"
             formula = " + ".join(f"{{{name}}}" for name in parts)
-            total = [Value(name=made, formula=formula, operands=parts)]
+            total = [Value(name=norm_input, formula=formula, operands=parts)]
         if embedding.position is None:
             self.add_box(token, "token", section, [*values, *total])
         else:
-            own = Value(name=position, formula=f"{type(self.part.spec.embedding.position).__name__} position")
+            position_value = Value(
+                name=position, formula=f"{type(self.part.spec.embedding.position).__name__} position"
+            )
             self.add_box(token, "token", section, values)
-            self.add_box(position, "position", section, [own, *total])
+            self.add_box(position, "position", section, [position_value, *total])
         if embedding.norm is not None:
-            self.add_box(f"{at}.norm", "norm", section, norm_values(embedding.norm, f"{at}.norm", made, out))
+            self.add_box(f"{at}.norm", "norm", section, norm_values(embedding.norm, f"{at}.norm", norm_input, out))
 
     def add_branch(self, number: int, block: Block, branch: str) -> None:
         at, section = f"{self.side}.{number}.{branch}", (str(number), branch)
         around: Connection = getattr(block, f"around_{branch}")
         taps = f"{self.path}stack.blocks.{number}"
-        self.names.inputs[(self.side, *section)] = came = self.stream
-        for place in around.places:
-            if place.box == "norm":
-                values = norm_values(getattr(around, place.module), f"{at}.{place.module}", came, f"{at}.{place.out}")
-                self.add_box(f"{at}.{place.module}", "norm", section, values, number)
-            elif place.box == "add":
-                operands = {"x": self.stream, "branch": came}
-                total = Value(name=f"{at}.{place.out}", formula="{x} + {branch}", operands=operands)
+        self.names.inputs[(self.side, *section)] = value_in = self.stream
+        for step in around.steps:
+            if step.box == "norm":
+                values = norm_values(getattr(around, step.module), f"{at}.{step.module}", value_in, f"{at}.{step.out}")
+                self.add_box(f"{at}.{step.module}", "norm", section, values, number)
+            elif step.box == "add":
+                operands = {"x": self.stream, "branch": value_in}
+                total = Value(name=f"{at}.{step.out}", formula="{x} + {branch}", operands=operands)
                 self.add_box(f"{at}.add", "add", section, [total], number)
             else:
-                values = self.branch_values(block, branch, at, came)
+                values = self.branch_values(block, branch, at, value_in)
                 self.add_box(at, branch, section, values, number)
-            came = f"{at}.{place.out or 'out'}"
-            if place.out:
-                self.names.taps[f"{taps}.around_{branch}.{place.out}"] = came
-        own = (
+            value_in = f"{at}.{step.out or 'out'}"
+            if step.out:
+                self.names.taps[f"{taps}.around_{branch}.{step.out}"] = value_in
+        branch_taps = (
             (CONCAT, "out")
             if block.feed_forward is None or branch != "feed_forward"
             else [step.name for step in block.feed_forward.steps]
         )
-        for name in set(own) - {place.out for place in around.places}:
+        for name in set(branch_taps) - {step.out for step in around.steps}:
             self.names.taps[f"{taps}.{branch}.{name}"] = f"{at}.{name}"
         self.stream = f"{at}.{around.passes}"
         self.names.stream[f"{taps}.around_{branch}.{around.passes}"] = self.stream
 
-    def branch_values(self, block: Block, branch: str, at: str, came: str) -> list[Value]:
+    def branch_values(self, block: Block, branch: str, at: str, branch_input: str) -> list[Value]:
         if branch != "feed_forward" or block.feed_forward is None:
             layer: Attention = getattr(block, branch)
             self.names.sites[at] = layer
             self.names.paths[at] = f"{self.path}stack.blocks.{at.split('.')[1]}.{branch}"
-            return list(self.attention_values(layer, at, came, cross=branch == "cross"))
-        network, names, values = block.feed_forward, {"x": came}, []
+            return list(self.attention_values(layer, at, branch_input, cross=branch == "cross"))
+        network, names, values = block.feed_forward, {"x": branch_input}, []
         for step in network.steps:
             names[step.name] = full = f"{at}.{step.name}"
             if step.map:
@@ -258,22 +260,23 @@ class Side:
             values.append(self.value(step, names))
         return values
 
-    def attention_values(self, layer: Attention, at: str, came: str, *, cross: bool) -> Iterator[Value]:
+    def attention_values(self, layer: Attention, at: str, branch_input: str, *, cross: bool) -> Iterator[Value]:
         maps, turns = self.names.maps, layer.position.turns
-        memory = self.names.ends.get("encoder", "") if cross else came
-        for role, label, of in (("query", "W_Q", came), ("key", "W_K", memory), ("value", "W_V", memory)):
-            rows, own = "key" if role in BY_KEY else "query", getattr(layer, role)
+        memory = self.names.ends.get("encoder", "") if cross else branch_input
+        for role, label, of in (("query", "W_Q", branch_input), ("key", "W_K", memory), ("value", "W_V", memory)):
+            rows, role_map = "key" if role in BY_KEY else "query", getattr(layer, role)
             if not of:
                 yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
                 continue
             names = [f"{at}.{role}"]
             if turns and role != "value":
                 names.insert(0, f"{at}.projected_{role}")
-            if isinstance(own, WholeMap) and own.norm is not None:
+            if isinstance(role_map, WholeMap) and role_map.norm is not None:
                 names.insert(0, f"{at}.mapped_{role}")
-                own = own.map_linearly
-            maps[names[0]] = LinearMap(label, own, of)
-            yield Value(name=names[0], map=label, of=of, rows=rows, per_head=True)
+                role_map = role_map.map_linearly
+            called = "V_up · V_down" if isinstance(role_map, LowRankMap | LowRankSliceMap) else label
+            maps[names[0]] = LinearMap(called, role_map, of)
+            yield Value(name=names[0], map=called, of=of, rows=rows, per_head=True)
             for before, name in pairwise(names):
                 after = "turned by its position" if "projected" in before else "normalised in each head"
                 formula = f"{before.removeprefix(f'{at}.')}, {after}"
@@ -282,7 +285,7 @@ class Side:
         for name, template in FORMULAS.items():
             formula = template.replace("BLOCKED", blocked)
             columns = "key" if name in BY_COLUMN else "unit"
-            operands = {one: f"{at}.{one}" for one in OPERAND.findall(formula) if one != "scale"}
+            operands = {operand: f"{at}.{operand}" for operand in OPERAND.findall(formula) if operand != "scale"}
             yield Value(
                 name=f"{at}.{name}", formula=formula, operands=operands, columns=columns, per_head=name != CONCAT
             )
@@ -316,22 +319,22 @@ class Side:
 
     def value(self, step: Step, names: Mapping[str, str], rows: str = "query") -> Value:
         """Return a step of a part, with the full names of what it follows from."""
-        made = self.names.maps.get(names[step.name])
-        operands = {one: names[one] for one in OPERAND.findall(step.formula)}
-        if made is None:
+        linear_map = self.names.maps.get(names[step.name])
+        operands = {operand: names[operand] for operand in OPERAND.findall(step.formula)}
+        if linear_map is None:
             return Value(name=names[step.name], formula=step.formula, operands=operands, rows=rows)
-        return Value(name=names[step.name], map=made.label, of=made.of, rows=rows)
+        return Value(name=names[step.name], map=linear_map.label, of=linear_map.of, rows=rows)
 
 
-def norm_values(norm: nn.Module, at: str, came: str, out: str) -> list[Value]:
+def norm_values(norm: nn.Module, at: str, norm_input: str, out: str) -> list[Value]:
     """Return the values of a norm, from the name of its input to the name of its output."""
     *inner, last = norm.steps if isinstance(norm, Explained) else (Step("out"),)
-    names = {"x": came} | {step.name: f"{at}.{step.name}" for step in inner} | {last.name: out}
+    names = {"x": norm_input} | {step.name: f"{at}.{step.name}" for step in inner} | {last.name: out}
     return [
         Value(
             name=names[step.name],
             formula=step.formula,
-            operands={one: names[one] for one in OPERAND.findall(step.formula)},
+            operands={operand: names[operand] for operand in OPERAND.findall(step.formula)},
             rows="none" if step.learned else "query",
         )
         for step in (*inner, last)

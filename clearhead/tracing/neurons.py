@@ -78,8 +78,8 @@ class TokenUnits:
 def feed_forwards(names: Names) -> list[str]:
     """Return the feed-forwards whose output is a linear map of hidden units, in order."""
     maps = names.maps
-    found = [name for name, box in names.boxes.items() if box.kind == "feed_forward"]
-    return [at for at in found if f"{at}.out" in maps and maps[f"{at}.out"].of == f"{at}.hidden"]
+    candidates = [name for name, box in names.boxes.items() if box.kind == "feed_forward"]
+    return [at for at in candidates if f"{at}.out" in maps and maps[f"{at}.out"].of == f"{at}.hidden"]
 
 
 def why_no_units(names: Names) -> str | None:
@@ -104,21 +104,21 @@ def read_units(
     inner = trace.inner
     if inner is None:
         raise OptionError("this trace was loaded without its model, which makes the units: Trace.load(path, model)")
-    known = feed_forwards(inner.names)
-    if at not in known:
-        raise OptionError(f"there is no feed-forward with units called {at[:80]!r}; there are {', '.join(known)}")
-    made = inner.section(inner.names.boxes[at], slice(token, token + 1))
-    hidden, out = made[f"{at}.hidden"][0].float(), made[f"{at}.out"][0].float()
+    available = feed_forwards(inner.names)
+    if at not in available:
+        raise OptionError(f"there is no feed-forward with units called {at[:80]!r}; there are {', '.join(available)}")
+    values = inner.section(inner.names.boxes[at], slice(token, token + 1))
+    hidden, out = values[f"{at}.hidden"][0].float(), values[f"{at}.out"][0].float()
     wrong = [unit for unit in also if not 0 <= unit < len(hidden)]
     if wrong:
         raise OptionError(f"{at}: there is no unit {wrong[0]}; there are {len(hidden)}, counted from 0")
-    added = hidden.unsqueeze(1) * matrix_of(inner.names.maps[f"{at}.out"].apply, made[f"{at}.hidden"][0])
+    added = hidden.unsqueeze(1) * matrix_of(inner.names.maps[f"{at}.out"].apply, values[f"{at}.hidden"][0])
     norms, size = added.norm(dim=1), (out @ out).item()
     shares = added @ out / size if size else torch.zeros_like(hidden)
     order = norms.argsort(descending=True, stable=True)
-    chosen = list(dict.fromkeys([*order[:most].tolist(), *also]))
-    changes = logit_changes(inner, at, token, added[chosen])
-    steps = [one.name for one in inner.names.boxes[at].values if made[one.name].shape[-1] == len(hidden)]
+    units = list(dict.fromkeys([*order[:most].tolist(), *also]))
+    changes = logit_changes(inner, at, token, added[units])
+    steps = [value.name for value in inner.names.boxes[at].values if values[value.name].shape[-1] == len(hidden)]
     reached = norms[order].double().cumsum(0)
     return TokenUnits(
         at=at,
@@ -130,13 +130,13 @@ def read_units(
         units=tuple(
             Unit(
                 unit=unit,
-                steps={name.rpartition(".")[2]: made[name][0, unit].item() for name in steps if name != f"{at}.out"},
+                steps={name.rpartition(".")[2]: values[name][0, unit].item() for name in steps if name != f"{at}.out"},
                 norm=norms[unit].item(),
                 share=shares[unit].item(),
-                promotes=extremes(None if changes is None else changes[place], answers, largest=True),
-                suppresses=extremes(None if changes is None else changes[place], answers, largest=False),
+                promotes=extremes(None if changes is None else changes[index], answers, largest=True),
+                suppresses=extremes(None if changes is None else changes[index], answers, largest=False),
             )
-            for place, unit in enumerate(chosen)
+            for index, unit in enumerate(units)
         ),
     )
 
@@ -165,12 +165,12 @@ def logit_changes(
     output = part.output
     assert isinstance(output, ToVocabulary)
     around: Connection = part.stack.blocks[int(number)].around_feed_forward
-    came = inner.stream[inner.names.inputs[side, number, "feed_forward"]][token]
+    branch_input = inner.stream[inner.names.inputs[side, number, "feed_forward"]][token]
     out = inner.value(f"{at}.out", slice(token, token + 1))[0]
     with torch.enable_grad(), torch.inference_mode(mode=False):
         # A copy for each number of the result: then one backward pass makes the whole Jacobian.
         copies = out.clone().expand(len(out), 1, -1).clone().requires_grad_()
-        vectors = around(came.clone().expand(len(out), 1, -1), lambda _: copies)
+        vectors = around(branch_input.clone().expand(len(out), 1, -1), lambda _: copies)
         for module in (part.stack.norm, output.transform):
             vectors = vectors if module is None else module(vectors)
         [jacobian] = torch.autograd.grad(vectors[:, 0].diagonal().sum(), copies)
@@ -194,4 +194,4 @@ def extremes(changes: Float[Tensor, "answer"] | None, count: int, *, largest: bo
         return ()
     values, ids = changes.topk(min(count, len(changes)), largest=largest)
     pairs = zip(ids.tolist(), values.tolist(), strict=True)
-    return tuple(Effect(one, value) for one, value in pairs if (value > 0 if largest else value < 0))
+    return tuple(Effect(answer, value) for answer, value in pairs if (value > 0 if largest else value < 0))

@@ -112,31 +112,33 @@ def page_of(title: str, sites: Sequence[SiteWeights], *, first: int = 0, notes: 
     `first` is the one that is shown first.
     """
     fitting = fitting_sites(sites, first)
-    each = NUMBERS // max(1, sum(len(site.heads) for site in fitting))
-    said = list(notes)
+    per_head = NUMBERS // max(1, sum(len(site.heads) for site in fitting))
+    all_notes = list(notes)
     if len(fitting) < len(sites):
-        rest = len(sites) - len(fitting)
-        said.append(f"{rest} more of its {len(sites)} attentions are left out: trace.show(site=NAME) shows one")
-    maps = [site.to_json(each) for site in fitting]
-    data = {"title": title, "maps": maps, "first": fitting.index(sites[first]), "notes": said}
+        n_left_out = len(sites) - len(fitting)
+        all_notes.append(
+            f"{n_left_out} more of its {len(sites)} attentions are left out: trace.show(site=NAME) shows one"
+        )
+    maps = [site.to_json(per_head) for site in fitting]
+    data = {"title": title, "maps": maps, "first": fitting.index(sites[first]), "notes": all_notes}
     # "<" could end the script that the data stands in.
-    written = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    data_json = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     template = TEMPLATE.read_text(encoding="utf-8")
-    document = template.replace("TITLE", html.escape(title), 1).replace('"DATA"', written, 1)
+    document = template.replace("TITLE", html.escape(title), 1).replace('"DATA"', data_json, 1)
     return Page(title, document, max(map(height_of, fitting)))
 
 
 def fitting_sites(sites: Sequence[SiteWeights], first: int) -> list[SiteWeights]:
     """Return the site to show first, and as many of the others as are computed quickly and leave room for detail."""
-    chosen, cost, numbers = [first], sites[first].cost, floor_of(sites[first])
+    indices, cost, numbers = [first], sites[first].cost, floor_of(sites[first])
     for index, site in enumerate(sites):
         if index == first:
             continue
         cost, numbers = cost + site.cost, numbers + floor_of(site)
         if cost > CELLS or numbers > NUMBERS:
             break
-        chosen.append(index)
-    return [sites[index] for index in sorted(chosen)]
+        indices.append(index)
+    return [sites[index] for index in sorted(indices)]
 
 
 def floor_of(site: SiteWeights) -> int:
@@ -146,7 +148,7 @@ def floor_of(site: SiteWeights) -> int:
 
 def height_of(site: SiteWeights) -> int:
     """Return the pixels that its map takes: the script draws cells of the same size."""
-    each = min(26, 440 / len(site.queries), 640 / len(site.keys))
-    names = 7.3 * max(map(len, site.keys)) if each >= 12 else 30
+    cell = min(26, 440 / len(site.queries), 640 / len(site.keys))
+    names = 7.3 * max(map(len, site.keys)) if cell >= 12 else 30
     chooser = 96 if len(site.heads) > 1 else 0
-    return round(len(site.queries) * each + min(140, names) + chooser + 150)
+    return round(len(site.queries) * cell + min(140, names) + chooser + 150)

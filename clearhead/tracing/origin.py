@@ -17,11 +17,11 @@ __all__ = ["Origin", "fingerprint"]
 
 def fingerprint(model: nn.Module) -> str:
     """Return a hash of a model's weights and their names."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        made.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return made.hexdigest()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 @final

@@ -72,10 +72,10 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
     check_changes(changes, names)
     record = Record()
     projections = {
-        f"{names.paths[name]}.{what}": (name, what)
+        f"{names.paths[name]}.{role}": (name, role)
         for name, layer in names.sites.items()
         if layer.position.turns
-        for what in ("query", "key")
+        for role in ("query", "key")
     }
 
     def edit(path: str, value: Tensor) -> Tensor:
@@ -91,8 +91,8 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
 
     before = {layer: layer.runner for layer in names.sites.values()}
     for name, layer in names.sites.items():
-        here = tuple(change for change in changes if change.at == name)
-        layer.runner = functools.partial(run_recorded, record, name, layer, here)
+        site_changes = tuple(change for change in changes if change.at == name)
+        layer.runner = functools.partial(run_recorded, record, name, layer, site_changes)
     try:
         with replacing(model, edit) if changes else contextlib.nullcontext(), watching(model, keep):
             yield record
@@ -113,7 +113,7 @@ def run_recorded(
         kernel = kernel_for(layer.kernel, call).name
         context = run(kernel, call)
     steps = ", ".join(sorted({edit.step for edit in inner}))
-    why = f"an edit changes {steps}, which only the reference computes" if inner else ""
+    reason = f"an edit changes {steps}, which only the reference computes" if inner else ""
     before = (
         (record.projected[name, "query"], record.projected[name, "key"]) if (name, "key") in record.projected else None
     )
@@ -122,7 +122,7 @@ def run_recorded(
         context=context.detach(),
         kernel=kernel,
         projected=before,
-        why=why,
+        why=reason,
         changes=changes,
     )
     record.sites.setdefault(name, passed)
@@ -134,5 +134,5 @@ def changed_context(call: AttentionInputs, changes: Sequence[Change]) -> Tensor:
     dtype = call.query.dtype
     call = call.to_float32().with_every_head()
     query, key = call.similarity.prepare(call.query, call.key)
-    made = reference.weigh(call, query, key, tap=step_tap(changes, call))
-    return reference.mix(call, made.weight, call.value).to(dtype)
+    weighed = reference.weigh(call, query, key, tap=step_tap(changes, call))
+    return reference.mix(call, weighed.weight, call.value).to(dtype)

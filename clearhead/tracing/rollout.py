@@ -27,19 +27,19 @@ def roll_out(sites: Mapping[str, Site], name: str) -> Float[Tensor, "query token
     if name in sites and sites[name].slot == "cross":
         return mean_weight(sites[name]) @ roll_out(sites, "encoder")
     side = sites[name].side if name in sites else name
-    own = [site for site in sites.values() if site.side == side and site.slot == "attention"]
-    if not own:
-        known = sorted({site.side for site in sites.values()})
-        raise OptionError(f"there is no {name!r} to roll out; give a side ({', '.join(known)}) or {', '.join(sites)}")
-    last = sites[name].layer if name in sites else max(site.layer for site in own)
-    found: Tensor | None = None
-    for site in sorted(own, key=lambda site: site.layer)[: last + 1]:
+    layers_of_side = [site for site in sites.values() if site.side == side and site.slot == "attention"]
+    if not layers_of_side:
+        sides = sorted({site.side for site in sites.values()})
+        raise OptionError(f"there is no {name!r} to roll out; give a side ({', '.join(sides)}) or {', '.join(sites)}")
+    last = sites[name].layer if name in sites else max(site.layer for site in layers_of_side)
+    rollout: Tensor | None = None
+    for site in sorted(layers_of_side, key=lambda site: site.layer)[: last + 1]:
         check_stopped()
         layer = mean_weight(site)
         layer = (layer + torch.eye(len(layer), dtype=layer.dtype, device=layer.device)) / 2
-        found = layer if found is None else layer @ found
-    assert found is not None
-    return found
+        rollout = layer if rollout is None else layer @ rollout
+    assert rollout is not None
+    return rollout
 
 
 def mean_weight(site: Site) -> Float[Tensor, "query key"]:

@@ -93,7 +93,10 @@ def save_trace(trace: TraceContent, path: str | Path) -> None:
         "sites": sites,
         "changes": [change_to_json(change, f"changes/{i}", tensors) for i, change in enumerate(trace.changes)],
         "candidates": [
-            [[one.id, one.text, one.log_prob if math.isfinite(one.log_prob) else None] for one in row]
+            [
+                [candidate.id, candidate.text, candidate.log_prob if math.isfinite(candidate.log_prob) else None]
+                for candidate in row
+            ]
             for row in trace.answers.likeliest
         ],
         "tensors": checksum_of(tensors),
@@ -106,16 +109,16 @@ def save_trace(trace: TraceContent, path: str | Path) -> None:
 
 def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of tensors with their names, shapes and dtypes."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        made.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        made.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return made.hexdigest()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def spec_of(spec: AttentionSpec, site: Site) -> AttentionSpec:
     """Return the spec of a site, with the weighting of a Swap; its mask is saved by itself."""
-    for change in site.passed.changes:
+    for change in site.recorded.changes:
         if isinstance(change, Swap):
             kernelized = "kernelized" in (change.weighting.form, (spec.weighting or change.weighting).form)
             spec = replace(spec, weighting=change.weighting, similarity=None if kernelized else spec.similarity)
@@ -126,7 +129,7 @@ def site_to_json(site: Site, spec: AttentionSpec, tensors: dict[str, Tensor]) ->
     call = site.call
     for role in VECTORS:
         tensors[f"{site.name}/{role}"] = getattr(call, role)
-    tensors[f"{site.name}/context"] = site.made
+    tensors[f"{site.name}/context"] = site.recorded_context
     if site.projected is not None:
         for role, vectors in zip(TURNED, site.projected, strict=True):
             tensors[f"{site.name}/projected_{role}"] = vectors
@@ -156,13 +159,13 @@ def mask_to_json(call: AttentionInputs, name: str, tensors: dict[str, Tensor]) -
 def change_to_json(change: Change, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if isinstance(change, Swap):
         return {"at": change.at, "weighting": to_json(change.weighting, PARTS)}
-    written = {field.name: getattr(change, field.name) for field in fields(change)}
+    content = {field.name: getattr(change, field.name) for field in fields(change)}
     if isinstance(change.to, Tensor):
         tensors[name] = change.to
-        written["to"] = {"tensor": name}
+        content["to"] = {"tensor": name}
     elif isinstance(change.to, float):
-        written["to"] = {"number": repr(change.to)}
-    return written
+        content["to"] = {"number": repr(change.to)}
+    return content
 
 
 def load_trace(
@@ -186,8 +189,8 @@ def load_trace(
     except TraceError:
         raise
     except (ClearheadError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
-        raise TraceError(f"{path}: is a trace that lacks something or is damaged ({said})") from None
+        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+        raise TraceError(f"{path}: is a trace that lacks something or is damaged ({reason})") from None
 
 
 def check_header(header: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
@@ -202,14 +205,14 @@ def check_header(header: Any, tensors: Mapping[str, Tensor], where: str) -> dict
         if header.get("tensors") != checksum_of(tensors):
             raise TraceError(f"{where}: was changed since it was written: the checksum of its tensors is wrong")
     content = {name: value for name, value in header.items() if name not in ("format", "sha256")}
-    found = check_fields(
+    checked = check_fields(
         content, FIELDS, where, then={"names": None, "tensors": None} if old else None, error=TraceError
     )
-    for name, site in found["sites"].items():
+    for name, site in checked["sites"].items():
         if not SITE_NAME.fullmatch(name):
             raise TraceError(f"{where}: {name[:60]!r} is no name of an attention")
         check_fields(site, SITE_FIELDS, f"{where}: {name}", error=TraceError)
-    return found
+    return checked
 
 
 def read_trace(
@@ -222,8 +225,8 @@ def read_trace(
         origin.check(model)
     sides = {name: read_side(side, name) for name, side in header["sides"].items()}
     check_sites(header["sites"], sides)
-    changes = tuple(read_change(one, tensors) for one in header["changes"])
-    candidates = [[read_candidate(one) for one in row] for row in header["candidates"]]
+    changes = tuple(read_change(item, tensors) for item in header["changes"])
+    candidates = [[read_candidate(item) for item in row] for row in header["candidates"]]
     stream = {name: tensors[f"stream/{name}"] for name in header["stream"]}
     sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in header["sites"].items()}
     ids = {name: side.ids for name, side in sides.items()}
@@ -246,15 +249,15 @@ def read_trace(
     return content, InnerValues(model, sites=sites, stream=stream, ids=ids, changes=changes)
 
 
-def read_spec(written: Any) -> AttentionSpec:
-    found = from_json(written, PARTS, where="spec", then=THEN)
-    if not isinstance(found, AttentionSpec):
-        raise TypeError(f"{type(found).__name__} is no attention")
-    return found
+def read_spec(content: Any) -> AttentionSpec:
+    spec = from_json(content, PARTS, where="spec", then=THEN)
+    if not isinstance(spec, AttentionSpec):
+        raise TypeError(f"{type(spec).__name__} is no attention")
+    return spec
 
 
-def read_side(written: Any, name: str) -> Side:
-    side = Side(**check_fields(written, hints_of(Side), f"the side {name}"))
+def read_side(content: Any, name: str) -> Side:
+    side = Side(**check_fields(content, hints_of(Side), f"the side {name}"))
     if len(side.ids) != len(side.tokens):
         raise ValueError(f"the {name} has {len(side.ids)} ids and {len(side.tokens)} tokens")
     return side
@@ -262,16 +265,16 @@ def read_side(written: Any, name: str) -> Side:
 
 def check_sites(names: Iterable[str], sides: Mapping[str, Side]) -> None:
     """Raise ValueError unless every layer of every side has its attention, and no other layer has."""
-    found = {name.removesuffix(".attention") for name in names if name.endswith(".attention")}
+    layers = {name.removesuffix(".attention") for name in names if name.endswith(".attention")}
     many = sum(side.n_layers for side in sides.values())
-    if many != len(found) or found != {f"{name}.{i}" for name, side in sides.items() for i in range(side.n_layers)}:
-        raise ValueError(f"it has {len(found)} attentions, and not one for each of {many} layers")
-    if not {name.removesuffix(".cross") for name in names if name.endswith(".cross")} <= found:
+    if many != len(layers) or layers != {f"{name}.{i}" for name, side in sides.items() for i in range(side.n_layers)}:
+        raise ValueError(f"it has {len(layers)} attentions, and not one for each of {many} layers")
+    if not {name.removesuffix(".cross") for name in names if name.endswith(".cross")} <= layers:
         raise ValueError("it has attention to a source in a layer that is not there")
 
 
-def read_candidate(written: Any) -> Candidate:
-    token, text, log_prob = check_type(tuple(written), CANDIDATE, "candidates")
+def read_candidate(content: Any) -> Candidate:
+    token, text, log_prob = check_type(tuple(content), CANDIDATE, "candidates")
     return Candidate(token, text, -math.inf if log_prob is None else log_prob)
 
 
@@ -282,53 +285,63 @@ def read_site(
     tensors: Mapping[str, Tensor],
     changes: tuple[Change, ...],
 ) -> Site:
-    own = {inner.removeprefix(f"{name}/"): tensor for inner, tensor in tensors.items() if inner.startswith(f"{name}/")}
-    check_shapes(own, name)
-    largest = max(size for tensor in own.values() for size in tensor.shape)
+    site_tensors = {
+        inner.removeprefix(f"{name}/"): tensor for inner, tensor in tensors.items() if inner.startswith(f"{name}/")
+    }
+    check_shapes(site_tensors, name)
+    largest = max(size for tensor in site_tensors.values() for size in tensor.shape)
     for field, count in counts_in((spec.similarity, spec.weighting, spec.position)):
         if count > largest:
             raise ValueError(f"{name} has a {field} of {count:,}, and no tensor so large")
-    query, key, value = (own[role] for role in VECTORS)
-    similarity, weighting, position = read_parts(spec, query, key, own)
-    mask: Any = Table(own["mask"]) if stored["mask"] is None else from_json(stored["mask"], PARTS)
+    query, key, value = (site_tensors[role] for role in VECTORS)
+    similarity, weighting, position = read_parts(spec, query, key, site_tensors)
+    mask: Any = Table(site_tensors["mask"]) if stored["mask"] is None else from_json(stored["mask"], PARTS)
     check_type(mask, Mask, f"{name}: mask")
-    given = Positions(own["query_positions"], own["key_positions"]) if "query_positions" in own else None
-    call = AttentionInputs(query, key, value, similarity, weighting, position, mask, given)  # type: ignore[arg-type]
-    here = tuple(change for change in changes if change.at == name)
+    positions = (
+        Positions(site_tensors["query_positions"], site_tensors["key_positions"])
+        if "query_positions" in site_tensors
+        else None
+    )
+    call = AttentionInputs(query, key, value, similarity, weighting, position, mask, positions)  # type: ignore[arg-type]
+    site_changes = tuple(change for change in changes if change.at == name)
     passed = RecordedAttention(
         call=call,
-        context=own["context"].unsqueeze(0),
+        context=site_tensors["context"].unsqueeze(0),
         kernel=stored["kernel"],
-        projected=read_projected(own, name),
+        projected=read_projected(site_tensors, name),
         why=stored["why"],
-        changes=here,
+        changes=site_changes,
     )
     return Site(name, passed)
 
 
-def read_projected(own: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
+def read_projected(site_tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
     """Return queries and keys from before rotary; None where nothing turns, or the file is old."""
-    if not any(f"projected_{role}" in own for role in TURNED):
+    if not any(f"projected_{role}" in site_tensors for role in TURNED):
         return None
-    query, key = (own[f"projected_{role}"].unsqueeze(0) for role in TURNED)
-    if query.shape != own["query"].shape or key.shape != own["key"].shape:
+    query, key = (site_tensors[f"projected_{role}"].unsqueeze(0) for role in TURNED)
+    if query.shape != site_tensors["query"].shape or key.shape != site_tensors["key"].shape:
         raise ValueError(f"the queries and keys of {name} have other shapes before their turn than after it")
     return query, key
 
 
-def check_shapes(own: Mapping[str, Tensor], name: str) -> None:
+def check_shapes(site_tensors: Mapping[str, Tensor], name: str) -> None:
     """Raise ValueError where the vectors of an attention do not fit together."""
-    query, key, value, context = (own[role] for role in (*VECTORS, "context"))
-    if not all(one.is_floating_point() for one in (query, key, value, context)):
+    query, key, value, context = (site_tensors[role] for role in (*VECTORS, "context"))
+    if not all(vectors.is_floating_point() for vectors in (query, key, value, context)):
         raise ValueError(f"the vectors of {name} are no numbers with a fraction")
-    (batch, heads, n, d_head), (*shared, n_key, d_key), (*same, n_value, d_value) = query.shape, key.shape, value.shape
-    fits = batch == 1 and d_head == d_key and n_key == n_value and shared == same and len(shared) == 2
+    (batch, heads, n, d_head), (*shared, n_key, d_key), (*value_shape, n_value, d_value) = (
+        query.shape,
+        key.shape,
+        value.shape,
+    )
+    fits = batch == 1 and d_head == d_key and n_key == n_value and shared == value_shape and len(shared) == 2
     if not fits or not shared[1] or heads % shared[1] or context.shape != (heads, n, d_value):
-        shapes = ", ".join(f"{role} {tuple(own[role].shape)}" for role in (*VECTORS, "context"))
+        shapes = ", ".join(f"{role} {tuple(site_tensors[role].shape)}" for role in (*VECTORS, "context"))
         raise ValueError(f"the vectors of {name} do not fit together: {shapes}")
 
 
-def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, own: Mapping[str, Tensor]) -> list[Part]:
+def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, site_tensors: Mapping[str, Tensor]) -> list[Part]:
     """Return the parts of a site, built, with their learned values."""
     shape = HeadShape(n_heads=query.shape[1], n_kv_heads=key.shape[1], d_head=query.shape[-1])
     weighting = spec.weighting or Softmax()
@@ -338,18 +351,20 @@ def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, own: Mapping[str
         (spec.position or NoPosition()).build(shape),
     ]
     for slot, part in zip(SLOTS, parts, strict=True):
-        state = {name.removeprefix(f"{slot}/"): value for name, value in own.items() if name.startswith(f"{slot}/")}
+        state = {
+            name.removeprefix(f"{slot}/"): value for name, value in site_tensors.items() if name.startswith(f"{slot}/")
+        }
         if isinstance(part, nn.Module) and state:
             part.to(next(iter(state.values())).dtype).load_state_dict(state)
     return parts
 
 
-def read_change(written: dict[str, Any], tensors: Mapping[str, Tensor]) -> Change:
-    if "weighting" in written:
-        read = {**written, "weighting": from_json(written["weighting"], PARTS, then=THEN)}
+def read_change(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> Change:
+    if "weighting" in content:
+        read = {**content, "weighting": from_json(content["weighting"], PARTS, then=THEN)}
         return Swap(**check_fields(read, hints_of(Swap), "a change"))
-    to = written["to"]
+    to = content["to"]
     if isinstance(to, dict):
         to = tensors[to["tensor"]] if "tensor" in to else float(to["number"])
-    plain = {**written, "to": None}
+    plain = {**content, "to": None}
     return Edit(**{**check_fields(plain, hints_of(Edit), "a change"), "to": to})

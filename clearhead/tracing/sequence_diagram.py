@@ -11,22 +11,25 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 from xml.sax.saxutils import escape
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from clearhead.attention.reference import Steps
 
 __all__ = ["Exchange", "draw_sequence", "exchange_of"]
 
-COLUMN, GROUP, EDGE = 96.0, 26.0, 20.0
+COLUMN, GROUP, EDGE = 90.0, 20.0, 14.0
 """In pixels: a lifeline's column, what separates queries, keys and values, the margin."""
 LINE, ROW, SCORE_ROW = 15.0, 30.0, 21.0
 """In pixels: a line of text in an object, an arrow with its label, a score's arrow."""
-BOX = 88.0
+BOX = 85.0
 SHOWN_NUMBERS = 4
 """How many numbers of a vector an object shows."""
 MOST_QUERIES, MOST_KEYS = 6, 8
 """Of longer texts only the query that is followed, and the keys with the largest weights."""
+LEAST_KEYS = 3
+"""So many keys are drawn in the narrowest room."""
 LONGEST = 8
 """Letters of a token that an object has room for."""
 
@@ -72,61 +75,85 @@ class Exchange:
     """
 
     title: str
-    said: str
+    caption: str
     query_tokens: Sequence[str]
     key_tokens: Sequence[str]
     steps: Steps
+    allowed: Bool[Tensor, "query key"]
     followed: int
     queries: Sequence[int]
     keys: Sequence[int]
     scale: float
     weighting: str = "softmax"
+    formula: str = "query · key"
     names: Sequence[str] = ()
     """Names for the numbers of a query and a key, if they have any."""
     value_names: Sequence[str] = ()
 
     @property
-    def rest(self) -> tuple[float, Float[Tensor, "d_value"]] | None:
-        left = [key for key in range(len(self.key_tokens)) if key not in set(self.keys)]
-        if not left:
+    def remainder(self) -> tuple[float, Float[Tensor, "d_value"]] | None:
+        not_drawn = [key for key in range(len(self.key_tokens)) if key not in set(self.keys)]
+        if not not_drawn:
             return None
-        weight = self.steps.weight[self.followed, left]
-        return weight.sum().item(), weight @ self.steps.value[left]
+        weight = self.steps.weight[self.followed, not_drawn]
+        return weight.sum().item(), weight @ self.steps.value[not_drawn]
+
+    @property
+    def bias(self) -> list[float] | None:
+        """What a position adds to each scaled score of the query that is followed; None where it adds nothing."""
+        scaled, masked = self.steps.scaled[self.followed], self.steps.masked[self.followed]
+        added = torch.where(self.allowed[self.followed], masked - scaled, 0.0)
+        return added.tolist() if (added.abs() > 1e-5 * (1 + scaled.abs())).any() else None
 
 
 def exchange_of(
     title: str,
-    said: str,
+    caption: str,
     tokens: tuple[Sequence[str], Sequence[str]],
     steps: Steps,
     followed: int,
     *,
     scale: float,
+    allowed: Bool[Tensor, "query key"] | None = None,
     weighting: str = "softmax",
+    formula: str = "query · key",
+    columns: int | None = None,
     names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Exchange:
-    """Return what is drawn of one head: all of a short text; of a longer one the largest weights of one query."""
+    """Return what is drawn of one head: all of a short text; of a longer one the largest weights of one query.
+
+    `allowed`: what the mask lets each query see, where −inf in `steps.masked` does not say it (kernelized attention).
+    `columns`: how many lifelines there is room for; what does not fit is left out in the same way.
+    """
     n_query, n_key = len(tokens[0]), len(tokens[1])
+    seen = steps.masked > float("-inf") if allowed is None else allowed
+    most_keys, most_queries = MOST_KEYS, MOST_QUERIES
+    if columns is not None and columns < n_query + 2 * n_key + 2:
+        most_queries = 1
+        fits = (columns - 3) // 2  # beside the query, the sum and the output; with a column for the rest one fewer
+        most_keys = min(MOST_KEYS, max(LEAST_KEYS, fits if n_key <= fits else (columns - 4) // 2))
     order = steps.weight[followed].argsort(descending=True, stable=True).tolist()
-    visible = [key for key in order if n_key <= MOST_KEYS or steps.masked[followed, key].item() > float("-inf")]
+    visible = [key for key in order if n_key <= most_keys or seen[followed, key]]
     return Exchange(
         title=title,
-        said=said,
+        caption=caption,
         query_tokens=tokens[0],
         key_tokens=tokens[1],
         steps=steps,
+        allowed=seen,
         followed=followed,
-        queries=range(n_query) if n_query <= MOST_QUERIES else (followed,),
-        keys=sorted((visible or order)[:MOST_KEYS]),
+        queries=range(n_query) if n_query <= most_queries else (followed,),
+        keys=sorted((visible or order)[:most_keys]),
         scale=scale,
         weighting=weighting,
+        formula=formula,
         names=names[0],
         value_names=names[1],
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class Lifeline:
     """An object of the diagram: its role, its name, its numbers, and where its lifeline stands."""
 
     role: str
@@ -136,122 +163,132 @@ class Thing:
 
 
 @final
-class Things(NamedTuple):
+class Lifelines(NamedTuple):
     """The objects from left to right; `others` stands for the values that are not drawn."""
 
-    queries: list[Thing]
-    keys: list[Thing]
-    values: list[Thing]
-    others: Thing | None
-    summed: Thing
-    output: Thing
+    queries: list[Lifeline]
+    keys: list[Lifeline]
+    values: list[Lifeline]
+    others: Lifeline | None
+    summed: Lifeline
+    output: Lifeline
 
-    def all(self) -> list[Thing]:
-        others = [] if self.others is None else [self.others]
-        return [*self.queries, *self.keys, *self.values, *others, self.summed, self.output]
+    def all(self) -> list[Lifeline]:
+        remaining = [] if self.others is None else [self.others]
+        return [*self.queries, *self.keys, *self.values, *remaining, self.summed, self.output]
 
 
-def draw_sequence(one: Exchange, *, standalone: bool = True) -> str:
+def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
     """Return the diagram as an SVG element; `standalone` makes it a file that follows the reader's light or dark."""
-    things = place_things(one)
-    output, heads = things.output, things.all()
+    lifelines = place_lifelines(exchange)
+    output, heads = lifelines.output, lifelines.all()
     top = 84.0
-    y = top + 34 + LINE * max(len(thing.lines) for thing in (*things.queries, *things.keys, *things.values))
+    y = (
+        top
+        + 34
+        + LINE * max(len(lifeline.lines) for lifeline in (*lifelines.queries, *lifelines.keys, *lifelines.values))
+    )
     width = output.x + COLUMN / 2 + EDGE
-    scores, y = draw_scores(one, things, y, width)
-    weights, y = draw_weights(one, things, y, width)
-    context = Thing(
+    scores, y = draw_scores(exchange, lifelines, y, width)
+    weights, y = draw_weights(exchange, lifelines, y, width)
+    context = Lifeline(
         role="context",
-        name=shorten(one.query_tokens[one.followed]),
-        lines=lines_of(one.steps.context[one.followed], one.value_names),
+        name=shorten(exchange.query_tokens[exchange.followed]),
+        lines=lines_of(exchange.steps.context[exchange.followed], exchange.value_names),
         x=output.x,
     )
     end = y + ROW + 48 + LINE * len(context.lines)
     height = end + EDGE
-    ends = ((thing, y + ROW + 14 if thing is output else end - 6) for thing in heads)
-    lives = [f'<path class="life" d="M{thing.x:g} {top + 20:g}V{low:g}"/>' for thing, low in ends]
-    described = escape(f"{one.title}. {one.said}").replace('"', "&quot;")
+    ends = ((lifeline, y + ROW + 14 if lifeline is output else end - 6) for lifeline in heads)
+    lives = [f'<path class="life" d="M{lifeline.x:g} {top + 20:g}V{low:g}"/>' for lifeline, low in ends]
+    described = escape(f"{exchange.title}. {exchange.caption}").replace('"', "&quot;")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="sequence" viewBox="0 0 {width:g} {height:g}" '
             f'width="{width:g}" height="{height:g}" role="img" aria-label="{described}">',
             f"<style>{STYLE}{DARK if standalone else ''}</style>",
             f'<rect class="ground" width="{width:g}" height="{height:g}"/>',
-            text("title", EDGE, EDGE + 12, one.title),
-            text("said", EDGE, EDGE + 32, one.said),
+            text("title", EDGE, EDGE + 12, exchange.title),
+            text("said", EDGE, EDGE + 32, exchange.caption),
             text("phase", EDGE, top - 10, "1  Inputs: the query (q), key (k) and value (v) of each token"),
             *lives,
-            *(object_box(thing, top) for thing in heads),
+            *(object_box(lifeline, top) for lifeline in heads),
             *scores,
             *weights,
             *phase(y, width, "4  Output"),
-            arrow(things.summed.x, output.x, y + ROW, "context strong", "Weighted Sum", name="weighted sum"),
+            arrow(lifelines.summed.x, output.x, y + ROW, "context strong", "Weighted Sum", name="weighted sum"),
             object_box(context, y + ROW + 14),
             "</svg>\n",
         ]
     )
 
 
-def draw_scores(one: Exchange, things: Things, y: float, width: float) -> tuple[list[str], float]:
+def draw_scores(exchange: Exchange, lifelines: Lifelines, y: float, width: float) -> tuple[list[str], float]:
     """Return the arrows from each query to each key, and where the next step begins."""
-    body = phase(y, width, "2  Scores: each query meets each key, score = query · key")
+    body = phase(y, width, f"2  Scores: each query meets each key, score = {exchange.formula}")
     y += ROW
-    for place, query in zip(one.queries, things.queries, strict=True):
-        for key_place, key in zip(one.keys, things.keys, strict=True):
+    for query_index, query in zip(exchange.queries, lifelines.queries, strict=True):
+        for key_index, key in zip(exchange.keys, lifelines.keys, strict=True):
             y += SCORE_ROW
-            look = "" if place == one.followed else " faint"
-            hidden = one.steps.masked[place, key_place].item() == float("-inf")
-            label = number(one.steps.score[place, key_place].item()) + " masked" * hidden
-            body.append(arrow(query.x, key.x, y, "query" + look, label, name=f"score {place} {key_place}"))
+            look = "" if query_index == exchange.followed else " faint"
+            hidden = not exchange.allowed[query_index, key_index]
+            label = number(exchange.steps.score[query_index, key_index].item()) + " masked" * hidden
+            body.append(arrow(query.x, key.x, y, "query" + look, label, name=f"score {query_index} {key_index}"))
     return body, y + ROW
 
 
-def draw_weights(one: Exchange, things: Things, y: float, width: float) -> tuple[list[str], float]:
+def draw_weights(exchange: Exchange, lifelines: Lifelines, y: float, width: float) -> tuple[list[str], float]:
     """Return the arrows from each value to the sum, and where the next step begins."""
-    followed = shorten(one.query_tokens[one.followed])
-    body = phase(y, width, f"3  Weights: {one.weighting} of score × {number(one.scale)}, for “{followed}”")
-    for key_place, value in zip(one.keys, things.values, strict=True):
+    followed = shorten(exchange.query_tokens[exchange.followed])
+    bias = exchange.bias
+    made = f"score × {number(exchange.scale)}" + (" + bias" if bias else "")
+    body = phase(y, width, f"3  Weights: {exchange.weighting} of {made}, for “{followed}”")
+    for key_index, value in zip(exchange.keys, lifelines.values, strict=True):
         y += ROW
-        label = f"× {weight_text(one.steps.weight[one.followed, key_place].item())}"
-        body.append(arrow(value.x, things.summed.x, y, "weight", label, name=f"weight {one.followed} {key_place}"))
-    if things.others is not None and one.rest is not None:
+        label = f"× {weight_text(exchange.steps.weight[exchange.followed, key_index].item())}"
+        if bias:
+            label = f"bias {number(bias[key_index])}: {label}"
+        body.append(
+            arrow(value.x, lifelines.summed.x, y, "weight", label, name=f"weight {exchange.followed} {key_index}")
+        )
+    if lifelines.others is not None and exchange.remainder is not None:
         y += ROW
-        label = f"× {weight_text(one.rest[0])} in all"
-        body.append(arrow(things.others.x, things.summed.x, y, "weight", label, name="weight rest"))
+        label = f"× {weight_text(exchange.remainder[0])} in all"
+        body.append(arrow(lifelines.others.x, lifelines.summed.x, y, "weight", label, name="weight rest"))
     return body, y + 1.6 * ROW
 
 
-def place_things(one: Exchange) -> Things:
+def place_lifelines(exchange: Exchange) -> Lifelines:
     """Return every object of the diagram, each in its column."""
     x = EDGE + COLUMN / 2
-    groups: list[list[Thing]] = []
-    for role, places, tokens, vectors, names in (
-        ("query", one.queries, one.query_tokens, one.steps.query, one.names),
-        ("key", one.keys, one.key_tokens, one.steps.key, one.names),
-        ("value", one.keys, one.key_tokens, one.steps.value, one.value_names),
+    groups: list[list[Lifeline]] = []
+    for role, indices, tokens, vectors, names in (
+        ("query", exchange.queries, exchange.query_tokens, exchange.steps.query, exchange.names),
+        ("key", exchange.keys, exchange.key_tokens, exchange.steps.key, exchange.names),
+        ("value", exchange.keys, exchange.key_tokens, exchange.steps.value, exchange.value_names),
     ):
         group = []
-        for place in places:
-            lines = lines_of(vectors[place], names)
-            group.append(Thing(role=role, name=f"{role[0]}: {shorten(tokens[place])}", lines=lines, x=x))
+        for index in indices:
+            lines = lines_of(vectors[index], names)
+            group.append(Lifeline(role=role, name=f"{role[0]}: {shorten(tokens[index])}", lines=lines, x=x))
             x += COLUMN
         groups.append(group)
         x += GROUP
-    others = None
-    if one.rest is not None:
-        count = len(one.key_tokens) - len(one.keys)
-        others = Thing(role="value", name=f"{count} more", lines=("values",), x=x)
+    remaining = None
+    if exchange.remainder is not None:
+        count = len(exchange.key_tokens) - len(exchange.keys)
+        remaining = Lifeline(role="value", name=f"{count} more", lines=("values",), x=x)
         x += COLUMN
-    summed = Thing(role="weight", name="sum", lines=("Σ weight", "× value"), x=x)
-    output = Thing(role="context", name="output", lines=(), x=x + COLUMN + GROUP)
-    return Things(groups[0], groups[1], groups[2], others, summed, output)
+    summed = Lifeline(role="weight", name="sum", lines=("Σ weight", "× value"), x=x)
+    output = Lifeline(role="context", name="output", lines=(), x=x + COLUMN + GROUP)
+    return Lifelines(groups[0], groups[1], groups[2], remaining, summed, output)
 
 
 def lines_of(vector: Float[Tensor, "d"], names: Sequence[str]) -> list[str]:
     """Return the numbers of a vector, a line for each, with their names; of a long one the first few."""
     numbers = vector.tolist()
     few = numbers if len(numbers) <= SHOWN_NUMBERS else numbers[: SHOWN_NUMBERS - 1]
-    lines = [f"{names[place][:5]:<5}{number(value):>6}" if names else number(value) for place, value in enumerate(few)]
+    lines = [f"{names[index][:5]:<5}{number(value):>6}" if names else number(value) for index, value in enumerate(few)]
     return lines if len(few) == len(numbers) else [*lines, f"… {len(numbers)} in all"]
 
 
@@ -272,13 +309,16 @@ def weight_text(weight: float) -> str:
     return "0" if weight == 0 else f"{weight:.3f}" if weight >= 0.0005 else "<0.001"
 
 
-def object_box(thing: Thing, top: float) -> str:
-    height = 26 + LINE * len(thing.lines)
+def object_box(lifeline: Lifeline, top: float) -> str:
+    height = 26 + LINE * len(lifeline.lines)
     parts = [
-        f'<g class="{thing.role}"><rect x="{thing.x - BOX / 2:g}" y="{top:g}" width="{BOX:g}" height="{height:g}" '
-        'rx="3"/>',
-        text("name", thing.x, top + 17, thing.name, middle=True),
-        *(text("number", thing.x, top + 17 + LINE * (i + 1), line, middle=True) for i, line in enumerate(thing.lines)),
+        f'<g class="{lifeline.role}"><rect x="{lifeline.x - BOX / 2:g}" y="{top:g}" width="{BOX:g}" '
+        f'height="{height:g}" rx="3"/>',
+        text("name", lifeline.x, top + 17, lifeline.name, middle=True),
+        *(
+            text("number", lifeline.x, top + 17 + LINE * (i + 1), line, middle=True)
+            for i, line in enumerate(lifeline.lines)
+        ),
         "</g>",
     ]
     return "".join(parts)
@@ -294,20 +334,20 @@ def arrow(start: float, end: float, y: float, role: str, label: str, *, name: st
     return f'<g data-arrow="{escape(name)}">{line}{tip}{behind}{text("label", x, y - 4, label, end=True)}</g>'
 
 
-def phase(y: float, width: float, said: str) -> list[str]:
+def phase(y: float, width: float, caption: str) -> list[str]:
     return [
         f'<path class="cut" d="M{EDGE:g} {y:g}H{width - EDGE:g}"/>',
-        f'<rect class="behind" x="{EDGE:g}" y="{y + 3:g}" width="{7 * len(said):g}" height="17"/>',
-        text("phase", EDGE, y + 16, said),
+        f'<rect class="behind" x="{EDGE:g}" y="{y + 3:g}" width="{7 * len(caption):g}" height="17"/>',
+        text("phase", EDGE, y + 16, caption),
     ]
 
 
 def shorten(token: str) -> str:
-    shown = token.strip() or "␣"
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
+    visible = token.strip() or "␣"
+    return visible if len(visible) <= LONGEST else f"{visible[: LONGEST - 1]}…"
 
 
-def text(role: str, x: float, y: float, said: str, *, middle: bool = False, end: bool = False) -> str:
+def text(role: str, x: float, y: float, content: str, *, middle: bool = False, end: bool = False) -> str:
     anchor = ' text-anchor="middle"' if middle else ' text-anchor="end"' if end else ""
-    fit = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in said)
+    fit = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in content)
     return f'<text class="{role}" x="{x:g}" y="{y:g}" xml:space="preserve"{anchor}>{escape(fit)}</text>'

@@ -46,14 +46,14 @@ CELLS = 1 << 20
 class Site:
     """An attention of a trace: its parts, its vectors, and its heads. Of a batch, one row."""
 
-    def __init__(self, name: str, passed: RecordedAttention, row: int = 0) -> None:
-        self.name, self.passed = name, passed
+    def __init__(self, name: str, recorded: RecordedAttention, row: int = 0) -> None:
+        self.name, self.recorded = name, recorded
         side, layer, self.slot = name.split(".")
         self.side, self.layer = side, int(layer)
-        self.call: AttentionInputs = passed.call.of_row(row).to_float32()
-        self.projected = None if passed.projected is None else tuple(one[row] for one in passed.projected)
+        self.call: AttentionInputs = recorded.call.of_row(row).to_float32()
+        self.projected = None if recorded.projected is None else tuple(vectors[row] for vectors in recorded.projected)
         """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
-        self.made = passed.context[row]
+        self.recorded_context = recorded.context[row]
         """The context of every head, as the kernel gave it: `(head, query, d_value)`."""
         self.head = [Head(self, index) for index in range(self.n_heads)]
         self.tokens: tuple[Sequence[str], Sequence[str]] = range_names(self.n_query), range_names(self.n_key)
@@ -71,27 +71,27 @@ class Site:
         """Return a page of the weights of all heads, or of one: a notebook shows it, and `save` writes it."""
         if head is not None and not 0 <= head < self.n_heads:
             raise OptionError(f"{self.name}: there is no head {head}; there are {self.n_heads}, counted from 0")
-        which = f"head {head}" if head is not None else f"{self.n_heads} heads"
-        title = f"{self.name}, {which}: {self.n_query} queries x {self.n_key} keys"
+        heads_shown = f"head {head}" if head is not None else f"{self.n_heads} heads"
+        title = f"{self.name}, {heads_shown}: {self.n_query} queries x {self.n_key} keys"
         return page_of(title, [self.to_weights(None if head is None else [head])])
 
     def to_weights(self, heads: Sequence[int] | None = None) -> SiteWeights:
         """Return what a page shows of it: the weights of these heads, or of all."""
-        chosen = range(self.n_heads) if heads is None else heads
-        found: dict[int, HeadWeights] = {index: self.head[index].pooled_weights for index in chosen}
-        return SiteWeights(name=self.name, queries=self.tokens[0], keys=self.tokens[1], heads=found)
+        indices = range(self.n_heads) if heads is None else heads
+        weights: dict[int, HeadWeights] = {index: self.head[index].pooled_weights for index in indices}
+        return SiteWeights(name=self.name, queries=self.tokens[0], keys=self.tokens[1], heads=weights)
 
     @property
     def kernel(self) -> str:
-        return self.passed.kernel
+        return self.recorded.kernel
 
     @property
     def why(self) -> str:
-        return self.passed.why
+        return self.recorded.why
 
     @property
     def is_edited(self) -> bool:
-        return bool(self.passed.changes)
+        return bool(self.recorded.changes)
 
     @property
     def n_heads(self) -> int:
@@ -150,7 +150,7 @@ class Site:
     @property
     def context(self) -> Float[Tensor, "head query d_value"]:
         """Return the context as it went on: with its edits."""
-        return apply_edits(f"{self.name}.context", self.made.unsqueeze(0), self.passed.changes)[0]
+        return apply_edits(f"{self.name}.context", self.recorded_context.unsqueeze(0), self.recorded.changes)[0]
 
     @functools.cached_property
     def visible_call(self) -> AttentionInputs:
@@ -162,11 +162,11 @@ class Site:
 
     def check(self, context: Tensor, head: int, rows: slice) -> None:
         """Raise TraceError where rebuilt contexts are not what the kernel gave."""
-        kernel = self.made[head, rows]
+        kernel = self.recorded_context[head, rows]
         if self.is_edited and not bool(kernel.isfinite().all()):
             raise overflow_of(f"{self.name}.context", kernel.dtype)
         off = (context - kernel).abs().max().item()
-        allowed = TOLERANCE[self.made.dtype] * max(1.0, kernel.abs().max().item())
+        allowed = TOLERANCE[self.recorded_context.dtype] * max(1.0, kernel.abs().max().item())
         if not off <= allowed:
             raise TraceError(
                 f"{self.name}, head {head}: the context rebuilt by the reference is off from what kernel {self.kernel} "
@@ -200,11 +200,11 @@ class Head:
     @functools.cached_property
     def call(self) -> AttentionInputs:
         """Return the inputs of this head alone, where every part can be split by heads; else of all heads."""
-        whole = self.site.visible_call
-        return whole.of_head(self.index) or whole.with_every_head()
+        visible = self.site.visible_call
+        return visible.of_head(self.index) or visible.with_every_head()
 
     @property
-    def place(self) -> int:
+    def call_index(self) -> int:
         return 0 if self.call.n_heads == 1 else self.index
 
     @functools.cached_property
@@ -214,15 +214,15 @@ class Head:
 
     @property
     def query(self) -> Float[Tensor, "query d_head"]:
-        return self.call.query[0, self.place]
+        return self.call.query[0, self.call_index]
 
     @property
     def key(self) -> Float[Tensor, "key d_head"]:
-        return self.call.key[0, self.place]
+        return self.call.key[0, self.call_index]
 
     @property
     def value(self) -> Float[Tensor, "key d_value"]:
-        return self.call.value[0, self.place]
+        return self.call.value[0, self.call_index]
 
     @property
     def score(self) -> Float[Tensor, "query key"]:
@@ -248,7 +248,7 @@ class Head:
     def scale(self) -> float:
         """Return the factor of its scores."""
         scale = self.call.scale
-        return scale if isinstance(scale, int | float) else scale.flatten()[self.place].item()
+        return scale if isinstance(scale, int | float) else scale.flatten()[self.call_index].item()
 
     @torch.no_grad()
     def rows(self, start: int = 0, stop: int | None = None) -> Steps:
@@ -258,14 +258,14 @@ class Head:
         if not 0 <= rows.start < rows.stop:
             raise OptionError(f"{self.site.name}: rows {start} to {stop} of {self.site.n_query} queries are none")
         call, (query, key) = self.call, self.prepared
-        tap = step_tap(self.site.passed.changes, call, rows)
-        made = reference.weigh(call, query[:, :, rows], key, rows, tap)
-        self.site.check(reference.mix(call, made.weight, call.value)[0, self.place], self.index, rows)
+        tap = step_tap(self.site.recorded.changes, call, rows)
+        weighed = reference.weigh(call, query[:, :, rows], key, rows, tap)
+        self.site.check(reference.mix(call, weighed.weight, call.value)[0, self.call_index], self.index, rows)
         return Steps(
             query=self.query[rows],
             key=self.key,
             value=self.value,
-            **{step: getattr(made, step)[0, self.place] for step in MATRICES},
+            **{step: getattr(weighed, step)[0, self.call_index] for step in MATRICES},
             context=self.context[rows],
         )
 
@@ -278,22 +278,22 @@ class Head:
         call, (query, key) = self.call, self.prepared
         n = call.n_key - call.n_query + stop
         plain = call.mask.kinds == {"causal"} and call.weighting.form == "softmax" and call.given_positions is None
-        if not plain or self.site.passed.changes or n < 1:
+        if not plain or self.site.recorded.changes or n < 1:
             return self.rows(start, stop).weight
         check_stopped()
         rows, sides = slice(start, stop), call.positions
-        seen = call.replace(
+        visible = call.replace(
             key=call.key[:, :, :n], value=call.value[:, :, :n], given_positions=Positions(sides.query, sides.key[:n])
         )
-        weight = reference.weigh(seen, query[:, :, rows], key[:, :, :n], rows).weight
-        self.site.check(reference.mix(seen, weight, seen.value)[0, self.place], self.index, rows)
-        return weight[0, self.place]
+        weight = reference.weigh(visible, query[:, :, rows], key[:, :, :n], rows).weight
+        self.site.check(reference.mix(visible, weight, visible.value)[0, self.call_index], self.index, rows)
+        return weight[0, self.call_index]
 
     def spans(self, rows: range) -> Iterator[tuple[int, int]]:
         """Yield the starts and ends of blocks of rows; each has about CELLS cells, and one row at least."""
-        each = max(1, CELLS // (self.site.n_key * self.call.n_heads))
-        for start in range(rows.start, rows.stop, each):
-            yield start, min(start + each, rows.stop)
+        n_rows = max(1, CELLS // (self.site.n_key * self.call.n_heads))
+        for start in range(rows.start, rows.stop, n_rows):
+            yield start, min(start + n_rows, rows.stop)
 
     def blocks(self, rows: range) -> Iterator[Steps]:
         """Yield the steps of many rows, a block at a time. A view keeps its whole block in memory: copy what stays."""
@@ -302,10 +302,10 @@ class Head:
 
     def column(self, key: int) -> Float[Tensor, "query"]:
         """Return how much each query looks at one key."""
-        found = self.query.new_empty(self.site.n_query)
+        column = self.query.new_empty(self.site.n_query)
         for start, stop in self.spans(range(self.site.n_query)):
-            found[start:stop] = self.rows(start, stop).weight[:, key]
-        return found
+            column[start:stop] = self.rows(start, stop).weight[:, key]
+        return column
 
     def tile(self, step: str, level: int, row: int, column: int) -> Float[Tensor, "query key"]:
         """Return a tile of one of the matrices, at a zoom level: each number is the largest of 2^level x 2^level.
@@ -318,7 +318,7 @@ class Head:
             raise OptionError(f"a tile shows one of {', '.join((*MATRICES, ALLOWED))}; came {step!r}")
         rows, columns = self.tile_range(level, row, column)
         size = 1 << level
-        found = self.query.new_full((-(-len(rows) // size), -(-len(columns) // size)), float("-inf"))
+        tile = self.query.new_full((-(-len(rows) // size), -(-len(columns) // size)), float("-inf"))
         # a coarse level is padded no further than it reaches
         square = (min(size, len(rows)), min(size, len(columns)))
         for start, stop in self.spans(rows):
@@ -328,9 +328,9 @@ class Head:
             # A square may reach over several blocks, so each block only raises what is there.
             first = (start - rows.start) // size
             part = max_pool(cells, square, (start - rows.start) % size)
-            here = found[first : first + len(part), : part.shape[1]]
-            torch.maximum(here, part, out=here)
-        return found.masked_fill_(found == float("-inf"), 0.0) if step == "weight" else found
+            region = tile[first : first + len(part), : part.shape[1]]
+            torch.maximum(region, part, out=region)
+        return tile.masked_fill_(tile == float("-inf"), 0.0) if step == "weight" else tile
 
     def matrix_rows(self, step: str, start: int, stop: int) -> Float[Tensor, "query key"]:
         """Return rows of one matrix; of the weights, the keys that are seen."""
@@ -342,8 +342,8 @@ class Head:
         """Return the queries and the keys that a tile shows; raise where there are none."""
         size = TILE << level
         rows, columns = (
-            range(place * size, min((place + 1) * size, n))
-            for place, n in ((row, self.site.n_query), (column, self.site.n_key))
+            range(index * size, min((index + 1) * size, n))
+            for index, n in ((row, self.site.n_query), (column, self.site.n_key))
         )
         if min(row, column, level) < 0 or not rows or not columns:
             raise OptionError(f"{self.site.name}: there is no tile ({row}, {column}) at level {level}")
@@ -351,11 +351,11 @@ class Head:
 
     def cell(self, query: int, key: int) -> Cell:
         """Return the arithmetic of one cell, every number of it."""
-        for what, place, n in (("query", query, self.site.n_query), ("key", key, self.site.n_key)):
-            if not 0 <= place < n:
-                raise OptionError(f"{self.site.name}: there is no {what} {place}; there are {n}, counted from 0")
+        for axis, index, n in (("query", query, self.site.n_query), ("key", key, self.site.n_key)):
+            if not 0 <= index < n:
+                raise OptionError(f"{self.site.name}: there is no {axis} {index}; there are {n}, counted from 0")
         row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)[0]
-        meeting = self.prepared[0][0, self.place, query], self.prepared[1][0, self.place, key]
+        meeting = self.prepared[0][0, self.call_index, query], self.prepared[1][0, self.call_index, key]
         turn = self.turn(query, key)
         return cell_of(self.call, meeting, row, key=key, scale=self.scale, allowed=allowed, turn=turn)
 
@@ -370,9 +370,9 @@ class Head:
     def allowed(self, start: int, stop: int) -> Bool[Tensor, "query key"]:
         """Return where these queries may attend."""
         call, rows = self.call, slice(start, stop)
-        tap = step_tap(self.site.passed.changes, call, rows)
+        tap = step_tap(self.site.recorded.changes, call, rows)
         allowed = tap("allowed", call.mask.allowed(call.cells(rows)))
-        return allowed.broadcast_to(1, call.n_heads, stop - start, call.n_key)[0, self.place]
+        return allowed.broadcast_to(1, call.n_heads, stop - start, call.n_key)[0, self.call_index]
 
     def ties(self, query: int) -> list[int]:
         """Return the keys whose score is the row's highest, within argmax's tolerance for ties."""

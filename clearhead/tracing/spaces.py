@@ -57,21 +57,21 @@ def compare_spaces(trace: Trace, site: str, head: int, places: Sequence[int] | N
         )
     if not 0 <= head < attention.n_heads:
         raise OptionError(f"{site}: there is no head {head}; there are {attention.n_heads}, counted from 0")
-    chosen = tuple(range(attention.n_query) if places is None else places)
-    if not chosen or not all(0 <= place < attention.n_query for place in chosen):
-        came = ", ".join(map(str, chosen)) or "none"
-        raise OptionError(f"places: expected one or more from 0 to {attention.n_query - 1}; came {came}")
-    rows, one = list(chosen), attention.head[head]
-    embedding, value = trace.value(f"{attention.side}.embedding.token")[rows], one.value[rows]
+    indices = tuple(range(attention.n_query) if places is None else places)
+    if not indices or not all(0 <= index < attention.n_query for index in indices):
+        actual = ", ".join(map(str, indices)) or "none"
+        raise OptionError(f"places: expected one or more from 0 to {attention.n_query - 1}; came {actual}")
+    rows, head_values = list(indices), attention.head[head]
+    embedding, value = trace.value(f"{attention.side}.embedding.token")[rows], head_values.value[rows]
     return Spaces(
-        places=chosen,
-        tokens=tuple(trace.sides[attention.side].tokens[place] for place in rows),
+        places=indices,
+        tokens=tuple(trace.sides[attention.side].tokens[index] for index in rows),
         embedding=cosines(embedding, embedding),
-        query_key=cosines(one.query[rows], one.key[rows]),
-        score=torch.cat([one.rows(place, place + 1).score[:, rows] for place in rows]),
+        query_key=cosines(head_values.query[rows], head_values.key[rows]),
+        score=torch.cat([head_values.rows(index, index + 1).score[:, rows] for index in rows]),
         value=cosines(value, value),
     )
 
 
-def cosines(one: Float[Tensor, "row d"], other: Float[Tensor, "column d"]) -> Float[Tensor, "row column"]:
-    return F.normalize(one.float(), dim=-1) @ F.normalize(other.float(), dim=-1).T
+def cosines(rows: Float[Tensor, "row d"], columns: Float[Tensor, "column d"]) -> Float[Tensor, "row column"]:
+    return F.normalize(rows.float(), dim=-1) @ F.normalize(columns.float(), dim=-1).T

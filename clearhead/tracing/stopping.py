@@ -20,9 +20,9 @@ class StoppedError(Exception):
 
 
 @contextlib.contextmanager
-def stopping_when(left: Callable[[], bool]) -> Iterator[None]:
-    """Make `check_stopped` raise in this context once `left()` is true. Other threads are not affected."""
-    before = LEFT.set(left)
+def stopping_when(is_gone: Callable[[], bool]) -> Iterator[None]:
+    """Make `check_stopped` raise in this context once `is_gone()` is true. Other threads are not affected."""
+    before = LEFT.set(is_gone)
     try:
         yield
     finally:
@@ -31,6 +31,6 @@ def stopping_when(left: Callable[[], bool]) -> Iterator[None]:
 
 def check_stopped() -> None:
     """Raise StoppedError where nobody waits for the result any more."""
-    left = LEFT.get()
-    if left is not None and left():
+    is_gone = LEFT.get()
+    if is_gone is not None and is_gone():
         raise StoppedError("nobody waits for this any more")

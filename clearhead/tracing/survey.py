@@ -71,7 +71,7 @@ def survey_site(site: Site) -> SiteSurvey:
     return SiteSurvey(
         information=[information(look.weights()) for look in looks],
         off=max(look.off for look in looks),
-        tolerance=TOLERANCE[site.made.dtype] * max(1.0, site.made.abs().max().item()),
+        tolerance=TOLERANCE[site.recorded_context.dtype] * max(1.0, site.recorded_context.abs().max().item()),
     )
 
 
@@ -84,17 +84,19 @@ class Look:
 
     def weights(self) -> Iterator[Float[Tensor, "query key"]]:
         head, start = self.head, 0
-        made = head.site.made[head.index]
+        context = head.site.recorded_context[head.index]
         for block in head.blocks(range(head.site.n_query)):
             stop = start + len(block.weight)
-            self.off = max(self.off, (block.weight @ block.value - made[start:stop]).abs().max().item())
+            self.off = max(self.off, (block.weight @ block.value - context[start:stop]).abs().max().item())
             start = stop
             yield block.weight
 
 
-def clearest(found: Mapping[str, SiteSurvey]) -> View:
+def clearest(surveys: Mapping[str, SiteSurvey]) -> View:
     """Return the head whose weights carry most information: sharp, and different in each row."""
-    heads = [(bits, View(name, head)) for name, one in found.items() for head, bits in enumerate(one.information)]
+    heads = [
+        (bits, View(name, head)) for name, survey in surveys.items() for head, bits in enumerate(survey.information)
+    ]
     return max(heads, key=lambda pair: pair[0])[1]
 
 

@@ -101,8 +101,8 @@ class Trace:
             return self[site].show(head)
         if head is not None:
             raise OptionError(f"show(head={head}) needs a site: one of {', '.join(self.sites)}")
-        sites = [one.to_weights() for one in self.sites.values()]
-        crossing = [index for index, one in enumerate(self.sites.values()) if one.slot == "cross"]
+        sites = [attention.to_weights() for attention in self.sites.values()]
+        crossing = [index for index, attention in enumerate(self.sites.values()) if attention.slot == "cross"]
         return page_of(repr(self).splitlines()[0], sites, first=[*range(len(sites)), *crossing][-1], notes=self.notes)
 
     def __getitem__(self, name: str) -> Site:
@@ -142,7 +142,7 @@ class Trace:
         """
         if name not in self.all_names:
             at = ".".join(name.split(".")[:3])
-            near = [other for other in self.all_names if other.startswith(at)] or list(self.stream)
+            near = [candidate for candidate in self.all_names if candidate.startswith(at)] or list(self.stream)
             raise OptionError(
                 f"there is no {name!r} in this trace; there are {', '.join(near)}. All are in trace.names"
             )
@@ -181,15 +181,15 @@ class Trace:
     @property
     def nbytes(self) -> int:
         """Return the size of what it holds, each piece of memory counted once."""
-        held = list(self.stream.values())
+        tensors = list(self.stream.values())
         for site in self.sites.values():
-            held += [site.call.query, site.call.key, site.call.value, site.made, *(site.projected or ())]
-        seen = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
-        return sum(seen.values())
+            tensors += [site.call.query, site.call.key, site.call.value, site.recorded_context, *(site.projected or ())]
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(storages.values())
 
     def save(self, path: str | Path) -> None:
         """Write the trace to a file that opens without the model, by `Trace.load`."""
-        save_trace(TraceContent(**{one.name: getattr(self, one.name) for one in fields(TraceContent)}), path)
+        save_trace(TraceContent(**{field.name: getattr(self, field.name) for field in fields(TraceContent)}), path)
 
     @staticmethod
     def load(path: str | Path, model: nn.Module | None = None, *, parts: Parts | None = None) -> "Trace":
@@ -306,18 +306,18 @@ def likeliest(part: Encoder | Decoder, last: Tensor, ids: Sequence[int]) -> list
     """Return the best answers of the last vectors, a few rows at a time; nothing where there is no output."""
     if part.output is None:
         return []
-    found, n = [], len(ids)
+    candidates, n = [], len(ids)
     with eval_mode(part):
         lengths, tokens = torch.tensor([n], device=last.device), torch.tensor([ids], device=last.device)
         for start in range(0, n, ROWS):
             logits = apply_output(part, last[start : min(start + ROWS, n)].unsqueeze(0), lengths, tokens)
-            whole = logits.ndim == 2
-            if whole:
+            by_sequence = logits.ndim == 2
+            if by_sequence:
                 logits = apply_output(part, last[:n].unsqueeze(0), lengths, tokens).unsqueeze(1)
-            found += best_of(torch.log_softmax(logits[0].float(), -1))
-            if whole:
+            candidates += best_of(torch.log_softmax(logits[0].float(), -1))
+            if by_sequence:
                 break
-    return found
+    return candidates
 
 
 def best_of(log_probs: Float[Tensor, "n choice"]) -> list[list[Candidate]]:

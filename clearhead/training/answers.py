@@ -60,8 +60,8 @@ def cut(order: Sequence[int], lengths: Sequence[int], tokens: int, apart: Callab
 
 def continued(tokenizer: Tokenizer, before: Sequence[int], tokens: Sequence[int]) -> str:
     """Return the text of tokens that follow others: a space between the two belongs to it."""
-    first, both = tokenizer.decode(before), tokenizer.decode([*before, *tokens])
-    return both[len(first) :] if both.startswith(first) else tokenizer.decode(tokens)
+    first, joined = tokenizer.decode(before), tokenizer.decode([*before, *tokens])
+    return joined[len(first) :] if joined.startswith(first) else tokenizer.decode(tokens)
 
 
 def one_line(text: str) -> str:

@@ -36,11 +36,11 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], *, reply: bool = True) -> str:
         """Return a conversation as text; `reply`: the text ends where the model's answer begins."""
-        said = check_messages(messages)
+        checked = check_messages(messages)
         try:
             template = environment().from_string(self.text)
             return template.render(
-                **self.tokens, messages=said, tools=None, documents=None, add_generation_prompt=reply
+                **self.tokens, messages=checked, tools=None, documents=None, add_generation_prompt=reply
             )
         except MemoryError:
             raise
@@ -88,16 +88,16 @@ def environment() -> "ImmutableSandboxedEnvironment":
                 raise OptionError(f"{name!r} begins with an underscore, and may not be set")
             super().__setitem__(name, value)
 
-    made = ImmutableSandboxedEnvironment(
+    sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
-    made.filters["tojson"] = to_json
-    made.globals |= {
+    sandbox.filters["tojson"] = to_json
+    sandbox.globals |= {
         "raise_exception": refuse,
         "strftime_now": lambda form: datetime.now().strftime(form),
         "namespace": SafeNamespace,
     }
-    return made
+    return sandbox
 
 
 def to_json(

@@ -152,14 +152,14 @@ class Checkpoints:
             if adopt:
                 if (self.folder / MARKER).exists() and "adopted" not in read_sealed(self.folder / MARKER):
                     raise self.unreachable_error(f"its {MARKER} is of another run")
-                there = [checkpoint.folder for checkpoint in Checkpoints(self.folder).all()]
-                adopted = {path.name: sha256_of_file(path / STATE) for path in there}
+                folders = [checkpoint.folder for checkpoint in Checkpoints(self.folder).all()]
+                adopted = {path.name: sha256_of_file(path / STATE) for path in folders}
             elif (self.folder / MARKER).exists():
                 self.marker()
                 return
-            elif others := [name for name in os.listdir(self.folder) if not name.startswith(".")]:
+            elif foreign := [name for name in os.listdir(self.folder) if not name.startswith(".")]:
                 raise RunError(
-                    f"{self.folder}: holds {', '.join(sorted(others)[:3])}, and is not the folder of this run's "
+                    f"{self.folder}: holds {', '.join(sorted(foreign)[:3])}, and is not the folder of this run's "
                     "checkpoints; nothing was touched. Choose an empty folder, or a new one"
                 )
             write_sealed(self.folder / MARKER, {"run": self.run, **({"adopted": adopted} if adopt else {})})
@@ -167,20 +167,20 @@ class Checkpoints:
     def marker(self) -> dict[str, Any]:
         """Read the marker; RunError where this is not the folder that the run saved to."""
         try:
-            found = read_sealed(self.folder / MARKER)
+            content = read_sealed(self.folder / MARKER)
         except FileNotFoundError:
-            why = "it is empty, or another folder" if self.folder.is_dir() else "there is no such folder"
-            raise self.unreachable_error(why) from None
-        if found.get("run") != self.run:
+            reason = "it is empty, or another folder" if self.folder.is_dir() else "there is no such folder"
+            raise self.unreachable_error(reason) from None
+        if content.get("run") != self.run:
             raise self.unreachable_error(f"its {MARKER} is of another run")
-        adopted = found.get("adopted", {})
-        return {**found, "adopted": adopted if isinstance(adopted, dict) else {}}
+        adopted = content.get("adopted", {})
+        return {**content, "adopted": adopted if isinstance(adopted, dict) else {}}
 
-    def unreachable_error(self, why: str) -> RunError:
+    def unreachable_error(self, reason: str) -> RunError:
         return RunError(
-            f"{self.folder}: the checkpoints of this run cannot be reached there ({why}): a disk that is not mounted, "
-            "or a folder that was moved or may not be read? Put it back as it was; nothing was changed. Where the "
-            "folder is elsewhere now, go on with --resume --checkpoints FOLDER"
+            f"{self.folder}: the checkpoints of this run cannot be reached there ({reason}): a disk that is not "
+            "mounted, or a folder that was moved or may not be read? Put it back as it was; nothing was changed. Where "
+            "the folder is elsewhere now, go on with --resume --checkpoints FOLDER"
         )
 
     def save(
@@ -252,13 +252,13 @@ class Checkpoints:
 
     def all(self, log: Callable[[str], None] = ignore) -> list[Checkpoint]:
         """Return the checkpoints of this run, the newest first; those that cannot be used are logged and left out."""
-        found = []
+        checkpoints = []
         for path in self.folders():
             try:
-                found.append(self.read(path))
+                checkpoints.append(self.read(path))
             except RunError as error:
                 log(f"{error}; the checkpoint is passed over")
-        return found
+        return checkpoints
 
     def at(self, step: int) -> Checkpoint | None:
         """Return the checkpoint of a step, None if there is none; RunError where it cannot be used."""
@@ -285,20 +285,20 @@ class Checkpoints:
         checksum.
         """
         try:
-            found = parse_json(read_bytes(path / STATE))
-            if path.is_symlink() or not isinstance(found, dict):
+            state = parse_json(read_bytes(path / STATE))
+            if path.is_symlink() or not isinstance(state, dict):
                 return False
-            if "format" in found or self.run is None:
-                return found.get("run") == self.run
+            if "format" in state or self.run is None:
+                return state.get("run") == self.run
             return self.marker()["adopted"].get(path.name) == sha256_of_file(path / STATE)
         except (OSError, ValueError):
             return False
 
     def newest(self, log: Callable[[str], None] = ignore) -> Checkpoint | None:
         """Return the newest whole checkpoint, None if there is none; damaged ones are logged and passed over."""
-        return next(self.whole(log), None)
+        return next(self.intact(log), None)
 
-    def whole(self, log: Callable[[str], None] = ignore) -> Iterator[Checkpoint]:
+    def intact(self, log: Callable[[str], None] = ignore) -> Iterator[Checkpoint]:
         for checkpoint in self.all(log):
             wrong = checkpoint.find_damage()
             if wrong is None:
@@ -370,8 +370,8 @@ def read_state(path: Path) -> dict[str, Any]:
         raise RunError(f"{file}: is no state of a checkpoint: it has no checksums of its files")
     if "format" not in state and sums.get(STATE) != state_sum(state):
         raise RunError(f"{file} was changed or cut off since it was written")
-    known = {name: value for name, value in state.items() if name in STATE_FIELDS}
-    check_fields(known, STATE_FIELDS, str(file), what="the state of a checkpoint")
+    state_fields = {name: value for name, value in state.items() if name in STATE_FIELDS}
+    check_fields(state_fields, STATE_FIELDS, str(file), what="the state of a checkpoint")
     if state["best"] is not None:
         check_fields(state["best"], BEST_FIELDS, f"{file}: best")
     return state
@@ -379,19 +379,19 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def state_sum(state: Mapping[str, Any]) -> str:
     """Return the checksum of a state of the first format, without its checksums."""
-    rest = {name: value for name, value in state.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    unsealed = {name: value for name, value in state.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return every tensor of a model once, by name; a tied table has the first of its names."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors
 
 
 @torch.no_grad()

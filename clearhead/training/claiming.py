@@ -65,23 +65,23 @@ def find_run_names(folder: Path) -> list[str]:
 
 def check_new(folder: RunFolder) -> None:
     """Raise RunError unless a new run may begin here. Nothing is changed."""
-    there = find_run_names(folder.path)
-    if "recipe.json" in there:
+    names = find_run_names(folder.path)
+    if "recipe.json" in names:
         raise RunError(f"{folder.path}: there is a run already; go on with --resume, or choose another folder")
-    if "run.json" not in there:
-        if there:
+    if "run.json" not in names:
+        if names:
             raise RunError(
-                f"{folder.path}: holds {list_names(there)}, and is no run of Clearhead's; nothing was touched. "
+                f"{folder.path}: holds {list_names(names)}, and is no run of Clearhead's; nothing was touched. "
                 "Choose another folder"
             )
         return
     folder.identity()
-    check_unlinked(folder.path, there)
-    if "data" in there:
-        for place, folders, files in os.walk(folder.data):
-            check_unlinked(Path(place), [*folders, *files])
+    check_unlinked(folder.path, names)
+    if "data" in names:
+        for path, folders, files in os.walk(folder.data):
+            check_unlinked(Path(path), [*folders, *files])
     steps = [name for name in find_run_names(folder.path / "checkpoints") if name.startswith("step-")]
-    if later := [name for name in there if name in LATER or name.startswith("metrics.")] or steps:
+    if later := [name for name in names if name in LATER or name.startswith("metrics.")] or steps:
         raise RunError(
             f"{folder.path}: holds {list_names(later)} of a run whose recipe.json is missing; nothing was touched. "
             "Put recipe.json back and go on with --resume, or choose another folder"
@@ -150,19 +150,19 @@ def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:
         folder.checkpoints_file.unlink(missing_ok=True)
         folder.pretrained_file.unlink(missing_ok=True)
     if checkpoints is not None:
-        place = Path(os.path.abspath(checkpoints))
-        with os_errors_as_run_errors(place):
-            place.mkdir(parents=True, exist_ok=True)
-        check_no_link(place)
-        folder.checkpoints_at(place).create()
-        folder.write_own(folder.checkpoints_file, {"folder": str(place)})
+        elsewhere = Path(os.path.abspath(checkpoints))
+        with os_errors_as_run_errors(elsewhere):
+            elsewhere.mkdir(parents=True, exist_ok=True)
+        check_no_link(elsewhere)
+        folder.checkpoints_at(elsewhere).create()
+        folder.write_own(folder.checkpoints_file, {"folder": str(elsewhere)})
 
 
 def move_checkpoints(folder: RunFolder, place: Path) -> Checkpoints:
     """Return this run's checkpoints in the folder they were moved to; RunError where it is not that folder."""
     check_no_link(place)
-    found = folder.checkpoints_at(Path(os.path.abspath(place)))
-    if found.run is None:
+    checkpoints = folder.checkpoints_at(Path(os.path.abspath(place)))
+    if checkpoints.run is None:
         inside = folder.path / "checkpoints"
         if not (inside.exists() and place.exists() and os.path.samefile(inside, place)):
             raise RunError(
@@ -170,8 +170,8 @@ def move_checkpoints(folder: RunFolder, place: Path) -> Checkpoints:
                 f"Make {inside} a link to it, once, and give the same command"
             )
     else:
-        found.marker()
-    return found
+        checkpoints.marker()
+    return checkpoints
 
 
 def upgrade(folder: RunFolder, checkpoints: Path) -> None:

@@ -24,11 +24,11 @@ PACKED = 3
 
 def text_bytes(corpus: Corpus) -> int:
     """Return about how much text there is, from the sizes of the files."""
-    found = 0
+    total = 0
     for path in corpus.train.files:
         if os.path.exists(path):
-            found += os.path.getsize(path) * (PACKED if path.endswith(".gz") else 1)
-    return found
+            total += os.path.getsize(path) * (PACKED if path.endswith(".gz") else 1)
+    return total
 
 
 def epochs(count: int, n_tokens: float, batch: int, *, least: int = 500, most: int = 20_000) -> int:

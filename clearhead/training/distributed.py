@@ -93,10 +93,10 @@ class Processes:
         """Return the first process's value, which JSON can hold, in every process."""
         if self.control is None:
             return value
-        said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8) if self.is_first else None
-        size = torch.tensor([0 if said is None else len(said)])
+        message = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8) if self.is_first else None
+        size = torch.tensor([0 if message is None else len(message)])
         dist.broadcast(size, 0, group=self.control)
-        text = torch.empty(int(size), dtype=torch.uint8) if said is None else said
+        text = torch.empty(int(size), dtype=torch.uint8) if message is None else message
         dist.broadcast(text, 0, group=self.control)
         return json.loads(bytes(text.tolist()))
 
@@ -104,9 +104,9 @@ class Processes:
         """Return the highest of each number over all processes, which wait for each other no longer than in a step."""
         if self.control is None:
             return list(numbers)
-        found = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return found.tolist()
+        maxima = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(maxima, dist.ReduceOp.MAX)
+        return maxima.tolist()
 
     def moment(self, asked: int) -> tuple[float, int]:
         """Return the first process's clock, and the signal that any process was asked to stop by.
@@ -260,10 +260,10 @@ def joined() -> Iterator[Processes]:
 
 def new_gloo_group() -> "ProcessGroup":
     """Return a group of all processes on which they may wait for each other for long."""
-    made = dist.new_group(backend="gloo", timeout=PATIENCE)
-    assert not isinstance(made, int)  # what a process gets that is not in the group
-    assert made is not None
-    return made
+    group = dist.new_group(backend="gloo", timeout=PATIENCE)
+    assert not isinstance(group, int)  # what a process gets that is not in the group
+    assert group is not None
+    return group
 
 
 def join() -> Processes:

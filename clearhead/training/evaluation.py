@@ -21,9 +21,9 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.instruct import with_template
-from clearhead.training.tasks.measures import Evaluating
+from clearhead.training.tasks.measures import EvaluationOptions
 
-__all__ = ["Evaluating", "evaluate"]
+__all__ = ["EvaluationOptions", "evaluate"]
 
 
 @runtime_checkable
@@ -37,7 +37,7 @@ class Evaluable(Protocol):
 
 
 def evaluate(
-    run: Evaluable, source: Source, how: Evaluating = Evaluating(), *, output: str | Path | None = None
+    run: Evaluable, source: Source, how: EvaluationOptions = EvaluationOptions(), *, output: str | Path | None = None
 ) -> dict[str, Any]:
     """Score a run on a corpus, and return the scores with what they were made of.
 
@@ -51,7 +51,7 @@ def evaluate(
     if output is not None and not run.task.outputs:
         raise OptionError(f"output: to {run.task.name} is scored without outputs, so there are none to write")
     file = None if output is None else check_output(Path(output), option="output", inputs=source.files)
-    found = survey(source, layout, Problems(skip=how.skip_bad), run.task.labels if layout.label else None)
+    surveyed = survey(source, layout, Problems(skip=how.skip_bad), run.task.labels if layout.label else None)
     started = time.perf_counter()
     scores, outputs = run.task.evaluate(run.model, source, how)
     if file is not None:
@@ -63,8 +63,8 @@ def evaluate(
         "parameters": count_weights(run.model),
         "dtype": dtype_name(run.model),
         "files": list(source.files),
-        "n": found.records,
-        "skipped": dict(found.skipped),
+        "n": surveyed.records,
+        "skipped": dict(surveyed.skipped),
         **scores,
         "output": None if file is None else str(file),
         "seconds": round(time.perf_counter() - started, 3),

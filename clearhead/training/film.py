@@ -96,8 +96,8 @@ class Film:
             names = [] if self.folder.is_symlink() else os.listdir(self.folder)
         except OSError:  # a run from before there were films has no such folder
             return []
-        found = [int(match[1]) for name in names if (match := NAME.fullmatch(name))]
-        return sorted(step for step in found if self.has(step))
+        named_steps = [int(match[1]) for name in names if (match := NAME.fullmatch(name))]
+        return sorted(step for step in named_steps if self.has(step))
 
     def has(self, step: int) -> bool:
         """Return whether there is a frame of this run for a step. Its numbers are not read."""
@@ -178,11 +178,11 @@ def shrink(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def checksum(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of the names and numbers of tensors."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_about(path: Path) -> Mapping[str, str]:

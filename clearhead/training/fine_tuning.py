@@ -63,12 +63,12 @@ def open_source(path: str | Path) -> Source:
     """Return what a run folder says of itself; RunError where it is none or has no checkpoint."""
     folder = RunFolder(Path(path))
     folder.origin()
-    task, spec, there = folder.task(), folder.spec(), folder.checkpoints.all()
-    if not there:
+    task, spec, checkpoints = folder.task(), folder.spec(), folder.checkpoints.all()
+    if not checkpoints:
         raise RunError(f"{path}: there is no whole checkpoint yet, so there are no weights to start from")
-    best = best_step(folder, there)
-    taken = next((one for one in there if one.step == best), there[0])
-    tuning = FineTuning(source=str(path), run=folder.id(), step=taken.step, sha256=taken.sums[MODEL])
+    best = best_step(folder, checkpoints)
+    chosen = next((checkpoint for checkpoint in checkpoints if checkpoint.step == best), checkpoints[0])
+    tuning = FineTuning(source=str(path), run=folder.id(), step=chosen.step, sha256=chosen.sums[MODEL])
     return Source(str(path), task, spec, tuning)
 
 
@@ -87,11 +87,11 @@ def fine_tuning_recipe(
     one at this width, or all of it with LoRA. Raises OptionError where the source's model cannot do the task.
     """
     source = source if isinstance(source, Source) else open_source(source)
-    asked = name_of(type(source.task)) if task is None else task
-    if task_named(asked) is Embed:
+    task_name = name_of(type(source.task)) if task is None else task
+    if task_named(task_name) is Embed:
         raise OptionError("task: nothing is trained to embed; say what to learn, such as fill or classify")
-    usual = default_recipe(asked, corpus, machine)
-    spec = source.spec if task_named(asked) is type(source.task) else with_output_of(usual.model, source, asked)
+    usual = default_recipe(task_name, corpus, machine)
+    spec = source.spec if task_named(task_name) is type(source.task) else with_output_of(usual.model, source, task_name)
     tuning = replace(source.origin, lora=lora, freeze=freeze)
     with torch.random.fork_rng(
         devices=[]
@@ -131,8 +131,8 @@ def load_source(tuning: FineTuning) -> Run:
     """Load the run to start from, on the CPU in float32; RunError where it is not the one the recipe was made for."""
     run = load(tuning.source, device="cpu", step=tuning.step)
     checkpoint = run.folder.checkpoints.at(tuning.step)
-    found = None if checkpoint is None else checkpoint.sums[MODEL]
-    if (run.folder.id(), found) != (tuning.run, tuning.sha256):
+    checksum = None if checkpoint is None else checkpoint.sums[MODEL]
+    if (run.folder.id(), checksum) != (tuning.run, tuning.sha256):
         raise RunError(
             f"{tuning.source}: its weights are not those that the recipe was made for. Make the recipe again"
         )
@@ -144,7 +144,7 @@ def tuned_task(kind: type[Task], source: Task, context: int) -> Task:
     """Return the task over the source's tokenisers, with the special tokens that its model is used to around texts."""
     texts = kind.layout(context).texts
     every = dict(source.tokenizers)
-    if len({id(one) for one in every.values()}) == 1:  # the tokeniser of a single text serves any field
+    if len({id(tokenizer) for tokenizer in every.values()}) == 1:  # the tokeniser of a single text serves any field
         every |= dict.fromkeys(texts, source.tokenizer)
     if not set(texts) <= set(every):
         raise OptionError(
@@ -201,31 +201,43 @@ def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, *, 
     )
     torch.manual_seed(recipe.seed)
     model = spec.build()
-    own, there = named_tensors(model), named_tensors(source.model)
-    taken = {name for name in own.keys() & there.keys() if not (new_output and name.startswith("output."))}
-    if missing := sorted(name for name in own.keys() - taken if not name.startswith("output.")):
+    target_tensors, source_tensors = named_tensors(model), named_tensors(source.model)
+    taken = {
+        name
+        for name in target_tensors.keys() & source_tensors.keys()
+        if not (new_output and name.startswith("output."))
+    }
+    if missing := sorted(name for name in target_tensors.keys() - taken if not name.startswith("output.")):
         raise RunError(f"{recipe.fine_tuning.source}: its model has no {missing[0]}, which this one needs")
-    copy_into({name: own[name] for name in taken}, {name: there[name] for name in taken}, recipe.fine_tuning.source)
+    copy_into(
+        {name: target_tensors[name] for name in taken},
+        {name: source_tensors[name] for name in taken},
+        recipe.fine_tuning.source,
+    )
     for line in task.initialize(model, prepared) if new_output else ():
         log(line)
     write_start(folder, model)
-    log(f"from {recipe.fine_tuning.source}, step {source.step:,}: {describe_taken(own, there, taken)}")
+    described = describe_taken(target_tensors, source_tensors, taken)
+    log(f"from {recipe.fine_tuning.source}, step {source.step:,}: {described}")
     tuning = replace(recipe.fine_tuning, new_output=new_output)
     log(describe_trained(prepare_parameters(model, tuning), recipe))
     return replace(recipe, fine_tuning=tuning)
 
 
-def describe_taken(own: Mapping[str, object], there: Mapping[str, object], taken: set[str]) -> str:
+def describe_taken(target_tensors: Mapping[str, object], source_tensors: Mapping[str, object], taken: set[str]) -> str:
     """Return in a line which tensors were taken, which are new, and which of the source were left out."""
 
     def listed(names: list[str]) -> str:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return ", ".join(names[:SHOWN]) + more
 
-    new, left = [name for name in own if name not in taken], [name for name in there if name not in taken]
+    new, left_out = (
+        [name for name in target_tensors if name not in taken],
+        [name for name in source_tensors if name not in taken],
+    )
     parts = [f"{len(taken)} tensors taken"]
     parts += [f"new: {listed(new)}"] if new else []
-    parts += [f"left out: {listed(left)}"] if left else []
+    parts += [f"left out: {listed(left_out)}"] if left_out else []
     return "; ".join(parts)
 
 

@@ -140,14 +140,14 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
         recipe = with_batch(recipe, 8192 if on_gpu else 1024)
     pace, model = time_steps(recipe, recipe.model, workload.task, workload.prepared, seconds=timing)
     for _ in range(2):
-        chosen = choose_model(recipe, workload, sizes, pace, seconds)
+        model_spec = choose_model(recipe, workload, sizes, pace, seconds)
         if "batch" in recipe.open and recipe.budget.minutes is not None:
-            speed = pace.tokens_per_second * active_parameters(recipe.model) / active_parameters(chosen)
+            speed = pace.tokens_per_second * active_parameters(recipe.model) / active_parameters(model_spec)
             # Time for more epochs than the text bears is not used, so it does not call for larger batches either.
-            tokens = min(speed * training_share(seconds), EPOCHS[kind_of(chosen)] * workload.text_tokens)
-            changed = with_batch(replace(recipe, model=chosen), batch_for(tokens))
+            tokens = min(speed * training_share(seconds), EPOCHS[kind_of(model_spec)] * workload.text_tokens)
+            changed = with_batch(replace(recipe, model=model_spec), batch_for(tokens))
         else:
-            changed = replace(recipe, model=chosen)
+            changed = replace(recipe, model=model_spec)
         if changed == recipe:
             break
         recipe = changed
@@ -165,15 +165,15 @@ def possible_models(recipe: Recipe, workload: Workload) -> list[Spec]:
     if "model" not in recipe.open or not workload.task.sizes:
         return [recipe.model]
     usual = active_parameters(recipe.model)
-    found: list[Spec] = []
+    specs: list[Spec] = []
     for width in WIDTHS:
         spec = with_width(recipe.model, width)
         active = active_parameters(spec)
         too_large = active > PARAMETERS_A_TOKEN * workload.text_tokens
-        if found and (too_large or (recipe.has_given_length and active > usual)):
+        if specs and (too_large or (recipe.has_given_length and active > usual)):
             break
-        found.append(spec)
-    return found
+        specs.append(spec)
+    return specs
 
 
 def with_width(spec: Spec, width: int) -> Spec:
@@ -199,15 +199,15 @@ def choose_model(recipe: Recipe, workload: Workload, sizes: Sequence[Spec], pace
     if len(sizes) < 2:
         return recipe.model
     work = pace.tokens_per_second * active_parameters(recipe.model) * training_share(seconds)
-    chosen = sizes[0]
+    largest = sizes[0]
     for spec in sizes:
         active = active_parameters(spec)
         tokens = work / active
         if recipe.has_given_length:
             tokens = tokens_of_steps(recipe, workload, pace)
         if tokens >= TOKENS_A_PARAMETER[kind_of(spec)] * active:
-            chosen = spec
-    return chosen
+            largest = spec
+    return largest
 
 
 def tokens_of_steps(recipe: Recipe, workload: Workload, pace: Pace) -> float:
@@ -244,8 +244,8 @@ def plan_minutes(recipe: Recipe, workload: Workload, pace: Pace, scoring: Scorin
     scored = usual if not scoring.record else int((FINAL * seconds - scoring.base) / scoring.record)
     scored = max(min(scored, usual, len(workload.prepared.dev)), min(recipe.checkpointing.score_records, LEAST_SCORED))
     final = scoring.seconds(scored if recipe.checkpointing.score_records else 0)
-    _, count, each = affordable_evaluations(recipe, scoring, seconds)
-    left = seconds - used - final - count * each - pace.setup_seconds
+    _, count, evaluation_seconds = affordable_evaluations(recipe, scoring, seconds)
+    left = seconds - used - final - count * evaluation_seconds - pace.setup_seconds
     steps = max(1, int(max(left, 0.25 * seconds) / pace.step_seconds))
     bears = EPOCHS[kind_of(recipe.model)] * workload.text_tokens / pace.tokens
     enough = bool(workload.task.sizes) and "model" in recipe.open and steps > bears
@@ -255,7 +255,7 @@ def plan_minutes(recipe: Recipe, workload: Workload, pace: Pace, scoring: Scorin
         used_seconds=round(used, 3),
         scored=scored,
         scoring_seconds=round(final, 3),
-        evaluation_seconds=round(each, 3),
+        evaluation_seconds=round(evaluation_seconds, 3),
         enough=enough,
     )
     return replace(recipe, plan=plan)
@@ -348,19 +348,23 @@ def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float)
     if "evaluate" in recipe.open and records and scoring.record:
         most = int((SCORING * seconds / EVALUATIONS - scoring.base) / scoring.record)
         records = max(min(LEAST_SCORED, records), min(records, most))
-    each = scoring.seconds(records)
-    return records, min(MOST_EVALUATIONS, max(EVALUATIONS, int(SCORING * seconds / max(1e-9, each)))), each
+    evaluation_seconds = scoring.seconds(records)
+    return (
+        records,
+        min(MOST_EVALUATIONS, max(EVALUATIONS, int(SCORING * seconds / max(1e-9, evaluation_seconds)))),
+        evaluation_seconds,
+    )
 
 
 def describe(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace, model: nn.Module) -> str:
     """Return the line that says what will happen: steps, time and size."""
     size = f"a {round_count(sum(parameter.numel() for parameter in model.parameters()))} model"
     if recipe.budget.minutes is not None:
-        said = f"about {steps:,} steps in {recipe.budget.minutes:g} minutes on this machine; {size}"
+        line = f"about {steps:,} steps in {recipe.budget.minutes:g} minutes on this machine; {size}"
         if recipe.plan is not None and recipe.plan.enough:
-            taken = (steps * pace.step_seconds / (1 - SCORING) + recipe.plan.used_seconds) / 60
-            said += f". The text bears no more: it ends after about {taken:.2g} minutes"
-        return said
+            minutes_taken = (steps * pace.step_seconds / (1 - SCORING) + recipe.plan.used_seconds) / 60
+            line += f". The text bears no more: it ends after about {minutes_taken:.2g} minutes"
+        return line
     evaluations = math.ceil(steps / recipe.checkpointing.evaluate)
     seconds = steps * pace.step_seconds + evaluations * scoring.seconds(recipe.checkpointing.score_records)
     minutes = f"{seconds / 60:.2g} minutes" if seconds < 6000 else f"{seconds / 3600:.2g} hours"
@@ -388,9 +392,9 @@ def planned_again(recipe: Recipe, *, done: int, seconds: float, spent: float) ->
     """
     assert recipe.budget.minutes is not None
     old = recipe.plan or Plan(steps=1, step_seconds=0.1)
-    each = seconds / done if done and seconds > 0 else old.step_seconds
+    step_seconds = seconds / done if done and seconds > 0 else old.step_seconds
     left = 60 * recipe.budget.minutes - spent - old.scoring_seconds
-    return replace(old, steps=done + max(1, int(left / each)), step_seconds=each, enough=False)
+    return replace(old, steps=done + max(1, int(left / step_seconds)), step_seconds=step_seconds, enough=False)
 
 
 def choose_vocabulary(recipe: Recipe) -> Recipe:

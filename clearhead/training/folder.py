@@ -111,17 +111,17 @@ class RunFolder:
     @property
     def checkpoints(self) -> Checkpoints:
         """Return the checkpoints of this run, in its folder or wherever checkpoints.json says."""
-        place = self.path / "checkpoints"
+        path = self.path / "checkpoints"
         if os.path.lexists(self.checkpoints_file):
-            said = self.read_own(self.checkpoints_file).get("folder")
-            if not isinstance(said, str) or not os.path.isabs(said):
+            elsewhere = self.read_own(self.checkpoints_file).get("folder")
+            if not isinstance(elsewhere, str) or not os.path.isabs(elsewhere):
                 raise RunError(f"{self.checkpoints_file}: says no folder; put the file back as it was")
-            place = Path(said)
-        return self.checkpoints_at(place)
+            path = Path(elsewhere)
+        return self.checkpoints_at(path)
 
-    def checkpoints_at(self, place: Path) -> Checkpoints:
+    def checkpoints_at(self, path: Path) -> Checkpoints:
         """Return the checkpoints of this run as they are, or would be, in another folder."""
-        return Checkpoints(place, run=self.id(), model=self.model_sum())
+        return Checkpoints(path, run=self.id(), model=self.model_sum())
 
     @property
     def film(self) -> Film:
@@ -135,12 +135,12 @@ class RunFolder:
     def identity(self) -> dict[str, Any]:
         """Read run.json: the run's id, and whether it is from before there were ids. Empty where there is none."""
         try:
-            found = read_sealed(self.run_file)
+            content = read_sealed(self.run_file)
         except FileNotFoundError:
             return {}
-        if "format" not in found or not isinstance(found.get("run"), str):
+        if "format" not in content or not isinstance(content.get("run"), str):
             raise RunError(f"{self.run_file}: holds no run's id; put the file back as it was")
-        return found
+        return content
 
     def id(self) -> str | None:
         """Return the run's id, None for a run from before there were ids."""
@@ -150,17 +150,17 @@ class RunFolder:
         """Read a sealed file of this run; RunError where it is damaged or of another run, FileNotFoundError if none."""
         return self.check_own(path, read_sealed(path))
 
-    def check_own(self, path: Path, found: dict[str, Any]) -> dict[str, Any]:
+    def check_own(self, path: Path, content: dict[str, Any]) -> dict[str, Any]:
         """Return the content of a sealed file; RunError where it is of another run."""
         identity = self.identity()
-        if "format" in found and found.get("run") != identity.get("run"):
-            there = "this folder has no run.json" if not identity else f"this is {identity['run']}"
+        if "format" in content and content.get("run") != identity.get("run"):
+            this_run = "this folder has no run.json" if not identity else f"this is {identity['run']}"
             raise RunError(
-                f"{path}: is of another run ({str(found.get('run'))[:40]}; {there}). Put this run's own back"
+                f"{path}: is of another run ({str(content.get('run'))[:40]}; {this_run}). Put this run's own back"
             )
-        if "format" not in found and identity and "upgraded" not in identity:
+        if "format" not in content and identity and "upgraded" not in identity:
             raise RunError(f"{path}: has no format and no checksum, so this run did not write it. Put its own back")
-        return found
+        return content
 
     def write_own(self, path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a sealed file of this run, and return what it holds."""
@@ -172,11 +172,11 @@ class RunFolder:
         return self.recipe_file.exists()
 
     def recipe(self) -> Recipe:
-        return read_recipe(self.recipe_file, check=lambda found: self.check_own(self.recipe_file, found))
+        return read_recipe(self.recipe_file, check=lambda content: self.check_own(self.recipe_file, content))
 
     def origin(self) -> Recipe | Origin:
         """Read what the run's weights come from: the recipe of their training, or the origin of an imported model."""
-        return read_origin(self.recipe_file, check=lambda found: self.check_own(self.recipe_file, found))
+        return read_origin(self.recipe_file, check=lambda content: self.check_own(self.recipe_file, content))
 
     def fine_tuning(self) -> FineTuning | None:
         """Return what the run was fine-tuned from, None where it was not."""
@@ -206,8 +206,12 @@ class RunFolder:
         with os_errors_as_run_errors(self.model_file):
             if chat is not None:
                 write_text(self.path / CHAT, chat.text)
-            kept = [*files.values(), *([CHAT] if chat is not None else []), *([PRETRAINED] if pretrained else [])]
-            sums = {file: sha256_of_file(self.path / file) for file in kept}
+            sealed_files = [
+                *files.values(),
+                *([CHAT] if chat is not None else []),
+                *([PRETRAINED] if pretrained else []),
+            ]
+            sums = {file: sha256_of_file(self.path / file) for file in sealed_files}
         self.write_own(
             self.model_file,
             {
@@ -226,22 +230,24 @@ class RunFolder:
     def read_description(self) -> dict[str, Any]:
         """Read model.json; RunError where it is missing, damaged, of another run, or lacks a field."""
         try:
-            found = self.read_own(self.model_file)
+            description = self.read_own(self.model_file)
         except FileNotFoundError:
             raise RunError(f"{self.path}: there is no model yet; train it, or go on with --resume") from None
-        later = {name: kind for name, kind in LATER_FIELDS.items() if name in found}
-        fields = {**MODEL_FIELDS, **({"files": dict} if "format" in found else {}), **later}
+        later = {name: kind for name, kind in LATER_FIELDS.items() if name in description}
+        fields = {**MODEL_FIELDS, **({"files": dict} if "format" in description else {}), **later}
         try:
-            check_fields({name: found[name] for name in fields if name in found}, fields, str(self.model_file))
+            check_fields(
+                {name: description[name] for name in fields if name in description}, fields, str(self.model_file)
+            )
         except RunError as error:
             raise RunError(f"{error}; put the file back as it was") from None
-        if ":" not in found["task"] and found["task"] not in (*TASKS, *OTHERS):
-            raise RunError(f"{self.model_file}: there is no task {found['task'][:40]!r} in this version")
-        data = () if found["data"] is None else (found["data"],)  # an imported run has none
-        for name in (*data, *found["tokenizers"].values()):
+        if ":" not in description["task"] and description["task"] not in (*TASKS, *OTHERS):
+            raise RunError(f"{self.model_file}: there is no task {description['task'][:40]!r} in this version")
+        data = () if description["data"] is None else (description["data"],)  # an imported run has none
+        for name in (*data, *description["tokenizers"].values()):
             if not is_plain_name(name):
                 raise RunError(f"{self.model_file}: {str(name)[:60]!r} is no name of a file beside it")
-        return found
+        return description
 
     def task(self) -> Task:
         description = self.read_description()
@@ -263,14 +269,14 @@ class RunFolder:
 
     def read_parts(self, description: Mapping[str, Any], field: str, kind: type[Part]) -> dict[str, Part]:
         """Return the parts in a field of model.json by name; RunError where one is of another kind."""
-        found: dict[str, Part] = {}
+        parts: dict[str, Part] = {}
         for name, content in description.get(field, {}).items():
             where = f"{self.model_file}: {field}: {name[:60]}"
-            made = from_json(content, PARTS, where=where)
-            if not isinstance(made, kind):
-                raise RunError(f"{where}: expected {kind.__name__}; came {type(made).__name__}")
-            found[name] = made
-        return found
+            part = from_json(content, PARTS, where=where)
+            if not isinstance(part, kind):
+                raise RunError(f"{where}: expected {kind.__name__}; came {type(part).__name__}")
+            parts[name] = part
+        return parts
 
     def chat(self) -> ChatTemplate | None:
         """Read the template of chats, None where the run has none; RunError where it was changed."""
@@ -317,8 +323,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{self.path}: cannot be written to ({error.strerror}); choose another folder") from None
-        with Hold(self.path) as held, lock(self.path):
-            yield held
+        with Hold(self.path) as hold, lock(self.path):
+            yield hold
 
 
 def describe_imported(task: Task, files: Mapping[str, str], chat: ChatTemplate | None) -> dict[str, Any]:
@@ -328,7 +334,7 @@ def describe_imported(task: Task, files: Mapping[str, str], chat: ChatTemplate |
     special = {files[field]: tokenizer.imported for field, tokenizer in task.tokenizers.items()}
     return {
         "special": {file: to_json(ids, PARTS) for file, ids in special.items() if ids is not None},
-        "framing": {field: to_json(one, PARTS) for field, one in task.framing.items()},
+        "framing": {field: to_json(framing, PARTS) for field, framing in task.framing.items()},
         **({} if chat is None else {"chat": dict(chat.tokens)}),
     }
 

@@ -55,24 +55,26 @@ class RoundAll(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, fresh: bool, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.weights, ctx.fresh = weights, fresh
         ctx.set_materialize_grads(False)
-        rounded = [torch.empty_like(one, dtype=dtype) for one in weights]
+        rounded = [torch.empty_like(weight, dtype=dtype) for weight in weights]
         copy_all(rounded, weights)
-        ctx.mark_non_differentiable(*(new for new, one in zip(rounded, weights, strict=True) if not one.requires_grad))
+        ctx.mark_non_differentiable(
+            *(new for new, weight in zip(rounded, weights, strict=True) if not weight.requires_grad)
+        )
         return tuple(rounded)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        trained = [(one, grad) for one, grad in zip(ctx.weights, grads, strict=True) if one.requires_grad]
+        trained = [(weight, grad) for weight, grad in zip(ctx.weights, grads, strict=True) if weight.requires_grad]
         used = [(parameter, grad) for parameter, grad in trained if grad is not None]
-        for one, _ in used:
-            if one.grad is None:
-                one.grad = torch.zeros_like(one)
-        kept, new = [one.grad for one, _ in used], [grad for _, grad in used]
+        for weight, _ in used:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        accumulated, new = [weight.grad for weight, _ in used], [grad for _, grad in used]
         if ctx.fresh:
             zero_all([parameter.grad for parameter, grad in trained if grad is None and parameter.grad is not None])
-            copy_all(kept, new)
+            copy_all(accumulated, new)
         else:
-            wide = [torch.empty_like(one) for one in kept]
+            wide = [torch.empty_like(weight) for weight in accumulated]
             copy_all(wide, new)
-            add_all(kept, wide)
+            add_all(accumulated, wide)
         return (None,) * (2 + len(grads))

@@ -71,7 +71,7 @@ class Hold:
         self.run = run
         # Held open, so that no folder made later can be mistaken for it; None where the system opens no folders.
         self.handles: dict[Path, int | None] = {}
-        self.found: dict[Path, os.stat_result] = {}
+        self.stats: dict[Path, os.stat_result] = {}
         self.saved: str | None = None
         self.stack = contextlib.ExitStack()
         self.add(run)
@@ -82,7 +82,7 @@ class Hold:
             self.stack.enter_context(lock(folder))
         try:
             handle = open_folder(folder)
-            self.found[folder] = os.stat(folder) if handle is None else os.fstat(handle)
+            self.stats[folder] = os.stat(folder) if handle is None else os.fstat(handle)
         except OSError as error:
             raise RunError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from None
         self.handles[folder] = handle
@@ -97,25 +97,26 @@ class Hold:
 
     def check(self) -> None:
         """Raise RunError where a folder was moved, removed or replaced since it was held."""
-        for path, found in self.found.items():
+        for path, stat_before in self.stats.items():
             try:
                 # The run folder may be reached through a link; the checkpoints are not.
-                there = os.stat(path, follow_symlinks=path == self.run)
+                stat_now = os.stat(path, follow_symlinks=path == self.run)
             except OSError:
-                there = None
-            if there is None or not os.path.samestat(there, found):
+                stat_now = None
+            if stat_now is None or not os.path.samestat(stat_now, stat_before):
                 raise self.moved(path)
 
     def moved(self, path: Path) -> RunError:
         """Return the error that says where the folder is now, and where the last whole checkpoint."""
-        now = {folder: place_of(handle) for folder, handle in self.handles.items()}
-        became = "was moved, removed or replaced" if now[path] is None else f"was moved to {now[path]}"
-        where = now[[*now][-1]]
+        paths = {folder: place_of(handle) for folder, handle in self.handles.items()}
+        became = "was moved, removed or replaced" if paths[path] is None else f"was moved to {paths[path]}"
+        checkpoints_path = paths[[*paths][-1]]
         last = "There is no checkpoint to go on from."
         if self.saved is not None:
-            last = f"The last whole checkpoint is {self.saved if where is None else where / self.saved}."
-        run = now[self.run] or self.run
-        elsewhere = "" if path == self.run else f" --checkpoints {where or 'FOLDER'}"
+            saved = self.saved if checkpoints_path is None else checkpoints_path / self.saved
+            last = f"The last whole checkpoint is {saved}."
+        run = paths[self.run] or self.run
+        elsewhere = "" if path == self.run else f" --checkpoints {checkpoints_path or 'FOLDER'}"
         return RunError(
             f"{path}: {became} while the run was in training, which has stopped. {last} Put the folder back and go on "
             f"with --resume, or: clearhead train {run} --resume{elsewhere}"
@@ -127,7 +128,7 @@ def place_of(handle: int | None) -> Path | None:
     if handle is None:
         return None
     try:
-        place = os.readlink(f"/proc/self/fd/{handle}")
+        path = os.readlink(f"/proc/self/fd/{handle}")
     except OSError:
         return None
-    return None if place.endswith(" (deleted)") else Path(place)
+    return None if path.endswith(" (deleted)") else Path(path)

@@ -95,20 +95,20 @@ class KeyedDropout(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given: Mapping[str, Any] = kwargs or {}
+        keywords: Mapping[str, Any] = kwargs or {}
         if func is F.dropout:
-            return self.drop(*bind_dropout(*args, **given))
+            return self.drop(*bind_dropout(*args, **keywords))
         if func is torch.dropout:
-            return self.drop(*args, **given)
+            return self.drop(*args, **keywords)
         if func is F.scaled_dot_product_attention:
-            named = {**dict(zip(ATTENTION, args, strict=False)), **given}
-            return self.attend(**named) if named.get("dropout_p") else func(*args, **given)
+            named = {**dict(zip(ATTENTION, args, strict=False)), **keywords}
+            return self.attend(**named) if named.get("dropout_p") else func(*args, **keywords)
         if func in OTHER_DROPOUTS:
             raise OptionError(
                 f"keyed_dropout: {func.__name__} has no keyed masks; use torch.nn.functional.dropout in this part, or "
                 "train with --no-keyed-dropout"
             )
-        return func(*args, **given)
+        return func(*args, **keywords)
 
     def drop(self, input: Tensor, p: float, train: bool) -> Tensor:
         """Return a tensor with a share of `p` of its numbers set to 0, and the others made larger for it."""
@@ -132,12 +132,12 @@ class KeyedDropout(TorchFunctionMode):
         def drop(weight: Tensor, block: slice, n_query: int) -> Tensor:
             check_rows(weight, keys)
             n_heads, n_key = weight.shape[1], weight.shape[3]
-            heads, queries, own = (
+            heads, queries, key_indices = (
                 torch.arange(*ends, dtype=torch.int32, device=keys.device)
                 for ends in ((0, n_heads), (block.start, block.stop), (0, n_key))
             )
-            places = (heads.view(-1, 1, 1) * n_query + queries.view(-1, 1)) * n_key + own
-            return weight * scaled(keep_mask(keys, site, places.flatten(), p), weight, p)
+            indices = (heads.view(-1, 1, 1) * n_query + queries.view(-1, 1)) * n_key + key_indices
+            return weight * scaled(keep_mask(keys, site, indices.flatten(), p), weight, p)
 
         return drop
 

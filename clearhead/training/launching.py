@@ -62,7 +62,7 @@ def launch(count: int, args: Sequence[str], *, run: str) -> None:
     try:
         elastic_launch(config, entrypoint=sys.executable)("-m", "clearhead", *args)
     except ChildFailedError as error:
-        raise explain_failure({rank: one.exitcode for rank, one in error.failures.items()}, run) from None
+        raise explain_failure({rank: failure.exitcode for rank, failure in error.failures.items()}, run) from None
     except SignalException as error:
         raise ProcessFailed(128 + int(error.sigval)) from None
 

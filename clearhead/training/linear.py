@@ -63,10 +63,10 @@ class LinearScore:
         ours, theirs = f"{accuracy:.1%}", f"{self.accuracy:.1%}"
         if accuracy >= self.accuracy:
             return f"dev accuracy {ours}; the linear model on n-grams has {theirs}"
-        other = "train longer, or start from a model that has seen more text" if tuned else TRY_PRETRAINED
+        advice = "train longer, or start from a model that has seen more text" if tuned else TRY_PRETRAINED
         return (
             f"the linear model on n-grams is better: {theirs} of the dev records, and this model {ours}. For these "
-            f"texts take a linear model, give more of them, or {other}"
+            f"texts take a linear model, give more of them, or {advice}"
         )
 
 
@@ -118,11 +118,11 @@ class NgramCounts:
         self.words: dict[str, int] = {}
         self.known: list[Keys] = []
         self.weight: list[NDArray[np.float32]] = []
-        for place, (documents, keys) in enumerate(self.keys(texts, learn=True)):
-            known, df = np.unique(unique_pairs(documents, keys)[1], return_counts=True)
-            if place > 0 and len(texts) >= RARE_RECORDS:
-                known, df = known[df > 1], df[df > 1]
-            self.known.append(known)
+        for order, (documents, keys) in enumerate(self.keys(texts, learn=True)):
+            vocabulary, df = np.unique(unique_pairs(documents, keys)[1], return_counts=True)
+            if order > 0 and len(texts) >= RARE_RECORDS:
+                vocabulary, df = vocabulary[df > 1], df[df > 1]
+            self.known.append(vocabulary)
             self.weight.append((np.log((1 + len(texts)) / (1 + df)) + 1).astype(np.float32))
 
     @property
@@ -134,11 +134,13 @@ class NgramCounts:
         tokens: list[int] = []
         lengths = np.zeros(len(texts), np.int64)
         words = self.words
-        for place, text in enumerate(texts):
-            found = split_words(text)
-            lengths[place] = len(found)
+        for row, text in enumerate(texts):
+            text_words = split_words(text)
+            lengths[row] = len(text_words)
             tokens += (
-                [words.setdefault(w, len(words) + 1) for w in found] if learn else [words.get(w, 0) for w in found]
+                [words.setdefault(w, len(words) + 1) for w in text_words]
+                if learn
+                else [words.get(w, 0) for w in text_words]
             )
         ids, document = np.array(tokens, np.int64), np.repeat(np.arange(len(texts)), lengths)
         inside = (ids[:-1] > 0) & (ids[1:] > 0) & (document[:-1] == document[1:])
@@ -149,16 +151,16 @@ class NgramCounts:
     def vectors(self, texts: Sequence[str]) -> Sparse:
         """Return the texts as rows."""
         rows, columns, values, first = list[Keys](), list[Keys](), list[NDArray[np.float32]](), 0
-        for (documents, keys), known, weight in zip(self.keys(texts), self.known, self.weight, strict=True):
-            place = np.searchsorted(known, keys).clip(max=max(len(known) - 1, 0))
-            there = known[place] == keys if len(known) else np.zeros(len(keys), bool)
-            document, column, count = unique_pairs(documents[there], place[there])
+        for (documents, keys), vocabulary, weight in zip(self.keys(texts), self.known, self.weight, strict=True):
+            column_of_key = np.searchsorted(vocabulary, keys).clip(max=max(len(vocabulary) - 1, 0))
+            is_known = vocabulary[column_of_key] == keys if len(vocabulary) else np.zeros(len(keys), bool)
+            document, column, count = unique_pairs(documents[is_known], column_of_key[is_known])
             value = (1 + np.log(count)).astype(np.float32) * weight[column]
             norm = np.sqrt(np.bincount(document, value * value, len(texts)))[document]
             rows.append(document)
             columns.append(column + first)
             values.append((value / norm).astype(np.float32))
-            first += len(known)
+            first += len(vocabulary)
         document = np.concatenate(rows)
         order = np.argsort(document, kind="stable")
         starts = np.searchsorted(document[order], np.arange(len(texts) + 1))
@@ -246,9 +248,9 @@ def linear_baseline(
     started = time.perf_counter()
     counts = NgramCounts(texts, letters=sum(map(len, texts)) <= MOST_CHARACTERS)
     weights = fit_logistic(counts.vectors(texts), F.one_hot(torch.tensor(labels), classes).float())
-    found = counts.vectors(dev_texts).logits(weights).argmax(-1)
+    predicted = counts.vectors(dev_texts).logits(weights).argmax(-1)
     return LinearScore(
-        accuracy=(found == torch.tensor(dev_labels)).float().mean().item(),
+        accuracy=(predicted == torch.tensor(dev_labels)).float().mean().item(),
         features=counts.features,
         records=len(texts),
         seconds=time.perf_counter() - started,

@@ -96,11 +96,11 @@ class Trainer:
     """
 
     def __init__(
-        self, work: Work, train_state: TrainState, watcher: Watcher, *, held: Hold | None, log: Callable[[str], None]
+        self, work: Work, train_state: TrainState, watcher: Watcher, *, hold: Hold | None, log: Callable[[str], None]
     ) -> None:
         self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
         self.spec, self.processes = work.spec, train_state.parallel.processes
-        self.train_state, self.watcher, self.held, self.log = train_state, watcher, held, log
+        self.train_state, self.watcher, self.hold, self.log = train_state, watcher, hold, log
         # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
         self.select: Select = named_tensors if work.recipe.fine_tuning is None else trained_tensors
         self.stepper: Stepper = make_stepper(train_state, work.recipe.machine)
@@ -116,7 +116,7 @@ class Trainer:
         self.rate = 0.0
         self.splits = work.recipe.machine.splits
         self.watch = LossWatch(self.recipe.optimizer.schedule.warmup)
-        self.log_size = self.asked = 0
+        self.log_size = self.stop_signal = 0
         self.metrics_log: MetricsLog
         self.saver: Saver
         self.camera: FilmCamera | None = None
@@ -153,11 +153,11 @@ class Trainer:
         """Train until the budget ends or a signal asks to stop; either way a checkpoint is saved."""
         self.train_state.model.train()
         self.saver = make_saver(self.folder.checkpoints, self.train_state.parallel)
-        if self.held is None:
+        if self.hold is None:
             self.run(stopping)
             self.saver.wait()
             return
-        self.held.check()
+        self.hold.check()
         self.metrics_log = MetricsLog(self.folder.metrics, size=self.log_size, log=self.log)
         for line in read_metrics(self.folder.metrics):
             self.watch_loss(line, quiet=True)
@@ -176,7 +176,7 @@ class Trainer:
         finally:
             with os_errors_as_run_errors(self.folder.metrics):
                 self.metrics_log.close()
-        self.held.check()
+        self.hold.check()
         if not has_package("matplotlib"):
             self.log(f"curves.svg is not drawn: that needs matplotlib ({how_to_install('plots')})")
             return
@@ -188,9 +188,9 @@ class Trainer:
         batches = self.stream.batches(self.done * self.recipe.batching.passes)
         checkpointing = self.recipe.checkpointing
         save_every = checkpointing.save or checkpointing.evaluate
-        clock, self.asked = self.processes.moment(stopping.asked)
+        clock, self.stop_signal = self.processes.moment(stopping.signal)
         saved = evaluated = self.done
-        while not self.is_finished() and not self.asked:
+        while not self.is_finished() and not self.stop_signal:
             began = self.position
             if not self.done:
                 with phase("the first step", self.log):
@@ -215,14 +215,14 @@ class Trainer:
             if evaluates or self.done % save_every == 0:
                 self.save()
                 saved = self.done
-            if is_frame(self.done) and self.camera is not None and self.held is not None:
-                self.held.check()
+            if is_frame(self.done) and self.camera is not None and self.hold is not None:
+                self.hold.check()
                 self.camera.take(self.done)
             self.tell_saved()
             # Evaluating, saving and the film are inside a budget of minutes, outside of the seconds that steps took.
-            clock, self.asked = self.processes.moment(stopping.asked)
+            clock, self.stop_signal = self.processes.moment(stopping.signal)
             self.pacing.spend(clock - now, scoring=evaluates)
-        if evaluated < self.done and not self.asked:
+        if evaluated < self.done and not self.stop_signal:
             # The minutes ended after a step, while it was written down. Where that was a checkpoint, it is saved again:
             # whether it is the best, and that training is finished, was not known then.
             with phase("evaluating", self.log):
@@ -252,7 +252,7 @@ class Trainer:
     def try_step(self, batches: list[Batch], rate: float) -> bool:
         """Take a step with random numbers of its own; return False where the GPU's memory is too small for it."""
         seed_random(step_seed(self.recipe.seed, self.done, self.processes.rank), self.train_state.device)
-        nll, places = self.train_state.nll.clone(), self.train_state.places
+        nll, n_targets = self.train_state.nll.clone(), self.train_state.places
         try:
             self.stepper.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
         except torch.OutOfMemoryError:
@@ -262,7 +262,7 @@ class Trainer:
                     "micro-batch. Take a smaller --micro-batch-tokens, --activation-checkpointing, or --parallel fsdp"
                 ) from None
             self.train_state.nll.copy_(nll)
-            self.train_state.places = places
+            self.train_state.places = n_targets
             return False
         return True
 
@@ -324,9 +324,9 @@ class Trainer:
         if not self.train_state.is_finite():
             raise self.divergence_error("there are weights that are no numbers")
 
-    def divergence_error(self, how: str) -> RunError:
+    def divergence_error(self, problem: str) -> RunError:
         return RunError(
-            f"{self.folder.path}: {how} at step {self.done}: training has diverged. What was saved before is from "
+            f"{self.folder.path}: {problem} at step {self.done}: training has diverged. What was saved before is from "
             "better days; train again with a lower --lr, or with more --warmup"
         )
 
@@ -335,7 +335,7 @@ class Trainer:
 
         In a budget of minutes the total is an estimate, and `about` is True until training is over.
         """
-        if self.held is None:
+        if self.hold is None:
             return
         with os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.write(line)
@@ -350,7 +350,7 @@ class Trainer:
         """
         self.check_weights()
         checkpointing = self.recipe.checkpointing
-        held = Held(
+        validation_set = Held(
             store=self.prepared.dev,
             tokens=self.recipe.batching.at_once,
             score_records=checkpointing.score_records if self.pacing.affords_outputs() else 0,
@@ -359,16 +359,20 @@ class Trainer:
         )
         started = time.perf_counter()
         model = self.train_state.parallel.evaluation_model(self.train_state.averaged_model(), self.build_model)
-        found = None if model is None else assess(model, self.task, held)
+        assessment = None if model is None else assess(model, self.task, validation_set)
         self.train_state.model.train()
-        score = float(self.processes.send(None if found is None else self.task.goal(found.scores, found.loss)))
+        score = float(
+            self.processes.send(None if assessment is None else self.task.goal(assessment.scores, assessment.loss))
+        )
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
         if better:
             self.best = {"step": self.done, "score": score}
-        taken = round(time.perf_counter() - started, 3)
-        if found is not None:
-            self.report({"kind": "evaluation", "step": self.done, **asdict(found), "best": better, "seconds": taken})
+        seconds = round(time.perf_counter() - started, 3)
+        if assessment is not None:
+            self.report(
+                {"kind": "evaluation", "step": self.done, **asdict(assessment), "best": better, "seconds": seconds}
+            )
 
     def build_model(self) -> nn.Module:
         """Return a model like the one in training, of any weights."""
@@ -383,8 +387,8 @@ class Trainer:
         """
         self.check_weights()
         self.train_state.collect_nll()
-        if self.held is not None:
-            self.held.check()
+        if self.hold is not None:
+            self.hold.check()
             with os_errors_as_run_errors(self.folder.metrics):
                 self.metrics_log.sync()
         model = self.select(self.train_state.averaged_model())
@@ -392,7 +396,7 @@ class Trainer:
             "seconds": self.seconds,
             "tokens": self.tokens,
             "places": self.train_state.places,
-            "metrics_size": 0 if self.held is None else self.metrics_log.size,
+            "metrics_size": 0 if self.hold is None else self.metrics_log.size,
             "best": self.best,
             "since_best": self.since_best,
             "finished": self.is_finished(),
@@ -404,13 +408,13 @@ class Trainer:
 
     def tell_saved(self) -> None:
         """Once a checkpoint is whole, remove those that it takes the place of, and tell the watcher."""
-        if self.held is None or (saved := self.saver.take_finished()) is None:
+        if self.hold is None or (saved := self.saver.take_finished()) is None:
             return
         step, best = saved.step, saved.state["best"]
-        self.held.saved = f"step-{step:08d}"
+        self.hold.saved = f"step-{step:08d}"
         # The best as of that checkpoint: one that is better by now is not saved yet.
-        kept = None if best is None else int(best["step"])
-        self.folder.checkpoints.prune(self.recipe.checkpointing.checkpoints, kept, step)
+        best_step = None if best is None else int(best["step"])
+        self.folder.checkpoints.prune(self.recipe.checkpointing.checkpoints, best_step, step)
         self.watcher({"kind": "saved", "step": step})
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -426,8 +430,8 @@ class Trainer:
         self.step_tokens = int(state.get("step_tokens", 0))
         self.pacing.restore(state, done=self.done)
         self.log_size = state["metrics_size"]
-        if self.held is not None:
-            self.held.saved = checkpoint.folder.name
+        if self.hold is not None:
+            self.hold.saved = checkpoint.folder.name
 
 
 def split_rows(batch: Batch, parts: int) -> list[Batch]:
@@ -439,8 +443,8 @@ def split_rows(batch: Batch, parts: int) -> list[Batch]:
     if parts == 1:
         return [batch]
     split = {name: tensor.tensor_split(parts) for name, tensor in batch.items()}
-    found = [{name: pieces[i] for name, pieces in split.items()} for i in range(parts)]
-    return [smaller for smaller in found if (smaller["wanted"] != NOTHING).any()]
+    micro_batches = [{name: parts_of_tensor[i] for name, parts_of_tensor in split.items()} for i in range(parts)]
+    return [smaller for smaller in micro_batches if (smaller["wanted"] != NOTHING).any()]
 
 
 def crosses(before: float, after: float, every: int) -> bool:
@@ -465,10 +469,10 @@ def training_tensors(train_state: TrainState, select: Select = named_tensors) ->
 
     `select` returns those of a model.
     """
-    found = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
+    tensors = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
     names = {id(parameter): name for name, parameter in train_state.model.named_parameters()}
     for parameter, state in train_state.optimiser.state.items():
-        found |= {f"optimiser.{names[id(parameter)]}.{key}": value for key, value in state.items()}
+        tensors |= {f"optimiser.{names[id(parameter)]}.{key}": value for key, value in state.items()}
     if train_state.averaged is not train_state.model:
-        found |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
-    return found | {"nll": train_state.nll}
+        tensors |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
+    return tensors | {"nll": train_state.nll}

@@ -26,21 +26,21 @@ class Loss(NamedTuple):
     nll: Float[Tensor, ""]
 
 
-def cross_entropy(logits: Logits, wanted: TargetIds, smoothing: float = 0.0) -> Loss:
-    """Return the sum of -log p(wanted). With smoothing e, the target is `wanted` with weight 1 - e, and any choice with
+def cross_entropy(logits: Logits, targets: TargetIds, smoothing: float = 0.0) -> Loss:
+    """Return the sum of -log p(target). With smoothing e, the target has weight 1 - e, and any choice with
     e / choices.
 
     >>> import torch
-    >>> logits, wanted = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, NOTHING])
-    >>> round(cross_entropy(logits, wanted).nll.item(), 4)
+    >>> logits, targets = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, NOTHING])
+    >>> round(cross_entropy(logits, targets).nll.item(), 4)
     0.2395
     """
     if cross_entropy_gpu.serves(logits):
-        return Loss(*cross_entropy_gpu.cross_entropy(logits, wanted, smoothing))
+        return Loss(*cross_entropy_gpu.cross_entropy(logits, targets, smoothing))
     if smoothing == 0:
-        nll = F.cross_entropy(at_least_float32(logits), wanted, ignore_index=NOTHING, reduction="sum")
+        nll = F.cross_entropy(at_least_float32(logits), targets, ignore_index=NOTHING, reduction="sum")
         return Loss(nll, nll.detach())
-    return loss_from_log_probs(torch.log_softmax(at_least_float32(logits), -1), wanted, smoothing)
+    return loss_from_log_probs(torch.log_softmax(at_least_float32(logits), -1), targets, smoothing)
 
 
 def at_least_float32(logits: Logits) -> Logits:
@@ -48,15 +48,15 @@ def at_least_float32(logits: Logits) -> Logits:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def loss_from_log_probs(log_probs: Logits, wanted: TargetIds, smoothing: float) -> Loss:
-    nll = F.nll_loss(log_probs, wanted, ignore_index=NOTHING, reduction="sum")
+def loss_from_log_probs(log_probs: Logits, targets: TargetIds, smoothing: float) -> Loss:
+    nll = F.nll_loss(log_probs, targets, ignore_index=NOTHING, reduction="sum")
     if smoothing == 0:
         return Loss(nll, nll.detach())
-    spread = -log_probs.mean(-1).masked_fill(wanted == NOTHING, 0).sum()
+    spread = -log_probs.mean(-1).masked_fill(targets == NOTHING, 0).sum()
     return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach())
 
 
-def r_drop(logits: Logits, wanted: TargetIds, smoothing: float, weight: float) -> Loss:
+def r_drop(logits: Logits, targets: TargetIds, smoothing: float, weight: float) -> Loss:
     """Return R-Drop's loss of logits that hold the same places twice, from passes with different dropout: the mean of
     both cross-entropies, and `weight` / 4 times the divergence of each answer from the other, so that the two come to
     agree.
@@ -65,10 +65,10 @@ def r_drop(logits: Logits, wanted: TargetIds, smoothing: float, weight: float) -
     a batch stays as large as without R-Drop, and `weight` is their alpha.
     """
     if cross_entropy_gpu.serves(logits):
-        return Loss(*cross_entropy_gpu.r_drop(logits, wanted, smoothing, weight))
+        return Loss(*cross_entropy_gpu.r_drop(logits, targets, smoothing, weight))
     log_probs = torch.log_softmax(at_least_float32(logits), -1)
     p, q = log_probs.chunk(2)
-    nothing, _ = (wanted == NOTHING).chunk(2)
+    nothing, _ = (targets == NOTHING).chunk(2)
     divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1).masked_fill(nothing, 0).sum()
-    both = loss_from_log_probs(log_probs, wanted, smoothing)
-    return Loss(both.objective / 2 + weight / 4 * divergence, both.nll / 2)
+    cross_entropies = loss_from_log_probs(log_probs, targets, smoothing)
+    return Loss(cross_entropies.objective / 2 + weight / 4 * divergence, cross_entropies.nll / 2)

@@ -92,12 +92,12 @@ def matmul_speed(threads: int) -> float:
         torch.set_num_threads(threads)
         (left @ right).relu()
         started, count = time.perf_counter(), 0
-        while (taken := time.perf_counter() - started) < TRIAL_SECONDS or count < 2:
+        while (seconds := time.perf_counter() - started) < TRIAL_SECONDS or count < 2:
             (left @ right).relu()
             count += 1
     finally:
         torch.set_num_threads(before)
-    return 2 * left.numel() * right.shape[1] * count / taken
+    return 2 * left.numel() * right.shape[1] * count / seconds
 
 
 def with_serving_threads(machine: Machine, log: Callable[[str], None]) -> Machine:

@@ -19,9 +19,9 @@ def memory_mb(device: torch.device) -> int:
     if device.type == "mps":
         # What the driver has given to this process. It is seldom given back, so it is near the peak.
         return round(torch.mps.driver_allocated_memory() / 2**20)
-    found = re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="utf-8")) if STATUS.exists() else None
-    if found is not None:
-        return round(int(found[1]) / 2**10)
+    match = re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="utf-8")) if STATUS.exists() else None
+    if match is not None:
+        return round(int(match[1]) / 2**10)
     try:
         import resource
     except ImportError:  # Windows

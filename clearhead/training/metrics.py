@@ -78,14 +78,14 @@ def find_misfit(path: Path, size: int) -> str | None:
     if not size:
         return "holds the log of steps that are made again" if about.st_size else None
     with path.open("rb") as file:
-        kept = file.read(size)
-    if len(kept) < size or not kept.endswith(b"\n"):
+        logged = file.read(size)
+    if len(logged) < size or not logged.endswith(b"\n"):
         return (
             f"is not the log that the checkpoint is of: {size:,} bytes had been written, and no line ends there now "
             f"(the file has {about.st_size:,} bytes)"
         )
     try:
-        for number, line in enumerate(kept[:-1].split(b"\n"), start=1):
+        for number, line in enumerate(logged[:-1].split(b"\n"), start=1):
             parse_line(line, path, number)
     except RunError as error:
         return f"is broken ({str(error).removeprefix(f'{path}:')})"
@@ -106,11 +106,11 @@ def replace_nonfinite(value: object) -> object:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a file of metrics. A torn last line, whose writer was killed, is left out."""
     try:
-        *whole, last = read_bytes(path, most=MOST_BYTES).split(b"\n")
+        *complete, last = read_bytes(path, most=MOST_BYTES).split(b"\n")
     except OSError as error:
         raise RunError(f"{path}: the metrics cannot be read: {error.strerror or error}") from error
-    lines = [parse_line(line, path, number) for number, line in enumerate(whole, start=1)]
-    return lines if is_torn(last) else [*lines, parse_line(last, path, len(whole) + 1)]
+    lines = [parse_line(line, path, number) for number, line in enumerate(complete, start=1)]
+    return lines if is_torn(last) else [*lines, parse_line(last, path, len(complete) + 1)]
 
 
 def is_torn(last: bytes) -> bool:

@@ -109,14 +109,14 @@ def make_optimizer(
     """Return the optimizer of these parameters: fused, matrices decay and vectors do not. On a GPU the learning rate is
     a tensor, which a captured step reads.
     """
-    taken = {id(parameter) for parameter in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
-    by_muon = [parameter for parameter in parameters if id(parameter) in taken]
-    rest = [parameter for parameter in parameters if id(parameter) not in taken]
+    muon_ids = {id(parameter) for parameter in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
+    by_muon = [parameter for parameter in parameters if id(parameter) in muon_ids]
+    by_adamw = [parameter for parameter in parameters if id(parameter) not in muon_ids]
     decay = optimizer.weight_decay
     groups = [
         {"params": by_muon, "weight_decay": decay, "muon": True},
-        {"params": [parameter for parameter in rest if parameter.ndim >= 2], "weight_decay": decay},
-        {"params": [parameter for parameter in rest if parameter.ndim < 2], "weight_decay": 0.0},
+        {"params": [parameter for parameter in by_adamw if parameter.ndim >= 2], "weight_decay": decay},
+        {"params": [parameter for parameter in by_adamw if parameter.ndim < 2], "weight_decay": 0.0},
     ]
     on_gpu = device.type == "cuda"
     return (Muon if by_muon else AdamW)(

@@ -18,17 +18,17 @@ DEEP = 4
 
 def check_output(path: Path, *, option: str, inputs: Iterable[str | Path] = ()) -> Path:
     """Return the path if writing there destroys nothing; raise OptionError otherwise, before any work is done."""
-    for given in inputs:
-        if same_file(path, given):
-            raise OptionError(f"{option}: {path} is {given}, which is read; name another file")
+    for input_path in inputs:
+        if same_file(path, input_path):
+            raise OptionError(f"{option}: {path} is {input_path}, which is read; name another file")
     if path.is_dir() or not path.parent.is_dir():
         problem = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise OptionError(f"{option}: {path} cannot be written, {problem}; name a file in a folder that is there")
-    where = Path(os.path.realpath(path))
-    for folder in where.parents[:DEEP]:
-        own = where.relative_to(folder).parts[0]
+    real_path = Path(os.path.realpath(path))
+    for folder in real_path.parents[:DEEP]:
+        name = real_path.relative_to(folder).parts[0]
         is_run = any((folder / mark).exists() for mark in MARKS)
-        if is_run and (is_run_name(own) or own in (*FILES, LOCK, "program.json")):
+        if is_run and (is_run_name(name) or name in (*FILES, LOCK, "program.json")):
             raise OptionError(f"{option}: {path} is a file of the run {folder.name}; name another file")
     return path
 

@@ -65,8 +65,8 @@ class Pacing:
         share = max(0.0, 1 - self.position / self.plan.steps)
         if not math.isfinite(self.limit):
             return self.limit
-        each = min(self.scoring, ALLOWED * self.limit)
-        return self.limit - self.spent - self.plan.scoring_seconds - share * self.evaluations * each
+        evaluation_seconds = min(self.scoring, ALLOWED * self.limit)
+        return self.limit - self.spent - self.plan.scoring_seconds - share * self.evaluations * evaluation_seconds
 
     def affords_outputs(self) -> bool:
         """Return whether the next evaluation may make outputs: the last one was not too slow for the budget."""
@@ -127,9 +127,9 @@ class Pacing:
         self.steps, self.seconds = done, float(state["seconds"])
         self.seen = (self.seconds, self.steps)
         self.spent = read_number(state, "spent", self.seconds)
-        same = state.get("planned") == self.plan.steps
-        self.position = read_number(state, "position", float(done)) if same else float(done)
-        self.stride = read_number(state, "stride", 1.0) if same else 1.0
+        same_plan = state.get("planned") == self.plan.steps
+        self.position = read_number(state, "position", float(done)) if same_plan else float(done)
+        self.stride = read_number(state, "stride", 1.0) if same_plan else 1.0
         self.scoring = read_number(state, "scoring", self.plan.evaluation_seconds)
 
 
@@ -144,5 +144,5 @@ def round_to_two_digits(count: int) -> int:
 
 def read_number(state: Mapping[str, Any], name: str, default: float) -> float:
     """Return a number of a checkpoint's state, and the default where it has none that is above 0."""
-    found = state.get(name)
-    return float(found) if isinstance(found, int | float) and 0 < found < math.inf else default
+    value = state.get(name)
+    return float(value) if isinstance(value, int | float) and 0 < value < math.inf else default

@@ -162,20 +162,20 @@ class Sharded(Parallel):
         return module.forward
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float, device: torch.device) -> Tensor:
-        return whole(super().clip(parameters, most, device))
+        return full_tensor(super().clip(parameters, most, device))
 
     def evaluation_model(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module | None:
         """Gather the weights one after another. Only the first process keeps them, in a model of its own."""
-        made = build() if self.processes.is_first else None
-        kept: dict[str, Tensor] = {}
-        target = {} if made is None else named_tensors(made)
+        evaluated = build() if self.processes.is_first else None
+        gathered: dict[str, Tensor] = {}
+        target = {} if evaluated is None else named_tensors(evaluated)
         for name, tensor in named_tensors(model).items():
-            found = whole(tensor)
-            if made is not None:
-                kept[name] = found.to("cpu" if target[name].device.type == "cpu" else target[name].device)
-        if made is not None:
-            copy_into(target, kept, "the weights to score")
-        return made
+            full = full_tensor(tensor)
+            if evaluated is not None:
+                gathered[name] = full.to("cpu" if target[name].device.type == "cpu" else target[name].device)
+        if evaluated is not None:
+            copy_into(target, gathered, "the weights to score")
+        return evaluated
 
 
 def share_rows(batch: Batch, rank: int, count: int) -> Batch:
@@ -187,9 +187,9 @@ def share_rows(batch: Batch, rank: int, count: int) -> Batch:
     >>> share_rows({"wanted": torch.tensor([[1]])}, 1, 2)["wanted"].tolist()
     [[-100]]
     """
-    own = {name: tensor.tensor_split(count)[rank] for name, tensor in batch.items()}
-    if len(own["wanted"]):
-        return own
+    shard = {name: tensor.tensor_split(count)[rank] for name, tensor in batch.items()}
+    if len(shard["wanted"]):
+        return shard
     row = {name: tensor[:1] for name, tensor in batch.items()}
     return {**row, "wanted": torch.full_like(row["wanted"], NOTHING)}
 
@@ -215,17 +215,17 @@ def own_blocks(module: nn.Module) -> list[nn.Module]:
     owners: dict[int, set[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), set()).add(name)
-    found: list[nn.Module] = []
+    blocks: list[nn.Module] = []
     for prefix, stack in module.named_modules():
         if isinstance(stack, Stack):
             for i, block in enumerate(stack.blocks):
                 inside = f"{prefix}.blocks.{i}.".removeprefix(".")
                 if all(name.startswith(inside) for parameter in block.parameters() for name in owners[id(parameter)]):
-                    found.append(block)
-    return found
+                    blocks.append(block)
+    return blocks
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor with all of its shards, in every process."""
     from torch.distributed.tensor import DTensor
 
@@ -242,13 +242,13 @@ def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, devi
     """Return how the processes train together; OptionError where the recipe asks for what that way cannot do."""
     if not processes.together:
         return Alone(processes)
-    way = recipe.machine.parallel
-    if way == "auto":
-        way = "fsdp" if is_large(recipe, processes, model, device) else "ddp"
-    if way == "fsdp":
+    method = recipe.machine.parallel
+    if method == "auto":
+        method = "fsdp" if is_large(recipe, processes, model, device) else "ddp"
+    if method == "fsdp":
         check_shardable(recipe)
         check_axes(model)
-    return Sharded(processes, device) if way == "fsdp" else Replicated(processes)
+    return Sharded(processes, device) if method == "fsdp" else Replicated(processes)
 
 
 def check_shardable(recipe: Recipe) -> None:
@@ -261,8 +261,8 @@ def check_shardable(recipe: Recipe) -> None:
 
 def check_axes(model: nn.Module) -> None:
     """Raise OptionError where a parameter has no axis to cut: FSDP2 takes no single numbers."""
-    for name, one in model.named_parameters():
-        if one.ndim == 0:
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 0:
             raise OptionError(
                 f"{name} is a single number, which --parallel fsdp cannot shard: make it a tensor of shape (1,) in its "
                 "part, or take --parallel ddp"

@@ -48,14 +48,16 @@ def freeze(model: nn.Module, pattern: str) -> None:
 
     A pattern is a name, or one with `*`, or with a range of numbers as in `blocks.0-3`. `stack.` may be left out.
     """
-    found = False
+    any_frozen = False
     for name, parameter in model.named_parameters(remove_duplicate=False):
         for alternative in expand_ranges(pattern.strip()):
             names = (name, name.replace("stack.", ""))
-            if any(fnmatchcase(own, alternative) or fnmatchcase(own, f"{alternative}.*") for own in names):
-                found = True
+            if any(
+                fnmatchcase(candidate, alternative) or fnmatchcase(candidate, f"{alternative}.*") for candidate in names
+            ):
+                any_frozen = True
                 parameter.requires_grad_(False)
-    if not found:
+    if not any_frozen:
         raise OptionError(f"freeze: no parameter is called {pattern!r}; there are {', '.join(list_parts(model))}")
 
 
@@ -65,8 +67,8 @@ def expand_ranges(pattern: str) -> Iterator[str]:
     >>> list(expand_ranges("blocks.1-3.attention"))
     ['blocks.1.attention', 'blocks.2.attention', 'blocks.3.attention']
     """
-    pieces = RANGE.split(pattern)
-    texts, ranges = pieces[::3], zip(pieces[1::3], pieces[2::3], strict=True)
+    parts = RANGE.split(pattern)
+    texts, ranges = parts[::3], zip(parts[1::3], parts[2::3], strict=True)
     for numbers in itertools.product(*(range(int(first), int(last) + 1) for first, last in ranges)):
         yield texts[0] + "".join(f"{number}{text}" for number, text in zip(numbers, texts[1:], strict=True))
 
@@ -77,9 +79,9 @@ def list_parts(model: nn.Module) -> list[str]:
     parts: dict[str, None] = {}
     for name, _ in model.named_parameters(remove_duplicate=False):
         short = name.replace("stack.", "")
-        if found := BLOCK.match(short):
-            blocks[found[1]] = max(int(found[2]), blocks.get(found[1], 0))
-            parts.setdefault(found[1])
+        if match := BLOCK.match(short):
+            blocks[match[1]] = max(int(match[2]), blocks.get(match[1], 0))
+            parts.setdefault(match[1])
         else:
             steps = short.split(".")
             parts.setdefault(".".join(steps[: 2 if steps[0] in ("encoder", "decoder") else 1]))
@@ -90,9 +92,9 @@ def list_parts(model: nn.Module) -> list[str]:
 
 def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model by name, without its frozen parameters."""
-    found = named_tensors(model)
+    tensors = named_tensors(model)
     return {
-        name: tensor for name, tensor in found.items() if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
+        name: tensor for name, tensor in tensors.items() if tensor.requires_grad or not isinstance(tensor, nn.Parameter)
     }
 
 
@@ -137,8 +139,8 @@ def fill_tuned(
     saved = trained_tensors(prepare_parameters(model, tuning))
     if frozen := {name: tensor for name, tensor in named_tensors(model).items() if name not in saved}:
         start = load_start(folder)
-        there = {name: start[name] for name in frozen if name in start}
-        copy_into(frozen, there, str(folder.pretrained_file))
+        start_tensors = {name: start[name] for name in frozen if name in start}
+        copy_into(frozen, start_tensors, str(folder.pretrained_file))
     copy_into(saved, weights, where)
     if merge:
         merge_adapters(model)

@@ -39,12 +39,12 @@ class ProgressLine:
             return
         self.last = self.clock()
         share = min(1.0, line["step"] / max(1, line["total"]))
-        left = line["seconds"] * (1 / max(share, 1e-9) - 1)
+        seconds_left = line["seconds"] * (1 / max(share, 1e-9) - 1)
         about = "about " if line.get("about") else ""
         bar = f"{'█' * round(WIDTH * share):<{WIDTH}}  " if self.draws else ""
         self.write(
             f"{bar}step {line['step']:,}/{about}{line['total']:,}  loss {line['loss']:.4f}  "
-            f"{line['tokens_per_second']:,} tokens/s  {left / 60:.1f} min left",
+            f"{line['tokens_per_second']:,} tokens/s  {seconds_left / 60:.1f} min left",
             ends=not self.draws or last,
         )
 

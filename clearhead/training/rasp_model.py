@@ -53,7 +53,7 @@ def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, shar
     has_source = program.source_vocabulary is not None
     task = Translate if has_source else Generate if program.causal else Fill
     layouts = LAYOUTS[task.family]
-    found = plan(
+    planned = plan(
         program.output,
         program.vocabulary,
         length=program.length,
@@ -64,45 +64,47 @@ def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, shar
         layouts=layouts,
     )
     if has_source:
-        check_target_start(program, found)
+        check_target_start(program, planned)
     words = [token for token in program.vocabulary if not (has_source and token == GO)]
-    tokenizer = make_tokenizer([*words, *(program.source_vocabulary or ())], found.answers)
+    tokenizer = make_tokenizer([*words, *(program.source_vocabulary or ())], planned.answers)
     ids = token_ids(tokenizer)
-    compiled = found.build(ids | {GO: ids[START]} if has_source else ids)
+    compiled = planned.build(ids | {GO: ids[START]} if has_source else ids)
     if not compiled.numeric:
-        add_end_logit(compiled, found)
+        add_end_logit(compiled, planned)
     context = layouts["target"].total(program.length)
-    return ProgramModel(task=task.name, plan=found, tokenizer=tokenizer, compiled=compiled, context=context)
+    return ProgramModel(task=task.name, plan=planned, tokenizer=tokenizer, compiled=compiled, context=context)
 
 
-def check_target_start(program: Program, found: Plan) -> None:
+def check_target_start(program: Program, planned: Plan) -> None:
     """Refuse a target that cannot begin with `<s>`: it lacks `<go>`, or `<s>` would also be the sink of its heads."""
-    why = None
+    reason = None
     if GO not in program.vocabulary:
-        why = f"its vocabulary has no {GO} for an answer to begin from"
-    elif any(level.own for level in found.levels["target"]):
-        why = "heads of its target need a token beside the text to attend to, and a run that translates has none"
-    if why is not None:
-        raise OptionError(f"{program.name} cannot be a run: {why}. `clearhead craft run {program.name}` runs it")
+        reason = f"its vocabulary has no {GO} for an answer to begin from"
+    elif any(level.own for level in planned.levels["target"]):
+        reason = "heads of its target need a token beside the text to attend to, and a run that translates has none"
+    if reason is not None:
+        raise OptionError(f"{program.name} cannot be a run: {reason}. `clearhead craft run {program.name}` runs it")
 
 
 @torch.no_grad()
-def add_end_logit(compiled: CompiledModel, found: Plan) -> None:
+def add_end_logit(compiled: CompiledModel, planned: Plan) -> None:
     """Give `</s>` half the logit of an answer everywhere, so the model says it exactly where there is no answer."""
     part = compiled.model.decoder if isinstance(compiled.model, EncoderDecoder) else compiled.model
     assert isinstance(part.output, ToVocabulary)
-    part.output.table[compiled.ids[END], found.directions.of(ONE)] = SURE
+    part.output.table[compiled.ids[END], planned.directions.of(ONE)] = SURE
 
 
 def make_tokenizer(vocabulary: Iterable[Any], answers: Iterable[Any]) -> Tokenizer:
     """Return a word tokeniser of the special tokens, the program's tokens, and its other answers."""
     words = [str(token) for token in vocabulary]
     symbols = [*words, *map(str, answers)]
-    if taken := [symbol for symbol in symbols if symbol in SPECIALS]:
-        raise OptionError(f"{taken[0]!r} is a special token of every run, so no program's own; call it otherwise")
-    whole = json.loads(Tokenizer.train(["a"], "word", len(SPECIALS) + 1).to_json())
-    whole["model"]["vocab"] = {symbol: place for place, symbol in enumerate(dict.fromkeys([*SPECIALS, *symbols]))}
-    tokenizer = Tokenizer(json.dumps(whole))
+    if reserved := [symbol for symbol in symbols if symbol in SPECIALS]:
+        raise OptionError(f"{reserved[0]!r} is a special token of every run, so no program's own; call it otherwise")
+    config = json.loads(Tokenizer.train(["a"], "word", len(SPECIALS) + 1).to_json())
+    config["model"]["vocab"] = {
+        symbol: token_id for token_id, symbol in enumerate(dict.fromkeys([*SPECIALS, *symbols]))
+    }
+    tokenizer = Tokenizer(json.dumps(config))
     ids = token_ids(tokenizer)
     for word in words:
         if tokenizer.encode(word) != [ids[word]]:

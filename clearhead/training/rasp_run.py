@@ -53,39 +53,39 @@ def compile_to_run(
     folder = RunFolder(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path}: there is something already; choose another folder, or `clearhead look {path}`")
-    made = compile_for_task(program, weighting=weighting, sharpness=sharpness)
-    texts = list(draw_texts(program, made.context))
+    program_model = compile_for_task(program, weighting=weighting, sharpness=sharpness)
+    texts = list(draw_texts(program, program_model.context))
     if not texts:
         raise OptionError(f"{program.name}: no text was found that it is for, or that it answers with its own tokens")
     with folder.lock(), os_errors_as_run_errors(path):
         claim(folder)
-        made.tokenizer.save(path / "tokenizer.json")
-        layout = task_named(made.task).layout(made.context)
+        program_model.tokenizer.save(path / "tokenizer.json")
+        layout = task_named(program_model.task).layout(program_model.context)
         # Very few texts serve for both.
         for part, rows in (("held-out", texts[:HELD_OUT]), ("train", texts[HELD_OUT:] or texts * 2)):
-            for place, field in enumerate(layout.texts):
-                write_text(path / f"{part}.{field}.txt", "".join(f"{row[place]}\n" for row in rows))
-        recipe = recipe_of(made, path, layout.texts)
-        kept = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
-        task = task_named(made.task).of(kept, made.context)
-        folder.describe(made.compiled.model.spec, task, kept)
-        folder.write_own(folder.program_file, describe_program(program, made))
+            for index, field in enumerate(layout.texts):
+                write_text(path / f"{part}.{field}.txt", "".join(f"{row[index]}\n" for row in rows))
+        recipe = recipe_of(program_model, path, layout.texts)
+        prepared = prepare(recipe.corpus, layout, recipe.tokenizing, folder.data, log=lambda line: None)
+        task = task_named(program_model.task).of(prepared, program_model.context)
+        folder.describe(program_model.compiled.model.spec, task, prepared)
+        folder.write_own(folder.program_file, describe_program(program, program_model))
         folder.checkpoints.create()
         folder.begin(recipe)
-        save(folder, recipe, task, made, texts[0])
+        save(folder, recipe, task, program_model, texts[0])
     return folder
 
 
-def recipe_of(made: ProgramModel, path: Path, fields: tuple[str, ...]) -> Recipe:
+def recipe_of(program_model: ProgramModel, path: Path, fields: tuple[str, ...]) -> Recipe:
     """Return a recipe of the model and the texts beside it, so that it can be trained further."""
     train, dev = ([(str(path / f"{part}.{field}.txt"),) for field in fields] for part in ("train", "held-out"))
     return Recipe(
-        task=made.task,
+        task=program_model.task,
         corpus=Corpus(train=source_of(train), dev=source_of(dev)),
         tokenizing=Tokenizing(kind="word", given=str(path / "tokenizer.json")),
-        model=made.compiled.model.spec,
+        model=program_model.compiled.model.spec,
         optimizer=Optimizer(),
-        batching=Batching(context=made.context),
+        batching=Batching(context=program_model.context),
         budget=Budget(steps=1),
         checkpointing=Checkpointing(select="last"),
         machine=resolve_machine(Machine(device="cpu")),
@@ -99,25 +99,25 @@ def source_of(files: list[tuple[str]]) -> Aligned | Documents:
     return Aligned(source=files[0], target=files[1])
 
 
-def save(folder: RunFolder, recipe: Recipe, task: Task, made: ProgramModel, example: Lines) -> None:
+def save(folder: RunFolder, recipe: Recipe, task: Task, program_model: ProgramModel, example: Lines) -> None:
     """Save the checkpoint, of step 0 as nothing was trained, and log an example for the explorer to begin with."""
     log = MetricsLog(folder.metrics)
     sample = dict(zip(("input", "reference"), example, strict=False))
     log.write({"kind": "evaluation", "step": 0, "loss": None, "scores": {}, "samples": [sample], "best": False})
     state = {**UNTRAINED, "metrics_size": log.size}
     log.close()
-    train_state = TrainState(made.compiled.model, task, recipe.optimizer, recipe.machine)
-    folder.checkpoints.save(0, named_tensors(made.compiled.model), training_tensors(train_state), state)
+    train_state = TrainState(program_model.compiled.model, task, recipe.optimizer, recipe.machine)
+    folder.checkpoints.save(0, named_tensors(program_model.compiled.model), training_tensors(train_state), state)
 
 
-def describe_program(program: Program, made: ProgramModel) -> dict[str, Any]:
+def describe_program(program: Program, program_model: ProgramModel) -> dict[str, Any]:
     """Describe what the weights were compiled from: `clearhead.serve.program.RunProgram` has the meanings."""
-    compiled, layout = made.compiled, made.compiled.layouts["target"]
+    compiled, layout = program_model.compiled, program_model.compiled.layouts["target"]
     return {
         "program": program.name,
         "about": program.about,
-        "listing": list_program(made.plan),
-        "layers": describe_layers(made.plan),
+        "listing": list_program(program_model.plan),
+        "layers": describe_layers(program_model.plan),
         "vocabulary": [str(token) for token in program.vocabulary],
         "length": program.length,
         "answers": [str(answer) for answer in compiled.answers],
@@ -166,11 +166,11 @@ def lines_of(program: Program, text: list[Any]) -> Lines:
 
 def generate_target(program: Program, source: list[Any]) -> list[Any]:
     """Run the interpreter on a source as a decoder runs: each answer is read as the next token, until there is none."""
-    known = {str(token): token for token in program.vocabulary}
+    vocabulary = {str(token): token for token in program.vocabulary}
     text: list[Any] = [GO]
     while len(text) < program.length:
         answer = run(program.output, text, source)[-1]
-        if answer is None or str(answer) not in known:
+        if answer is None or str(answer) not in vocabulary:
             break
-        text.append(known[str(answer)])
+        text.append(vocabulary[str(answer)])
     return text[1:]

@@ -52,24 +52,24 @@ def measure_rates(bfloat16: bool) -> Rates:
 def measure_device(device: torch.device, *, bfloat16: bool) -> tuple[float, float]:
     """Return the TFLOP/s of a product of large matrices, and the GB/s of a copy, bytes read and written."""
     n = PRODUCT[device.type]
-    left = torch.ones(n, n, device=device, dtype=torch.bfloat16 if bfloat16 else torch.float32)
-    product = quickest(lambda: left @ left, device)
-    whole = torch.ones(COPIED[device.type] // 4, device=device)
-    target = torch.empty_like(whole)
-    copy = quickest(lambda: target.copy_(whole), device)
-    return 2 * n**3 / product / 1e12, 2 * 4 * whole.numel() / copy / 1e9
+    matrix = torch.ones(n, n, device=device, dtype=torch.bfloat16 if bfloat16 else torch.float32)
+    product = quickest(lambda: matrix @ matrix, device)
+    source = torch.ones(COPIED[device.type] // 4, device=device)
+    target = torch.empty_like(source)
+    copy = quickest(lambda: target.copy_(source), device)
+    return 2 * n**3 / product / 1e12, 2 * 4 * source.numel() / copy / 1e9
 
 
 def quickest(run: Callable[[], object], device: torch.device) -> float:
     """Return the seconds of the quickest of some calls, after one that warms up."""
-    taken = []
+    seconds = []
     for _ in range(ROUNDS + 1):
         started = time.perf_counter()
         run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        taken.append(time.perf_counter() - started)
-    return min(taken[1:])
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])
 
 
 def measure_link() -> tuple[float, float]:
@@ -87,7 +87,7 @@ def time_sums(rank: int, processes: int, folder: str) -> None:
     store = dist.FileStore(f"{folder}/store", processes)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=processes, timeout=timedelta(minutes=2))
     sums = [torch.ones(SENT // 4), torch.ones(1)]
-    seconds = [quickest(lambda one=one: dist.all_reduce(one.zero_()), torch.device("cpu")) for one in sums]
+    seconds = [quickest(lambda tensor=tensor: dist.all_reduce(tensor.zero_()), torch.device("cpu")) for tensor in sums]
     if rank == 0:
         (Path(folder) / "seconds").write_text(" ".join(map(str, seconds)), encoding="ascii")
     dist.destroy_process_group()
@@ -97,5 +97,5 @@ def free_memory() -> int:
     """Return the bytes that programs can still have, by Linux; 8 GiB where it does not say."""
     meminfo = Path("/proc/meminfo")
     lines = meminfo.read_text(encoding="ascii").splitlines() if meminfo.exists() else []
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    return found[0] if found else 8 * 2**30
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    return available[0] if available else 8 * 2**30

@@ -120,7 +120,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         positive(self, "steps", "minutes", "epochs", "patience")
-        if sum(given is not None for given in (self.steps, self.minutes, self.epochs)) != 1:
+        if sum(limit is not None for limit in (self.steps, self.minutes, self.epochs)) != 1:
             raise OptionError("give one of steps, minutes and epochs: they each say when to stop")
 
 
@@ -328,21 +328,21 @@ def load_recipe(path: Path) -> Recipe:
     if not isinstance(content, dict):
         raise OptionError(f"{path}: expected the JSON object of a recipe; came {type(content).__name__}")
     plain = {name: value for name, value in content.items() if name not in ("format", "run", "sha256")}
-    made = from_json(use_current_names(plain), CLASSES, where=str(path), then=THEN)
-    if not isinstance(made, Recipe):
-        raise OptionError(f"{path}: holds no recipe but {type(made).__name__}")
-    return replace(made, plan=None)
+    recipe = from_json(use_current_names(plain), CLASSES, where=str(path), then=THEN)
+    if not isinstance(recipe, Recipe):
+        raise OptionError(f"{path}: holds no recipe but {type(recipe).__name__}")
+    return replace(recipe, plan=None)
 
 
 def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe:
     """Read a recipe. `check` is given the file's content: a run folder's refuses the recipe of another run."""
-    found = read_origin(path, check=check)
-    if isinstance(found, Origin):
+    origin = read_origin(path, check=check)
+    if isinstance(origin, Origin):
         raise RunError(
-            f"{path.parent}: was imported from {found.source}, so there is no training of its own to resume. "
+            f"{path.parent}: was imported from {origin.source}, so there is no training of its own to resume. "
             f"Train it further as a run of its own: clearhead train NEW --from {path.parent}"
         )
-    return found
+    return origin
 
 
 def read_origin(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe | Origin:
@@ -352,19 +352,19 @@ def read_origin(path: Path, *, check: Callable[[dict[str, Any]], object] | None 
     of then.
     """
     try:
-        found = read_sealed(path)
+        sealed = read_sealed(path)
     except FileNotFoundError:
         raise RunError(
             f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
         ) from None
-    old = "format" not in found
-    content = {name: value for name, value in found.items() if old or name not in ("format", "run", "sha256")}
-    made = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
-    if not isinstance(made, Recipe | Origin):
-        raise RunError(f"{path}: holds no recipe but {type(made).__name__}")
+    old = "format" not in sealed
+    content = {name: value for name, value in sealed.items() if old or name not in ("format", "run", "sha256")}
+    origin = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
+    if not isinstance(origin, Recipe | Origin):
+        raise RunError(f"{path}: holds no recipe but {type(origin).__name__}")
     if check is not None:
-        check(found)
-    return made
+        check(sealed)
+    return origin
 
 
 def own_modules(recipe: Recipe) -> list[str]:

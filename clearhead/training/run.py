@@ -30,7 +30,7 @@ from clearhead.training.answers import Written
 from clearhead.training.chat import Message
 from clearhead.training.checkpoints import MODEL, UNTRAINED, Checkpoint, copy_into, named_tensors
 from clearhead.training.claiming import claim
-from clearhead.training.evaluation import Evaluating, evaluate
+from clearhead.training.evaluation import EvaluationOptions, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.pretrained import check_saved, fill_tuned
 from clearhead.training.recipe import Origin
@@ -77,14 +77,14 @@ class Run:
 
     def translate(self, texts: Sequence[str], *, beam: int = 5, length_penalty: float = 1.0) -> list[str]:
         """Return the best translation of each text. A beam of 1 is greedy. A blank text gives a blank translation."""
-        return [found[0] for found in self.translations(texts, beam=beam, length_penalty=length_penalty)]
+        return [best_first[0] for best_first in self.translations(texts, beam=beam, length_penalty=length_penalty)]
 
     def translations(
         self, texts: Sequence[str], *, beam: int = 5, n_best: int = 1, length_penalty: float = 1.0
     ) -> list[list[str]]:
         """Return the `n_best` best translations of each text."""
-        found = self.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
-        return [[one.text for one in written] for written in found]
+        scored = self.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
+        return [[hypothesis.text for hypothesis in hypotheses] for hypotheses in scored]
 
     def scored_translations(
         self, texts: Sequence[str], *, beam: int = 5, n_best: int = 1, length_penalty: float = 1.0
@@ -97,7 +97,7 @@ class Run:
         self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> list[str]:
         """Return the continuation of each prompt, without the prompt. Of a long prompt only the end is read."""
-        return [one.text for one in self.scored_texts(prompts, max_new=max_new, method=method)]
+        return [continuation.text for continuation in self.scored_texts(prompts, max_new=max_new, method=method)]
 
     def scored_texts(
         self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
@@ -194,11 +194,11 @@ class Run:
 
         It serves any task, one of your own too; the verbs above have the options of ours.
         """
-        said = [i for i, text in enumerate(texts) if text.strip()]
-        found = self.task.answer(self.model, [texts[i] for i in said]) if said else []
+        nonblank = [i for i, text in enumerate(texts) if text.strip()]
+        task_answers = self.task.answer(self.model, [texts[i] for i in nonblank]) if nonblank else []
         answers: list[Answer] = [{"output": ""} for _ in texts]
-        for i, one in zip(said, found, strict=True):
-            answers[i] = one
+        for i, answer in zip(nonblank, task_answers, strict=True):
+            answers[i] = answer
         return answers
 
     def save(self, path: str | Path) -> "Run":
@@ -208,12 +208,14 @@ class Run:
         own: `train(..., initial=run)`.
         """
         spec = self.folder.spec()
-        own = named_tensors(self.model)
+        tensors = named_tensors(self.model)
         with torch.device("meta"):
             plain = spec.build()
             parameters = sum(parameter.numel() for parameter in plain.parameters())
-            expected = {name: tensor.shape for name, tensor in named_tensors(quantize(plain, int8_maps(own))).items()}
-        if {name: one.shape for name, one in own.items()} != expected:
+            expected = {
+                name: tensor.shape for name, tensor in named_tensors(quantize(plain, int8_maps(tensors))).items()
+            }
+        if {name: tensor.shape for name, tensor in tensors.items()} != expected:
             raise OptionError(
                 f"{self.folder.path}: the model in memory has other tensors than the run was trained with; load it "
                 "with merge=True, or put its modules back"
@@ -223,7 +225,7 @@ class Run:
             file_format="clearhead",
             architecture=type(spec).__name__.removesuffix("Spec"),
             task=name_of(type(self.task)),
-            dtype="int8" if int8_maps(own) else str(next(iter(own.values())).dtype).removeprefix("torch."),
+            dtype="int8" if int8_maps(tensors) else str(next(iter(tensors.values())).dtype).removeprefix("torch."),
             parameters=parameters,
         )
         with replacing_folder(Path(path)) as partial:
@@ -231,7 +233,7 @@ class Run:
             claim(folder)
             folder.describe(spec, self.task, chat=self.folder.chat())
             folder.checkpoints.create()
-            folder.checkpoints.save(0, own, {}, {**UNTRAINED, "finished": True})
+            folder.checkpoints.save(0, tensors, {}, {**UNTRAINED, "finished": True})
             folder.begin(origin)
         return load(path, device=str(next(self.model.parameters()).device))
 
@@ -245,11 +247,13 @@ class Run:
         lower: bool = False,
         stride: int | None = None,
     ) -> dict[str, Any]:
-        """Return the scores on these files, as `clearhead evaluate` prints them; `evaluation.Evaluating` explains the
+        """Return the scores on these files, as `clearhead evaluate` prints them; `EvaluationOptions` explains the
         options.
         """
-        how = Evaluating(beam=beam, length_penalty=length_penalty, tokenize=tokenize, lower=lower, stride=stride)
-        return evaluate(self, source, how)
+        options = EvaluationOptions(
+            beam=beam, length_penalty=length_penalty, tokenize=tokenize, lower=lower, stride=stride
+        )
+        return evaluate(self, source, options)
 
 
 def stream_text(
@@ -267,8 +271,8 @@ def stream_text(
     for token in task.stream(model, [row], method, max_new=max_new, framing=framing):
         if piece := detokenizer.add(token.token):
             yield piece
-    if rest := detokenizer.rest():
-        yield rest
+    if last_piece := detokenizer.rest():
+        yield last_piece
 
 
 def to_stderr(text: str) -> None:
@@ -300,7 +304,7 @@ def load(
     tuning = folder.fine_tuning()
     task, spec = folder.task(), folder.spec()
     check_fit(task, spec, str(folder.model_file))
-    used, where, weights = select_weights(folder, spec, step, log)
+    used_step, where, weights = select_weights(folder, spec, step, log)
     model = spec.build()
     if {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.bfloat16}:
         model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32
@@ -311,7 +315,7 @@ def load(
         fill_tuned(model, folder, tuning, weights, merge=merge, where=where)
     if dtype is not None:
         model = DTYPES[dtype](model)
-    return Run(folder, task, model.to(choose_device(device)).eval(), used)
+    return Run(folder, task, model.to(choose_device(device)).eval(), used_step)
 
 
 def check_fit(task: Task, spec: Spec, where: str) -> None:
@@ -348,9 +352,9 @@ def select_weights(folder: RunFolder, spec: Spec, step: int | None, log: Callabl
     if step is not None:
         return load_step(folder, spec, step)
     before, passed_over, problem = folder.checkpoints.folders(), list[str](), ""
-    there = folder.checkpoints.all(passed_over.append)
-    best = best_step(folder, there) if there else None
-    for checkpoint in sorted(there, key=lambda one: one.step != best):
+    checkpoints = folder.checkpoints.all(passed_over.append)
+    best = best_step(folder, checkpoints) if checkpoints else None
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.step != best):
         try:
             weights = load_weights(checkpoint, folder, spec)
         except RunError as error:
@@ -379,11 +383,11 @@ def load_step(folder: RunFolder, spec: Spec, step: int) -> SavedWeights:
         check_saved(folder, spec, folder.fine_tuning(), film.path(step))
         return SavedWeights(step, str(film.path(step)), film.load(step))
     steps = ", ".join(str(checkpoint.step) for checkpoint in reversed(folder.checkpoints.all())) or "none"
-    frames = "".join(f"; the film has {', '.join(map(str, found))}" for found in [film.steps()] if found)
+    frames = "".join(f"; the film has {', '.join(map(str, film_steps))}" for film_steps in [film.steps()] if film_steps)
     raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}{frames}")
 
 
-def best_step(folder: RunFolder, there: Sequence[Checkpoint]) -> int | None:
+def best_step(folder: RunFolder, checkpoints: Sequence[Checkpoint]) -> int | None:
     """Return the step of the best weights, None where the recipe selects the last ones."""
-    best = there[0].state["best"]
+    best = checkpoints[0].state["best"]
     return None if best is None or folder.recipe().checkpointing.select == "last" else int(best["step"])

@@ -179,9 +179,9 @@ class Workload:
     @functools.cached_property
     def forward_flops(self) -> tuple[int, int]:
         """Forward FLOPs of one sequence: of the whole model, and of its blocks, which checkpointing computes twice."""
-        made = describe(self.spec, source=self.source, target=self.target)
-        blocks = sum(section.operations for section in made.sections if "block" in section.name)
-        return made.operations, blocks
+        description = describe(self.spec, source=self.source, target=self.target)
+        blocks = sum(section.operations for section in description.sections if "block" in section.name)
+        return description.operations, blocks
 
     def arithmetic(self, form: Form) -> Arithmetic:
         """Return how a pass computes in this form: as `train_step` and FSDP's mixed precision do."""
@@ -210,7 +210,10 @@ class Workload:
 def line_through(batches: tuple[int, int], costs: Sequence[PassCost], sequences: int) -> list[int]:
     """Return the cost of any number of sequences from those of two."""
     (low, high), (less, more) = batches, costs
-    return [one + (sequences - low) * (two - one) // (high - low) for one, two in zip(less, more, strict=True)]
+    return [
+        at_low + (sequences - low) * (at_high - at_low) // (high - low)
+        for at_low, at_high in zip(less, more, strict=True)
+    ]
 
 
 class Memory(NamedTuple):
@@ -282,30 +285,30 @@ class Job:
     def estimate(self, form: Form) -> "Estimate":
         """Return memory, communication and time of a step in this form."""
         largest = self.largest(form)
-        each = largest or 1 if self.sequences is None else -(-self.sequences // self.gpus)
-        micro = min(each, self.micro or max(largest, 1))
-        passes = -(-each // micro)
-        micro = -(-each // passes)
+        per_gpu = largest or 1 if self.sequences is None else -(-self.sequences // self.gpus)
+        micro = min(per_gpu, self.micro or max(largest, 1))
+        passes = -(-per_gpu // micro)
+        micro = -(-per_gpu // passes)
         return Estimate(
             form=form,
             gpus=self.gpus,
-            sequences=self.sequences or each * self.gpus,
+            sequences=self.sequences or per_gpu * self.gpus,
             micro=micro,
             passes=passes,
             largest=largest,
             memory=self.memory(form, micro),
             communication=self.communication(form, passes),
-            time=self.time(form, each, passes),
+            time=self.time(form, per_gpu, passes),
             capacity=self.capacity,
         )
 
     def choose(self, forms: Sequence[Form] = FORMS) -> "Estimate":
         """Return the estimate of the quickest form that fits, or of the one that needs least where none does."""
-        made = [self.estimate(form) for form in forms]
-        fitting = [one for one in made if one.fits]
+        estimates = [self.estimate(form) for form in forms]
+        fitting = [estimate for estimate in estimates if estimate.fits]
         if not fitting:
-            return min(made, key=lambda one: one.memory.total)
-        return max(fitting, key=lambda one: one.sequences / one.time.total)
+            return min(estimates, key=lambda estimate: estimate.memory.total)
+        return max(fitting, key=lambda estimate: estimate.sequences / estimate.time.total)
 
     @property
     def capacity(self) -> int:
@@ -326,12 +329,16 @@ class Job:
 
     def memory(self, form: Form, micro: int) -> Memory:
         work, sharded = self.workload, form.parallel == "fsdp"
-        held = held_bytes(work.units, gpus=self.gpus, sharded=sharded, averaged=work.averaged)
+        held_by_rank = held_bytes(work.units, gpus=self.gpus, sharded=sharded, averaged=work.averaged)
         cost = work.pass_cost(form, micro)
         # DDP sums gradients where they are (gradient_as_bucket_view), and so needs no buffers of its own.
         copies, buffers = self.gathered() if sharded else (cost.copies, 0)
         return Memory(
-            *held, copies=copies, activations=cost.activations, working=cost.peak - cost.activations, buffers=buffers
+            *held_by_rank,
+            copies=copies,
+            activations=cost.activations,
+            working=cost.peak - cost.activations,
+            buffers=buffers,
         )
 
     def gathered(self) -> tuple[int, int]:
@@ -342,20 +349,20 @@ class Job:
         """
         item = 2 if self.workload.bfloat16 else 4
         root, *blocks = self.workload.units
-        largest = max(blocks or [Unit("none", ())], key=lambda one: one.size)
+        largest = max(blocks or [Unit("none", ())], key=lambda unit: unit.size)
         flat = largest.gathered(self.gpus)
         return item * (root.size + 2 * largest.size), item * (flat + largest.size) + 4 * flat
 
     def communication(self, form: Form, passes: int) -> Communication:
         """Return the bytes that each GPU sends, padding included; a few scalars (loss, gradient norm) are not."""
-        others = self.gpus - 1
+        peers = self.gpus - 1
         if form.parallel == "ddp":
-            return Communication(0, 0, 2 * 4 * self.workload.trained * others // self.gpus)
+            return Communication(0, 0, 2 * 4 * self.workload.trained * peers // self.gpus)
         item = 2 if self.workload.bfloat16 else 4
         root, *blocks = self.workload.units
         gathered = root.gathered(self.gpus) + 2 * sum(unit.gathered(self.gpus) for unit in blocks)
         scattered = sum(unit.gathered(self.gpus, trained=True) for unit in self.workload.units)
-        share, twice = others / self.gpus, 2 if self.rates.on_cpu else 1
+        share, twice = peers / self.gpus, 2 if self.rates.on_cpu else 1
         return Communication(round(passes * item * gathered * share), round(passes * 4 * twice * scattered * share), 0)
 
     def time(self, form: Form, each: int, passes: int) -> StepTime:
@@ -387,15 +394,15 @@ class Job:
     def compute_seconds(self, form: Form, sequences: float | int) -> tuple[float, float]:
         """Return the seconds of forward and of backward of a pass."""
         work, rates = self.workload, self.rates
-        whole, blocks = work.forward_flops
+        forward_flops, blocks = work.forward_flops
         again = blocks if form.checkpointing else 0
-        products = (3 * whole + again) * sequences / (PRODUCT_SHARE * 1e12 * rates.matrix_tflops)
+        products = (3 * forward_flops + again) * sequences / (PRODUCT_SHARE * 1e12 * rates.matrix_tflops)
         traffic = work.pass_cost(form, max(1, round(sequences))).traffic
         compiled = work.compiled and form.parallel == "ddp"  # `clearhead train` compiles no model that is sharded
         moving = EAGER_CPU if rates.on_cpu else COMPILED if compiled else EAGER
-        rest = moving * traffic / (1e9 * rates.copy_gb_s)
-        forward = (products + rest) * whole / (3 * whole + again)
-        return forward, products + rest - forward
+        memory_seconds = moving * traffic / (1e9 * rates.copy_gb_s)
+        forward = (products + memory_seconds) * forward_flops / (3 * forward_flops + again)
+        return forward, products + memory_seconds - forward
 
 
 @final

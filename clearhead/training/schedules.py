@@ -72,8 +72,8 @@ class CosineDecay(Schedule):
         self.check_share("floor", self.floor)
 
     def after(self, step: int, total: int) -> float:
-        done = min(1.0, (step - self.warmup) / max(total - self.warmup, 1))
-        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+        progress = min(1.0, (step - self.warmup) / max(total - self.warmup, 1))
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
 Cosine = CosineDecay
@@ -97,8 +97,8 @@ class WarmupStableDecay(Schedule):
         self.check_share("floor", self.floor)
 
     def after(self, step: int, total: int) -> float:
-        left = (total - step) / max(min(self.decay * total, total - self.warmup), 1)
-        return self.floor + (1 - self.floor) * min(1.0, max(0.0, left))
+        remaining = (total - step) / max(min(self.decay * total, total - self.warmup), 1)
+        return self.floor + (1 - self.floor) * min(1.0, max(0.0, remaining))
 
 
 register(Constant, option="constant")

@@ -114,10 +114,10 @@ def score_classes(answers: Sequence[str], truths: Sequence[str], labels: Sequenc
     true, answered = Counter(truths), Counter(answers)
     # 2 right / (truths + answers) is the harmonic mean; `or 1` is for a label that nobody used.
     f1 = {label: 2 * counts[label, label] / (true[label] + answered[label] or 1) for label in labels}
-    used = [f1[label] for label in labels if true[label] or answered[label]]
+    f1_of_used = [f1[label] for label in labels if true[label] or answered[label]]
     return ClassScores(
         accuracy=sum(counts[label, label] for label in labels) / len(truths),
-        macro_f1=math.fsum(used) / len(used),
+        macro_f1=math.fsum(f1_of_used) / len(f1_of_used),
         f1=f1,
         confusion=[[counts[truth, answer] for answer in labels] for truth in labels],
         n=len(truths),
@@ -164,5 +164,5 @@ def check_labels(answers: Sequence[str], truths: Sequence[str], labels: Sequence
     if len(set(labels)) < len(labels):
         raise OptionError(f"labels must differ from each other; came {', '.join(map(repr, labels))}")
     if strangers := sorted({*answers, *truths} - {*labels}):
-        known, unknown = (", ".join(map(repr, names)) for names in (labels, strangers))
-        raise OptionError(f"every answer and truth must be a label ({known}); came {unknown}")
+        allowed, unknown = (", ".join(map(repr, names)) for names in (labels, strangers))
+        raise OptionError(f"every answer and truth must be a label ({allowed}); came {unknown}")

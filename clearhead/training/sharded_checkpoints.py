@@ -63,8 +63,8 @@ class Saver(ABC):
 
     def take_finished(self) -> Saved | None:
         """Return the checkpoint that has become whole since the last call, None if none has."""
-        found, self.finished = self.finished, None
-        return found
+        finished, self.finished = self.finished, None
+        return finished
 
 
 @final
@@ -101,8 +101,8 @@ class ShardedSaver(Saver):
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
         self.wait()
-        if both := model.keys() & training.keys():
-            raise RunError(f"{sorted(both)[0]}: a weight has the name of another tensor of a checkpoint")
+        if duplicates := model.keys() & training.keys():
+            raise RunError(f"{sorted(duplicates)[0]}: a weight has the name of another tensor of a checkpoint")
         everything = {**model, **training}
         if self.processes.is_first:
             with self.checkpoints.writing(step) as partial:
@@ -122,17 +122,17 @@ class ShardedSaver(Saver):
             enable_consolidation=True,
         )
         response = async_save(mine, storage_writer=writer, process_group=self.group)
-        written = getattr(response, "upload_completion", response)
+        upload = getattr(response, "upload_completion", response)
         self.pending = Future()
         scalars = {name for name, tensor in everything.items() if tensor.ndim == 0}
         threading.Thread(
-            target=self.follow, args=(written, self.pending, Saved(step, dict(state)), scalars), daemon=True
+            target=self.follow, args=(upload, self.pending, Saved(step, dict(state)), scalars), daemon=True
         ).start()
 
-    def follow(self, written: Future[Any], whole: Future[Saved], saved: Saved, scalars: set[str]) -> None:
+    def follow(self, upload: Future[Any], completed: Future[Saved], saved: Saved, scalars: set[str]) -> None:
         """Wait, in a thread, until the shards are joined; then the first process seals the checkpoint."""
         try:
-            written.result()
+            upload.result()
             if self.processes.is_first:
                 with self.checkpoints.writing(saved.step, begun=True) as partial:
                     for name, joined in JOINED.items():
@@ -140,13 +140,13 @@ class ShardedSaver(Saver):
                         fix_scalars(partial / joined, scalars)
                         os.replace(partial / joined, partial / name)
                         flush(partial / name)
-                    for other in partial.iterdir():
-                        if other.name not in JOINED:
-                            shutil.rmtree(other) if other.is_dir() else other.unlink()
+                    for leftover in partial.iterdir():
+                        if leftover.name not in JOINED:
+                            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
                     self.checkpoints.finish(saved.step, saved.state)
-            whole.set_result(saved)
+            completed.set_result(saved)
         except BaseException as error:  # in a thread: whoever waits for the result is given it
-            whole.set_exception(error)
+            completed.set_exception(error)
 
     def take_finished(self) -> Saved | None:
         if self.pending is not None and self.pending.done():
@@ -209,11 +209,11 @@ def restore_tensors(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> No
     from torch.distributed.checkpoint.state_dict_loader import load
 
     with safe_open(checkpoint.folder / TRAINING, framework="pt") as file:
-        there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        fits = {name: torch.empty(there[name], device="meta") for name in there}
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        fits = {name: torch.empty(shapes[name], device="meta") for name in shapes}
         check_same(tensors, fits, where)
-        rest = {name: tensor for name, tensor in tensors.items() if name not in sharded}
-        copy_into(rest, {name: file.get_tensor(name) for name in rest}, where)
+        unsharded = {name: tensor for name, tensor in tensors.items() if name not in sharded}
+        copy_into(unsharded, {name: file.get_tensor(name) for name in unsharded}, where)
     load(dict(sharded), storage_reader=HuggingFaceStorageReader(where))
 
 

@@ -16,7 +16,7 @@ from clearhead.model.blocks import Block
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
 
-__all__ = ["Held", "Shape", "Unit", "held_bytes", "units_of"]
+__all__ = ["RankBytes", "Shape", "Unit", "held_bytes", "units_of"]
 
 FLOAT32 = 4
 STEP_COUNT = 4
@@ -42,8 +42,8 @@ class Shape(NamedTuple):
     def own(self, gpus: int, rank: int) -> int:
         """Return the numbers of it that belong to a rank: none where the ranks before hold all rows."""
         rows = self.sizes[0] if self.sizes else 1
-        each = -(-rows // gpus)
-        return max(0, min(each, rows - rank * each)) * math.prod(self.sizes[1:])
+        rows_per_rank = -(-rows // gpus)
+        return max(0, min(rows_per_rank, rows - rank * rows_per_rank)) * math.prod(self.sizes[1:])
 
 
 class Unit(NamedTuple):
@@ -61,7 +61,7 @@ class Unit(NamedTuple):
         return sum(gpus * shape.padded(gpus) for shape in self.shapes if shape.trained or not trained)
 
 
-class Held(NamedTuple):
+class RankBytes(NamedTuple):
     """Bytes of one GPU that stay from step to step."""
 
     parameters: int
@@ -82,13 +82,13 @@ def units_of(model: Spec | nn.Module) -> list[Unit]:
     built = model if isinstance(model, nn.Module) else build_for_shapes(model)
     uses = Counter(id(parameter) for _, parameter in built.named_parameters(remove_duplicate=False))
     seen: set[int] = set()
-    found = []
+    units = []
     for name, block in built.named_modules():
         if isinstance(block, Block):
             inside = Counter(id(parameter) for _, parameter in block.named_parameters(remove_duplicate=False))
             if all(uses[parameter] == count for parameter, count in inside.items()):
-                found.append(Unit(name, tuple(new_shapes(block.parameters(), seen))))
-    return [Unit("root", tuple(new_shapes(built.parameters(), seen))), *found]
+                units.append(Unit(name, tuple(new_shapes(block.parameters(), seen))))
+    return [Unit("root", tuple(new_shapes(built.parameters(), seen))), *units]
 
 
 def new_shapes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Iterator[Shape]:
@@ -98,17 +98,17 @@ def new_shapes(parameters: Iterable[nn.Parameter], seen: set[int]) -> Iterator[S
             yield Shape(tuple(parameter.shape), parameter.requires_grad)
 
 
-def held_bytes(units: Iterable[Unit], *, gpus: int, sharded: bool, averaged: bool, rank: int = 0) -> Held:
+def held_bytes(units: Iterable[Unit], *, gpus: int, sharded: bool, averaged: bool, rank: int = 0) -> RankBytes:
     """Return the bytes of parameters, gradients, AdamW's states and averaged weights on a rank, all in float32.
 
     Rank 0 holds most. Parameters and gradients of FSDP are stored with their padding, optimizer states without.
     """
     shapes = [shape for unit in units for shape in unit.shapes]
-    ways, place = (gpus, rank) if sharded else (1, 0)
+    n_shards, shard = (gpus, rank) if sharded else (1, 0)
     trained = [shape for shape in shapes if shape.trained]
-    return Held(
-        parameters=FLOAT32 * sum(shape.padded(ways) for shape in shapes),
-        gradients=FLOAT32 * sum(shape.padded(ways) for shape in trained),
-        optimizer=sum(MOMENTS * FLOAT32 * shape.own(ways, place) + STEP_COUNT for shape in trained),
-        average=FLOAT32 * sum(shape.padded(ways) for shape in shapes) if averaged else 0,
+    return RankBytes(
+        parameters=FLOAT32 * sum(shape.padded(n_shards) for shape in shapes),
+        gradients=FLOAT32 * sum(shape.padded(n_shards) for shape in trained),
+        optimizer=sum(MOMENTS * FLOAT32 * shape.own(n_shards, shard) + STEP_COUNT for shape in trained),
+        average=FLOAT32 * sum(shape.padded(n_shards) for shape in shapes) if averaged else 0,
     )

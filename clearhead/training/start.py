@@ -30,11 +30,12 @@ def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[s
                 f"vectors: they are of words, and the tokens of the {name} are of kind {tokenizer.kind!r}; choose the "
                 "tokeniser word"
             )
-    asked = {form for every in words.values() for word in every for form in (word, word.lower())}
-    found = read_vectors(path, asked)
+    spellings = {form for every in words.values() for word in every for form in (word, word.lower())}
+    word_vectors = read_vectors(path, spellings)
     for name, (embedding, _) in tables.items():
-        filled = fill(embedding, words[name], found)
-        log(f"vectors: {filled:,} of {len(words[name]):,} words of the {name} are in {path}, which has {found.count:,}")
+        filled = fill(embedding, words[name], word_vectors)
+        share = f"{filled:,} of {len(words[name]):,} words of the {name}"
+        log(f"vectors: {share} are in {path}, which has {word_vectors.count:,}")
 
 
 def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:
@@ -49,14 +50,14 @@ def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbeddin
 
 
 @torch.no_grad()
-def fill(embedding: TokenEmbedding, words: list[str], found: WordVectors) -> int:
+def fill(embedding: TokenEmbedding, words: list[str], word_vectors: WordVectors) -> int:
     """Copy the vectors into the table's rows; return for how many words there was a vector."""
     width = embedding.table.shape[1]
-    if found.size != width:
-        raise OptionError(f"vectors: they have {found.size} numbers each, and the model is {width} wide")
+    if word_vectors.size != width:
+        raise OptionError(f"vectors: they have {word_vectors.size} numbers each, and the model is {width} wide")
     count = 0
     for row, word in enumerate(words):
-        vector = found.vectors.get(word) or found.vectors.get(word.lower())
+        vector = word_vectors.vectors.get(word) or word_vectors.vectors.get(word.lower())
         if vector is not None:
             embedding.table[row] = torch.tensor(vector) / embedding.factor
             count += 1

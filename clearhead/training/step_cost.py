@@ -73,12 +73,12 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        for tensor in written:
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        for tensor in outputs:
             self.add(tensor.untyped_storage())
-        if written and not is_free(func):
+        if outputs and not is_free(func):
             read = {id(leaf): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-            self.traffic += sum(tensor.numel() * tensor.element_size() for tensor in (*read.values(), *written))
+            self.traffic += sum(tensor.numel() * tensor.element_size() for tensor in (*read.values(), *outputs))
         return result
 
     def add(self, storage: torch.UntypedStorage) -> None:
@@ -144,11 +144,11 @@ def measure_passes(
 
 def use_bfloat16(model: nn.Module) -> None:
     """Replace the parameters by bfloat16 ones, shared where they were: `model.bfloat16()` cannot without data."""
-    made: dict[int, nn.Parameter] = {}
+    narrow_parameters: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                narrow = made.setdefault(
+                narrow = narrow_parameters.setdefault(
                     id(parameter), nn.Parameter(parameter.detach().bfloat16(), requires_grad=parameter.requires_grad)
                 )
                 module._parameters[name] = narrow
@@ -189,12 +189,12 @@ def run_pass(
         stack.checkpointing = checkpointing
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-    held = [
+    persistent = [
         *model.parameters(),
         *model.buffers(),
         *(parameter.grad for parameter in model.parameters() if parameter.grad is not None),
     ]
-    live = LiveBytes([*held, *inputs, *lengths.values()])
+    live = LiveBytes([*persistent, *inputs, *lengths.values()])
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     marks = [BlockMarks(live) for _ in blocks]
     hooks = [block.register_forward_hook(mark) for block, mark in zip(blocks, marks, strict=True)]
@@ -206,16 +206,16 @@ def run_pass(
         loss_of(model, rounded, inputs, lengths).backward()
     for hook in hooks:
         hook.remove()
-    kept, moved, deeper = 0, 0, 0
+    extra_kept, moved, deeper = 0, 0, 0
     for number, more in enumerate(missing):
         before, mark = marks[number - 1], marks[number]
         if more:
-            kept += more * (mark.now - before.now)
+            extra_kept += more * (mark.now - before.now)
             moved += more * (mark.forward - before.forward + before.backward - mark.backward)
             deeper += more * sum(parameter.numel() for parameter in blocks[number].parameters())
     return PassCost(
-        activations=marks[-1].now - copies + kept,
-        peak=live.most - copies + kept,
+        activations=marks[-1].now - copies + extra_kept,
+        peak=live.most - copies + extra_kept,
         traffic=live.traffic + moved + (ROUNDING * deeper if rounded else 0),
         copies=copies + (2 * deeper if rounded else 0),
     )
@@ -226,8 +226,8 @@ def loss_of(
 ) -> Tensor:
     """Return the loss of a pass with these weights. It is a function of its own so that the logits are freed after."""
     logits = functional_call(model, weights, inputs, lengths)
-    wanted = torch.zeros(logits.shape[:-1], dtype=torch.int64)
-    return cross_entropy(logits.flatten(0, -2), wanted.flatten()).objective
+    targets = torch.zeros(logits.shape[:-1], dtype=torch.int64)
+    return cross_entropy(logits.flatten(0, -2), targets.flatten()).objective
 
 
 def example_inputs(spec: Spec, batch: int, source: int, target: int) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
@@ -253,14 +253,14 @@ def with_blocks(spec: Spec, blocks: Sequence[tuple[BlockSpec, ...]]) -> Spec:
 
 def distinct_blocks(blocks: Iterable[BlockSpec]) -> list[tuple[BlockSpec, int]]:
     """Return each block that differs from those before it, and how often it occurs."""
-    found: list[tuple[BlockSpec, int]] = []
+    distinct: list[tuple[BlockSpec, int]] = []
     for block in blocks:
-        places = [place for place, (other, _) in enumerate(found) if other == block]
-        if places:
-            found[places[0]] = (block, found[places[0]][1] + 1)
+        indices = [index for index, (earlier, _) in enumerate(distinct) if earlier == block]
+        if indices:
+            distinct[indices[0]] = (block, distinct[indices[0]][1] + 1)
         else:
-            found.append((block, 1))
-    return found
+            distinct.append((block, 1))
+    return distinct
 
 
 def without_attention_dropout(spec: Spec) -> Spec:

@@ -26,7 +26,7 @@ class Stopping:
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.asked, self.quiet = 0, quiet
+        self.signal, self.quiet = 0, quiet
         self.before: dict[int, object] = {}
 
     def __enter__(self) -> "Stopping":
@@ -40,9 +40,9 @@ class Stopping:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.signal:
             os._exit(128 + number)
-        self.asked = number
+        self.signal = number
         if self.quiet:
             return
         # Not by print: a signal may come in the middle of one, and a file may not be entered twice.

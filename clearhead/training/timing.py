@@ -107,7 +107,7 @@ def read_steps(recipe: Recipe, task: Task, prepared: Prepared, stepper: Stepper)
     rows = itertools.chain.from_iterable(planner.epoch(number) for number in itertools.count())
     while True:
         some = list(itertools.islice(rows, recipe.batching.passes))
-        batches = [task.read(prepared.train, one, random, filled=stepper.filled) for one in some]
+        batches = [task.read(prepared.train, batch_rows, random, filled=stepper.filled) for batch_rows in some]
         yield [share_rows(batch, 0, current_processes().count) for batch in batches]
 
 
@@ -136,7 +136,7 @@ def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepare
 
     A model that has learned nothing writes until it is stopped, so this is more than it will take later.
     """
-    held = Held(
+    held_out = Held(
         store=prepared.dev,
         tokens=recipe.batching.at_once,
         score_records=0,
@@ -147,9 +147,9 @@ def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepare
     few = min(FEW_RECORDS, len(prepared.dev), recipe.checkpointing.score_records)
     clock = [time.perf_counter()]
     for records in (0, few):
-        task.score(model, replace(held, score_records=records))
+        task.score(model, replace(held_out, score_records=records))
         clock.append(time.perf_counter())
-    samples, both = clock[1] - clock[0], clock[2] - clock[1]
+    samples, with_outputs = clock[1] - clock[0], clock[2] - clock[1]
     launches = 0.0 if next(model.parameters()).device.type == "cpu" else LAUNCHES
-    forward = tokens / (BACKWARD * pace.tokens_per_second) + tokens / held.tokens * launches
-    return ScoringPace(forward + samples, max(0.0, both - samples) / max(few, 1))
+    forward = tokens / (BACKWARD * pace.tokens_per_second) + tokens / held_out.tokens * launches
+    return ScoringPace(forward + samples, max(0.0, with_outputs - samples) / max(few, 1))

@@ -50,15 +50,15 @@ def trace(
     if method is not None:
         return trace_decoded(run, source, method, target, edits)
     inputs = encode_inputs(run, source, target)
-    own = run.task.target == "writes" and target is None
-    if own:
+    own_output = run.task.target == "writes" and target is None
+    if own_output:
         inputs = with_own_output(run, inputs, edits)
     device = next(run.model.parameters()).device
     tokens = [torch.tensor([row], device=device) for row in inputs.ids.values()]
     segments = None if inputs.segments is None else torch.tensor([inputs.segments], device=device)
-    made = trace_model(run.model, *tokens, segments=segments, changes=edits, pieces=inputs.pieces)
-    made = with_names(run, made)
-    return made.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own else made
+    traced = trace_model(run.model, *tokens, segments=segments, changes=edits, pieces=inputs.pieces)
+    traced = with_names(run, traced)
+    return traced.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own_output else traced
 
 
 def encode_inputs(run: Run, source: str | Pair, target: str | Sequence[int] | None = None) -> TraceInputs:
@@ -80,14 +80,14 @@ def with_own_output(run: Run, inputs: TraceInputs, edits: Sequence[Change]) -> T
     decoding = run.task.decoding(inputs.ids, max_new=None, usual=MAX_NEW)
     writes, rules, prefix = decoding.writes, decoding.rules, decoding.prefix
     if not edits:
-        [[found]] = generate(cast(Model, run.model), [decoding.source], Greedy(), rules=rules, prefix=prefix)
+        [[hypothesis]] = generate(cast(Model, run.model), [decoding.source], Greedy(), rules=rules, prefix=prefix)
     else:
         rules = replace(rules, max_new=rules.max_new - 1)
         request = check_request(cast(Model, run.model), [decoding.source], prefix, rules, 0)
         with eval_mode(run.model):
             session = EditedSession(request, edits)
-            [[found]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)
-    tokens = [token for token in found.tokens if token not in rules.end]
+            [[hypothesis]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)
+    tokens = [token for token in hypothesis.tokens if token not in rules.end]
     ids = [*inputs.ids["decoder"], *tokens[: run.task.context - 1]]
     return TraceInputs(inputs.ids | {"decoder": ids}, inputs.pieces | {"decoder": token_names(writes, ids)})
 
@@ -107,9 +107,9 @@ def trace_decoded(
     inputs = encode_inputs(run, source)
     decoding = run.task.decoding(inputs.ids, max_new=None, usual=MAX_NEW)
     prefix = None if decoding.prefix is None else decoding.prefix[0]
-    found = trace_decoding(run.model, decoding.source, method, rules=decoding.rules, prefix=prefix)  # type: ignore[arg-type]
+    decoded = trace_decoding(run.model, decoding.source, method, rules=decoding.rules, prefix=prefix)  # type: ignore[arg-type]
     traces = []
-    for traced in found:
+    for traced in decoded:
         sides = traced.trace.sides
         pieces = inputs.pieces | {"decoder": token_names(decoding.writes, sides["decoder"].ids)}
         sides = {name: replace(side, tokens=pieces[name]) for name, side in sides.items()}
@@ -121,9 +121,9 @@ def with_names(run: Run, trace: Trace) -> Trace:
     """Return the trace with the run's task, and its words for what the model may answer."""
 
     def candidates() -> list[list[Candidate]]:
-        found = trace.answers.likeliest
-        ids = sorted({candidate.id for row in found for candidate in row})
+        likeliest = trace.answers.likeliest
+        ids = sorted({candidate.id for row in likeliest for candidate in row})
         text = dict(zip(ids, run.task.answer_names(ids), strict=True))
-        return [[candidate._replace(text=text[candidate.id]) for candidate in row] for row in found]
+        return [[candidate._replace(text=text[candidate.id]) for candidate in row] for row in likeliest]
 
     return replace(trace, task=run.task.name, answers=Answers(candidates))

@@ -101,23 +101,23 @@ def train_first(
     checkpoints: str | Path | None,
 ) -> Run:
     """Train a new run, as the process that writes."""
-    with leave_nothing(folder), folder.lock() as held:
+    with leave_nothing(folder), folder.lock() as hold:
         claim(folder, checkpoints)
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
         recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log)
         spec = recipe.model
-        held.check()
+        hold.check()
         if source is not None:
             recipe = begin_tuning(folder, recipe, task, source, prepared=prepared, log=log)
         chat = None if source is None or task.target != "continues" else source.folder.chat()
         folder.describe(spec, task, prepared, chat=chat, pretrained=source is not None)
         folder.checkpoints.create()
-        held.add(folder.checkpoints.folder)
+        hold.add(folder.checkpoints.folder)
         folder.begin(recipe)
         if baseline is not None:
             folder.write_own(folder.baseline, asdict(baseline))
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
-        return Training(work, held, watcher, log).run(None, lambda: None)
+        return Training(work, hold, watcher, log).run(None, lambda: None)
 
 
 def take_part(processes: Processes) -> Run:
@@ -142,9 +142,9 @@ def ignore(message: object) -> None:
 
 def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
     """Return a recipe that starts from the weights that are saved in the folder of another run."""
-    place = initial.folder.path if isinstance(initial, Run) else Path(initial)
-    tuned = fine_tuning_recipe(place, recipe.corpus, task=recipe.task, machine=recipe.machine)
-    kept = tuple(name for name in recipe.open if name in ("budget", "schedule", "warmup", "evaluate", "log"))
+    path = initial.folder.path if isinstance(initial, Run) else Path(initial)
+    tuned = fine_tuning_recipe(path, recipe.corpus, task=recipe.task, machine=recipe.machine)
+    still_open = tuple(name for name in recipe.open if name in ("budget", "schedule", "warmup", "evaluate", "log"))
     return replace(
         recipe,
         model=tuned.model,
@@ -152,7 +152,7 @@ def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
         batching=replace(recipe.batching, context=min(recipe.batching.context, tuned.batching.context)),
         fine_tuning=tuned.fine_tuning,
         parameters=None,
-        open=kept,
+        open=still_open,
     )
 
 
@@ -282,7 +282,7 @@ def resume_first(
     recipe = folder.recipe()
     check_unlinked(folder.path)
     find_checkpoints(folder, checkpoints)
-    with folder.lock() as held:
+    with folder.lock() as hold:
         task, spec = folder.task(), folder.spec()
         check_fit(task, spec, str(folder.model_file))
         tokenizers = None if recipe.fine_tuning is None else task.tokenizers
@@ -293,8 +293,8 @@ def resume_first(
                 "which it keeps as token ids; to learn the new one, train another run with "
                 f"--from {shlex.quote(str(folder.path))}"
             )
-        found = find_checkpoints(folder, checkpoints)
-        checkpoint = checkpoint_to_resume(found, folder, recipe, log)
+        checkpoints_found = find_checkpoints(folder, checkpoints)
+        checkpoint = checkpoint_to_resume(checkpoints_found, folder, recipe, log)
         log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
         new = replace(
             recipe,
@@ -304,7 +304,7 @@ def resume_first(
         )
         new = with_plan(new, recipe, checkpoint)
         work = Work(folder=folder, recipe=new, prepared=prepared, task=task, spec=spec)
-        return Training(work, held, watcher, log).run(checkpoint, lambda: take_over(work, found, held))
+        return Training(work, hold, watcher, log).run(checkpoint, lambda: take_over(work, checkpoints_found, hold))
 
 
 def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Recipe:
@@ -324,23 +324,23 @@ def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpo
     """Return the checkpoints to resume from and to add to; RunError where that cannot be done."""
     if elsewhere is not None:
         return move_checkpoints(folder, Path(elsewhere))
-    found = folder.checkpoints
-    found.folders()
-    check_no_link(found.folder)
-    return found
+    checkpoints = folder.checkpoints
+    checkpoints.folders()
+    check_no_link(checkpoints.folder)
+    return checkpoints
 
 
-def take_over(work: Work, found: Checkpoints, held: Hold) -> None:
+def take_over(work: Work, checkpoints: Checkpoints, hold: Hold) -> None:
     """Write what a resume changes in the folder, once all of the run was found to be whole."""
     folder = work.folder
-    held.check()
+    hold.check()
     remove_litter(folder)
-    upgrade(folder, found.folder)
-    if found.folder != folder.checkpoints.folder:
-        folder.write_own(folder.checkpoints_file, {"folder": str(found.folder)})
-    held.add(folder.checkpoints.folder)
-    with os_errors_as_run_errors(found.folder):
-        found.clean()
+    upgrade(folder, checkpoints.folder)
+    if checkpoints.folder != folder.checkpoints.folder:
+        folder.write_own(folder.checkpoints_file, {"folder": str(checkpoints.folder)})
+    hold.add(folder.checkpoints.folder)
+    with os_errors_as_run_errors(checkpoints.folder):
+        checkpoints.clean()
     if work.recipe != folder.recipe() or "format" not in folder.read_own(folder.recipe_file):
         folder.begin(work.recipe)
 
@@ -356,26 +356,26 @@ def checkpoint_to_resume(
     checkpoints: Checkpoints, folder: RunFolder, recipe: Recipe, log: Callable[[str], None]
 ) -> Checkpoint | None:
     """Return the checkpoint to resume from, None where none was ever saved; RunError where all are lost."""
-    found = checkpoints.newest(log)
-    if found is None and checkpoints.folders():
+    newest = checkpoints.newest(log)
+    if newest is None and checkpoints.folders():
         raise RunError(
             f"{checkpoints.folder}: none of the checkpoints is whole. Put one back; or, to go on from the very start, "
             "train in another folder"
         )
-    if found is None and (shown := find_evidence_of_checkpoints(folder, recipe)) is not None:
+    if newest is None and (evidence := find_evidence_of_checkpoints(folder, recipe)) is not None:
         raise RunError(
-            f"{checkpoints.folder}: there is no checkpoint, and {shown} shows that this run has saved some. Put them "
-            "back; nothing was changed. To go on from the very start, train in another folder"
+            f"{checkpoints.folder}: there is no checkpoint, and {evidence} shows that this run has saved some. Put "
+            "them back; nothing was changed. To go on from the very start, train in another folder"
         )
-    return found
+    return newest
 
 
 @final
 class Training:
     """A run about to be trained, in a folder that the first process holds."""
 
-    def __init__(self, work: Work, held: Hold | None, watcher: Watcher | None, log: Callable[[str], None]) -> None:
-        self.work, self.held, self.log = work, held, log
+    def __init__(self, work: Work, hold: Hold | None, watcher: Watcher | None, log: Callable[[str], None]) -> None:
+        self.work, self.hold, self.log = work, hold, log
         self.watcher = ProgressLine() if watcher is None else watcher
 
     def run(self, checkpoint: Checkpoint | None, begin: Callable[[], None]) -> Run:
@@ -400,13 +400,13 @@ class Training:
             checkpoint_activations(model)
         train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine, parallel)
         with Stopping(quiet=processes.together) as stopping:
-            trainer = Trainer(work, train_state, self.watcher, held=self.held, log=self.log)
+            trainer = Trainer(work, train_state, self.watcher, hold=self.hold, log=self.log)
             if checkpoint is not None:
                 trainer.restore(checkpoint)
             begin()
             trainer.train(stopping)
-        if trainer.asked and not trainer.is_finished():
-            raise Stopped(work.folder.path, trainer.done, trainer.asked)
+        if trainer.stop_signal and not trainer.is_finished():
+            raise Stopped(work.folder.path, trainer.done, trainer.stop_signal)
         if not processes.is_first:
             processes.wait()
             return load(work.folder.path, device=str(device))
@@ -459,15 +459,15 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
     """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
     started = time.perf_counter()
     checkpointing, plan = trainer.recipe.checkpointing, trainer.recipe.plan
-    held = Held(
+    held_out = Held(
         store=prepared.dev,
         tokens=trainer.recipe.batching.at_once,
         score_records=(MOST_ASSESSED if plan is None else plan.scored) if checkpointing.score_records else 0,
         samples=checkpointing.samples,
         bfloat16=trainer.train_state.bfloat16,
     )
-    assessed = assess(run.model, run.task, held)
-    found = {
+    assessed = assess(run.model, run.task, held_out)
+    evaluation = {
         "on": "dev",
         "records": len(prepared.dev),
         "step": run.step,
@@ -481,8 +481,8 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
     if run.folder.baseline.exists():
         saved = run.folder.read_own(run.folder.baseline)
         baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
-        found["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
+        evaluation["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
         log(baseline.verdict(assessed.scores["accuracy"], tuned=run.folder.fine_tuning() is not None))
-    assert trainer.held is not None
-    trainer.held.check()
-    run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in found.items()})
+    assert trainer.hold is not None
+    trainer.hold.check()
+    run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

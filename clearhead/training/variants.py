@@ -107,37 +107,37 @@ def whole_heads(option: str, slot: AttentionSpec) -> Heads:
 
 def with_block(spec: Spec, name: str) -> Spec:
     """Return the model with its norms elsewhere: before each branch, after it, as the notes have it, or nowhere."""
-    chosen = choose("block", name)
+    part_choice = choose("block", name)
 
     def change(block: BlockSpec) -> BlockSpec:
         norm = norm_of(block.arrangement) or LayerNorm()
-        return replace(block, arrangement=chosen.make(norm=norm))
+        return replace(block, arrangement=part_choice.make(norm=norm))
 
     return map_blocks(spec, change)
 
 
 def norm_of(arrangement: Arrangement) -> Norm | None:
     """Return the norm that an arrangement has; None where it has none."""
-    held = (getattr(arrangement, field.name) for field in fields(cast(Any, arrangement)) if field.name == "norm")
-    return next(held, None)
+    norms = (getattr(arrangement, field.name) for field in fields(cast(Any, arrangement)) if field.name == "norm")
+    return next(norms, None)
 
 
 def with_norm(spec: Spec, name: str) -> Spec:
     """Return the model with another norm wherever it has one."""
-    chosen = choose("norm", name)
+    part_choice = choose("norm", name)
 
-    def other(now: Norm) -> Norm:
-        return now if type(now) is chosen.cls and not chosen.fields else chosen.make()
+    def replacement(norm: Norm) -> Norm:
+        return norm if type(norm) is part_choice.cls and not part_choice.fields else part_choice.make()
 
     def change(block: BlockSpec) -> BlockSpec:
-        now = norm_of(block.arrangement)
-        if now is None:
+        norm = norm_of(block.arrangement)
+        if norm is None:
             raise OptionError(f"norm: {block.arrangement} has no norm that could be another; choose a block with one")
-        return replace(block, arrangement=replace(cast(Any, block.arrangement), norm=other(now)))
+        return replace(block, arrangement=replace(cast(Any, block.arrangement), norm=replacement(norm)))
 
     return map_embeddings(
         map_blocks(spec, change),
-        lambda embedding: embedding if embedding.norm is None else replace(embedding, norm=other(embedding.norm)),
+        lambda embedding: embedding if embedding.norm is None else replace(embedding, norm=replacement(embedding.norm)),
     )
 
 
@@ -146,11 +146,11 @@ def with_scale(spec: Spec, text: str) -> Spec:
     similarity = parse_scale(text)
 
     def change(slot: AttentionSpec) -> AttentionSpec:
-        now = slot.similarity or (slot.weighting or Softmax()).similarity
-        if not isinstance(now, Dot | ScaledDot):
+        current = slot.similarity or (slot.weighting or Softmax()).similarity
+        if not isinstance(current, Dot | ScaledDot):
             raise OptionError(
-                f"scale: it multiplies the dot product of query and key; this attention scores by {now}, which has no "
-                "such factor. Leave it out, or choose attention by dot product"
+                f"scale: it multiplies the dot product of query and key; this attention scores by {current}, which has "
+                "no such factor. Leave it out, or choose attention by dot product"
             )
         return replace(slot, similarity=similarity)
 
@@ -174,16 +174,16 @@ def with_feed_forward(spec: Spec, name: str) -> Spec:
     """Return the model with another feed-forward of the same d_ff in every block, or without any."""
     if name == "none":
         return map_blocks(spec, lambda block: replace(block, feed_forward=None))
-    chosen = choose("feed_forward", name)
+    part_choice = choose("feed_forward", name)
 
-    def other(now: FeedForward | None) -> FeedForward:
-        if now is not None and type(now) is chosen.cls and not chosen.fields:
-            return now
-        if now is None and "d_ff" not in chosen.fields:
+    def replacement(current: FeedForward | None) -> FeedForward:
+        if current is not None and type(current) is part_choice.cls and not part_choice.fields:
+            return current
+        if current is None and "d_ff" not in part_choice.fields:
             raise OptionError(f"feed_forward: {name} takes its d_ff from the one there is, and this block has none")
-        return chosen.make(**({} if now is None else {"d_ff": now.d_ff}))
+        return part_choice.make(**({} if current is None else {"d_ff": current.d_ff}))
 
-    return map_blocks(spec, lambda block: replace(block, feed_forward=other(block.feed_forward)))
+    return map_blocks(spec, lambda block: replace(block, feed_forward=replacement(block.feed_forward)))
 
 
 def parse_whole(option: str, text: str) -> int:

@@ -48,7 +48,7 @@ def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
 
     Raises RunError where there is not a scale for each row of codes.
     """
-    made = dict(header)
+    float_header = dict(header)
     for name, info in header.items():
         stem = name.removesuffix(CODES)
         if stem != name and info.dtype == "I8" and stem + SCALE in header:
@@ -57,9 +57,9 @@ def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
                 raise RunError(
                     f"{where}: {stem}{SCALE} must have a number for each of the {info.shape[0]} rows of {name}"
                 )
-            del made[name], made[stem + SCALE]
-            made[f"{stem}.weight"] = TensorInfo(scale.dtype, info.shape)
-    return made
+            del float_header[name], float_header[stem + SCALE]
+            float_header[f"{stem}.weight"] = TensorInfo(scale.dtype, info.shape)
+    return float_header
 
 
 def check_shapes(spec: Spec, header: Header, where: str) -> None:

@@ -76,25 +76,25 @@ def find_ngrams(rows: Sequence[Sequence[int]], letters: Letters, buckets: int) -
     lengths = np.array([len(row) for row in rows])
     ids = np.concatenate([np.asarray(row, np.int64) for row in rows])
     documents = np.repeat(np.arange(len(rows)), lengths)
-    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found = {}
+    positions = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    occurrences = {}
     for name, order in ORDERS.items():
         key = ids if order == 1 else hash_ngrams(torch.from_numpy(ids[None]), order, buckets)[0].numpy()
-        there = places >= order - 1
-        document, key = documents[there], key[there]
+        complete = positions >= order - 1
+        document, key = documents[complete], key[complete]
         count = repetitions(document, key)
-        found[name] = Occurrences(document, key, (1 + np.log(count)) / count, (1 + np.log(count)) ** 2 / count)
-    found["letters"] = letters.inside(found["token"])
-    return found
+        occurrences[name] = Occurrences(document, key, (1 + np.log(count)) / count, (1 + np.log(count)) ** 2 / count)
+    occurrences["letters"] = letters.inside(occurrences["token"])
+    return occurrences
 
 
 def repetitions(documents: Keys, keys: Keys) -> Keys:
     """Return for each entry how many entries have the same document and key."""
     order = np.lexsort((keys, documents))
     count = unique_pairs(documents, keys)[2]
-    found = np.empty(len(keys), np.int64)
-    found[order] = np.repeat(count, count)
-    return found
+    counts = np.empty(len(keys), np.int64)
+    counts[order] = np.repeat(count, count)
+    return counts
 
 
 def fit_wide(part: ToNgramLogits, rows: Sequence[Sequence[int]], target: Tensor, tokenizer: Tokenizer) -> None:
@@ -102,15 +102,17 @@ def fit_wide(part: ToNgramLogits, rows: Sequence[Sequence[int]], target: Tensor,
     letters = letters_of(tokenizer)
     idf = dict[str, Values]()
     documents, columns, values, first = list[Keys](), list[Keys](), list[Values](), 0
-    for name, found in find_ngrams(rows, letters, part.buckets).items():
+    for name, occurrences in find_ngrams(rows, letters, part.buckets).items():
         width = letters.n_groups if name == "letters" else len(part.get_buffer(f"table_{name}"))
-        df = np.bincount(unique_pairs(found.documents, found.keys)[1], minlength=width)
+        df = np.bincount(unique_pairs(occurrences.documents, occurrences.keys)[1], minlength=width)
         least = 2 if name != "token" and len(rows) >= RARE_RECORDS else 1
         idf[name] = np.where(df >= least, np.log((1 + len(rows)) / (1 + df)) + 1, 0)
-        norm = np.sqrt(np.bincount(found.documents, found.squares * idf[name][found.keys] ** 2, len(rows)))
-        values.append(found.shares * idf[name][found.keys] / np.maximum(norm, 1e-6)[found.documents])
-        columns.append(found.keys + first)
-        documents.append(found.documents)
+        norm = np.sqrt(
+            np.bincount(occurrences.documents, occurrences.squares * idf[name][occurrences.keys] ** 2, len(rows))
+        )
+        values.append(occurrences.shares * idf[name][occurrences.keys] / np.maximum(norm, 1e-6)[occurrences.documents])
+        columns.append(occurrences.keys + first)
+        documents.append(occurrences.documents)
         first += width
     order = np.argsort(np.concatenate(documents), kind="stable")
     starts = np.searchsorted(np.concatenate(documents)[order], np.arange(len(rows) + 1))
@@ -124,8 +126,8 @@ def fill_tables(part: ToNgramLogits, fitted: Tensor, idf: Mapping[str, Values], 
     """Copy weights, times their idf, into the tables; for letters, the sum over each token."""
     *weights, bias = fitted.split([*map(len, idf.values()), 1])
     part.get_buffer("bias").copy_(bias[0])
-    for (name, each), weight in zip(idf.items(), weights, strict=True):
-        table, square = weight.numpy() * each[:, None], each**2
+    for (name, idf_values), weight in zip(idf.items(), weights, strict=True):
+        table, square = weight.numpy() * idf_values[:, None], idf_values**2
         if name == "letters":
             table, square = letters.add_up(table), letters.add_up(square)
         part.get_buffer(f"table_{name}").copy_(torch.from_numpy(table))

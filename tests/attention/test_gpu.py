@@ -1,5 +1,7 @@
 """The grid on a GPU: the same promise, the same reference."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -151,6 +153,26 @@ def test_full_tiles_are_the_reference_in_float64(kernel, weighting, dtype, compi
     """Rows that fill every chunk, which `linear` has kernels of their own for."""
     tensors = [torch.randn(2, 640, 3, 64, device="cuda", dtype=dtype).transpose(1, 2) for _ in range(4)]
     hold_to_reference(kernel, tensors[:3], tensors[3], compiled=compiled, mask=ch.masks.causal(), weighting=weighting)
+
+
+def random_with(heads_inside):
+    if heads_inside:
+        return torch.randn(2, 192, 3, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+    return torch.randn(2, 3, 192, 64, device="cuda", dtype=torch.bfloat16)
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("heads_inside", [False, True])
+@pytest.mark.parametrize("kernel", ["fused", "argmax"])
+def test_a_gradient_may_be_laid_out_otherwise_than_the_one_before(kernel, heads_inside):
+    """Torch keeps cuDNN's backward pass by the layouts of query, key and value alone (torch 2.11)."""
+    weighting = ch.weighting.Argmax() if kernel == "argmax" else ch.weighting.Softmax()
+    for compiled, upstream_inside in itertools.product((False, True, False), (False, True, False)):
+        tensors, upstream = [random_with(heads_inside) for _ in range(3)], random_with(upstream_inside)
+        options = {"mask": ch.masks.causal(), "weighting": weighting}
+        hold_to_reference(kernel, tensors, upstream, compiled=compiled, **options)
+        spread = torch.ones((), device="cuda", dtype=torch.bfloat16).expand(upstream.shape)  # as of a sum
+        hold_to_reference(kernel, tensors, spread, compiled=compiled, **options)
 
 
 def kept(n):

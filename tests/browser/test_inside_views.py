@@ -9,8 +9,10 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.tracing.head_metrics import readings
 from tests.browser.watching import (
+    GO,
     SITE,
     SOURCE,
+    address_of,
     ask,
     comes_to,
     eventually,
@@ -269,6 +271,15 @@ class TestSteps:
         page.get_by_test_id("steps-play").click()
         expect(page.get_by_test_id("steps-play")).to_have_accessible_name(re.compile("Pause"))
         expect(title).to_contain_text(re.compile("Scores|Weight"))  # it may be further by the time it is looked at
+
+    def test_an_address_without_a_step_is_the_first_one(self, tabs):
+        page = tabs.open("steps", site=SITE, head=1, query=3)
+        before = address_of(page)
+        page.get_by_test_id("steps-next").click()
+        expect(page.locator("figure h2").first).to_contain_text("2 · Scores")
+        comes_to(page, at=2)
+        page.evaluate(GO, before[before.index("#") :])
+        expect(page.locator("figure h2").first).to_contain_text("1 · Vectors")
 
     def test_by_keyboard(self, tabs, traced):
         page = tabs.open("steps", site=SITE, head=1, query=3, key=2)

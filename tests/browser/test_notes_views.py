@@ -41,6 +41,13 @@ class TestSpaces:
         expect(page.get_by_test_id("spaces-token-0")).to_have_attribute("aria-pressed", "false")
         expect(page.get_by_test_id("spaces-value").locator("tbody tr")).to_have_count(before - 1)
 
+    def test_on_a_desk_no_column_of_eight_is_out_of_sight(self, tabs):
+        page = tabs.open("spaces", site="decoder.1.attention", head=1, window={"width": 1440})
+        for name in ("embedding", "query_key", "value"):
+            table = page.get_by_test_id(f"spaces-{name}")
+            expect(table.locator("tbody tr")).to_have_count(8)
+            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth"), name
+
     def test_from_a_cross_attention_it_goes_to_a_self_attention(self, tabs):
         page = tabs.open("spaces", site="decoder.1.cross")
         comes_to(page, site="decoder.1.attention")
@@ -59,6 +66,14 @@ class TestSequence:
             if key != "rest":
                 weight = weight_text(head.weight[2, int(key)].item())
                 assert arrow.locator("text").text_content() == f"× {weight}"
+
+    @pytest.mark.parametrize("of", ["text", "notes"])
+    def test_on_a_desk_all_of_it_is_in_sight(self, tabs, of):
+        page = tabs.open("sequence", site="decoder.1.attention", head=1, of=of, window={"width": 1440})
+        drawing = page.get_by_test_id("sequence-drawing")
+        expect(drawing.locator("[data-arrow='weighted sum']")).to_be_visible()
+        rests(page)
+        assert drawing.evaluate("box => box.scrollWidth <= box.clientWidth")
 
     def test_the_notes_sentence(self, tabs):
         page = tabs.open("sequence")

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 import clearhead as ch
 from clearhead.attention.masks import Mask
-from clearhead.model.arrangements import Arrangement, Connection, Place
+from clearhead.model.arrangements import Arrangement, Connection, ConnectionStep
 from clearhead.model.norms import LayerNorm, Norm
 
 
@@ -62,8 +62,11 @@ class Sandwich(Arrangement):
 
 
 class Between(Connection):
-    places = (
-        Place("norm", "normed", "norm"), Place("branch"), Place("norm", "damped", "second"), Place("add", "residual")
+    steps = (
+        ConnectionStep("norm", "normed", "norm"),
+        ConnectionStep("branch"),
+        ConnectionStep("norm", "damped", "second"),
+        ConnectionStep("add", "residual"),
     )
 
     def __init__(self, dropout, norm, second, share):

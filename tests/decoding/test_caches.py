@@ -5,13 +5,11 @@ from typing import ClassVar, final
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from clearhead import masks, positions, weighting
 from clearhead.attention.heads import Heads
-from clearhead.attention.masks import Table
 from clearhead.decoding import Beam, Greedy, Rules, caches, generate
-from clearhead.decoding.caches import BeamAttention, Fixed, FixedSum, Growing, Sliding, Summed
+from clearhead.decoding.caches import GrowingCache, SourceCache, SourceStateCache, StateCache, WindowCache
 from clearhead.model import presets
 from clearhead.model.arrangements import NoteNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -27,11 +25,11 @@ from tests.decoding.plain import all_unlike, apart
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS = {
-    Growing: {"kind": "decoder", "position": "rotary"},
-    Sliding: {"kind": "decoder", "mask": "window 2", "position": "rotary"},
-    Summed: {"kind": "decoder", "weighting": "linear elu", "position": "rotary"},
-    Fixed: {"kind": "same cross"},
-    FixedSum: {"kind": "same cross", "weighting": "linear elu"},
+    GrowingCache: {"kind": "decoder", "position": "rotary"},
+    WindowCache: {"kind": "decoder", "mask": "window 2", "position": "rotary"},
+    StateCache: {"kind": "decoder", "weighting": "linear elu", "position": "rotary"},
+    SourceCache: {"kind": "same cross"},
+    SourceStateCache: {"kind": "same cross", "weighting": "linear elu"},
 }
 """Choices of a model that has such a cache."""
 
@@ -59,25 +57,6 @@ def stepped(case, n_steps):
         yield session
 
 
-@pytest.mark.parametrize("lengths", [None, [7, 3, 1]])
-def test_beams_attend_to_their_source_as_torchs_kernel_lets_them(lengths):
-    torch.manual_seed(0)
-    query, (keys, values) = torch.randn(3, 2, 5, 4).double(), torch.randn(2, 3, 2, 7, 4).double()
-    real = None if lengths is None else (torch.arange(7) < torch.tensor(lengths)[:, None])[:, None, None]
-    beams = BeamAttention(0.3)
-    assert beams.serves(query, None if real is None else Table(real))
-    expected = F.scaled_dot_product_attention(query, keys, values, real, scale=0.3)
-    torch.testing.assert_close(beams.attend(query, keys, values), expected, rtol=0, atol=1e-12)
-
-
-def test_beams_with_an_empty_source_or_in_bfloat16_are_left_to_torchs_kernel():
-    beams, query = BeamAttention(1.0), torch.ones(2, 1, 2, 4)
-    real = Table(torch.tensor([True, False])[:, None, None, None].expand(-1, 1, 1, 3))
-    assert not beams.serves(query, real)
-    assert beams.serves(query, None)
-    assert not beams.serves(query.bfloat16(), None)
-
-
 class Stuck:
     """A `select` that leaves rows where they are: only their number is right."""
 
@@ -97,7 +76,7 @@ class Stuck:
         monkeypatch.setattr(kind, "select", select)
 
 
-@pytest.mark.parametrize("kind", [Growing, Sliding, Summed])
+@pytest.mark.parametrize("kind", [GrowingCache, WindowCache, StateCache])
 @pytest.mark.parametrize("law", ["searched_is_plain", "selected_is_fresh", "scored_is_generated"])
 @pytest.mark.pairs(1)
 def test_rows_that_are_not_reordered_are_found(kind, law, monkeypatch):
@@ -159,7 +138,7 @@ def test_growing_keeps_every_key_and_value(position):
 def test_growing_allocates_ahead_and_doubles(monkeypatch):
     monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)
     model = model_of(kind="decoder", heads="grouped keys")
-    columns = [cache_in(session, Growing).keys.shape[2] for session in stepped(case_of(model, (3, 2)), 7)]
+    columns = [cache_in(session, GrowingCache).keys.shape[2] for session in stepped(case_of(model, (3, 2)), 7)]
     assert columns == [4, 4, 8, 8, 8, 8, 16, 16]
     assert columns == sorted(columns)
 
@@ -177,7 +156,7 @@ def test_sliding_never_keeps_more_than_the_window(left):
     block = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, mask=masks.window(left)))
     case = case_of(replace(spec, blocks=(block,)).build().double())
     for step, session in enumerate(stepped(case, 6)):
-        for kept in cache_in(session, Sliding).tensors():
+        for kept in cache_in(session, WindowCache).tensors():
             assert kept.shape[2] == min(left, 5 + step)
             assert kept.untyped_storage().nbytes() == kept.numel() * 8
 
@@ -232,7 +211,7 @@ def test_random_features_of_any_size_are_decoded_as_they_are_trained(kind, law):
 def test_summed_is_the_sum_over_keys():
     model = model_of(kind="decoder", weighting="linear elu")
     case, seen = case_of(model, (4,)), {}
-    state = cache_in(case.session(), Summed).state
+    state = cache_in(case.session(), StateCache).state
     with watching(model, seen.setdefault):
         model(torch.tensor(case.prompts))
     key = torch.nn.functional.elu(seen["stack.blocks.0.attention.key"]) + 1
@@ -263,12 +242,12 @@ def test_the_keys_of_a_source_are_made_once(choice, method, monkeypatch):
 
 
 def test_the_source_is_let_go_once_its_keys_are_made():
-    for kind in (Fixed, FixedSum):
+    for kind in (SourceCache, SourceStateCache):
         session = case_of(model_of(**KINDS[kind])).session()
         assert cache_in(session, kind).source is None
 
 
-@pytest.mark.parametrize("kind", [Fixed, FixedSum])
+@pytest.mark.parametrize("kind", [SourceCache, SourceStateCache])
 def test_cross_caches_do_not_grow_with_the_text_or_the_beams(kind):
     sizes = set()
     for session in stepped(case_of(model_of(**KINDS[kind])), 3):
@@ -279,18 +258,18 @@ def test_cross_caches_do_not_grow_with_the_text_or_the_beams(kind):
 
 
 LAYERS = [
-    ({}, Growing),
-    ({"mask": masks.window(4)}, Sliding),
-    ({"mask": masks.window(4) & masks.window(2)}, Sliding),
-    ({"mask": masks.window(4) | masks.window(2)}, Growing),
-    ({"mask": ~masks.window(4)}, Growing),
-    ({"mask": masks.document(torch.arange(9))}, Growing),
-    ({"weighting": weighting.Kernelized()}, Summed),
-    ({"weighting": weighting.Kernelized(), "kernel": "recurrent"}, Summed),
-    ({"weighting": weighting.Kernelized(), "kernel": "chunked"}, Summed),
-    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, Growing),
-    ({"weighting": weighting.Kernelized(), "mask": masks.window(4)}, Sliding),
-    ({"weighting": weighting.Kernelized(), "mask": masks.document(torch.arange(9))}, Growing),
+    ({}, GrowingCache),
+    ({"mask": masks.window(4)}, WindowCache),
+    ({"mask": masks.window(4) & masks.window(2)}, WindowCache),
+    ({"mask": masks.window(4) | masks.window(2)}, GrowingCache),
+    ({"mask": ~masks.window(4)}, GrowingCache),
+    ({"mask": masks.document(torch.arange(9))}, GrowingCache),
+    ({"weighting": weighting.Kernelized()}, StateCache),
+    ({"weighting": weighting.Kernelized(), "kernel": "recurrent"}, StateCache),
+    ({"weighting": weighting.Kernelized(), "kernel": "chunked"}, StateCache),
+    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, GrowingCache),
+    ({"weighting": weighting.Kernelized(), "mask": masks.window(4)}, WindowCache),
+    ({"weighting": weighting.Kernelized(), "mask": masks.document(torch.arange(9))}, GrowingCache),
 ]
 
 
@@ -302,10 +281,10 @@ def test_which_cache_a_layer_gets(parts, kind):
 
 
 CROSS_LAYERS = [
-    ({}, Fixed),
-    ({"weighting": weighting.Kernelized()}, FixedSum),
-    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, Fixed),
-    ({"weighting": weighting.Kernelized(), "mask": masks.window(3, 3)}, Fixed),
+    ({}, SourceCache),
+    ({"weighting": weighting.Kernelized()}, SourceStateCache),
+    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, SourceCache),
+    ({"weighting": weighting.Kernelized(), "mask": masks.window(3, 3)}, SourceCache),
 ]
 
 
@@ -314,7 +293,7 @@ def test_which_cache_a_cross_layer_gets(parts, kind):
     spec = spec_of(on_axes(PLAIN | {"kind": "same cross"}))
     block = replace(spec.decoder.blocks[0], cross=AttentionSpec(heads=2, **parts))
     model = replace(spec, decoder=replace(spec.decoder, blocks=(block,))).build()
-    assert [type(cache) for cache in case_of(model, (2,)).session().caches] == [Growing, kind]
+    assert [type(cache) for cache in case_of(model, (2,)).session().caches] == [GrowingCache, kind]
 
 
 LONG = {

@@ -36,7 +36,13 @@ def test_the_laws_hold(choices):
 def test_the_few_have_every_cache():
     sessions = [case_of(build(choices)).session() for choices in models()[:QUICK]]
     kept = {type(cache) for session in sessions for cache in session.caches}
-    assert kept == {caches.Growing, caches.Sliding, caches.Summed, caches.Fixed, caches.FixedSum}
+    assert kept == {
+        caches.GrowingCache,
+        caches.WindowCache,
+        caches.StateCache,
+        caches.SourceCache,
+        caches.SourceStateCache,
+    }
 
 
 def test_every_allowed_pair_is_in_a_model():

@@ -7,7 +7,14 @@ from clearhead import masks, weighting
 from clearhead.decoding import Beam, Rules
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.scheduler import Job
-from clearhead.decoding.slot_caches import SlotComplete, SlotFixed, SlotFixedSum, SlotSliding, SlotSummed, allot
+from clearhead.decoding.slot_caches import (
+    SlotFullCache,
+    SlotSourceCache,
+    SlotSourceStateCache,
+    SlotStateCache,
+    SlotWindowCache,
+    columns_to_allocate,
+)
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import ReLU
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
@@ -16,10 +23,10 @@ from tests.decoding.serving import decode, unlike_alone
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS = {
-    "softmax": (AttentionSpec(heads=2), SlotComplete, SlotFixed),
-    "window": (AttentionSpec(heads=2, mask=masks.window(3)), SlotSliding, SlotFixed),
-    "wide window": (AttentionSpec(heads=2, mask=masks.window(99)), SlotComplete, SlotFixed),
-    "kernelized": (AttentionSpec(heads=2, weighting=weighting.Kernelized()), SlotSummed, SlotFixedSum),
+    "softmax": (AttentionSpec(heads=2), SlotFullCache, SlotSourceCache),
+    "window": (AttentionSpec(heads=2, mask=masks.window(3)), SlotWindowCache, SlotSourceCache),
+    "wide window": (AttentionSpec(heads=2, mask=masks.window(99)), SlotFullCache, SlotSourceCache),
+    "kernelized": (AttentionSpec(heads=2, weighting=weighting.Kernelized()), SlotStateCache, SlotSourceStateCache),
 }
 
 
@@ -70,5 +77,5 @@ def test_memory_grows_with_the_longest_job_and_no_further():
 
 @pytest.mark.parametrize(("there", "wanted", "most", "made"), [(0, 5, 99, 16), (16, 17, 99, 32), (64, 65, 70, 80)])
 def test_columns_are_doubled_up_to_the_limit_and_aligned(there, wanted, most, made):
-    assert allot(there, wanted, most) == made
-    assert allot(made, wanted, most) == made
+    assert columns_to_allocate(there, wanted, most) == made
+    assert columns_to_allocate(made, wanted, most) == made

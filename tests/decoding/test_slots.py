@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clearhead.decoding import recorded
-from clearhead.decoding.caches import Growing
+from clearhead.decoding.caches import GrowingCache
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.slots import Prefill
 from clearhead.model import presets
@@ -26,7 +26,7 @@ def test_a_prompt_in_pieces_leaves_the_keys_it_leaves_as_a_whole():
     assert whole.done
     assert pieces.done
     for one, other in zip(whole.caches, pieces.caches, strict=True):
-        assert isinstance(one, Growing)
+        assert isinstance(one, GrowingCache)
         torch.testing.assert_close(other.keys[:, :, :11], one.keys[:, :, :11], rtol=0, atol=1e-12)
 
 

@@ -1,9 +1,9 @@
-"""`top` is torch's topk, whichever way it takes; `LogProbs` a log-softmax."""
+"""`top` is torch's topk, whichever way it takes; `LogSoftmax` a log-softmax."""
 
 import pytest
 import torch
 
-from clearhead.decoding.topk import GROUP, LogProbs, best, top
+from clearhead.decoding.topk import GROUP, LogSoftmax, best, top
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,7 +67,7 @@ def test_the_groups_are_used(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_log_probs_are_a_log_softmax_in_float32_or_better(dtype):
-    kept = LogProbs()
+    kept = LogSoftmax()
     for rows in (3, 2, 5, 1):  # the memory is used again, and grows where it must
         logits = (torch.randn(rows, 50) * 4).to(dtype)
         found, wanted = kept.of(logits), torch.log_softmax(logits.double(), -1)

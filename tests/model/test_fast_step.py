@@ -9,7 +9,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.decoding.session import Session, open_session
 from clearhead.model import cpu_matmul, presets
-from clearhead.model.arrangements import Before, Connection
+from clearhead.model.arrangements import Connection, NormFirst
 from clearhead.model.fast_step import linear_step
 from clearhead.model.feedforward import Network
 from clearhead.model.norms import BuiltLayerNorm
@@ -152,7 +152,7 @@ def test_a_subclass_that_changes_the_forward_alone_is_called():
         def forward(self, x):
             return 3 * super().forward(x)
 
-    class Backwards(Before):
+    class Backwards(NormFirst):
         def forward(self, x, branch):
             return x - branch(self.norm(x))
 

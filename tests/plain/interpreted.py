@@ -22,7 +22,7 @@ import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
 from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
-from clearhead.decoding import beam_gpu, greedy_gpu
+from clearhead.decoding import beam_gpu, greedy_gpu, one_query_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.model import activation_gpu, layer_norm_gpu
@@ -220,6 +220,34 @@ def greedy_problems():
                 yield [] if text is None else [text]
 
 
+def one_query_problems():
+    """Yield what attention with one query a head gets wrong: blocks that the keys do not fill, grouped heads, biases,
+    NaN at columns that are hidden or not filled, rows that see nothing.
+    """
+    one_query_gpu.BLOCK = 16
+    sizes = itertools.product(((3, 4, 2), (2, 2, 2)), (1, 16, 37), (8, 5), (torch.float32, torch.float64))
+    for (rows, heads, kv_heads), n, d, dtype in sizes:
+        query = torch.randn(rows, heads, 1, d, dtype=dtype)
+        keys, values = (torch.randn(rows, n, kv_heads, d, dtype=dtype).transpose(1, 2) for _ in range(2))
+        for filled, biased in itertools.product({n, n // 2 + 1}, (False, True)):
+            allowed = torch.arange(n).expand(rows, 1, 1, n) < filled
+            bias = torch.randn(rows, 1, 1, n, dtype=dtype) if biased else None
+            if bias is not None:
+                bias[0], bias[1, ..., : n // 2] = float("-inf"), float("-inf")
+                allowed = allowed & (bias > float("-inf"))
+            hidden = ~allowed.any(0).view(-1)
+            cached = [one.masked_fill(hidden.view(1, 1, n, 1), NAN) for one in (keys, values)]
+            column = None if filled == n else torch.tensor([filled - 1])
+            got = one_query_gpu.attend_one(query, *cached, scale=0.3, bias=bias, column=column)
+            mask = torch.where(allowed, torch.zeros(()) if bias is None else bias, float("-inf")).double()
+            wide = (query.double(), *(one.repeat_interleave(heads // kv_heads, 1).double() for one in (keys, values)))
+            right = F.scaled_dot_product_attention(*wide, mask, scale=0.3)
+            right = right.where(allowed.any(-1, keepdim=True), 0)
+            where = f"{rows} x {heads} heads of {d}, {filled} of {n} keys, {'a bias' if biased else 'no bias'}"
+            text = difference(where, got.double(), right, 1e-6)
+            yield [] if text is None else [text]
+
+
 def beam_problems():
     """Yield what a step of beam search gets wrong, in searches drawn at random; no two numbers are equal."""
     for seed in range(16 if THOROUGH else 3):
@@ -272,6 +300,7 @@ def main(kernels: list[str]) -> None:
         "loss": loss_problems,
         "beam": beam_problems,
         "greedy": greedy_problems,
+        "one_query": one_query_problems,
     }
     for kernel in kernels:
         torch.manual_seed(0)

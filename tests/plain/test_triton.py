@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 WEIGHTINGS = {"linear": ch.weighting.Kernelized(), "argmax": ch.weighting.Argmax()}
 
 
-INTERPRETED = [*WEIGHTINGS, "layer_norm", "activation", "loss", "beam", "greedy"]
+INTERPRETED = [*WEIGHTINGS, "layer_norm", "activation", "loss", "beam", "greedy", "one_query"]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from clearhead.errors import OptionError
 from clearhead.serve import guard
-from clearhead.serve.guard import MOST_BYTES, Place, check_token
+from clearhead.serve.guard import MOST_BYTES, ServerAddress, check_token
 from tests.serve.conftest import PAGE
 
 EVERYTHING = ["", "index.html", "assets/page-1_a.js", "api/health", "api/run", "api/curves", "api/trace", "nowhere"]
@@ -211,14 +211,14 @@ def test_what_the_server_did_not_expect_is_told_on_stderr_alone(client, monkeypa
 
 
 def test_a_place_everywhere_knows_numbers_and_its_own_name_but_no_other():
-    place = Place(host="0.0.0.0", port=80, token="t")
+    place = ServerAddress(host="0.0.0.0", port=80, token="t")
     assert place.address == "http://127.0.0.1:80/t/"
     assert place.knows("192.168.3.4:80")
     assert place.knows("192.168.3.4")
     assert place.knows("[fe80::1]:80")
     assert not place.knows("evil.example:80")
     assert not place.knows("192.168.3.4:81")
-    assert Place(host="::1", port=9, token="t").address == "http://[::1]:9/t/"
+    assert ServerAddress(host="::1", port=9, token="t").address == "http://[::1]:9/t/"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.errors import OptionError, TraceError
 from clearhead.model import presets
-from clearhead.model.arrangements import Arrangement, Connection, Place
+from clearhead.model.arrangements import Arrangement, Connection, ConnectionStep
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.outputs import Blanks, Classes
@@ -225,11 +225,11 @@ def test_the_terms_of_a_linear_map_come_to_its_number():
 class Sandwich(Connection):
     """A connection of the user's own: a norm before the branch and one after it."""
 
-    places: ClassVar[tuple[Place, ...]] = (
-        Place("norm", "normed", "norm"),
-        Place("branch"),
-        Place("norm", "renormed", "second"),
-        Place("add", "residual"),
+    steps: ClassVar[tuple[ConnectionStep, ...]] = (
+        ConnectionStep("norm", "normed", "norm"),
+        ConnectionStep("branch"),
+        ConnectionStep("norm", "renormed", "second"),
+        ConnectionStep("add", "residual"),
     )
 
     def __init__(self, d_model):

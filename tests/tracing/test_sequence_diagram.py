@@ -8,7 +8,8 @@ import torch
 
 from clearhead.attention.attend import explain
 from clearhead.attention.masks import causal, everything
-from clearhead.attention.weighting import Argmax, Softmax
+from clearhead.attention.positions import ALiBi
+from clearhead.attention.weighting import Argmax, Kernelized, Softmax
 from clearhead.tracing.sentence import TOKENS, creature_exchange, designed_layer, embeddings
 from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, exchange_of, number, weight_text
 
@@ -77,12 +78,53 @@ def test_of_a_long_text_the_largest_weights_are_drawn_and_the_rest_is_summed():
     exchange = exchange_of("long", "", (["a", "b"], names), steps, 1, scale=0.25)
     assert len(exchange.keys) == MOST_KEYS
     assert set(exchange.keys) == set(steps.weight[1].topk(MOST_KEYS).indices.tolist())
-    weight, brought = exchange.rest
+    weight, brought = exchange.remainder
     drawn_part = steps.weight[1, exchange.keys] @ steps.value[exchange.keys]
     torch.testing.assert_close(drawn_part + brought, steps.context[1])
     found = arrows(drawn(exchange))
     assert found["weight rest"] == f"× {weight_text(weight)} in all"
     assert any(text == "… 16 in all" for text in texts(drawn(exchange)))
+
+
+def test_a_bias_of_the_position_is_part_of_what_is_weighed():
+    torch.manual_seed(0)
+    steps = explain(torch.randn(1, 4, 8), torch.randn(1, 4, 8), torch.randn(1, 4, 8), position=ALiBi(), mask=causal())
+    steps = steps.without_batch()
+    tree = drawn(exchange_of("biased", "", (list("abcd"), list("abcd")), steps, 2, scale=8**-0.5))
+    assert "3  Weights: softmax of score × 0.354 + bias, for “c”" in texts(tree)
+    found = arrows(tree)
+    logits = []
+    for key in range(3):
+        bias, weight = found[f"weight 2 {key}"].removeprefix("bias ").split(": × ")
+        logits.append(steps.score[2, key].item() * 8**-0.5 + float(bias.replace("−", "-")))
+        assert weight == weight_text(steps.weight[2, key].item())
+    torch.testing.assert_close(torch.tensor(logits).softmax(0), steps.weight[2, :3], atol=1e-3, rtol=0)
+    assert "bias" not in "".join(texts(drawn(creature_exchange(3))))
+
+
+def test_what_a_kernel_may_not_see_is_masked_too_and_its_score_is_called_what_it_is():
+    torch.manual_seed(0)
+    options = {"weighting": Kernelized(), "mask": causal()}
+    steps = explain(torch.randn(3, 8), torch.randn(3, 8), torch.randn(3, 8), **options)
+    allowed = torch.ones(3, 3).tril().bool()
+    tokens = (list("abc"), list("abc"))
+    tree = drawn(exchange_of("k", "", tokens, steps, 1, scale=1.0, allowed=allowed, formula="φ(query) · φ(key)"))
+    assert arrows(tree)["score 1 2"].endswith(" masked")
+    assert not arrows(tree)["score 1 1"].endswith("masked")
+    assert "2  Scores: each query meets each key, score = φ(query) · φ(key)" in texts(tree)
+    assert "bias" not in "".join(filter(None, texts(tree)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "queries", "keys"), [(99, 5, 5), (17, 5, 5), (16, 1, 5), (13, 1, 5), (12, 1, 4), (2, 1, 3)]
+)
+def test_in_a_narrow_room_the_followed_query_and_the_largest_weights_are_drawn(columns, queries, keys):
+    steps = designed_layer(Softmax(), everything()).explain(embeddings()).without_batch()
+    exchange = exchange_of("", "", (TOKENS, TOKENS), steps, 3, scale=0.5, columns=columns)
+    assert (len(exchange.queries), len(exchange.keys)) == (queries, keys)
+    assert set(exchange.keys) == set(steps.weight[3].argsort(descending=True, stable=True)[:keys].tolist())
+    lifelines = [one for one in drawn(exchange).iter(f"{SVG}path") if one.get("class") == "life"]
+    assert len(lifelines) <= max(columns, 10)
 
 
 @pytest.mark.parametrize("standalone", [True, False])

@@ -47,12 +47,12 @@ def test_every_head_of_every_site_is_surveyed_and_is_near_its_kernel(made):
     for name, one in found.items():
         assert one.information == pytest.approx([information([head.weight]) for head in made[name].head])
         assert 0 < one.off < one.tolerance
-        assert one.tolerance == pytest.approx(2e-5 * max(1, made[name].made.abs().max().item()))
+        assert one.tolerance == pytest.approx(2e-5 * max(1, made[name].recorded_context.abs().max().item()))
 
 
 def test_how_far_it_is_off_is_the_largest_difference(made):
     site = made["decoder.1.cross"]
-    off = max((head.weight @ head.value - site.made[head.index]).abs().max().item() for head in site.head)
+    off = max((head.weight @ head.value - site.recorded_context[head.index]).abs().max().item() for head in site.head)
     assert survey(replace(made, sites={site.name: site}))[site.name].off == pytest.approx(off, rel=0.5)
 
 

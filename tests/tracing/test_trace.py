@@ -120,8 +120,8 @@ def test_a_mismatch_is_an_error():
     model = built(decoder_spec())
     trace = trace_model(model, words(1))
     site = trace.sites["decoder.1.attention"]
-    site.made = site.made.clone()
-    site.made[2, 3, 1] += 1e-6
+    site.recorded_context = site.recorded_context.clone()
+    site.recorded_context[2, 3, 1] += 1e-6
     assert trace.decoder[1].attention.head[2].rows(0, 3).weight.shape == (3, 5)
     with pytest.raises(TraceError, match=r"decoder\.1\.attention, head 2: the context rebuilt .* is off"):
         trace.decoder[1].attention.head[2].rows(3, 4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import clearhead as ch
 from clearhead.errors import DataError, OptionError
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.evaluation import Evaluating, evaluate
+from clearhead.training.evaluation import EvaluationOptions, evaluate
 from clearhead.training.tasks.generate import windows
 from tests.training.small_runs import CONTEXT, labelled, pairs, sentences, write_lines
 
@@ -32,7 +32,7 @@ def table(folder, rows):
 @pytest.mark.parametrize(("tokenize", "lower"), [("13a", False), ("none", True), ("char", False)])
 def test_bleu_and_chrf_are_sacrebleus_on_the_two_files(translator, tmp_path, tokenize, lower):
     source = aligned(tmp_path, [*pairs(20, seed=5), *ODD])
-    how = Evaluating(beam=2, tokenize=tokenize, lower=lower)
+    how = EvaluationOptions(beam=2, tokenize=tokenize, lower=lower)
     found = evaluate(translator, source, how, output=tmp_path / "out")
     outputs, references = (read_as_sacrebleu(path) for path in (tmp_path / "out", source.target[0]))
     bleu = sacrebleu.metrics.BLEU(tokenize=tokenize, lowercase=lower, force=True)
@@ -56,7 +56,7 @@ def read_as_sacrebleu(path):
 @pytest.mark.slow
 def test_the_outputs_are_the_translations_of_the_raw_lines(translator, tmp_path):
     rows = [*pairs(8, seed=6), *ODD]
-    evaluate(translator, aligned(tmp_path, rows), Evaluating(beam=3), output=tmp_path / "out")
+    evaluate(translator, aligned(tmp_path, rows), EvaluationOptions(beam=3), output=tmp_path / "out")
     written = (tmp_path / "out").read_text(encoding="utf-8").split("\n")
     assert written == [*translator.translate([source for source, _ in rows], beam=3), ""]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "out"]
@@ -64,7 +64,7 @@ def test_the_outputs_are_the_translations_of_the_raw_lines(translator, tmp_path)
 
 def test_the_loss_of_translations_is_that_of_teacher_forcing(translator, tmp_path):
     rows = pairs(15, seed=7)
-    found = evaluate(translator, aligned(tmp_path, rows), Evaluating(beam=1))
+    found = evaluate(translator, aligned(tmp_path, rows), EvaluationOptions(beam=1))
     source, target = (translator.task.tokenizers[name] for name in ("source", "target"))
     told = ch.score(
         translator.model,
@@ -103,7 +103,7 @@ def test_bits_per_byte_of_documents_by_hand(documents, tmp_path):
 def test_a_long_text_is_scored_once_in_windows(stretch, tmp_path, stride):
     text = "\n".join(sentences(4, seed=3))
     (tmp_path / "t").write_text(text, encoding="utf-8")
-    found = evaluate(stretch, Documents(paths=(str(tmp_path / "t"),)), Evaluating(stride=stride))
+    found = evaluate(stretch, Documents(paths=(str(tmp_path / "t"),)), EvaluationOptions(stride=stride))
     ids = stretch.tokenizer.encode(text)
     assert found["tokens"] == found["bytes"] == len(ids) == len(text.encode())
     nats = forced(stretch, text[: CONTEXT - 2], opened=False)  # ö and ß are two bytes each: the context is not passed
@@ -146,7 +146,7 @@ def test_windows_ask_for_every_id_once(shapes, context, stride, opened):
 
 def test_a_narrow_stride_sees_more_and_is_better(stretch, tmp_path):
     source = Documents(paths=(write_lines(tmp_path / "t", sentences(10, seed=9)),))
-    wide, narrow = (evaluate(stretch, source, Evaluating(stride=stride)) for stride in (None, 4))
+    wide, narrow = (evaluate(stretch, source, EvaluationOptions(stride=stride)) for stride in (None, 4))
     assert narrow["loss"] < wide["loss"]
     assert (wide["stride"], narrow["stride"]) == (CONTEXT, 4)
 
@@ -201,12 +201,12 @@ def test_bad_records_are_told_or_left_out(classifier, translator, tmp_path):
     source = table(tmp_path, [("red cat", "beast"), ("red cat", "fish"), ("old plum", "fruit")])
     with pytest.raises(DataError, match=r"t.tsv:3: the label 'fish' never occurs in the training files"):
         evaluate(classifier, source)
-    found = evaluate(classifier, source, Evaluating(skip_bad=True))
+    found = evaluate(classifier, source, EvaluationOptions(skip_bad=True))
     assert (found["n"], found["skipped"]) == (2, {"unknown label": 1})
     blank = aligned(tmp_path, [("eins", "1"), ("", "2"), ("zwei", "2")])
     with pytest.raises(DataError, match="a:2: the line is empty"):
         evaluate(translator, blank)
-    found = evaluate(translator, blank, Evaluating(skip_bad=True), output=tmp_path / "out")
+    found = evaluate(translator, blank, EvaluationOptions(skip_bad=True), output=tmp_path / "out")
     assert found["n"] == len((tmp_path / "out").read_text().splitlines()) == 2
 
 
@@ -229,7 +229,7 @@ def test_gzipped_files_of_any_form_will_do(translator, tmp_path):
 )
 def test_options_that_cannot_be(how, message):
     with pytest.raises(OptionError, match=message):
-        replace(Evaluating(), **how)
+        replace(EvaluationOptions(), **how)
 
 
 def test_what_does_not_fit_the_run_is_refused(documents, translator, tmp_path):
@@ -237,7 +237,7 @@ def test_what_does_not_fit_the_run_is_refused(documents, translator, tmp_path):
     with pytest.raises(OptionError, match="evaluated on records of source and target; these have text"):
         evaluate(translator, text)
     with pytest.raises(OptionError, match="stride: between 1 and the model's context, 32, tokens; came 33"):
-        evaluate(documents, text, Evaluating(stride=33))
+        evaluate(documents, text, EvaluationOptions(stride=33))
     with pytest.raises(OptionError, match="to generate is scored without outputs"):
         evaluate(documents, text, output=tmp_path / "out")
     with pytest.raises(OptionError, match="there is no folder"):

@@ -179,9 +179,9 @@ def test_memory_is_that_of_the_process():
 def test_a_signal_is_asked_about_and_told(number, capfd):
     before = signal.getsignal(number)
     with Stopping() as asked:
-        assert asked.asked == 0
+        assert asked.signal == 0
         signal.raise_signal(number)
-        assert asked.asked == number
+        assert asked.signal == number
     assert capfd.readouterr().err == "stopping: it is saved first; Ctrl-C again leaves at once\n"
     assert signal.getsignal(number) is before
 
@@ -202,7 +202,7 @@ def test_a_stderr_that_is_closed_is_no_reason_to_fail(monkeypatch):
     monkeypatch.setattr(stopping.os, "write", closed)
     with Stopping() as asked:
         signal.raise_signal(signal.SIGTERM)
-    assert asked.asked == signal.SIGTERM
+    assert asked.signal == signal.SIGTERM
 
 
 def test_what_is_told_goes_to_stderr(run, capsys):

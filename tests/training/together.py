@@ -28,7 +28,7 @@ from clearhead.training import checkpoints, distributed, loop
 from clearhead.training.distributed import EndedElsewhere, current_processes, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
-from clearhead.training.parallel import whole
+from clearhead.training.parallel import full_tensor
 from clearhead.training.recipe import Budget
 from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
@@ -48,7 +48,7 @@ def first_gradients_in(path: Path):
     def write(self):
         TrainState.update = update
         names = {one: name for name, one in self.model.named_parameters()}
-        found = {names[one]: whole(one.grad).clone() for one in self.parameters if one.grad is not None}
+        found = {names[one]: full_tensor(one.grad).clone() for one in self.parameters if one.grad is not None}
         if current_processes().is_first:
             save_file(found, path)
         update(self)

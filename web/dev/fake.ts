@@ -415,6 +415,7 @@ export class FakeSource implements Source {
     const learned = Array.from({ length: n }, (_, place) => noise(place + 77, D_MODEL).map((v) => v * 0.3));
     const along = (table: number[][]): number[] => table.map((row) => cosine(table[0], row));
     return {
+      bias: null,
       used: "sinusoidal",
       kinds: [
         {

@@ -61,34 +61,38 @@ def axes() -> dict[str, list[str]]:
     }
 
 
-def combinations(kernel: str, own: Mapping[str, Part] | None = None, device: str = "cpu") -> Iterator[Combination]:
+def combinations(
+    kernel: str, own_parts: Mapping[str, Part] | None = None, device: str = "cpu"
+) -> Iterator[Combination]:
     """Yield enough combinations on this kernel to show what it serves and what it refuses.
 
     Every pair of choices that it serves together is in one that it serves, and every choice beside every reason for
     refusing is in one that it refuses.
     """
     draw = random.Random(kernel)
-    everything = axes() | {axis: ["own"] for axis in own or {}}
-    shown: set[tuple[str, str]] = set()
-    for choices in (served_choices(kernel, everything, own or {}, device), everything):
-        for _ in range(DRAWS // 6 if own else DRAWS):
+    everything = axes() | {axis: ["own"] for axis in own_parts or {}}
+    covered: set[tuple[str, str]] = set()
+    for choices in (served_choices(kernel, everything, own_parts or {}, device), everything):
+        for _ in range(DRAWS // 6 if own_parts else DRAWS):
             parts = {axis: draw.choice(options) for axis, options in choices.items()}
-            found = Combination(kernel, parts, own or {}, device)
+            combination = Combination(kernel, parts, own_parts or {}, device)
             names = sorted(f"{axis} {part}" for axis, part in parts.items())
-            why = reasons(found)
-            new = {(reason, name) for reason in why for name in names} or set(pairs_of(names, 2))
-            if new - shown:
-                shown |= new
-                yield found
+            refusals = reasons(combination)
+            new = {(reason, name) for reason in refusals for name in names} or set(pairs_of(names, 2))
+            if new - covered:
+                covered |= new
+                yield combination
 
 
 def served_choices(
-    kernel: str, choices: Mapping[str, list[str]], own: Mapping[str, Part], device: str
+    kernel: str, choices: Mapping[str, list[str]], own_parts: Mapping[str, Part], device: str
 ) -> dict[str, list[str]]:
     """Return the choices that this kernel computes, one by one; an axis where it computes none keeps them all."""
     return {
         axis: [
-            part for part in parts if axis in own or is_served(cell(axis, part, form_of(axis, part), kernel), device)
+            part
+            for part in parts
+            if axis in own_parts or is_served(cell(axis, part, form_of(axis, part), kernel), device)
         ]
         or parts
         for axis, parts in choices.items()
@@ -99,40 +103,44 @@ def reasons(combination: Combination) -> list[str]:
     return promise(combination.parts, combination.forms(), combination.kernel, combination.device)
 
 
-def check(found: Iterable[Combination]) -> Report:
+def check(cases: Iterable[Combination]) -> Report:
     """Run the combinations, on kernels whose blocks are small enough for these lengths."""
     supported, refused, failures = 0, 0, []
     with small_kernels():
-        for seed, combination in enumerate(found):
-            why = reasons(combination)
-            supported, refused = supported + (not why), refused + bool(why)
-            failures += [f"{combination}: {problem}" for problem in problems(combination, why, seed)]
+        for seed, combination in enumerate(cases):
+            refusals = reasons(combination)
+            supported, refused = supported + (not refusals), refused + bool(refusals)
+            failures += [f"{combination}: {problem}" for problem in problems(combination, refusals, seed)]
     return Report(supported, refused, failures)
 
 
-def problems(combination: Combination, why: list[str], seed: int) -> list[str]:
+def problems(combination: Combination, refusals: list[str], seed: int) -> list[str]:
     try:
         case = Case(combination, seed)
-        if not why:
+        if not refusals:
             return case.differences()
-        said = case.refusal()
+        message = case.refusal()
     except Exception as error:  # whatever a part of the user's raises is a finding, not an end
         return [f"raised {type(error).__name__}: {error}"]
-    if said is None:
-        return [f"promised to be refused ({why[0]}), but it ran"]
-    return [] if any(reason in said for reason in why) else [f"refused with {said!r}, not for {' or '.join(why)}"]
+    if message is None:
+        return [f"promised to be refused ({refusals[0]}), but it ran"]
+    return (
+        []
+        if any(reason in message for reason in refusals)
+        else [f"refused with {message!r}, not for {' or '.join(refusals)}"]
+    )
 
 
 @contextlib.contextmanager
 def small_kernels() -> Iterator[None]:
     """Make blocks and chunks so small that these lengths have several; trace flex but do not compile it."""
-    kept = blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND
+    saved = blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND
     blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = 200, 2, "eager"
     flex.compile_flex.cache_clear()
     try:
         yield
     finally:
-        blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = kept
+        blockwise.BLOCK_NUMBERS, chunked.CHUNK, flex.BACKEND = saved
         flex.compile_flex.cache_clear()
 
 
@@ -141,4 +149,4 @@ def check_part(part: Part) -> Report:
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
     if axis is None:
         raise OptionError(f"expected a similarity, a weighting or a position; came {part!r}")
-    return check(found for kernel in KERNEL_NAMES for found in combinations(kernel, {axis: part}))
+    return check(case for kernel in KERNEL_NAMES for case in combinations(kernel, {axis: part}))

@@ -101,12 +101,12 @@ class Case:
     def make_options(self) -> dict[str, Any]:
         shape, dtype = HEADS[self.parts["heads"]], DTYPES[self.parts["dtype"]]
         wide = torch.promote_types(dtype, torch.float32)
-        chosen = {
+        specs = {
             "similarity": self.combination.part("similarity"),
             "weighting": self.combination.part("weighting"),
             "position": self.combination.part("position"),
         }
-        built = {axis: None if part is None else part.build(shape) for axis, part in chosen.items()}
+        built = {axis: None if part is None else part.build(shape) for axis, part in specs.items()}
         self.modules = [
             part.to(self.combination.device, wide) for part in built.values() if isinstance(part, nn.Module)
         ]
@@ -136,11 +136,11 @@ class Case:
     def poison(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the tensors with NaN at keys and values that no query sees, and at queries that see no key."""
         extent = self.combination.extent()
-        where = self.default_positions()
-        where = Positions(
-            self.options.get("query_positions", where.query), self.options.get("key_positions", where.key)
+        positions = self.default_positions()
+        positions = Positions(
+            self.options.get("query_positions", positions.query), self.options.get("key_positions", positions.key)
         )
-        allowed = self.options["mask"].allowed(box(where, batch=BATCH, n_heads=extent.n_heads))
+        allowed = self.options["mask"].allowed(box(positions, batch=BATCH, n_heads=extent.n_heads))
         sight = Visibility.of(allowed.expand(BATCH, extent.n_heads, extent.n_query, extent.n_key))
         unseen = ~sight.keys.view(BATCH, key.shape[1], -1, extent.n_key).any(2).unsqueeze(-1)
         nan = float("nan")
@@ -162,30 +162,32 @@ class Case:
             named |= {f"part {index} {name}": parameter for name, parameter in module.named_parameters()}
         context = attend(*tensors, **self.options, kernel=kernel)
         target = torch.linspace(-1, 1, context.numel(), dtype=context.dtype, device=context.device).view_as(context)
-        found = torch.autograd.grad((context * target).sum(), list(named.values()), allow_unused=True)
+        grads = torch.autograd.grad((context * target).sum(), list(named.values()), allow_unused=True)
         gradients = {
-            name: torch.zeros((), device=context.device) if made is None else made
-            for name, made in zip(named, found, strict=True)
+            name: torch.zeros((), device=context.device) if grad is None else grad
+            for name, grad in zip(named, grads, strict=True)
         }
         return {"context": context.detach(), **gradients}
 
     def differences(self) -> list[str]:
         """Return where the kernel differs from the reference; empty if they agree."""
-        got = self.run(self.combination.kernel)
-        wanted = self.thin_weights(got["context"]) if self.dropout else self.run("reference")
+        actual = self.run(self.combination.kernel)
+        expected = self.thin_weights(actual["context"]) if self.dropout else self.run("reference")
         allowed = TOLERANCE[DTYPES[self.parts["dtype"]]]
-        found = [text for name in wanted if (text := difference(name, got[name], wanted[name], allowed)) is not None]
-        return found + self.broken_laws(allowed)
+        mismatches = [
+            text for name in expected if (text := difference(name, actual[name], expected[name], allowed)) is not None
+        ]
+        return mismatches + self.broken_laws(allowed)
 
     def broken_laws(self, tolerance: float) -> list[str]:
         """Return the laws of weights that are broken; kernel and reference could share such a mistake."""
         steps = explain(*self.tensors, **self.options)
         weight, blocked = steps.weight.detach(), ~self.allowed().expand(steps.weight.shape)
         sums = weight.sum(-1)
-        wanted = (~blocked).any(-1).to(sums.dtype)
+        expected = (~blocked).any(-1).to(sums.dtype)
         normalised = self.options["weighting"].sums_to_one
         # A row of relu features that meets no key sums to 0.
-        off = normalised and bool(((sums - wanted).abs().minimum(sums.abs()) > tolerance).any())
+        off = normalised and bool(((sums - expected).abs().minimum(sums.abs()) > tolerance).any())
         laws = {
             "a weight is not finite": not weight.isfinite().all(),
             "a weight is not 0 where the query may not attend": bool((weight[blocked] != 0).any()),
@@ -194,11 +196,11 @@ class Case:
         return [law for law, broken in laws.items() if broken]
 
     def allowed(self) -> Tensor:
-        where = self.default_positions()
-        where = Positions(
-            self.options.get("query_positions", where.query), self.options.get("key_positions", where.key)
+        positions = self.default_positions()
+        positions = Positions(
+            self.options.get("query_positions", positions.query), self.options.get("key_positions", positions.key)
         )
-        return self.options["mask"].allowed(box(where, batch=BATCH, n_heads=self.combination.extent().n_heads))
+        return self.options["mask"].allowed(box(positions, batch=BATCH, n_heads=self.combination.extent().n_heads))
 
     def thin_weights(self, context: Tensor) -> dict[str, Tensor]:
         """Return the reference's weights, 0 or doubled as the kernel's dropout had it: values are the identity."""
@@ -214,9 +216,9 @@ class Case:
         return None
 
 
-def difference(name: str, got: Tensor, wanted: Tensor, allowed: float) -> str | None:
-    if not got.isfinite().all():
+def difference(name: str, actual: Tensor, expected: Tensor, allowed: float) -> str | None:
+    if not actual.isfinite().all():
         return f"{name} is not finite"
-    tolerance = allowed * max(1.0, wanted.abs().max().item())
-    off = (got.double() - wanted.double()).abs().max().item()
+    tolerance = allowed * max(1.0, expected.abs().max().item())
+    off = (actual.double() - expected.double()).abs().max().item()
     return None if off <= tolerance else f"{name} is off by {off:.2e}, more than {tolerance:.0e}"

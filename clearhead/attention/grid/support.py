@@ -124,8 +124,8 @@ def parse(text: str) -> dict[str, dict[str, str]]:
     header, *lines = (line.split() for line in text.strip().splitlines())
     kernels = header[2:]
     rows = {}
-    for axis, *rest in lines:
-        part, cells = rest[: -len(kernels)], rest[-len(kernels) :]
+    for axis, *words in lines:
+        part, cells = words[: -len(kernels)], words[-len(kernels) :]
         rows[f"{axis} {' '.join(part)}"] = dict(zip(kernels, cells, strict=True))
     return rows
 
@@ -153,6 +153,10 @@ def promise(parts: Mapping[str, str], forms: Mapping[str, str], kernel: str, dev
     `parts` names the part on each axis, `forms` the form of those that have one.
     """
     named = {f"{axis} {part}" for axis, part in parts.items()} | {f"{axis} ({form})" for axis, form in forms.items()}
-    together = [why for one, other, on, why in PAIRS if {one, other} <= named and (on == "*" or kernel in on.split())]
+    together = [
+        reason
+        for first, second, on, reason in PAIRS
+        if {first, second} <= named and (on == "*" or kernel in on.split())
+    ]
     cells = [cell(axis, part, forms.get(axis), kernel) for axis, part in parts.items()]
     return together + [REASONS[code] for code in cells if not is_served(code, device)]

@@ -38,14 +38,14 @@ class Choice:
 
     def __str__(self) -> str:
         lines = [f"{self.kernel}: {self.reason}", *(f"  note: {note}" for note in self.notes)]
-        return "\n".join([*lines, *(f"  not {name}: {why}" for name, why in self.refused.items())])
+        return "\n".join([*lines, *(f"  not {name}: {reason}" for name, reason in self.refused.items())])
 
 
 def choose(facts: KernelFacts) -> str:
     """Return the first kernel, in the table's order, that does not refuse, or the one it yields to."""
     first = next(kernel for kernel in KERNELS.values() if kernel.refusal(facts) is None)
-    other = first.yields_to(facts)
-    return first.name if other is None or KERNELS[other].refusal(facts) is not None else other
+    preferred = first.yields_to(facts)
+    return first.name if preferred is None or KERNELS[preferred].refusal(facts) is not None else preferred
 
 
 choose_cached = functools.lru_cache(maxsize=4096)(choose)
@@ -61,10 +61,10 @@ def kernel_for(name: str, call: AttentionInputs) -> Kernel:
     if name == "auto":
         return KERNELS[(choose if torch.compiler.is_compiling() else choose_cached)(call.facts())]
     facts = call.facts()
-    why = KERNELS[name].refusal(facts)
-    if why is not None:
+    refusal = KERNELS[name].refusal(facts)
+    if refusal is not None:
         able = [kernel.name for kernel in KERNELS.values() if kernel.refusal(facts) is None]
-        raise UnsupportedError(f"kernel {name!r} cannot do this: {why}. These can: auto, {', '.join(able)}")
+        raise UnsupportedError(f"kernel {name!r} cannot do this: {refusal}. These can: auto, {', '.join(able)}")
     return KERNELS[name]
 
 
@@ -80,6 +80,8 @@ def run(name: str, call: AttentionInputs) -> Context:
 def explain_choice(name: str, call: AttentionInputs) -> Choice:
     facts = call.facts()
     kernel = kernel_for(name, call)
-    refused = {other.name: why for other in KERNELS.values() if (why := other.refusal(facts)) is not None}
+    refused = {
+        candidate.name: refusal for candidate in KERNELS.values() if (refusal := candidate.refusal(facts)) is not None
+    }
     reason = kernel.summary if name == "auto" else f"asked for by name; {kernel.summary}"
     return Choice(kernel=kernel.name, reason=reason, notes=kernel.notes(facts), refused=refused)

@@ -61,7 +61,7 @@ def tiles_of(call: AttentionInputs, rule_of: Callable[[AttentionInputs], Rule]) 
 
 
 def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
-    """Return what decides the tiles; None where that cannot be told, as for a mask that calls a user's function.
+    """Return the cache key of a mask's tiles; None where it has none, as for a mask that calls a user's function.
 
     A captured CUDA graph computes its tiles anew in each replay, so a capture reads nothing made outside it.
     """
@@ -84,21 +84,21 @@ def mask_identity(mask: object) -> tuple[object, ...] | None:
     names = compared_fields(type(mask))
     if names is None:
         return None
-    found: list[object] = [type(mask)]
+    identity: list[object] = [type(mask)]
     for name in names:
         value = getattr(mask, name)
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, Tensor):
-                found.append(None if one.is_inference() else (id(one), one._version))
-            elif isinstance(one, ListedNumbers):
-                found.append(id(one))
-            elif isinstance(one, masks.Mask):
-                found.append(mask_identity(one))
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Tensor):
+                identity.append(None if item.is_inference() else (id(item), item._version))
+            elif isinstance(item, ListedNumbers):
+                identity.append(id(item))
+            elif isinstance(item, masks.Mask):
+                identity.append(mask_identity(item))
             else:
-                found.append(one if isinstance(one, int | bool | str) else None)
-            if found[-1] is None:
+                identity.append(item if isinstance(item, int | bool | str) else None)
+            if identity[-1] is None:
                 return None
-    return tuple(found)
+    return tuple(identity)
 
 
 @functools.cache
@@ -121,8 +121,8 @@ def find_tiles(call: AttentionInputs, rule: Rule) -> MaskTiles:
         allowed = four_axes(call.mask.allowed(call.cells(slice(start, stop))))
         allowed = allowed.expand(batch, heads, stop - start, n_key)
         rows.append(allowed.any(-1))
-        seen = allowed.any(-2)
-        keys = seen if keys is None else keys | seen
+        seen_keys = allowed.any(-2)
+        keys = seen_keys if keys is None else keys | seen_keys
         counts.append(count_cells(allowed))
     assert keys is not None
     sight = Visibility(rows=torch.cat(rows, -1), keys=keys)
@@ -158,5 +158,5 @@ def list_tiles(
     tiles: Bool[Tensor, "b h row_tile key_tile"],
 ) -> tuple[Int[Tensor, "b h row_tile"], Int[Tensor, "b h row_tile key_tile"]]:
     """Return how many tiles each row of tiles has, and their places, those it has first."""
-    places = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)
-    return tiles.sum(-1, dtype=torch.int32), places.to(torch.int32)
+    indices = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)
+    return tiles.sum(-1, dtype=torch.int32), indices.to(torch.int32)

@@ -52,10 +52,12 @@ class Blockwise(Kernel):
         if under_torch_func():  # which computes any derivative, and keeps what it needs for it
             return torch.cat([context(call, tensors, block) for block in blocks_of(call, rows)], 2).to(dtype)
         if torch.compiler.is_compiling():
-            made = [checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)]
-            return torch.cat(made, 2).to(dtype)
-        made = BLOCK_DROPOUT.get() if call.dropout else None
-        drop = None if made is None else made(call.dropout)
+            contexts = [
+                checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)
+            ]
+            return torch.cat(contexts, 2).to(dtype)
+        make_dropout = BLOCK_DROPOUT.get() if call.dropout else None
+        drop = None if make_dropout is None else make_dropout(call.dropout)
         return Blocks.apply(call, rows, drop, query, key, call.value, *call.parameters()).to(dtype)
 
 
@@ -73,33 +75,33 @@ class Blocks(torch.autograd.Function):
         ctx.random = random_state(query.device) if call.dropout and drop is None else None
         ctx.parameters = call.parameters()
         ctx.save_for_backward(*tensors)
-        made = value.new_empty(*query.shape[:3], value.shape[-1])
+        output = value.new_empty(*query.shape[:3], value.shape[-1])
         for block in blocks_of(call, rows):
-            made[:, :, block] = context(call, (query, key, value), block, drop)
-        return made
+            output[:, :, block] = context(call, (query, key, value), block, drop)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (grad,) = grads
         replaced = not all(map(is_, ctx.parameters, ctx.call.parameters()))
         inputs = [
-            tensor.detach().requires_grad_(wanted) if index < 3 or replaced else tensor
-            for index, (tensor, wanted) in enumerate(zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=True))
+            tensor.detach().requires_grad_(needed) if index < 3 or replaced else tensor
+            for index, (tensor, needed) in enumerate(zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=True))
         ]
-        wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        totals = [torch.zeros_like(tensor) for tensor in wanted]
+        differentiated = [tensor for tensor in inputs if tensor.requires_grad]
+        totals = [torch.zeros_like(tensor) for tensor in differentiated]
         again = with_parameters(ctx.call, inputs[3:]) if replaced else functools.partial(context, ctx.call)
         with restore_random_state(ctx.random, grad.device), torch.enable_grad():
             for block in blocks_of(ctx.call, ctx.rows):
-                made = again((inputs[0], inputs[1], inputs[2]), block, ctx.drop)
-                parts = torch.autograd.grad(made, wanted, grad[:, :, block], allow_unused=True)
+                output = again((inputs[0], inputs[1], inputs[2]), block, ctx.drop)
+                parts = torch.autograd.grad(output, differentiated, grad[:, :, block], allow_unused=True)
                 for total, part in zip(totals, parts, strict=True):
                     if part is not None:
                         total.add_(part)
         if torch.is_grad_enabled():  # someone means to differentiate these again
             totals = [Refused.apply(Blockwise.name, total, grad, *ctx.saved_tensors) for total in totals]
-        found = iter(totals)
-        return None, None, None, *(next(found) if tensor.requires_grad else None for tensor in inputs)
+        gradients = iter(totals)
+        return None, None, None, *(next(gradients) if tensor.requires_grad else None for tensor in inputs)
 
 
 @final
@@ -121,8 +123,8 @@ def with_parameters(call: AttentionInputs, parameters: list[Tensor]) -> Callable
     """
     parts = BuiltParts(call)
     names = [f"parts.{at}.{name}" for at, part in enumerate(parts.parts) for name, _ in part.named_parameters()]
-    given = dict(zip(names, parameters, strict=True))
-    return lambda *arguments: functional_call(parts, given, arguments)
+    by_name = dict(zip(names, parameters, strict=True))
+    return lambda *arguments: functional_call(parts, by_name, arguments)
 
 
 def draws_once(call: AttentionInputs) -> bool:
@@ -138,12 +140,12 @@ def restore_random_state(state: Tensor | None, device: torch.device) -> Iterator
     if state is None:
         yield
         return
-    now = random_state(device)
+    present = random_state(device)
     set_random_state(state, device)
     try:
         yield
     finally:
-        set_random_state(now, device)
+        set_random_state(present, device)
 
 
 def blocks_of(call: AttentionInputs, rows: int) -> list[slice]:
@@ -169,9 +171,11 @@ def block_rows(call: AttentionInputs, block_numbers: int) -> int:
 def sight(call: AttentionInputs, rows: int) -> Visibility:
     """Return which queries see a key and which keys are seen, evaluating a block of queries at a time."""
     blocks = blocks_of(call, rows)
-    seen = [Visibility.of(call.mask.allowed(call.cells(block))) for block in blocks]
-    keys = seen[0].keys
-    for block in seen[1:]:
+    visible = [Visibility.of(call.mask.allowed(call.cells(block))) for block in blocks]
+    keys = visible[0].keys
+    for block in visible[1:]:
         keys = keys | block.keys
-    every_row = [part.rows.expand(-1, -1, block.stop - block.start) for part, block in zip(seen, blocks, strict=True)]
+    every_row = [
+        part.rows.expand(-1, -1, block.stop - block.start) for part, block in zip(visible, blocks, strict=True)
+    ]
     return Visibility(rows=torch.cat(every_row, -1), keys=keys)

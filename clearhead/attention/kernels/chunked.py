@@ -93,12 +93,12 @@ def in_chunks(call: AttentionInputs) -> Context:
     mixed = block(chunks, 0)
     for side, reach in ((BEFORE, reach_back(call)), (AFTER, reach_ahead(call))):
         furthest = chunks.furthest(side)
-        whole = min(max((reach + 1) // chunks.length - 1, 0), furthest)
+        n_whole = min(max((reach + 1) // chunks.length - 1, 0), furthest)
         touched = min((reach + chunks.length - 1) // chunks.length, furthest)
-        for distance in range(whole + 1, touched + 1):
+        for distance in range(n_whole + 1, touched + 1):
             mixed = mixed + block(chunks, side * distance)
-        if whole:
-            mixed = mixed + from_sums(chunks, side, whole)
+        if n_whole:
+            mixed = mixed + from_sums(chunks, side, n_whole)
     rows = rearrange(mixed.amount, "batch head chunk row column -> batch head (chunk row) column")
     amount, total = rows[:, :, rows.shape[2] - call.n_query :].split([call.value.shape[-1], 1], -1)
     return kernelized(call).divide(amount, total)
@@ -136,22 +136,22 @@ class Sums:
         if self.peak is None or other.peak is None:
             return Sums(self.amount + other.amount)
         peak = torch.maximum(self.peak, other.peak)
-        ours, theirs = (torch.exp(one - finite(peak)) for one in (self.peak, other.peak))
+        ours, theirs = (torch.exp(own_peak - finite(peak)) for own_peak in (self.peak, other.peak))
         return Sums(self.amount * ours + other.amount * theirs, peak)
 
-    def where(self, kept: Bool[Tensor, "..."]) -> "Sums":
-        peak = None if self.peak is None else self.peak.masked_fill(~kept, -math.inf)
-        return Sums(self.amount.masked_fill(~kept, 0), peak)
+    def where(self, keep: Bool[Tensor, "..."]) -> "Sums":
+        peak = None if self.peak is None else self.peak.masked_fill(~keep, -math.inf)
+        return Sums(self.amount.masked_fill(~keep, 0), peak)
 
     def shift_chunks(self, shift: int, count: int) -> "Sums":
         peak = None if self.peak is None else shift_chunks(self.peak, shift, count, -math.inf)
         return Sums(shift_chunks(self.amount, shift, count), peak)
 
 
-def each(change: Callable[..., Tensor], *sums: Sums) -> Sums:
+def map_sums(change: Callable[..., Tensor], *sums: Sums) -> Sums:
     """Apply the function to the amounts and to the peaks."""
-    peaks = [one.peak for one in sums]
-    return Sums(change(*(one.amount for one in sums)), None if peaks[0] is None else change(*peaks))
+    peaks = [part.peak for part in sums]
+    return Sums(change(*(part.amount for part in sums)), None if peaks[0] is None else change(*peaks))
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class Chunks:
 
 def cut(vectors: Float[Tensor, "batch head n column"], n_chunks: int, length: int, fill: float = 0.0) -> Parts:
     missing = n_chunks * length - vectors.shape[2]
-    whole = F.pad(vectors, (0, 0, missing, 0), value=fill) if missing else vectors
-    return rearrange(whole, "batch head (chunk row) column -> batch head chunk row column", row=length)
+    padded = F.pad(vectors, (0, 0, missing, 0), value=fill) if missing else vectors
+    return rearrange(padded, "batch head (chunk row) column -> batch head chunk row column", row=length)
 
 
 def block(chunks: Chunks, shift: int) -> Sums:
@@ -251,7 +251,7 @@ def sums_behind(chunks: Chunks, side: int, count: int) -> Sums:
         key = key.masked_fill(~may_see(chunks.call, limits, edge, positions), nothing(chunks.call))
     sums = chunk_sums(chunks, key)
     if side == AFTER:
-        sums, edge = each(lambda part: part.flip(2), sums), edge.flip(2)
+        sums, edge = map_sums(lambda part: part.flip(2), sums), edge.flip(2)
 
     def carry(sums: Sums, to: Borders, origin: Borders) -> Sums:
         return sums.where(may_see(chunks.call, documents, to, origin)) if documents else sums
@@ -262,7 +262,7 @@ def sums_behind(chunks: Chunks, side: int, count: int) -> Sums:
         sums = prefix_sums(sums, edge, carry)
     else:
         sums = Sums(sums.amount.cumsum(2))
-    return each(lambda part: part.flip(2), sums) if side == AFTER else sums
+    return map_sums(lambda part: part.flip(2), sums) if side == AFTER else sums
 
 
 def chunk_sums(chunks: Chunks, key: Parts) -> Sums:
@@ -298,22 +298,22 @@ def prefix_sums(sums: Sums, edge: Borders, carry: Carry) -> Sums:
     if n_chunks == 1:
         return sums
     first, *pairs_and_later = (
-        each(lambda part, cut=cut: part[:, :, cut], sums)
+        map_sums(lambda part, cut=cut: part[:, :, cut], sums)
         for cut in (slice(0, 1), slice(0, n_chunks - 1, 2), slice(1, None, 2), slice(2, None, 2))
     )
     earlier, odd, later = pairs_and_later
     odd_edge = edge[:, :, 1::2]
     at_odd = prefix_sums(odd + carry(earlier, odd_edge, edge[:, :, :-1:2]), odd_edge, carry)
     n_later = (n_chunks - 1) // 2
-    reaching = each(lambda part: part[:, :, :n_later], at_odd)
+    reaching = map_sums(lambda part: part[:, :, :n_later], at_odd)
     later = later + carry(reaching, edge[:, :, 2::2], odd_edge[:, :, :n_later])
 
     def interleave(first: Tensor, later: Tensor, at_odd: Tensor) -> Tensor:
         at_even, n_pairs = torch.cat([first, later], 2), at_odd.shape[2]
-        both = rearrange([at_even[:, :, :n_pairs], at_odd], "two b h pair row column -> b h (pair two) row column")
-        return torch.cat([both, at_even[:, :, n_pairs:]], 2)
+        pairs = rearrange([at_even[:, :, :n_pairs], at_odd], "two b h pair row column -> b h (pair two) row column")
+        return torch.cat([pairs, at_even[:, :, n_pairs:]], 2)
 
-    return each(interleave, first, later, at_odd)
+    return map_sums(interleave, first, later, at_odd)
 
 
 def shift_chunks(chunks: Tensor, shift: int, count: int, fill: float = 0.0) -> Tensor:

@@ -27,8 +27,8 @@ def attend_documents(tensors: Tensors, rows: Rows, attend: Attend) -> Context:
     if len(rows) == 1:
         return attend_runs(tensors, rows[0], attend)
     # The gradient of `split` is one cat; that of a slice would be a tensor of zeros as large as the whole.
-    each = zip(*(one.split(1) for one in tensors), strict=True)
-    return join([attend_runs(row, runs, attend) for row, runs in zip(each, rows, strict=True)], 0)
+    by_row = zip(*(tensor.split(1) for tensor in tensors), strict=True)
+    return join([attend_runs(row, runs, attend) for row, runs in zip(by_row, rows, strict=True)], 0)
 
 
 def attend_runs(tensors: Tensors, runs: Sequence[Run], attend: Attend) -> Context:
@@ -36,8 +36,8 @@ def attend_runs(tensors: Tensors, runs: Sequence[Run], attend: Attend) -> Contex
     if len(runs) == 1:
         return attend_run(tensors, runs[0], attend)
     sizes = [run.repeats * run.length for run in runs]
-    each = zip(*(one.split(sizes, 2) for one in tensors), strict=True)
-    return join([attend_run(some, run, attend) for some, run in zip(each, runs, strict=True)], 2)
+    by_run = zip(*(tensor.split(sizes, 2) for tensor in tensors), strict=True)
+    return join([attend_run(some, run, attend) for some, run in zip(by_run, runs, strict=True)], 2)
 
 
 def attend_run(tensors: Tensors, run: Run, attend: Attend) -> Context:
@@ -47,7 +47,7 @@ def attend_run(tensors: Tensors, run: Run, attend: Attend) -> Context:
         return value.new_zeros(*query.shape[:3], value.shape[-1])
     if run.repeats == 1:
         return attend(*tensors)
-    query, key, value = (one.unflatten(2, (run.repeats, -1)).transpose(1, 2).flatten(0, 1) for one in tensors)
+    query, key, value = (tensor.unflatten(2, (run.repeats, -1)).transpose(1, 2).flatten(0, 1) for tensor in tensors)
     return attend(query, key, value).unflatten(0, (-1, run.repeats)).transpose(1, 2).flatten(2, 3)
 
 

@@ -65,14 +65,14 @@ class Flex(Kernel):
         nothing = call.query.is_meta or call.query.shape[0] == 0  # no numbers, so nothing to compile for
         if missing_compiler(call.query.device.type) or under_torch_func() or nothing:
             return Fused().run(call)
-        blocks, seen = block_mask(call)
-        if seen is not None:
-            call = call.zero_hidden(seen)
+        blocks, visible = block_mask(call)
+        if visible is not None:
+            call = call.zero_hidden(visible)
         query, key, scale = scale_query(call)
         run = call_flex if torch.compiler.is_compiling() else compile_flex(structure(call))
         context = run((query, key, call.value), score_mod=score_mod(call), block_mask=blocks, scale=scale)
         context = with_nan(call, differentiable_once(context, Flex.name))
-        return context if seen is None else context.masked_fill(~seen.rows.unsqueeze(-1), 0)
+        return context if visible is None else context.masked_fill(~visible.rows.unsqueeze(-1), 0)
 
 
 def call_flex(
@@ -98,8 +98,8 @@ def compile_flex(structure: tuple[object, ...]) -> Callable[..., Tensor]:
     makes those unknowns, which its kernel then cannot read.
     """
     name = f"flex_{next(COPIES)}"
-    own = types.FunctionType(call_flex.__code__.replace(co_name=name), call_flex.__globals__, name)
-    return torch.compile(own, backend=BACKEND, fullgraph=True, options={"guard_filter_fn": guards_that_may_fail})
+    copied = types.FunctionType(call_flex.__code__.replace(co_name=name), call_flex.__globals__, name)
+    return torch.compile(copied, backend=BACKEND, fullgraph=True, options={"guard_filter_fn": guards_that_may_fail})
 
 
 UNCHANGING = (
@@ -184,8 +184,8 @@ def block_mask(call: AttentionInputs) -> tuple[BlockMask | None, Visibility | No
     if not torch.compiler.is_compiling():
         tiles = tiles_of(call, mask_mod)
         return tiles.block_mask, tiles.sight
-    seen = None if call.unmasked else sight(call, block_rows(call, SIGHT_NUMBERS))
+    visible = None if call.unmasked else sight(call, block_rows(call, SIGHT_NUMBERS))
     batch, heads, *_ = four_axes(
         call.mask.allowed(call.cells(slice(0, 1)))
     ).shape  # 1 where the mask is the same for every index
-    return create_block_mask(mask_mod(call), batch, heads, call.n_query, call.n_key, call.query.device), seen
+    return create_block_mask(mask_mod(call), batch, heads, call.n_query, call.n_key, call.query.device), visible

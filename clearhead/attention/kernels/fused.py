@@ -5,15 +5,16 @@ zeros for rows that see nothing, no leak from keys nobody sees, and packed docum
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.attention.inputs import FLOATS, AttentionInputs, KernelFacts, Visibility, ordinary
+from clearhead.attention.inputs import FLOATS, HALF, AttentionInputs, KernelFacts, Visibility, ordinary
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.kernels.documents import Rows, attend_documents
@@ -56,23 +57,23 @@ class Fused(Kernel):
         return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
-        found = []
+        notes = []
         if facts.by_document:
-            found.append("each document is attended to by itself; lengths that differ take a call each")
+            notes.append("each document is attended to by itself; lengths that differ take a call each")
         if facts.device == "cpu" and facts.dropout:
             whose = " of each document" if facts.by_document else ""
-            found.append(f"with dropout on the CPU torch builds the n_query x n_key weights{whose}")
+            notes.append(f"with dropout on the CPU torch builds the n_query x n_key weights{whose}")
         if facts.device == "cpu" and facts.bias == "learned" and facts.gradients:
-            found.append("for a bias's gradient on the CPU torch builds the n_query x n_key weights")
+            notes.append("for a bias's gradient on the CPU torch builds the n_query x n_key weights")
         if not facts.equal_widths:
-            found.append(
+            notes.append(
                 "d_value differs from d_head: the narrower is filled up with zeros, or torch would build n x n"
             )
         if builds_mask(facts):
-            found.append("this mask is built as n_query x n_key truth values, one byte each")
+            notes.append("this mask is built as n_query x n_key truth values, one byte each")
         if facts.bias != "none":
-            found.append("the bias is built as n_query x n_key numbers a head")
-        return tuple(found)
+            notes.append("the bias is built as n_query x n_key numbers a head")
+        return tuple(notes)
 
     def run(self, call: AttentionInputs) -> Context:
         # torch.func has rules for every operation of the reference, and for torch's kernel it has not. And of a batch
@@ -124,8 +125,7 @@ def attend_directly(query: Tensor, key: Tensor, value: Tensor, mask: object) -> 
             return None
         mask.check(call.extent)
         return attend_documents((query, key, value), documents, by_document(call, documents))
-    context = F.scaled_dot_product_attention(query, key, value, None, 0.0, causal, scale=shape[3] ** -0.5)
-    return differentiable_once(context, Fused.name, operation="ScaledDotProduct")
+    return torch_attention(query, key, value, causal=causal, scale=shape[3] ** -0.5)
 
 
 def by_document(call: AttentionInputs, rows: Rows) -> Callable[[Tensor, Tensor, Tensor], Context]:
@@ -137,17 +137,10 @@ def by_document(call: AttentionInputs, rows: Rows) -> Callable[[Tensor, Tensor, 
     plain = type(call.similarity).prepare is Similarity.prepare and call.query.shape[-1] == call.value.shape[-1]
     watched = not call.query.is_cuda and any(run.document and run.length < ENOUGH_KEYS for row in rows for run in row)
     if watched or not plain or isinstance(scale, Tensor):
-        whole = call.replace(mask=Causal() if causal else Everything())
-        return lambda query, key, value: attend_fused(whole.replace(query=query, key=key, value=value))
+        one_document = call.replace(mask=Causal() if causal else Everything())
+        return lambda query, key, value: attend_fused(one_document.replace(query=query, key=key, value=value))
     grouped = call.n_heads != call.key.shape[1]
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Context:
-        context = F.scaled_dot_product_attention(
-            query, key, value, None, call.dropout, causal, scale=scale, enable_gqa=grouped
-        )
-        return differentiable_once(context, Fused.name, operation="ScaledDotProduct")
-
-    return attend
+    return functools.partial(torch_attention, dropout=call.dropout, causal=causal, scale=scale, grouped=grouped)
 
 
 def builds_mask(facts: KernelFacts) -> bool:
@@ -180,12 +173,64 @@ def attend_fused(call: AttentionInputs, mask: Tensor | None = None) -> Context:
         return context if context.shape[-1] == d_value else context[..., :d_value]
     grouped = call.n_heads != key.shape[1]
     with prefer_efficient(call):
-        context = F.scaled_dot_product_attention(
-            query, key, value, mask, call.dropout, causal, scale=scale, enable_gqa=grouped
+        context = torch_attention(
+            query, key, value, mask, dropout=call.dropout, causal=causal, scale=scale, grouped=grouped
         )
-    context = differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
     context = context if context.shape[-1] == d_value else context[..., :d_value]
     return context if can_read(context) and call.n_key >= ENOUGH_KEYS else with_nan(call, context)
+
+
+def torch_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float,
+    grouped: bool = False,
+) -> Context:
+    """Return torch's `scaled_dot_product_attention`, made so that its second derivative raises an error which names
+    the reference, and that cuDNN's kernel has its gradient in the layout of the context.
+
+    Torch keeps cuDNN's backward pass by the layouts of query, key and value, but not of the gradient that comes in: one
+    with heads inside the positions is read wrongly where the first had them outside (torch 2.11).
+    """
+    context = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=grouped)
+    if torch.compiler.is_compiling():
+        may_be_cudnn = context.is_cuda and context.dtype in HALF and context.requires_grad
+        return FixGradientLayout.apply(context, context.stride(1) < context.stride(2)) if may_be_cudnn else context  # pyright: ignore[reportReturnType]
+    if context.grad_fn is not None and "Cudnn" in context.grad_fn.name():
+        context.grad_fn.register_prehook(functools.partial(restride_first, context.stride()))
+    return differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
+
+
+def restride_first(strides: tuple[int, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    """Return the gradients with the first of them in a layout of these strides; None if it is already."""
+    grad = grads[0]
+    if all(n == 1 or a == b for n, a, b in zip(grad.shape, grad.stride(), strides, strict=True)):
+        return None
+    return torch.empty_strided(grad.shape, strides, dtype=grad.dtype, device=grad.device).copy_(grad), *grads[1:]
+
+
+@final
+class FixGradientLayout(torch.autograd.Function):
+    """The same context, whose gradient has its heads inside the positions, or outside. Compiled code cannot ask how a
+    gradient is laid out, but `contiguous` is left out of it where there is nothing to move.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, context: Tensor, heads_inside: bool) -> Tensor:
+        ctx.heads_inside = heads_inside
+        return context.view_as(context)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad = grads[0]
+        if ctx.heads_inside:
+            return grad.transpose(1, 2).contiguous().transpose(1, 2), None
+        return grad.contiguous(), None
 
 
 def prefer_efficient(call: AttentionInputs) -> AbstractContextManager[object]:

@@ -43,7 +43,7 @@ def key_lengths(call: AttentionInputs) -> Tensor | None:
     """Return how many keys each batch row has, `(batch,)` or `(1,)`; None without padding."""
     lengths = [numbers_on(term.lengths, call.query.device) for term in call.mask.terms if isinstance(term, Padding)]
     if call.share is not None:
-        lengths = [call.share.of_batch(one) for one in lengths]
+        lengths = [call.share.of_batch(row_lengths) for row_lengths in lengths]
     return reduce(torch.minimum, lengths) if lengths else None
 
 

@@ -77,18 +77,18 @@ class State:
         total = self.total * before.unsqueeze(-1) + key.mT @ value
         return State(total, self.normaliser * before + key.sum(2), peak)
 
-    def keep_rows(self, where: Bool[Tensor, "batch_or_1"]) -> "State":
+    def keep_rows(self, keep: Bool[Tensor, "batch_or_1"]) -> "State":
         """Empty the state in the batch rows where it is not kept: a new document begins there."""
-        gone = ~rearrange(where, "batch -> batch 1 1 1")
-        peak = None if self.peak is None else self.peak.masked_fill(gone[..., 0], -math.inf)
-        return State(self.total.masked_fill(gone, 0), self.normaliser.masked_fill(gone[..., 0], 0), peak)
+        dropped = ~rearrange(keep, "batch -> batch 1 1 1")
+        peak = None if self.peak is None else self.peak.masked_fill(dropped[..., 0], -math.inf)
+        return State(self.total.masked_fill(dropped, 0), self.normaliser.masked_fill(dropped[..., 0], 0), peak)
 
     def select(self, rows: Int[Tensor, "row"]) -> "State":
         """Return the state of these batch rows, some perhaps several times."""
-        return State(*(one[rows] for one in self.tensors()))
+        return State(*(tensor[rows] for tensor in self.tensors()))
 
     def tensors(self) -> list[Tensor]:
-        return [one for one in (self.total, self.normaliser, self.peak) if one is not None]
+        return [tensor for tensor in (self.total, self.normaliser, self.peak) if tensor is not None]
 
     def read(self, query: Float[Tensor, "batch head query feature"], weighting: Kernelized) -> Context:
         """Return the context of queries, as features, that see everything in it; in the dtype of the state."""

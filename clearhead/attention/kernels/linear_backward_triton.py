@@ -17,6 +17,7 @@ import triton.language as tl
 from clearhead.attention.kernels.linear_triton import (
     COUNTS,
     add_product,
+    as_result,
     load_features,
     load_rows,
     load_state,
@@ -169,11 +170,12 @@ def grad_query(
         sees = rows_seeing(here, first_key + rows, length, CAUSAL, WHOLE)
         features = load_features(q, rows, q_row, sees, MAP, D, BF, DOT)
         upstream = load_rows(grad, rows, grad_row, sees, DV, BV).to(DOT)
+        query = narrow(as_result(features, DOT), DOT)  # narrow again, for it is held in registers to the end
         slope = add_product(upstream, total, tl.zeros((CHUNK, BF), tl.float32), DOT, PRECISION, SPLIT)
         causal = rows[:, None] >= rows[None, :]
         if NORMALISED:
             # g · context times the denominator: the part of earlier chunks here, that of this chunk below.
-            agreement = tl.sum(features.to(tl.float32) * slope, 1)
+            agreement = tl.sum(query.to(tl.float32) * slope, 1)
         if CAUSAL:
             valid = rows_inside(first_key + rows, length, WHOLE)
             key = load_features(k, rows, k_row, valid, MAP, D, BF, DOT)
@@ -195,7 +197,7 @@ def grad_query(
             rest += tl.sum(key.to(tl.float32), 0)
         if NORMALISED:
             slope = slope * factor[:, None]
-        slope = tl.where(sees[:, None], times_slope(slope, features, MAP), 0.0)
+        slope = tl.where(sees[:, None], times_slope(slope, query.to(tl.float32), MAP), 0.0)
         store_rows(dq, rows, dq_row, here, slope, D, BF)
 
 
@@ -302,6 +304,6 @@ def grad_key(
             total = tl.dot(tl.trans(query), upstream, total, input_precision=PRECISION)
             if NORMALISED:
                 rest += tl.sum(query.to(tl.float32) * change[:, None], 0)
-        slope = tl.where(valid[:, None], times_slope(slope, features, MAP), 0.0)
+        slope = tl.where(valid[:, None], times_slope(slope, as_result(features, DOT), MAP), 0.0)
         store_rows(dk, rows, dk_row, here, slope, D, BF)
         store_rows(dv, rows, dv_row, here, amount, DV, BV)

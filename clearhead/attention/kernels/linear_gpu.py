@@ -85,7 +85,7 @@ def attend_linear(inputs: Inputs, options: Options) -> Context:
         return sum_over_features(inputs, options)
     if value.shape[-1] > WIDEST:
         slices = value.split(WIDEST, -1)
-        return torch.cat([attend_linear(inputs._replace(value=one), options) for one in slices], -1)
+        return torch.cat([attend_linear(inputs._replace(value=part), options) for part in slices], -1)
     if torch.compiler.is_compiling():
         return linear_forward(*inputs, options.causal, options.normalised, options.map)[0]
     if inputs.needs_gradient:
@@ -102,8 +102,11 @@ def sum_over_features(inputs: Inputs, options: Options) -> Context:
         wide = wide.masked_fill(hidden.unsqueeze(-1), 0)
     plain = Options(causal=options.causal, normalised=False, map=options.map)
     slices = zip(query.split(WIDEST, -1), key.split(WIDEST, -1), strict=True)
-    made = [attend_linear(Inputs(one.float(), other.float(), wide, lengths), plain) for one, other in slices]
-    amount, total = reduce(torch.add, made).split([value.shape[-1], 1], -1)
+    contexts = [
+        attend_linear(Inputs(query_slice.float(), key_slice.float(), wide, lengths), plain)
+        for query_slice, key_slice in slices
+    ]
+    amount, total = reduce(torch.add, contexts).split([value.shape[-1], 1], -1)
     if options.normalised:
         nothing = total == 0
         amount = (amount / total.masked_fill(nothing, 1)).masked_fill(nothing, 0)
@@ -143,8 +146,8 @@ def linear_forward(  # noqa: PLR0917 - an operator takes plain values
 
 
 @linear_forward.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return empty_results(Inputs(query, key, value, rest[0]), Options(*rest[1:]))
+def _(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return empty_results(Inputs(query, key, value, options[0]), Options(*options[1:]))
 
 
 @torch.library.custom_op("clearhead::linear_backward", mutates_args=())
@@ -305,14 +308,14 @@ def launch_attend(launch: Launch, sums: Tensor, mode: str) -> tuple[Tensor, Tens
 
 
 def backward(
-    inputs: Inputs, options: Options, kept: tuple[Tensor, Tensor], grad: Tensor, plan: Plan | None = None
+    inputs: Inputs, options: Options, saved: tuple[Tensor, Tensor], grad: Tensor, plan: Plan | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of query, key and value.
 
-    `kept` is what `forward` returned beside the context, with the same plan.
+    `saved` is what `forward` returned beside the context, with the same plan.
     """
     launch = Launch.of(inputs, options, plan)
-    inverse, sums = kept
+    inverse, sums = saved
     grad = dense_rows(grad)
     with on_device(launch.query):
         dq, delta = launch_grad_query(launch, grad, inverse, sums)
@@ -432,8 +435,8 @@ def launch_grad_key(
 
 def sum_groups(gradient: Tensor, like: Tensor) -> Tensor:
     """Add up the gradients of the query heads that share a key head."""
-    made = empty_like_rows(like, like.shape[1], like.shape[2], like.shape[3], like.dtype)
-    return made.copy_(gradient.unflatten(1, (like.shape[1], -1)).sum(2))
+    summed = empty_like_rows(like, like.shape[1], like.shape[2], like.shape[3], like.dtype)
+    return summed.copy_(gradient.unflatten(1, (like.shape[1], -1)).sum(2))
 
 
 def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tuple[Tensor, str]:

@@ -21,6 +21,7 @@ from clearhead.jit_triton import jit
 __all__ = [
     "COUNTS",
     "add_product",
+    "as_result",
     "attend",
     "load_features",
     "load_rows",
@@ -69,14 +70,8 @@ def narrow(x, DOT: tl.constexpr):
 
 @jit
 def exponential(x, DOT: tl.constexpr):
-    """Return exp(x) in float32; for bfloat16 without the care for results below 1e-38, which are 0."""
-    if DOT == tl.bfloat16:  # noqa: SIM300 - the capitals are Triton's
-        x = tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=r,r", [x * 1.4426950408889634], dtype=tl.float32, is_pure=False, pack=1
-        )
-    else:
-        x = tl.exp(x)
-    return x
+    """Return exp(x) in float32; for bfloat16 in one instruction, to which results below 1e-38 are 0."""
+    return tl.exp2(x * 1.4426950408889634) if DOT == tl.bfloat16 else tl.exp(x)  # noqa: SIM300 - Triton's capitals
 
 
 @jit
@@ -93,9 +88,9 @@ def feature_map(x, MAP: tl.constexpr, DOT: tl.constexpr):
 
 @jit
 def times_slope(gradient, features, MAP: tl.constexpr):
-    """Return the gradient times φ'(x), told by φ(x): for elu it is exp(x), at most 1."""
+    """Return the gradient times φ'(x), told by φ(x) in float32: for elu it is exp(x), at most 1."""
     if MAP == "elu":
-        gradient = gradient * tl.minimum(features.to(tl.float32), 1.0)
+        gradient = gradient * tl.minimum(features, 1.0)
     if MAP == "relu":
         gradient = tl.where(features > 0, gradient, 0.0)
     return gradient
@@ -137,6 +132,22 @@ def load_features(
     else:
         x = load_rows(base, rows, stride, valid, WIDTH, BLOCK)
     return feature_map(x, MAP, DOT)
+
+
+@jit
+def as_result(features, DOT: tl.constexpr):
+    """Return the features in float32, laid out in registers as the results of products are.
+
+    A product with the identity does this exactly. Left to itself the compiler computes the features once more in that
+    layout: 10 and 15 % of the instructions of `grad_query` and `grad_key`.
+    """
+    if DOT == tl.bfloat16:  # noqa: SIM300 - the capitals are Triton's
+        n: tl.constexpr = features.shape[1]
+        identity = (tl.arange(0, n)[:, None] == tl.arange(0, n)[None, :]).to(DOT)
+        wide = tl.dot(features, identity)
+    else:
+        wide = features.to(tl.float32)
+    return wide
 
 
 @jit

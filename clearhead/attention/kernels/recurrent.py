@@ -45,12 +45,12 @@ class Recurrent(Kernel):
 
 def one_by_one(call: AttentionInputs) -> Context:
     """Return the context of each query on the keys up to its own; zeros before the first key."""
-    first, kept, state = call.n_key - call.n_query, same_document(call), State.before(call)
+    first, keeps, state = call.n_key - call.n_query, same_document(call), State.before(call)
     contexts = []
     for position in range(min(0, first), call.n_key):
         if position >= 0:
-            here = slice(position, position + 1)
-            state = state.keep_rows(kept[:, position]).add(call.key[:, :, here], call.value[:, :, here])
+            column = slice(position, position + 1)
+            state = state.keep_rows(keeps[:, position]).add(call.key[:, :, column], call.value[:, :, column])
         if position >= first:
             row = slice(position - first, position - first + 1)
             contexts.append(state.read(call.query[:, :, row], kernelized(call)))
@@ -61,8 +61,8 @@ def at_the_end(call: AttentionInputs) -> Context:
     """Return the context of every query on all keys."""
     state = State.before(call)
     for position in range(call.n_key):
-        here = slice(position, position + 1)
-        state = state.add(call.key[:, :, here], call.value[:, :, here])
+        column = slice(position, position + 1)
+        state = state.add(call.key[:, :, column], call.value[:, :, column])
     return state.read(call.query, kernelized(call))
 
 

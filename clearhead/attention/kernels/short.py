@@ -67,7 +67,9 @@ class ShortSoftmax(torch.autograd.Function):
             nothing = query.new_empty(1)
             d_query = torch.baddbmm(nothing, d_score, key, beta=0, alpha=ctx.scale)
             d_key = torch.baddbmm(nothing, d_score.transpose(1, 2), query, beta=0, alpha=ctx.scale)
-        made = [one.view_as(source) for one, source in zip((d_query, d_key, d_value), sources, strict=True)]
+        gradients = [
+            gradient.view_as(source) for gradient, source in zip((d_query, d_key, d_value), sources, strict=True)
+        ]
         if torch.is_grad_enabled():  # a graph of the gradients is asked for, and there is none
-            made = [Refused.apply("fused", one, grad, *sources) for one in made]
-        return None, None, *made
+            gradients = [Refused.apply("fused", gradient, grad, *sources) for gradient in gradients]
+        return None, None, *gradients

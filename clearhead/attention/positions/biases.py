@@ -18,9 +18,9 @@ __all__ = ["ALiBi", "T5Bias"]
 
 def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
     """Return a geometric series over the heads: 2^(-8/n), 2^(-16/n), …; heads past a power of two fill in between."""
-    whole = 2 ** math.floor(math.log2(n_heads))
-    exponent = torch.where(head < whole, 8 * (head + 1), 4 * (2 * (head - whole) + 1))
-    return torch.exp2(-exponent.to(dtype) / whole)
+    power = 2 ** math.floor(math.log2(n_heads))
+    exponent = torch.where(head < power, 8 * (head + 1), 4 * (2 * (head - power) + 1))
+    return torch.exp2(-exponent.to(dtype) / power)
 
 
 @final

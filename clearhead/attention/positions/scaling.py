@@ -60,8 +60,8 @@ class Llama3Scaling(RotaryScaling):
 
     def scale(self, frequency: Tensor, base: float) -> Tensor:
         turns = self.original * frequency / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return frequency * (kept + (1 - kept) / self.factor)
+        unscaled = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return frequency * (unscaled + (1 - unscaled) / self.factor)
 
 
 @final

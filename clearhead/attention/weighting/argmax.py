@@ -55,13 +55,13 @@ class Argmax(Weighting):
         return {"kind": "argmax", "ties": self.ties, "tolerance": self.tolerance}
 
     def weigh(self, masked: Scores, allowed: Tensor) -> Scores:
-        chosen = self.choose(masked.detach(), allowed)
+        hard = self.choose(masked.detach(), allowed)
         if self.gradient == "none" or not torch.is_grad_enabled():
-            return chosen
+            return hard
         # In plain operations, which compile, vmap and differentiate to any order. The difference is exactly 0, so the
         # choice goes on as it is; its gradient is softmax's.
         soft = softmax_rows(masked, allowed)
-        return chosen + (soft - soft.detach())
+        return hard + (soft - soft.detach())
 
     def choose(self, masked: Tensor, allowed: Tensor) -> Tensor:
         """Return exactly one-hot weights, or exactly averaged over ties; NaN where the scores of a row are NaN."""

@@ -42,8 +42,8 @@ class Weighting(Part, ABC):
     @property
     def summary(self) -> str:
         """First sentence of its class's docstring, without a full stop: what it does."""
-        said = " ".join((inspect.getdoc(type(self)) or "").split()).replace("`", "")
-        return re.split(r"[.;](?:\s|$)", said, maxsplit=1)[0]
+        text = " ".join((inspect.getdoc(type(self)) or "").split()).replace("`", "")
+        return re.split(r"[.;](?:\s|$)", text, maxsplit=1)[0]
 
     @property
     def amounts(self) -> Amounts:

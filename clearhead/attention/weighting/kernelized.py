@@ -32,8 +32,8 @@ class Kernelized(Weighting):
     normalised: bool = True
 
     def __post_init__(self) -> None:
-        known = self.features in FEATURES if isinstance(self.features, str) else isinstance(self.features, Features)
-        if not known:
+        valid = self.features in FEATURES if isinstance(self.features, str) else isinstance(self.features, Features)
+        if not valid:
             raise OptionError(
                 f"Kernelized: features must be one of {', '.join(FEATURES)} or a part; came {self.features!r}"
             )

@@ -70,15 +70,15 @@ class Architecture:
         text where the spec does not say it, because positions are computed.
         """
         try:
-            written = {"model_type": self.model_type, **self.fields(spec, context)}
+            config = {"model_type": self.model_type, **self.fields(spec, context)}
         except OptionError as error:
             raise OptionError(f"{self.model_type} cannot say this model: {error}") from None
-        again = self.spec(Config(written, f"{self.model_type} config"))
+        again = self.spec(Config(config, f"{self.model_type} config"))
         for path, ours, theirs in differences(plain(spec), plain(again), "spec"):
             raise OptionError(
                 f"{self.model_type} cannot say {path} = {shorten(ours)}: its models have {shorten(theirs)}"
             )
-        return written
+        return config
 
 
 def plain(spec: Spec) -> Spec:
@@ -95,7 +95,7 @@ def plain(spec: Spec) -> Spec:
 
 def plain_part(part: Any, d_model: int) -> Any:
     if isinstance(part, tuple):
-        return tuple(plain_part(one, d_model) for one in part)
+        return tuple(plain_part(item, d_model) for item in part)
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return part
     values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
@@ -107,8 +107,8 @@ def plain_part(part: Any, d_model: int) -> Any:
         width = part.shape(d_model).d_head
         bias = part.bias if part.output_bias is None else part.output_bias
         values |= {"kv": part.kv or part.count, "d_head": width, "d_value": part.d_value or width, "output_bias": bias}
-    made = {name: IN_TRAINING.get(name, plain_part(value, d_model)) for name, value in values.items()}
-    return replace(part, **made)
+    plain_values = {name: IN_TRAINING.get(name, plain_part(value, d_model)) for name, value in values.items()}
+    return replace(part, **plain_values)
 
 
 def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -122,8 +122,8 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, A
         if not math.isclose(ours, theirs, rel_tol=CLOSE):
             yield path, ours, theirs
     elif isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
-        for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            yield from differences(one, other, f"{path}[{i}]")
+        for i, (our_item, their_item) in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(our_item, their_item, f"{path}[{i}]")
     elif dataclasses.is_dataclass(ours) and type(ours) is type(theirs):
         for field in dataclasses.fields(ours):
             if field.init:
@@ -135,7 +135,7 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, A
 def expect(part: Any, kind: type[Kind] | tuple[type[Kind], ...], where: str) -> Kind:
     """Return a part that must be of one kind, or of one of several; OptionError where it is of another."""
     if not isinstance(part, kind):
-        names = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        names = " or ".join(accepted.__name__ for accepted in (kind if isinstance(kind, tuple) else (kind,)))
         raise OptionError(f"{where} is {shorten(part)}, and its models have {names}")
     return part
 
@@ -148,8 +148,8 @@ def expect_heads(spec: AttentionSpec) -> Heads:
 def name_activation(feed_forward: FeedForward | None) -> str:
     """Return what configurations call the activation of a feed-forward with two maps."""
     if isinstance(feed_forward, GELU | ReLU | SiLU):
-        same = replace(feed_forward, bias=True)  # one without is one of zeros
-        return next(name for name, make in ACTIVATIONS.items() if make(feed_forward.d_ff) == same)
+        with_bias = replace(feed_forward, bias=True)  # one without is one of zeros
+        return next(name for name, make in ACTIVATIONS.items() if make(feed_forward.d_ff) == with_bias)
     raise OptionError(f"feed_forward is {feed_forward!r}, and its models have {', '.join(ACTIVATIONS)}")
 
 
@@ -169,5 +169,5 @@ def attention(ours: str, theirs: str, names: str, *, bias: bool = True, output_b
     """Return the rows of an attention: `names` are theirs of the query, key, value and output map, with blanks."""
     query, key, value, output = (f"{theirs}.{name}" for name in names.split())
     maps = {"query.linear": query, "key.linear": key, "value.linear": value}
-    rows = [row for name, other in maps.items() for row in pairs(f"{ours}.{name}", other, bias=bias)]
+    rows = [row for name, their_name in maps.items() for row in pairs(f"{ours}.{name}", their_name, bias=bias)]
     return rows + pairs(f"{ours}.output", output, bias=bias if output_bias is None else output_bias)

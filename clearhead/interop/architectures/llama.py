@@ -58,16 +58,16 @@ class Member:
 
     def biases(self, config: Config) -> tuple[bool, bool]:
         """Return whether the maps to queries, keys and values have a bias, and whether W_O has."""
-        one = config.flag("attention_bias", False)
-        return (one, one) if self.bias is None else (self.bias, False)
+        bias = config.flag("attention_bias", False)
+        return (bias, bias) if self.bias is None else (self.bias, False)
 
     def is_tied(self, config: Config) -> bool:
         return config.flag("tie_word_embeddings", self.gemma)
 
 
 def mistral_windows(config: Config) -> list[int | None]:
-    one = None if config.get("sliding_window") is None else config.count("sliding_window")
-    return [one] * config.layers("num_hidden_layers")
+    window = None if config.get("sliding_window") is None else config.count("sliding_window")
+    return [window] * config.layers("num_hidden_layers")
 
 
 def qwen_windows(config: Config) -> list[int | None]:
@@ -79,24 +79,24 @@ def qwen_windows(config: Config) -> list[int | None]:
         first = config.get("max_window_layers")
         first = 28 if first is None else config.count("max_window_layers") if first else 0
         return [window if i >= first else None for i in range(count)]
-    known = ("full_attention", "sliding_attention")
-    if not isinstance(types, list) or len(types) != count or any(kind not in known for kind in types):
-        raise config.error("layer_types", f"expected {count} of {' or '.join(known)}")
+    kinds = ("full_attention", "sliding_attention")
+    if not isinstance(types, list) or len(types) != count or any(kind not in kinds for kind in types):
+        raise config.error("layer_types", f"expected {count} of {' or '.join(kinds)}")
     if window is None and "sliding_attention" in types:
         raise config.error("layer_types", "has sliding_attention, and there is no sliding_window in use")
     return [window if kind == "sliding_attention" else None for kind in types]
 
 
-def write_mistral(found: list[Mask | None]) -> dict[str, Any]:
-    return {"sliding_window": found[0].left + 1 if isinstance(found[0], Window) else None}
+def write_mistral(masks_of_layers: list[Mask | None]) -> dict[str, Any]:
+    return {"sliding_window": masks_of_layers[0].left + 1 if isinstance(masks_of_layers[0], Window) else None}
 
 
-def write_qwen(found: list[Mask | None]) -> dict[str, Any]:
-    sizes = [one.left + 1 if isinstance(one, Window) else None for one in found]
+def write_qwen(masks_of_layers: list[Mask | None]) -> dict[str, Any]:
+    sizes = [mask.left + 1 if isinstance(mask, Window) else None for mask in masks_of_layers]
     return {
         "use_sliding_window": any(sizes),
         "sliding_window": next(filter(None, sizes), None),
-        "layer_types": ["full_attention" if one is None else "sliding_attention" for one in sizes],
+        "layer_types": ["full_attention" if size is None else "sliding_attention" for size in sizes],
     }
 
 

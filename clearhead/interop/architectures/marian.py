@@ -110,10 +110,10 @@ class Member:
         embedding, block = spec.decoder.embedding, spec.decoder.blocks[0]
         if self.learned:
             context = expect(embedding.position, Learned, "embedding.position").length
-        own = {}
+        own_fields = {}
         if not self.one_table:
             shared = spec.tied in ("three", "embeddings")
-            own = {
+            own_fields = {
                 "decoder_vocab_size": spec.decoder.vocabulary,
                 "share_encoder_decoder_embeddings": shared,
                 "tie_word_embeddings": spec.tied in ("two", "three"),
@@ -130,7 +130,7 @@ class Member:
             "scale_embedding": embedding.scaled,
             "dropout": block.dropout,
             "attention_dropout": block.attention.dropout,
-            **own,
+            **own_fields,
         }
 
     def list_rows(self, config: Config) -> list[Row]:

@@ -25,12 +25,12 @@ class Rope(NamedTuple):
 
 def read_rope(config: Config) -> Rope:
     """Return the rotary position; OptionError where the scaling is none of these: `dynamic` depends on the text."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, dict):
-        raise config.error("rope_parameters", f"expected an object; came {given!r}")
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(parameters, dict):
+        raise config.error("rope_parameters", f"expected an object; came {parameters!r}")
     older = {name: config.get(name) for name in ("rope_theta", "partial_rotary_factor")}
-    kind = given.get("rope_type", given.get("type", "default"))
-    values = {**older, ORIGINAL: config.get("max_position_embeddings"), **given, "rope_type": kind}
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    values = {**older, ORIGINAL: config.get("max_position_embeddings"), **parameters, "rope_type": kind}
     rope = Config(values, f"{config.where}: rope_parameters")
     rope.require("partial_rotary_factor", 1.0)
     scaling = rope.choose("rope_type", SCALINGS)(rope)

@@ -126,8 +126,8 @@ def block_rows(side: str, *, gated: bool) -> Iterator[Row]:
         yield from norm(f"{ours}.around_cross.norm", f"{theirs}.1.layer_norm", beta=False)
     last = f"{theirs}.{2 if side == 'decoder' else 1}"
     maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
-    for own, name in maps.items():
-        yield from pairs(f"{ours}.feed_forward.{own}", f"{last}.DenseReluDense.{name}", bias=False)
+    for our_name, name in maps.items():
+        yield from pairs(f"{ours}.feed_forward.{our_name}", f"{last}.DenseReluDense.{name}", bias=False)
     yield from norm(f"{ours}.around_feed_forward.norm", f"{last}.layer_norm", beta=False)
 
 

@@ -44,7 +44,7 @@ def find_format(name: str) -> Format:
 
 def blocks_by_format(spec: Spec, task: str, tokenizers: tuple[str, ...] = ()) -> dict[str, list[str]]:
     """Return for each format what of a model it cannot express; an empty list where it can express all."""
-    return {name: one.blocks(spec, task, tokenizers) for name, one in FORMATS.items()}
+    return {name: export_format.blocks(spec, task, tokenizers) for name, export_format in FORMATS.items()}
 
 
 def check_exportable(to: str, spec: Spec, task: str, tokenizers: tuple[str, ...] = ()) -> None:
@@ -62,17 +62,17 @@ def export(run: Run | str | Path, *, to: str, path: str | Path, quantization: st
     RunError where it differs.
     """
     format = find_format(to)
-    chosen = quantization or format.quantizations[0]
-    if chosen not in format.quantizations:
-        there = ", ".join(format.quantizations)
-        raise OptionError(f"quantization: {to} is written in {there}; came {chosen!r}")
-    place = Path(path)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise OptionError(f"{place}: is there already, and is not empty; choose another folder")
+    quantized_as = quantization or format.quantizations[0]
+    if quantized_as not in format.quantizations:
+        available = ", ".join(format.quantizations)
+        raise OptionError(f"quantization: {to} is written in {available}; came {quantized_as!r}")
+    target = Path(path)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise OptionError(f"{target}: is there already, and is not empty; choose another folder")
     loaded = on_cpu(run if isinstance(run, Run) else load(run, device="cpu"))
-    kinds = tuple(one.kind for one in loaded.task.tokenizers.values())
+    kinds = tuple(tokenizer.kind for tokenizer in loaded.task.tokenizers.values())
     check_exportable(to, spec_of(loaded), loaded.task.name, kinds)
-    return Exported(place, to, chosen, write_checked(loaded, format, place, chosen))
+    return Exported(target, to, quantized_as, write_checked(loaded, format, target, quantized_as))
 
 
 def on_cpu(run: Run) -> Run:
@@ -80,15 +80,15 @@ def on_cpu(run: Run) -> Run:
     return Run(run.folder, run.task, dequantize(copy.deepcopy(run.model).cpu().float()).eval(), run.step)
 
 
-def write_checked(run: Run, format: Format, place: Path, quantization: str) -> Figures:
+def write_checked(run: Run, format: Format, target: Path, quantization: str) -> Figures:
     """Write the folder beside its place, check it, and rename it; whatever fails leaves nothing behind."""
     try:
-        with replacing_folder(place) as partial:
+        with replacing_folder(target) as partial:
             save_tokenizers(run, partial)
             format.write(run, partial, quantization)
             figures = format.check(run, partial, quantization)
             if not figures.passed:
-                raise RunError(f"{place}: not written, since the export fails its check by {figures}")
+                raise RunError(f"{target}: not written, since the export fails its check by {figures}")
         return figures
     except OSError as error:
-        raise RunError(f"{place}: could not be written ({error}); free some space, or choose another folder") from None
+        raise RunError(f"{target}: could not be written ({error}); free some space, or choose another folder") from None

@@ -114,8 +114,8 @@ def name_part(part: object) -> str:
     """
     if not is_dataclass(part) or isinstance(part, type):
         return type(part).__name__
-    given = [f"{field.name}={getattr(part, field.name)!r}" for field in fields(part) if is_set(part, field)]
-    return f"{type(part).__name__}({', '.join(given)})" if given else type(part).__name__
+    arguments = [f"{field.name}={getattr(part, field.name)!r}" for field in fields(part) if is_set(part, field)]
+    return f"{type(part).__name__}({', '.join(arguments)})" if arguments else type(part).__name__
 
 
 def is_set(part: object, field: Any) -> bool:
@@ -153,6 +153,8 @@ class Weights:
 
     def check_all_taken(self, where: str) -> None:
         """Raise OptionError where a tensor of the model has no place in the export."""
-        left = [name for name, tensor in self.tensors.items() if id(tensor) not in self.taken]
-        if left:
-            raise OptionError(f"{where}: there is no place for {len(left)} tensors of this model, such as {left[0]}")
+        not_taken = [name for name, tensor in self.tensors.items() if id(tensor) not in self.taken]
+        if not_taken:
+            raise OptionError(
+                f"{where}: there is no place for {len(not_taken)} tensors of this model, such as {not_taken[0]}"
+            )

@@ -98,7 +98,7 @@ def blocked(spec: Spec) -> Iterator[str]:
     for stack in spec.stacks:
         yield from stack_blocked(stack)
     if len(set(epsilons(spec))) > 1:
-        yield f"norms with several epsilons ({', '.join(f'{one:g}' for one in sorted(set(epsilons(spec))))})"
+        yield f"norms with several epsilons ({', '.join(f'{epsilon:g}' for epsilon in sorted(set(epsilons(spec))))})"
 
 
 def stack_blocked(spec: EncoderSpec | DecoderSpec) -> Iterator[str]:
@@ -208,11 +208,11 @@ def norm_blocked(norm: Norm) -> Iterator[str]:
 
 def epsilons(spec: Spec) -> list[float]:
     """Return the epsilon of every norm in the stacks: CTranslate2 has one for all."""
-    found: list[float] = []
+    values: list[float] = []
     for stack in spec.stacks:
         norms = [stack.embedding.norm, *(getattr(block.arrangement, "norm", None) for block in stack.blocks)]
-        found += [float(getattr(norm, "epsilon", 0)) for norm in norms if norm is not None] or [1e-5]
-    return found
+        values += [float(getattr(norm, "epsilon", 0)) for norm in norms if norm is not None] or [1e-5]
+    return values
 
 
 class Writer(NamedTuple):
@@ -224,23 +224,23 @@ class Writer(NamedTuple):
 
     def stack(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Any:
         """Return the encoder or decoder; `prefix` is what stands before the names of its tensors."""
-        made = self.empty_stack(spec)
-        table = made.embeddings if isinstance(spec, DecoderSpec) else made.embeddings[0]
+        target = self.empty_stack(spec)
+        table = target.embeddings if isinstance(spec, DecoderSpec) else target.embeddings[0]
         table.weight = self.weights[f"{prefix}embedding.table"]
-        made.scale_embeddings = spec.embedding.scaled
+        target.scale_embeddings = spec.embedding.scaled
         if spec.embedding.position is None:
-            made.__dict__.pop("position_encodings", None)
+            target.__dict__.pop("position_encodings", None)
         else:
-            made.position_encodings.encodings = self.positions(spec, model, prefix)
+            target.position_encodings.encodings = self.positions(spec, model, prefix)
         if spec.embedding.norm is not None:
-            self.norm(made.layernorm_embedding, f"{prefix}embedding.norm")
+            self.norm(target.layernorm_embedding, f"{prefix}embedding.norm")
         for i, block in enumerate(spec.blocks):
-            self.block(made.layer[i], block, spec.d_model, f"{prefix}stack.blocks.{i}")
+            self.block(target.layer[i], block, spec.d_model, f"{prefix}stack.blocks.{i}")
         if isinstance(spec.blocks[0].arrangement, PreNorm):
-            self.norm(made.layer_norm, f"{prefix}stack.norm")
+            self.norm(target.layer_norm, f"{prefix}stack.norm")
         if isinstance(spec, DecoderSpec):
-            self.linear(made.projection, f"{prefix}output", weight="table")
-        return made
+            self.linear(target.projection, f"{prefix}output", weight="table")
+        return target
 
     def empty_stack(self, spec: EncoderSpec | DecoderSpec) -> Any:
         """Return their spec of the same shape, with no tensors yet."""
@@ -290,42 +290,44 @@ class Writer(NamedTuple):
                 table = model.embedding.position(max(self.context, LEAST_POSITIONS)).float()
         return table if spec.embedding.segments is None else table + self.weights[f"{prefix}embedding.segment"][0]
 
-    def block(self, made: Any, spec: BlockSpec, d_model: int, name: str) -> None:
-        self.attention(made.self_attention, spec.attention, d_model, f"{name}.attention", crossed=False)
-        self.norm(made.self_attention.layer_norm, f"{name}.around_attention.norm")
+    def block(self, target: Any, spec: BlockSpec, d_model: int, name: str) -> None:
+        self.attention(target.self_attention, spec.attention, d_model, f"{name}.attention", crossed=False)
+        self.norm(target.self_attention.layer_norm, f"{name}.around_attention.norm")
         if spec.cross is not None:
-            self.attention(made.attention, spec.cross, d_model, f"{name}.cross", crossed=True)
-            self.norm(made.attention.layer_norm, f"{name}.around_cross.norm")
+            self.attention(target.attention, spec.cross, d_model, f"{name}.cross", crossed=True)
+            self.norm(target.attention.layer_norm, f"{name}.around_cross.norm")
         gated = isinstance(spec.feed_forward, SwiGLU)
-        self.linear(made.ffn.linear_0, f"{name}.feed_forward.{'gate' if gated else 'up'}")
+        self.linear(target.ffn.linear_0, f"{name}.feed_forward.{'gate' if gated else 'up'}")
         if gated:
-            self.linear(made.ffn.linear_0_noact, f"{name}.feed_forward.up")
-        self.linear(made.ffn.linear_1, f"{name}.feed_forward.down")
-        self.norm(made.ffn.layer_norm, f"{name}.around_feed_forward.norm")
+            self.linear(target.ffn.linear_0_noact, f"{name}.feed_forward.up")
+        self.linear(target.ffn.linear_1, f"{name}.feed_forward.down")
+        self.norm(target.ffn.layer_norm, f"{name}.around_feed_forward.norm")
 
-    def attention(self, made: Any, spec: AttentionSpec, d_model: int, name: str, *, crossed: bool) -> None:
+    def attention(self, target: Any, spec: AttentionSpec, d_model: int, name: str, *, crossed: bool) -> None:
         """Fill an attention. Theirs maps by one matrix to queries, keys and values; to keys and values if crossed."""
         maps = [f"{name}.{part}.linear" for part in ("query", "key", "value")]
         if crossed:
-            self.linear(made.linear[0], maps[0])
-            self.linear(made.linear[1], *maps[1:])
+            self.linear(target.linear[0], maps[0])
+            self.linear(target.linear[1], *maps[1:])
         else:
-            self.linear(made.linear[0], *maps)
-        self.linear(made.linear[-1], f"{name}.output")
+            self.linear(target.linear[0], *maps)
+        self.linear(target.linear[-1], f"{name}.output")
         usual, scale = spec.head_layout.shape(d_model).d_head ** -0.5, queries_scale(spec, d_model)
         if scale != usual:
-            made.queries_scale = torch.tensor(scale).numpy()
+            target.queries_scale = torch.tensor(scale).numpy()
 
-    def linear(self, made: Any, *names: str, weight: str = "weight") -> None:
+    def linear(self, target: Any, *names: str, weight: str = "weight") -> None:
         """Fill a map with one of ours, or with several below each other."""
-        made.weight = torch.cat([self.weights[f"{name}.{weight}"] for name in names])
+        target.weight = torch.cat([self.weights[f"{name}.{weight}"] for name in names])
         if f"{names[0]}.bias" in self.weights:
-            made.bias = torch.cat([self.weights[f"{name}.bias"] for name in names])
+            target.bias = torch.cat([self.weights[f"{name}.bias"] for name in names])
 
-    def norm(self, made: Any, name: str) -> None:
-        made.gamma = self.weights[f"{name}.gamma"]
-        if hasattr(made, "beta"):  # RMSNorm has none, and a LayerNorm without bias has zeros
-            made.beta = self.weights[f"{name}.beta"] if f"{name}.beta" in self.weights else torch.zeros_like(made.gamma)
+    def norm(self, target: Any, name: str) -> None:
+        target.gamma = self.weights[f"{name}.gamma"]
+        if hasattr(target, "beta"):  # RMSNorm has none, and a LayerNorm without bias has zeros
+            target.beta = (
+                self.weights[f"{name}.beta"] if f"{name}.beta" in self.weights else torch.zeros_like(target.gamma)
+            )
 
 
 def queries_scale(spec: AttentionSpec, d_model: int) -> float:

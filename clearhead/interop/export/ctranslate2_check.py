@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clearhead.decoding import Greedy, Rules, generate
-from clearhead.decoding.request import Model
+from clearhead.decoding import Rules
 from clearhead.interop.export.base import Figures
-from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import special_tokens, token_names
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import Encoder
@@ -64,18 +63,18 @@ def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     read, written = token_names(source), token_names(target)
     words = [[read[i] for i in row] for row in sources]
     scored = exact.score_batch(words, [[written[i] for i in row] for row in targets])
-    theirs = [torch.tensor(one.log_probs) for one in scored]
+    theirs = [torch.tensor(score.log_probs) for score in scored]
     closed = [[*row, special.source_end] for row in sources]
     framed = Samples(closed, [[special.start, *row] for row in targets], samples.drawn)
     ours = target_log_probs(round_as_written(run, quantization), framed, special.end)
     translator = open_with("Translator", folder, quantization)
     n_new = count_new(run)
-    found = translator.translate_batch(words, beam_size=1, max_decoding_length=n_new, min_decoding_length=0)
-    ids = {name: place for place, name in enumerate(written)}
-    greedy = [[ids[token] for token in one.hypotheses[0]] for one in found]
+    translated = translator.translate_batch(words, beam_size=1, max_decoding_length=n_new, min_decoding_length=0)
+    ids = {name: token_id for token_id, name in enumerate(written)}
+    greedy = [[ids[token] for token in translation.hypotheses[0]] for translation in translated]
     rules = Rules(max_new=n_new, end=(special.end,))
-    made = generate(cast(Model, run.model), closed, Greedy(), rules=rules, prefix=[[special.start]])
-    own = [[token for token in one[0].tokens if token != special.end] for one in made]
+    outputs = greedy_tokens(run.model, closed, rules, start=[special.start])
+    own = [[token for token in row if token != special.end] for row in outputs]
     return Figures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),
@@ -93,10 +92,10 @@ def target_log_probs(model: nn.Module, samples: Samples, end: int) -> list[Tenso
     source, source_lengths = samples.padded("encoder")
     target, _ = samples.padded("decoder")
     log_probs = model(source, target, source_lengths=source_lengths).log_softmax(-1)
-    wanted = [torch.tensor([*row[1:], end]) for row in samples.decoder]
+    targets = [torch.tensor([*row[1:], end]) for row in samples.decoder]
     return [
-        found[: len(row)].gather(-1, row.unsqueeze(-1)).squeeze(-1)
-        for found, row in zip(log_probs, wanted, strict=True)
+        row_log_probs[: len(row)].gather(-1, row.unsqueeze(-1)).squeeze(-1)
+        for row_log_probs, row in zip(log_probs, targets, strict=True)
     ]
 
 
@@ -113,7 +112,7 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     rows = [row[: run.task.context - n_new] for row in samples.decoder]
     generator = open_with("Generator", folder, quantization)
     # One at a time: in a batch the prompts past the shortest are part of the result, and of its length.
-    found = [
+    written = [
         generator.generate_batch(
             [[names[token] for token in row]],
             max_length=n_new,
@@ -123,9 +122,9 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
         )[0].sequences_ids[0]
         for row in rows
     ]
-    greedy = [[token for token in row if token != end] for row in found]
-    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=(end,)))
-    own = [[token for token in one[0].tokens if token != end] for one in made]
+    greedy = [[token for token in row if token != end] for row in written]
+    outputs = greedy_tokens(run.model, rows, Rules(max_new=n_new, end=(end,)))
+    own = [[token for token in row if token != end] for row in outputs]
     return Figures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),

@@ -4,19 +4,18 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from clearhead.decoding import Greedy, Rules, generate
-from clearhead.decoding.request import Model
+from clearhead.decoding import Rules
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.interop.config import Config
 from clearhead.interop.export.base import Figures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
-from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.samples import count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import token_names
 from clearhead.interop.gguf import read_gguf
 from clearhead.interop.gguf_tables import FAMILIES, Family, interleave_rotary, tensor_names
@@ -54,21 +53,21 @@ class Gguf(Format):
         if task_written_as(task) != "generate":
             return [f"models that {task}"]
         kinds = [f"tokenisers of kind {kind}" for kind in tokenizers if kind not in BYTE_KINDS]
-        found = find_written(spec, 2048)
-        return kinds + ([] if isinstance(found, Written) else [f"such layers: {reason}" for reason in found])
+        written = find_written(spec, 2048)
+        return kinds + ([] if isinstance(written, Written) else [f"such layers: {reason}" for reason in written])
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         gguf = import_peer("gguf")
-        found = find_written(spec_of(run), run.task.context)
-        if not isinstance(found, Written):
-            raise OptionError(f"gguf: {'; '.join(found)}")
-        writer = gguf.GGUFWriter(folder / MODEL, found.family.name)
-        for key, value in metadata_of(run, found).items():
+        written = find_written(spec_of(run), run.task.context)
+        if not isinstance(written, Written):
+            raise OptionError(f"gguf: {'; '.join(written)}")
+        writer = gguf.GGUFWriter(folder / MODEL, written.family.name)
+        for key, value in metadata_of(run, written).items():
             add_value(writer, key, value)
         writer.add_name(run.folder.path.resolve().name)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         writer.add_file_type(getattr(gguf.LlamaFileType, FILE_TYPES[quantization]))
-        for name, tensor in renamed_tensors(run, found).items():
+        for name, tensor in renamed_tensors(run, written).items():
             data, kind = quantized(gguf, tensor, quantization)
             writer.add_tensor(name, data, raw_dtype=kind)
         writer.write_header_to_file()
@@ -110,24 +109,24 @@ def check_fixed(family: Family, config: Mapping[str, Any]) -> None:
         raise OptionError(f"rotary positions that are scaled ({rope['rope_type']}) are not written")
 
 
-def metadata_of(run: Run, found: Written) -> dict[str, Any]:
+def metadata_of(run: Run, written: Written) -> dict[str, Any]:
     """Return the metadata: the model's sizes, the tokeniser and its special tokens."""
-    family, config = found.family, found.expression.config
+    family, config = written.family, written.expression.config
     rope = config.get("rope_parameters") or {}
-    said = {**config, "rope_theta": config.get("rope_theta", rope.get("rope_theta", 10_000.0))}
-    head_dim = said.get("head_dim")
-    if "hidden_size" in said and head_dim is None:
-        head_dim = said["head_dim"] = said["hidden_size"] // said["num_attention_heads"]
-    named = {f"{family.name}.{key}": int(said[field]) for key, field in family.counts.items()}
-    named |= {f"{family.name}.{key}": float(said[field]) for key, field in family.numbers.items()}
+    settings = {**config, "rope_theta": config.get("rope_theta", rope.get("rope_theta", 10_000.0))}
+    head_dim = settings.get("head_dim")
+    if "hidden_size" in settings and head_dim is None:
+        head_dim = settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+    named = {f"{family.name}.{key}": int(settings[field]) for key, field in family.counts.items()}
+    named |= {f"{family.name}.{key}": float(settings[field]) for key, field in family.numbers.items()}
     if family.interleaved:
         named |= {
             f"{family.name}.attention.value_length": head_dim,
             f"{family.name}.rope.dimension_count": head_dim,
-            f"{family.name}.vocab_size": said["vocab_size"],
+            f"{family.name}.vocab_size": settings["vocab_size"],
         }
-    whole = json.loads(run.tokenizer.to_json())
-    return named | tokenizer_metadata(whole, token_names(run.tokenizer)) | special_metadata(run)
+    tokenizer_config = json.loads(run.tokenizer.to_json())
+    return named | tokenizer_metadata(tokenizer_config, token_names(run.tokenizer)) | special_metadata(run)
 
 
 def special_metadata(run: Run) -> dict[str, Any]:
@@ -140,7 +139,9 @@ def special_metadata(run: Run) -> dict[str, Any]:
         "padding": tokenizer.pad,
     }
     # An imported model's tokeniser may lack some of them, and has no id for those.
-    named: dict[str, Any] = {f"tokenizer.ggml.{name}_token_id": place for name, place in ids.items() if place >= 0}
+    named: dict[str, Any] = {
+        f"tokenizer.ggml.{name}_token_id": token_id for name, token_id in ids.items() if token_id >= 0
+    }
     if chat := chat_of(run):
         named["tokenizer.chat_template"] = chat.text
     return named | {"tokenizer.ggml.add_bos_token": bool(before), "tokenizer.ggml.add_eos_token": False}
@@ -155,12 +156,12 @@ def add_value(writer: Any, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def renamed_tensors(run: Run, found: Written) -> dict[str, Tensor]:
+def renamed_tensors(run: Run, written: Written) -> dict[str, Tensor]:
     """Return the tensors by GGUF's names, laid out as llama.cpp has them."""
-    family, config = found.family, Config(found.expression.config, "config.json")
+    family, config = written.family, Config(written.expression.config, "config.json")
     rename = tensor_names(family, config.count(family.counts["block_count"]))
-    made: dict[str, Tensor] = {}
-    for name, tensor in their_tensors(run.model, found.expression).items():
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in their_tensors(run.model, written.expression).items():
         theirs = rename(name)
         if theirs is None:
             raise OptionError(f"gguf: there is no name for {name} in {family.name}")
@@ -170,8 +171,8 @@ def renamed_tensors(run: Run, found: Written) -> dict[str, Tensor]:
             tensor = interleave_rotary(tensor, config.count("num_key_value_heads"))  # noqa: PLW2901
         elif name.endswith(family.transposed) and tensor.ndim == 2:
             tensor = tensor.T.contiguous()  # noqa: PLW2901
-        made[theirs] = tensor
-    return made
+        renamed[theirs] = tensor
+    return renamed
 
 
 def quantized(gguf: Any, tensor: Tensor, quantization: str) -> tuple[Any, Any]:
@@ -196,10 +197,7 @@ def check_gguf(run: Run, folder: Path, quantization: str) -> Figures:
     rounded = run.model if quantization == "f32" else round_weights(run, quantization)
     rows = [row[: run.task.context - n_new] for row in samples.decoder]
     rules = Rules(max_new=n_new, end=(end,))
-    ours, theirs = (
-        [list(one[0].tokens) for one in generate(cast(Model, model), rows, Greedy(), rules=rules)]
-        for model in (run.model, again)
-    )
+    ours, theirs = (greedy_tokens(model, rows, rules) for model in (run.model, again))
     return Figures(
         peer=f"{peer_version('gguf')} and our reader",
         texts=str(samples),

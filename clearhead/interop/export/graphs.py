@@ -28,14 +28,14 @@ LEAST_POSITIONS = 1024
 
 def freeze_for_graph(model: nn.Module, context: int) -> nn.Module:
     """Return a copy of a model that computes the same by operations a graph can hold, for texts up to `context`."""
-    made = copy.deepcopy(model).eval().requires_grad_(False)
-    for module in made.modules():
+    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+    for module in frozen.modules():
         if isinstance(module, Attention):
             module.kernel = "reference"
         position = getattr(getattr(module, "position", None), "spec", None)
         if isinstance(position, Sinusoidal):
             cast(Any, module).position = as_table(cast(Any, module).position, max(context, LEAST_POSITIONS))
-    return made
+    return frozen
 
 
 def as_table(position: Any, length: int) -> nn.Module:
@@ -59,11 +59,13 @@ class WithPast(KVSource):
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = layer.project(x, x, x)
-        query, key = (turned(layer.position, one, self.positions) for one in (query, key))
+        query, key = (turned(layer.position, vectors, self.positions) for vectors in (query, key))
         self.key, self.value = torch.cat([self.key, key], 2), torch.cat([self.value, value], 2)
         every = torch.arange(self.key.shape[2])
-        where = Positions(self.positions, every)
-        return layer.finish(run_kernel("reference", call_of(layer, (query, self.key, self.value), layer.mask, where)))
+        positions = Positions(self.positions, every)
+        return layer.finish(
+            run_kernel("reference", call_of(layer, (query, self.key, self.value), layer.mask, positions))
+        )
 
 
 @final
@@ -75,9 +77,9 @@ class OnSource(KVSource):
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query = turned(layer.position, layer.query(x), self.positions)
-        where = Positions(self.positions, torch.arange(self.key.shape[2]))
+        positions = Positions(self.positions, torch.arange(self.key.shape[2]))
         mask = layer.mask & padding(self.lengths)
-        return layer.finish(run_kernel("reference", call_of(layer, (query, self.key, self.value), mask, where)))
+        return layer.finish(run_kernel("reference", call_of(layer, (query, self.key, self.value), mask, positions)))
 
 
 @final
@@ -105,12 +107,12 @@ class SourceForward(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         memory = encode(self.model.encoder, tokens, lengths, output=False)
-        made: list[Tensor] = []
+        keys_and_values: list[Tensor] = []
         positions = torch.arange(tokens.shape[1])
         for block in self.model.decoder.stack.blocks:
             layer = cast(Attention, block.cross)
-            made += [turned(layer.position, layer.key(memory), positions), layer.value(memory)]
-        return tuple(made)
+            keys_and_values += [turned(layer.position, layer.key(memory), positions), layer.value(memory)]
+        return tuple(keys_and_values)
 
 
 @final
@@ -126,8 +128,8 @@ class DecoderStep(nn.Module):
 
     def forward(self, tokens: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
         positions = torch.arange(tokens.shape[1]) + past[0].shape[2]
-        own = [WithPast(*pair, positions) for pair in pairs_of(past)]
-        return step(self.decoder, tokens, positions, own, [None] * len(own))
+        attention_sources = [WithPast(*pair, positions) for pair in pairs_of(past)]
+        return step(self.decoder, tokens, positions, attention_sources, [None] * len(attention_sources))
 
 
 @final
@@ -142,12 +144,12 @@ class TargetStep(nn.Module):
         self.inputs = ("tokens", "source_lengths", *source, *past)
         self.outputs = ("logits", *pair_names("present", self.n_blocks))
 
-    def forward(self, tokens: Tensor, source_lengths: Tensor, *both: Tensor) -> tuple[Tensor, ...]:
-        source, past = both[: 2 * self.n_blocks], both[2 * self.n_blocks :]
+    def forward(self, tokens: Tensor, source_lengths: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        source, past = caches[: 2 * self.n_blocks], caches[2 * self.n_blocks :]
         positions = torch.arange(tokens.shape[1]) + past[0].shape[2]
-        own = [WithPast(*pair, positions) for pair in pairs_of(past)]
+        attention_sources = [WithPast(*pair, positions) for pair in pairs_of(past)]
         cross = [OnSource(*pair, source_lengths, positions) for pair in pairs_of(source)]
-        return step(self.decoder, tokens, positions, own, cross)
+        return step(self.decoder, tokens, positions, attention_sources, cross)
 
 
 @final
@@ -174,8 +176,8 @@ class Forward(nn.Module):
 def encode(encoder: Encoder, tokens: Tensor, lengths: Tensor, *, output: bool) -> Tensor:
     """Return an encoder's output, or its vectors, with every position looked up in its table."""
     positions = torch.arange(tokens.shape[1])
-    read = KVSources(FromSelf(padding(lengths), positions))
-    states = encoder.stack(encoder.embedding(tokens, positions=positions), [read] * len(encoder.stack.blocks))
+    sources = KVSources(FromSelf(padding(lengths), positions))
+    states = encoder.stack(encoder.embedding(tokens, positions=positions), [sources] * len(encoder.stack.blocks))
     return states if encoder.output is None or not output else apply_output(encoder, states, lengths, tokens)
 
 
@@ -188,13 +190,13 @@ def step(
     decoder: Decoder,
     tokens: Tensor,
     positions: Tensor,
-    own: Sequence[WithPast],
+    attention_sources: Sequence[WithPast],
     cross: Sequence[OnSource | None],
 ) -> tuple[Tensor, ...]:
     """Return logits of new tokens, and all keys and values of each block."""
-    reads = [KVSources(*pair) for pair in zip(own, cross, strict=True)]
-    logits = decoder.output(decoder.states(tokens, reads, positions=positions))
-    return logits, *(one for source in own for one in (source.key, source.value))
+    kv_sources = [KVSources(*pair) for pair in zip(attention_sources, cross, strict=True)]
+    logits = decoder.output(decoder.states(tokens, kv_sources, positions=positions))
+    return logits, *(cached for source in attention_sources for cached in (source.key, source.value))
 
 
 def pair_names(name: str, count: int) -> list[str]:

@@ -62,18 +62,22 @@ class HuggingFace(Format):
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
         if len(set(tokenizers)) > 1:
             return ["class with a tokeniser each for source and target"]
-        found = express(spec, task, context=2048)
-        return [] if isinstance(found, Expression) else [f"class for this model: {reason}" for reason in found]
+        expressed = express(spec, task, context=2048)
+        return [] if isinstance(expressed, Expression) else [f"class for this model: {reason}" for reason in expressed]
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         run = with_single_texts(run)
         check_one_tokenizer(run)
-        made = expression_of(run)
-        config = made.config | token_ids(run) | labels_of(run) | {"dtype": "float32"}
-        tensors = their_tensors(run.model, made)
+        expression = expression_of(run)
+        config = expression.config | token_ids(run) | labels_of(run) | {"dtype": "float32"}
+        tensors = their_tensors(run.model, expression)
         if task_written_as(run.task.name) == "embed":  # a bare model's names have no prefix
-            tensors = {name.removeprefix(made.architecture.prefix): one for name, one in tensors.items()}
-            tensors |= read_pooler(run.folder.path, made.spec.d_model) if isinstance(made.spec, EncoderSpec) else {}
+            tensors = {name.removeprefix(expression.architecture.prefix): tensor for name, tensor in tensors.items()}
+            tensors |= (
+                read_pooler(run.folder.path, expression.spec.d_model)
+                if isinstance(expression.spec, EncoderSpec)
+                else {}
+            )
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         write_json(folder / "config.json", config)
         write_json(folder / "generation_config.json", token_ids(run) | decoding_rules(run))
@@ -81,7 +85,7 @@ class HuggingFace(Format):
         write_text(folder / "tokenizer.json", framed_tokenizer(run))
         if chat := chat_of(run):
             write_text(folder / "chat_template.jinja", chat.text)
-        write_text(folder / "README.md", model_card(run, made.class_name, pooler=any(map(is_pooler, tensors))))
+        write_text(folder / "README.md", model_card(run, expression.class_name, pooler=any(map(is_pooler, tensors))))
 
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
         return check_with_transformers(with_single_texts(run), folder)
@@ -98,10 +102,10 @@ def with_single_texts(run: Run) -> Run:
 
 
 def expression_of(run: Run) -> Expression:
-    found = express(spec_of(run), run.task.name, run.task.context, first=architecture_of(run))
-    if not isinstance(found, Expression):
-        raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(found)}")
-    return found
+    expressed = express(spec_of(run), run.task.name, run.task.context, first=architecture_of(run))
+    if not isinstance(expressed, Expression):
+        raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(expressed)}")
+    return expressed
 
 
 def architecture_of(run: Run) -> str | None:
@@ -117,7 +121,7 @@ def express(spec: Spec, task: str, context: int, *, first: str | None = None) ->
     """
     task = task_written_as(task)
     reasons: dict[str, dict[str, None]] = {}
-    for architecture in sorted(ARCHITECTURES.values(), key=lambda one: one.model_type != first):
+    for architecture in sorted(ARCHITECTURES.values(), key=lambda candidate: candidate.model_type != first):
         if task not in architecture.classes.values():
             continue
         for tried in dict.fromkeys((spec, sines_first(spec), with_segment(spec))):
@@ -174,21 +178,25 @@ def reorder(name: str, tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def their_tensors(model: nn.Module, made: Expression) -> dict[str, Tensor]:
+def their_tensors(model: nn.Module, expression: Expression) -> dict[str, Tensor]:
     """Return the tensors by their names, each a copy in float32; a bias that the model lacks is zeros."""
-    ours = {name: one.float().cpu() for name, one in model.named_parameters(remove_duplicate=False)}
-    if made.reordered:
+    ours = {name: parameter.float().cpu() for name, parameter in model.named_parameters(remove_duplicate=False)}
+    if expression.reordered:
         ours = {name: reorder(name, tensor) for name, tensor in ours.items()}
-    if "embedding.segment" not in ours and isinstance(made.spec, EncoderSpec) and made.spec.embedding.segments:
-        ours["embedding.segment"] = torch.zeros(made.spec.embedding.segments, made.spec.d_model)
-    config = Config(made.config, "config.json")
-    copies = made.architecture.copies(config)
-    tensors = {**gather(ours, made.architecture.rows(config)), **made.architecture.tables(config)}
+    if (
+        "embedding.segment" not in ours
+        and isinstance(expression.spec, EncoderSpec)
+        and expression.spec.embedding.segments
+    ):
+        ours["embedding.segment"] = torch.zeros(expression.spec.embedding.segments, expression.spec.d_model)
+    config = Config(expression.config, "config.json")
+    copies = expression.architecture.copies(config)
+    tensors = {**gather(ours, expression.architecture.rows(config)), **expression.architecture.tables(config)}
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items() if name not in copies}
 
 
 def check_one_tokenizer(run: Run) -> None:
-    if len({one.fingerprint() for one in run.task.tokenizers.values()}) > 1:
+    if len({tokenizer.fingerprint() for tokenizer in run.task.tokenizers.values()}) > 1:
         raise OptionError("hf: source and target have a tokeniser each, and a folder of Hugging Face's has one")
 
 
@@ -217,7 +225,7 @@ def decoding_rules(run: Run) -> dict[str, Any]:
     if isinstance(spec_of(run), EncoderDecoderSpec) and len(frame.before) > 1:
         settings["forced_bos_token_id"] = frame.before[1]
     if frame.never:
-        settings["bad_words_ids"] = [[place] for place in frame.never]
+        settings["bad_words_ids"] = [[token_id] for token_id in frame.never]
     return settings
 
 
@@ -233,8 +241,8 @@ def labels_of(run: Run) -> dict[str, Any]:
 
 def tokenizer_config(run: Run) -> dict[str, Any]:
     names = token_names(run.tokenizer)
-    places = {theirs: getattr(run.tokenizer, ours) for theirs, ours in SPECIALS.items()}
-    special = {theirs: names[place] for theirs, place in places.items() if place >= 0}
+    special_ids = {theirs: getattr(run.tokenizer, ours) for theirs, ours in SPECIALS.items()}
+    special = {theirs: names[token_id] for theirs, token_id in special_ids.items() if token_id >= 0}
     # Without this the tokenizer keeps the segments of a pair to itself, and the model takes both texts for the first.
     inputs = (
         {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if run.task.frame().segment else {}
@@ -255,15 +263,15 @@ def framed_tokenizer(run: Run) -> str:
     from tokenizers.processors import TemplateProcessing
 
     before, after = frame_of(run)
-    made = Library.from_str(run.tokenizer.to_json())
+    framed = Library.from_str(run.tokenizer.to_json())
     names = token_names(run.tokenizer)
     single = [*(names[i] for i in before), "$A", *(names[i] for i in after)]
     if before or after:
         special = [(names[i], i) for i in dict.fromkeys((*before, *after, *run.task.frame().between))]
-        made.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        framed.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
             single=" ".join(single), pair=pair_template(run, names), special_tokens=special
         )
-    return made.to_str(pretty=True)
+    return framed.to_str(pretty=True)
 
 
 def pair_template(run: Run, names: Sequence[str]) -> str | None:
@@ -280,8 +288,8 @@ def pair_template(run: Run, names: Sequence[str]) -> str | None:
 def frame_of(run: Run) -> tuple[list[int], list[int]]:
     """Return the ids that the task puts before and after the ids of a text."""
     text = next(text for text in probes(run.tokenizer) if run.tokenizer.encode(text))
-    ids, made = run.tokenizer.encode(text), run.task.trace_inputs(text).ids
-    row = made["encoder"] if "encoder" in made else made["decoder"]
+    ids, inputs = run.tokenizer.encode(text), run.task.trace_inputs(text).ids
+    row = inputs["encoder"] if "encoder" in inputs else inputs["decoder"]
     start = next(i for i in range(len(row)) if row[i : i + len(ids)] == ids)
     return row[:start], row[start + len(ids) :]
 

@@ -3,17 +3,16 @@
 import importlib.util
 import itertools
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from clearhead.decoding import Greedy, Rules, generate
-from clearhead.decoding.request import Model
+from clearhead.decoding import Rules
 from clearhead.errors import OptionError, RunError
 from clearhead.interop.export.base import Figures
 from clearhead.interop.export.model_card import AUTO, POOLED
-from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import special_tokens, written_frame
 from clearhead.interop.huggingface import read_hugging_face
 from clearhead.interop.peers import import_peer, peer_version
@@ -66,7 +65,7 @@ def load_theirs(run: Run, folder: Path, **options: Any) -> Any:
         folder, attn_implementation="eager", output_loading_info=True, **options
     )
     model, info = loaded
-    strange = {name: sorted(found) for name, found in info.items() if found}
+    strange = {name: sorted(tensor_names) for name, tensor_names in info.items() if tensor_names}
     if strange:
         raise RunError(f"the export fails its check: transformers says of its tensors {strange}")
     return model.eval()
@@ -95,8 +94,8 @@ def their_forward(run: Run, model: Any, samples: Samples) -> Tensor:
     mask = (torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)).long()
     assert len(rows) == len(tokens)
     if not (samples.encoder and samples.decoder):
-        found = model(input_ids=tokens, attention_mask=mask)
-        return found.logits if "logits" in found else found.last_hidden_state
+        outputs = model(input_ids=tokens, attention_mask=mask)
+        return outputs.logits if "logits" in outputs else outputs.last_hidden_state
     target, _ = samples.padded("decoder")
     return model(input_ids=tokens, attention_mask=mask, decoder_input_ids=target).logits
 
@@ -111,20 +110,17 @@ def compare_greedy(run: Run, model: Any, samples: Samples) -> tuple[int, int]:
     start = [*frame.before] if translates else []
     if translates and not start and special.start is not None:
         start = [special.start]
-    rules, prefix = (
-        Rules(max_new=n_new, end=frame.ends or special.ends, never=frame.never),
-        [start] if translates else None,
-    )
-    made = generate(cast(Model, run.model), rows, Greedy(), rules=rules, prefix=prefix)
-    ours = [[token for token in one[0].tokens if token not in rules.end] for one in made]
+    rules = Rules(max_new=n_new, end=frame.ends or special.ends, never=frame.never)
+    outputs = greedy_tokens(run.model, rows, rules, start=start if translates else None)
+    ours = [[token for token in row if token not in rules.end] for row in outputs]
     theirs = []
     for row in rows:
         ids = torch.tensor([row])
         new = n_new + max(0, len(start) - 1)  # a token that is forced is one that it writes
-        found = model.generate(
+        tokens = model.generate(
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, num_beams=1
         )[0].tolist()
-        written = found[len(start) if translates else len(row) :]
+        written = tokens[len(start) if translates else len(row) :]
         theirs.append(list(itertools.takewhile(lambda token: token not in rules.end, written)))
     return count_same(run, ours, theirs, TOLERANCE, sources=rows, start=start), len(ours)
 

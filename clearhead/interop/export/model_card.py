@@ -55,16 +55,16 @@ model = {auto}.from_pretrained("."{options})
 def model_card(run: Run, class_name: str, *, pooler: bool = False) -> str:
     """Return what the model is, what it scored where that is known, and how it is opened: `pooler` if it has one."""
     try:
-        found = run.folder.read_evaluation()
+        evaluation = run.folder.read_evaluation()
     except (ClearheadError, OSError):
-        found = {}
-    scores = {name: value for name, value in found.items() if isinstance(value, int | float) and name != "format"}
+        evaluation = {}
+    scores = {name: value for name, value in evaluation.items() if isinstance(value, int | float) and name != "format"}
     return CARD.format(
         pipeline=PIPELINES.get(run.task.name, "feature-extraction"),
         name=run.folder.path.resolve().name,
         class_name=class_name,
         task=run.task.name,
-        parameters=sum(one.numel() for one in run.model.parameters()),
+        parameters=sum(parameter.numel() for parameter in run.model.parameters()),
         context=run.task.context,
         vocabulary=run.tokenizer.vocabulary,
         step=run.step,

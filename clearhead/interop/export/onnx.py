@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clearhead.decoding import Greedy, Rules, generate
-from clearhead.decoding.request import Model
+from clearhead.decoding import Rules
 from clearhead.files import write_text
 from clearhead.interop.export.base import Figures, Format, blocked_segments, spec_of
 from clearhead.interop.export.graphs import (
@@ -22,7 +21,7 @@ from clearhead.interop.export.graphs import (
     TargetStep,
     freeze_for_graph,
 )
-from clearhead.interop.export.samples import count_new, count_same, draw_samples, largest, unpad
+from clearhead.interop.export.samples import count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import special_tokens
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.sizes import Spec
@@ -87,13 +86,13 @@ def target_example(decoder: Decoder) -> tuple[Tensor, ...]:
 
 def cache(decoder: Decoder, slot: str, *, batch: int, n: int) -> list[Tensor]:
     """Return keys and values of a slot of every block, zeros, for n tokens."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for block in decoder.stack.blocks:
         layer, like = getattr(block, slot), torch.zeros(1, 1, decoder.spec.d_model)
         for part in (layer.key, layer.value):
             _, heads, _, width = part(like).shape
-            found.append(torch.zeros(batch, heads, n, width))
-    return found
+            tensors.append(torch.zeros(batch, heads, n, width))
+    return tensors
 
 
 AXES = {"tokens": ("batch", "n"), "lengths": ("batch",), "source_lengths": ("batch",)}
@@ -109,7 +108,7 @@ def axes_of(name: str) -> Mapping[int, str]:
 @torch.no_grad()
 def save_graph(graph: nn.Module, path: Path, example: tuple[Tensor, ...]) -> None:
     """Write a module as an ONNX file."""
-    made = cast(Any, graph)
+    exported = cast(Any, graph)
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings():
@@ -120,9 +119,9 @@ def save_graph(graph: nn.Module, path: Path, example: tuple[Tensor, ...]) -> Non
             example,
             dynamo=True,
             verbose=False,
-            input_names=list(made.inputs),
-            output_names=list(made.outputs),
-            dynamic_shapes=dynamic_shapes(made.inputs),
+            input_names=list(exported.inputs),
+            output_names=list(exported.outputs),
+            dynamic_shapes=dynamic_shapes(exported.inputs),
         )
     log.setLevel(level)
     assert program is not None
@@ -150,7 +149,7 @@ def notes(run: Run) -> dict[str, Any]:
     }
     decoder = getattr(run.model, "decoder", run.model)
     if isinstance(decoder, Decoder):
-        shapes = [list(one.shape) for one in cache(decoder, "attention", batch=0, n=0)]
+        shapes = [list(tensor.shape) for tensor in cache(decoder, "attention", batch=0, n=0)]
         settings["past"] = [{"heads": shape[1], "width": shape[3]} for shape in shapes]
     return settings
 
@@ -165,12 +164,12 @@ class Session:
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
         self.session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self.outputs = [one.name for one in self.session.get_outputs()]
-        self.inputs = [one.name for one in self.session.get_inputs()]
+        self.outputs = [value.name for value in self.session.get_outputs()]
+        self.inputs = [value.name for value in self.session.get_inputs()]
 
     def __call__(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        given = {name: np.asarray(values[name]) for name in self.inputs}
-        return dict(zip(self.outputs, self.session.run(self.outputs, given), strict=True))
+        inputs = {name: np.asarray(values[name]) for name in self.inputs}
+        return dict(zip(self.outputs, self.session.run(self.outputs, inputs), strict=True))
 
 
 @final
@@ -182,7 +181,7 @@ class Loop:
 
     def empty(self, batch: int) -> dict[str, np.ndarray]:
         names = [name for name in self.session.inputs if name.startswith("past")]
-        shapes = [(batch, one["heads"], 0, one["width"]) for one in self.past]
+        shapes = [(batch, cached["heads"], 0, cached["width"]) for cached in self.past]
         return {name: np.zeros(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
 
     def run(self, rows: Sequence[Sequence[int]], fixed: Mapping[str, Any], n_new: int) -> list[list[int]]:
@@ -190,10 +189,10 @@ class Loop:
         tokens, past = np.array(rows, np.int64), self.empty(len(rows))
         written = np.zeros((len(rows), 0), np.int64)
         for _ in range(n_new):
-            found = self.session({"tokens": tokens, **fixed, **past})
-            tokens = found["logits"][:, -1:].argmax(-1)
+            outputs = self.session({"tokens": tokens, **fixed, **past})
+            tokens = outputs["logits"][:, -1:].argmax(-1)
             written = np.concatenate([written, tokens], 1)
-            past = {name.replace("present", "past"): value for name, value in found.items() if name != "logits"}
+            past = {name.replace("present", "past"): value for name, value in outputs.items() if name != "logits"}
         return written.tolist()
 
 
@@ -206,8 +205,8 @@ def cut(rows: Sequence[Sequence[int]], end: int | None) -> list[list[int]]:
 def check_encoder(run: Run, folder: Path) -> Figures:
     samples = draw_samples(run)
     tokens, lengths = samples.padded("encoder")
-    found = Session(folder / ENCODER)({"tokens": tokens, "lengths": lengths})["output"]
-    theirs, ours = torch.from_numpy(found), run.model(tokens, lengths=lengths)
+    outputs = Session(folder / ENCODER)({"tokens": tokens, "lengths": lengths})["output"]
+    theirs, ours = torch.from_numpy(outputs), run.model(tokens, lengths=lengths)
     by_token = ours.ndim == 3
     rows = samples.encoder
     pair = (unpad(ours, rows), unpad(theirs, rows)) if by_token else ([ours], [theirs])
@@ -230,8 +229,8 @@ def check_decoder(run: Run, folder: Path) -> Figures:
     theirs = torch.from_numpy(session({"tokens": tokens, **loop.empty(len(tokens))})["logits"])
     ours, rows = run.model(tokens), [row[: run.task.context - n_new] for row in samples.decoder]
     greedy = cut([loop.run([row], {}, n_new)[0] for row in rows], settings["end"])
-    made = generate(cast(Model, run.model), rows, Greedy(), rules=Rules(max_new=n_new, end=special_tokens(run).ends))
-    own = cut([one[0].tokens for one in made], settings["end"])
+    rules = Rules(max_new=n_new, end=special_tokens(run).ends)
+    own = cut(greedy_tokens(run.model, rows, rules), settings["end"])
     return Figures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
@@ -251,19 +250,18 @@ def check_translator(run: Run, folder: Path) -> Figures:
     target, _ = samples.padded("decoder")
     encoded = Session(folder / ENCODER)({"tokens": source, "lengths": lengths})
     fixed, loop = {"source_lengths": lengths, **encoded}, Loop(decoder, notes(run)["past"])
-    found = decoder({"tokens": target, **fixed, **loop.empty(len(target))})["logits"]
+    theirs = torch.from_numpy(decoder({"tokens": target, **fixed, **loop.empty(len(target))})["logits"])
     ours = run.model(source, target, source_lengths=lengths)
     special, n_new = special_tokens(run), count_new(run)
     start = [] if special.start is None else [special.start]
     greedy = cut(loop.run([start] * len(source), fixed, n_new), special.end)
     rules = Rules(max_new=n_new, end=special.ends)
-    made = generate(cast(Model, run.model), samples.encoder, Greedy(), rules=rules, prefix=[start])
-    own = cut([one[0].tokens for one in made], special.end)
+    own = cut(greedy_tokens(run.model, samples.encoder, rules, start=start), special.end)
     return Figures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
         numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
-        difference=largest(unpad(ours, samples.decoder), unpad(torch.from_numpy(found), samples.decoder)),
+        difference=largest(unpad(ours, samples.decoder), unpad(theirs, samples.decoder)),
         tolerance=TOLERANCE,
         same=count_same(run, own, greedy, TOLERANCE, sources=samples.encoder, start=start),
         outputs=len(own),

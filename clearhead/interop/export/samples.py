@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import cast, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from clearhead.decoding import Greedy, Rules, generate
+from clearhead.decoding.request import Model
 from clearhead.decoding.session import pad_right
 from clearhead.errors import ClearheadError
 from clearhead.interop.export.base import spec_of
@@ -15,7 +17,7 @@ from clearhead.text.store import Store
 from clearhead.training.run import Run
 from clearhead.training.tasks.measures import spread
 
-__all__ = ["Samples", "count_new", "count_same", "draw_samples", "largest", "unpad"]
+__all__ = ["Samples", "count_new", "count_same", "draw_samples", "greedy_tokens", "largest", "unpad"]
 
 COUNT, LONGEST = 24, 48
 """How many texts there are, and how many tokens of each are read."""
@@ -41,11 +43,11 @@ class Samples:
 
 def draw_samples(run: Run, count: int = COUNT) -> Samples:
     """Return rows of the run's validation set; random ids where the run has no such set."""
-    found = list(stored_rows(run, count))
-    drawn = not found
+    rows = list(stored_rows(run, count))
+    drawn = not rows
     if drawn:
-        found = list(random_rows(run, count))
-    encoder, decoder = ([row[side] for row in found if side in row] for side in ("encoder", "decoder"))
+        rows = list(random_rows(run, count))
+    encoder, decoder = ([row[side] for row in rows if side in row] for side in ("encoder", "decoder"))
     return Samples(encoder, decoder, drawn)
 
 
@@ -58,10 +60,10 @@ def stored_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
         return  # an imported run has no texts, one that was moved may have lost them, and pairs are written as texts
     for text in texts:
         try:
-            made = run.task.trace_inputs(text["source"], text.get("target"))
+            inputs = run.task.trace_inputs(text["source"], text.get("target"))
         except ClearheadError:
             continue  # longer than the model reads
-        yield {side: ids[: min(LONGEST, run.task.context)] for side, ids in made.ids.items()}
+        yield {side: ids[: min(LONGEST, run.task.context)] for side, ids in inputs.ids.items()}
 
 
 def random_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
@@ -87,14 +89,23 @@ def count_new(run: Run) -> int:
 
 def unpad(batch: Tensor, rows: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return of each row of a padded batch what belongs to its tokens."""
-    return [found[: len(row)] for found, row in zip(batch, rows, strict=True)]
+    return [padded[: len(row)] for padded, row in zip(batch, rows, strict=True)]
 
 
 def largest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """Return the largest difference; infinity where there are not as many numbers."""
-    if [one.shape for one in ours] != [one.shape for one in theirs]:
+    if [tensor.shape for tensor in ours] != [tensor.shape for tensor in theirs]:
         return float("inf")
     return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+
+
+def greedy_tokens(
+    model: nn.Module, rows: Sequence[Sequence[int]], rules: Rules, *, start: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Return the tokens that a model writes greedily after each row; `start` is what an encoder-decoder begins with."""
+    prefix = None if start is None else [list(start)]
+    outputs = generate(cast(Model, model), rows, Greedy(), rules=rules, prefix=prefix)
+    return [list(best.tokens) for [best] in outputs]
 
 
 def count_same(
@@ -111,16 +122,16 @@ def count_same(
     One that differs counts too where the two likeliest tokens are closer to each other, at the first difference, than
     the tolerance of a number: then either may come first. `start` is what an encoder-decoder begins with.
     """
-    same = 0
-    for own, other, source in zip(ours, theirs, sources, strict=True):
-        if own == other:
-            same += 1
+    n_same = 0
+    for our_row, their_row, source in zip(ours, theirs, sources, strict=True):
+        if our_row == their_row:
+            n_same += 1
             continue
-        pairs = enumerate(zip(own, other, strict=False))
-        place = next((i for i, (a, b) in pairs if a != b), min(len(own), len(other)))
-        before = [*start, *own[:place]]
+        pairs = enumerate(zip(our_row, their_row, strict=False))
+        index = next((i for i, (a, b) in pairs if a != b), min(len(our_row), len(their_row)))
+        before = [*start, *our_row[:index]]
         inputs = [source], [before] if start else [[*source, *before]]
         logits = run.model(*map(torch.tensor, inputs if start else inputs[1:]))[0, -1]
         first, second = logits.topk(2).values.tolist()
-        same += first - second <= tolerance
-    return same
+        n_same += first - second <= tolerance
+    return n_same

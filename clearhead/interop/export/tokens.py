@@ -39,8 +39,8 @@ def special_tokens(run: Run) -> SpecialTokens:
     reads, writes = run.task.frame(fields[0]), written_frame(run)
     tokenizer = run.task.tokenizers[fields[-1]]
     start, end, unknown, pad, mask = (
-        place if place >= 0 else None
-        for place in (tokenizer.start, tokenizer.end, tokenizer.unknown, tokenizer.pad, tokenizer.mask)
+        token_id if token_id >= 0 else None
+        for token_id in (tokenizer.start, tokenizer.end, tokenizer.unknown, tokenizer.pad, tokenizer.mask)
     )
     return SpecialTokens(
         start=writes.before[0] if writes.before else start,
@@ -54,17 +54,19 @@ def special_tokens(run: Run) -> SpecialTokens:
 
 def token_names(tokenizer: Tokenizer) -> list[str]:
     """Return the tokens by id; ids that no token has are given a name, since other programs want one for each."""
-    whole = json.loads(tokenizer.to_json())
-    vocabulary = whole["model"]["vocab"]
-    pairs = vocabulary.items() if isinstance(vocabulary, Mapping) else ((one[0], i) for i, one in enumerate(vocabulary))
-    names = dict(pairs) | {token["content"]: token["id"] for token in whole["added_tokens"]}
-    by_id = {place: name for name, place in names.items()}
-    return [by_id.get(place, f"<id:{place}>") for place in range(tokenizer.vocabulary)]
+    config = json.loads(tokenizer.to_json())
+    vocabulary = config["model"]["vocab"]
+    pairs = (
+        vocabulary.items() if isinstance(vocabulary, Mapping) else ((entry[0], i) for i, entry in enumerate(vocabulary))
+    )
+    names = dict(pairs) | {token["content"]: token["id"] for token in config["added_tokens"]}
+    by_id = {token_id: name for name, token_id in names.items()}
+    return [by_id.get(token_id, f"<id:{token_id}>") for token_id in range(tokenizer.vocabulary)]
 
 
 def save_tokenizers(run: Run, folder: Path) -> None:
     """Write tokenizer.json; where source and target have one each, source.tokenizer.json and target.tokenizer.json."""
-    if len({id(one) for one in run.task.tokenizers.values()}) == 1:
+    if len({id(tokenizer) for tokenizer in run.task.tokenizers.values()}) == 1:
         run.tokenizer.save(folder / "tokenizer.json")
         return
     for field, tokenizer in run.task.tokenizers.items():

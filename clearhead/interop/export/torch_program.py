@@ -48,13 +48,13 @@ class TorchProgram(Format):
         samples = draw_samples(run)
         sides = [samples.padded(side) for side in ("encoder", "decoder") if getattr(samples, side)]
         if isinstance(run.model, Encoder):
-            given = sides[0]
+            inputs = sides[0]
         elif isinstance(run.model, Decoder):
-            given = (sides[0][0],)
+            inputs = (sides[0][0],)
         else:
-            given = (sides[0][0], sides[1][0], sides[0][1])
-        ours = Forward(cast(Any, run.model))(*given)
-        theirs = torch.export.load(folder / PROGRAM).module()(*given)
+            inputs = (sides[0][0], sides[1][0], sides[0][1])
+        ours = Forward(cast(Any, run.model))(*inputs)
+        theirs = torch.export.load(folder / PROGRAM).module()(*inputs)
         return Figures(
             peer=peer_version("torch"),
             texts=str(samples),

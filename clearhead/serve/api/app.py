@@ -23,7 +23,7 @@ from clearhead.serve.api.metrics import Metrics, cpu_seconds, resident_bytes
 from clearhead.serve.api.one_pass import answer, classify, embed, fill
 from clearhead.serve.api.request import Api, RequestNotes, RunRequest
 from clearhead.serve.api.translate import translate
-from clearhead.serve.guard import Place, Refused, check_content, replay_body, whole_body
+from clearhead.serve.guard import Refused, ServerAddress, check_content, replay_body, whole_body
 from clearhead.serve.replies import as_json
 
 __all__ = ["State", "make_app"]
@@ -57,8 +57,10 @@ class State:
     running: int = 0
 
 
-def make_app(api: Api, state: State, *, place: Place | None, token: str | None, cors: tuple[str, ...] = ()) -> ASGIApp:
-    """Return the app. `place` is given where Host headers are to be checked: on loopback without a token."""
+def make_app(
+    api: Api, state: State, *, place: ServerAddress | None, token: str | None, cors: tuple[str, ...] = ()
+) -> ASGIApp:
+    """Return the app. `place` is the address that Host headers are checked against: on loopback, without a token."""
     routes = [
         Route("/healthz", at_once(lambda request: PlainTextResponse("ok\n"))),
         Route("/readyz", at_once(lambda request: show_readiness(state))),
@@ -109,7 +111,10 @@ class Verbs:
 
 
 async def never_here(request: Request) -> Response:
-    """Stand for an address of `Verbs` in the router, so that another method there is told from an unknown address."""
+    """Raise: `Verbs` answers these addresses first.
+
+    With this route, the router replies 405 to another method at such an address, and not 404.
+    """
     raise AssertionError(request.url.path)
 
 
@@ -145,15 +150,15 @@ def show_metrics(api: Api, state: State) -> Response:
 
 
 def measure_processes(metrics: Metrics, name: str, processes: list[int]) -> None:
-    seconds = [found for process in processes if (found := cpu_seconds(process)) is not None]
-    memory = [found for process in processes if (found := resident_bytes(process)) is not None]
+    seconds = [value for process in processes if (value := cpu_seconds(process)) is not None]
+    memory = [value for process in processes if (value := resident_bytes(process)) is not None]
     if len(seconds) == len(memory) == len(processes):
         metrics.set("model_cpu_seconds_total", sum(seconds), model=name)
         metrics.set("model_resident_memory_bytes", float(sum(memory)), model=name)
 
 
 def list_models(api: Api) -> Response:
-    return as_json({"object": "list", "data": [one.facts() for one in api.models.by_name.values()]})
+    return as_json({"object": "list", "data": [model.facts() for model in api.models.by_name.values()]})
 
 
 def show_model(api: Api, name: str) -> Response:
@@ -170,8 +175,8 @@ async def tell_package_error(request: Request, error: Exception) -> Response:
 
 async def tell_http_error(request: Request, error: HTTPException) -> Response:
     """Return the reply to an unknown address or method."""
-    there = ", ".join(("/v1/models", *VERBS))
-    message = f"{error.detail}: {request.method} {request.url.path[:100]}; there are {there}"
+    addresses = ", ".join(("/v1/models", *VERBS))
+    message = f"{error.detail}: {request.method} {request.url.path[:100]}; there are {addresses}"
     return error_reply(ApiError(error.status_code, message, code="not_found" if error.status_code == 404 else None))
 
 
@@ -179,7 +184,7 @@ async def tell_http_error(request: Request, error: HTTPException) -> Response:
 class ApiGuard:
     """Lets in requests that have the token, while the server takes any, with a body that is not too large."""
 
-    def __init__(self, app: ASGIApp, api: Api, state: State, *, place: Place | None, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, api: Api, state: State, *, place: ServerAddress | None, token: str | None) -> None:
         self.app, self.api, self.state, self.place = app, api, state, place
         self.token = None if token is None else token.encode()
 
@@ -221,11 +226,11 @@ class ApiGuard:
         check_content(headers.get(b"content-type", []), headers.get(b"content-length", []), most)
         return replay_body(await whole_body(receive, most), receive)
 
-    def check_token(self, given: list[str]) -> None:
+    def check_token(self, headers: list[str]) -> None:
         """Raise ApiError 401 where the token is missing or wrong; it is compared in constant time."""
         if self.token is None:
             return
-        scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
+        scheme, _, key = (headers[0] if len(headers) == 1 else "").partition(" ")
         right = secrets.compare_digest(key.strip().encode("latin-1"), self.token)
         if scheme.lower() != "bearer" or not right:
             message = "the token is missing or wrong: send it in the header `Authorization: Bearer TOKEN`"
@@ -246,12 +251,12 @@ def discarding(receive: Receive, send: Send) -> Send:
         room, until = DISCARDED, time.monotonic() + DISCARDING
         while room > 0:
             try:
-                got = await asyncio.wait_for(receive(), max(0.01, until - time.monotonic()))
+                incoming = await asyncio.wait_for(receive(), max(0.01, until - time.monotonic()))
             except TimeoutError:
                 break
-            if got["type"] == "http.disconnect" or not got.get("more_body", False):
+            if incoming["type"] == "http.disconnect" or not incoming.get("more_body", False):
                 break
-            room -= len(got.get("body", b""))
+            room -= len(incoming.get("body", b""))
         await send({"type": "http.response.body", "body": b""})
 
     return sending
@@ -259,7 +264,7 @@ def discarding(receive: Receive, send: Send) -> Send:
 
 @final
 class Observed:
-    """Counts, times and logs every request, and answers the failures that nobody foresaw."""
+    """Counts, times and logs every request, and answers unexpected exceptions with 500."""
 
     def __init__(self, app: ASGIApp, api: Api, state: State) -> None:
         self.app, self.api, self.state = app, api, state
@@ -299,8 +304,8 @@ class Observed:
 
     def note(self, scope: Scope, noted: RequestNotes, status: int) -> None:
         seconds, path = time.perf_counter() - noted.began, scope["path"]
-        known = path in VERBS or path in (*OPEN, "/metrics", "/v1/models")
-        route = path if known else "/v1/models/{id}" if path.startswith("/v1/models/") else "other"
+        fixed_route = path in VERBS or path in (*OPEN, "/metrics", "/v1/models")
+        route = path if fixed_route else "/v1/models/{id}" if path.startswith("/v1/models/") else "other"
         self.api.metrics.count("requests_total", route=route, status=str(status))
         if path in VERBS:
             self.api.metrics.observe("request_seconds", seconds, route=route)

@@ -58,50 +58,52 @@ def read_attention(options: Options, run: Run) -> AttentionOptions | None:
         return None
     if value is not True and not isinstance(value, dict):
         raise options.error("attention", "expected true, or an object with sites and heads", value)
-    there = {name: layer.shape.n_heads for name, layer in Names(run.model).sites.items()}
+    n_heads = {name: layer.shape.n_heads for name, layer in Names(run.model).sites.items()}
     inner = Options(Params(value if isinstance(value, dict) else {}))
     inner.only("sites", "heads", "encoding_format")
-    sites = inner.values.get("sites", list(there))
-    if not isinstance(sites, list) or not sites or not all(name in there for name in sites if isinstance(name, str)):
-        raise options.error("attention", f"sites must be some of {', '.join(there)}", sites)
+    sites = inner.values.get("sites", list(n_heads))
+    if not isinstance(sites, list) or not sites or not all(name in n_heads for name in sites if isinstance(name, str)):
+        raise options.error("attention", f"sites must be some of {', '.join(n_heads)}", sites)
     if not all(isinstance(name, str) for name in sites) or len(set(sites)) < len(sites):
         raise options.error("attention", "sites must be names, each once", sites)
     heads = inner.values.get("heads")
-    most = min(there[name] for name in sites)
-    if heads is not None and (not isinstance(heads, list) or not heads or not all(is_head(one, most) for one in heads)):
+    most = min(n_heads[name] for name in sites)
+    if heads is not None and (
+        not isinstance(heads, list) or not heads or not all(is_head(head, most) for head in heads)
+    ):
         raise options.error("attention", f"heads must be a list of numbers from 0 to {most - 1}", heads)
     form = inner.one_of("encoding_format", "float", ("float", "base64"))
-    chosen = {name: tuple(range(there[name])) if heads is None else tuple(heads) for name in sites}
-    return AttentionOptions(sites=tuple(sites), heads=chosen, base64=form == "base64")
+    by_site = {name: tuple(range(n_heads[name])) if heads is None else tuple(heads) for name in sites}
+    return AttentionOptions(sites=tuple(sites), heads=by_site, base64=form == "base64")
 
 
 def is_head(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
 
 
-def attention_of(run: Run, inputs: TraceInputs, wanted: AttentionOptions, most: int) -> dict[str, Any]:
+def attention_of(run: Run, inputs: TraceInputs, attention_options: AttentionOptions, most: int) -> dict[str, Any]:
     """Return the tokens of each side, and the weights of each site: `[head][query][key]`."""
     sides = list(inputs.ids)
-    wanted.check({side: len(ids) for side, ids in inputs.ids.items()}, most)
+    attention_options.check({side: len(ids) for side, ids in inputs.ids.items()}, most)
     device = next(run.model.parameters()).device
     tokens = [torch.tensor([row], device=device) for row in inputs.ids.values()]
     segments = None if inputs.segments is None else torch.tensor([inputs.segments], device=device)
     trace = trace_model(run.model, *tokens, segments=segments, pieces=inputs.pieces)
-    found = []
-    for name in wanted.sites:
-        heads = wanted.heads[name]
+    tables = []
+    for name in attention_options.sites:
+        heads = attention_options.heads[name]
         weight = torch.stack([trace[name].head[head].weight for head in heads])
-        found.append(
+        tables.append(
             {
                 "site": name,
                 "query": side_of(name),
                 "key": key_side(name),
                 "heads": list(heads),
                 "shape": list(weight.shape),
-                "weight": encode_base64(weight) if wanted.base64 else as_numbers(weight),
+                "weight": encode_base64(weight) if attention_options.base64 else as_numbers(weight),
             }
         )
-    return {"tokens": {side: list(inputs.pieces[side]) for side in sides}, "sites": found}
+    return {"tokens": {side: list(inputs.pieces[side]) for side in sides}, "sites": tables}
 
 
 def as_numbers(values: Float[Tensor, "..."]) -> list[Any]:

@@ -87,22 +87,22 @@ async def complete(request: RunRequest) -> Response:
     assert isinstance(task, Generate)
     options.only(*COMPLETION)
     rows, prompts = await read_prompts(request)
-    logprobs = options.whole("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
-    n = options.whole("n", 1, least=1, most=request.limits.texts)
-    best_of = options.whole("best_of", n, least=n, most=request.limits.texts)
-    wanted = read_completion_options(request, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
-    wanted = replace(wanted, echo=options.flag("echo"))
-    if wanted.stream and best_of > n:
+    logprobs = options.integer("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
+    n = options.integer("n", 1, least=1, most=request.limits.texts)
+    best_of = options.integer("best_of", n, least=n, most=request.limits.texts)
+    completion = read_completion_options(request, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
+    completion = replace(completion, echo=options.flag("echo"))
+    if completion.stream and best_of > n:
         raise ApiError(
             400, "best_of: the best are known at the end only; leave out stream, or best_of", param="best_of"
         )
-    if wanted.echo and logprobs is not None:
+    if completion.echo and logprobs is not None:
         raise ApiError(400, "echo: the prompt's own log-probabilities are not told; leave out logprobs", param="echo")
-    max_new = options.whole("max_tokens", USUAL_TOKENS, least=1, most=request.limits.tokens)
+    max_new = options.integer("max_tokens", USUAL_TOKENS, least=1, most=request.limits.tokens)
     check_count("prompt", len(rows) * best_of, request.limits.texts)
-    texts = make_texts(request, rows, wanted, max_new, task.frame())
-    check_unread(texts, "prompt", truncate=wanted.truncate)
-    return await answer(request, wanted, texts, [prompt for prompt in prompts for _ in range(best_of)])
+    texts = make_texts(request, rows, completion, max_new, task.frame())
+    check_unread(texts, "prompt", truncate=completion.truncate)
+    return await answer(request, completion, texts, [prompt for prompt in prompts for _ in range(best_of)])
 
 
 async def chat(request: RunRequest) -> Response:
@@ -117,20 +117,22 @@ async def chat(request: RunRequest) -> Response:
     except ClearheadError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from None
     [row] = await request.encode([prompt])
-    n = options.whole("n", 1, least=1, most=request.limits.texts)
-    told = options.flag("logprobs")
-    top = options.whole("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
-    if top and not told:
+    n = options.integer("n", 1, least=1, most=request.limits.texts)
+    with_logprobs = options.flag("logprobs")
+    top = options.integer("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
+    if top and not with_logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
-    wanted = read_completion_options(request, "chat.completion", n=n, best_of=n, logprobs=top if told else None)
+    completion = read_completion_options(
+        request, "chat.completion", n=n, best_of=n, logprobs=top if with_logprobs else None
+    )
     # A template brings its own special tokens. Without a number, as much is written as there is room for.
     framing = replace(task.frame(), before=())
     room = max(1, min(MAX_NEW, task.context - len(row)))
     name = "max_completion_tokens" if "max_completion_tokens" in options else "max_tokens"
-    max_new = options.whole(name, room, least=1, most=request.limits.tokens)
-    texts = make_texts(request, [row], wanted, max_new, framing)
-    check_unread(texts, "messages", truncate=wanted.truncate)
-    return await answer(request, wanted, texts, [""] * n)
+    max_new = options.integer(name, room, least=1, most=request.limits.tokens)
+    texts = make_texts(request, [row], completion, max_new, framing)
+    check_unread(texts, "messages", truncate=completion.truncate)
+    return await answer(request, completion, texts, [""] * n)
 
 
 def read_completion_options(
@@ -146,13 +148,13 @@ def read_completion_options(
     options.refuse({"frequency_penalty": 0, "presence_penalty": 0}, "is not there; repetition_penalty is")
     options.refuse(NOT_HERE, "cannot be followed here")
     stream = options.flag("stream")
-    seed = options.whole("seed", secrets.randbits(31), least=-(2**63), most=2**63 - 1)
+    seed = options.integer("seed", secrets.randbits(31), least=-(2**63), most=2**63 - 1)
     with options.naming("top_p"):
         method = choose_method(
             options.number("temperature", 1.0, least=0, most=100),
             seed=seed % 2**62,
             top_p=options.number("top_p", 1.0, least=1e-6, most=1),
-            top_k=options.whole("top_k", 1, least=1, most=2**31) if "top_k" in options else None,
+            top_k=options.integer("top_k", 1, least=1, most=2**31) if "top_k" in options else None,
             min_p=options.number("min_p", 0.0, least=0, most=1),
         )
     attention = read_attention(options, request.served.run)
@@ -169,9 +171,9 @@ def read_completion_options(
         stops=read_stops(options),
         logprobs=logprobs,
         cuts=ExtraRules(
-            min_new=options.whole("min_tokens", 0, least=0, most=request.limits.tokens),
+            min_new=options.integer("min_tokens", 0, least=0, most=request.limits.tokens),
             repetition_penalty=options.number("repetition_penalty", 1.0, least=0.01, most=100),
-            no_repeat=options.whole("no_repeat_ngram_size", 0, least=0, most=1000),
+            no_repeat=options.integer("no_repeat_ngram_size", 0, least=0, most=1000),
             candidates=logprobs or 0,
         ),
         truncate=options.flag("truncate"),
@@ -184,51 +186,51 @@ def read_completion_options(
 async def read_prompts(request: RunRequest) -> tuple[list[list[int]], list[str]]:
     """Return the ids and the texts of the prompts: a text, a list of texts, ids, or lists of ids."""
     options, limits = request.options, request.limits
-    given = options.values.get("prompt")
-    if given is None:
+    value = options.values.get("prompt")
+    if value is None:
         raise ApiError(400, "prompt: expected a text, or a list of texts", param="prompt", code="invalid_value")
-    if isinstance(given, list) and given and all(isinstance(one, int) for one in given):
-        given = [given]
-    if not isinstance(given, list) or not given or not all(isinstance(one, list) for one in given):
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+        value = [value]
+    if not isinstance(value, list) or not value or not all(isinstance(item, list) for item in value):
         texts = options.texts("prompt", most=limits.texts, longest=limits.text)
         return await request.encode(texts), texts
-    check_count("prompt", len(given), limits.texts)
+    check_count("prompt", len(value), limits.texts)
     vocabulary = request.served.run.tokenizer.vocabulary
-    for row in given:
-        if not row or not all(isinstance(one, int) and not isinstance(one, bool) for one in row):
+    for row in value:
+        if not row or not all(isinstance(item, int) and not isinstance(item, bool) for item in row):
             raise options.error("prompt", "expected texts, or lists of token ids", row)
-        if not all(0 <= one < vocabulary for one in row):
+        if not all(0 <= item < vocabulary for item in row):
             raise options.error("prompt", f"token ids go from 0 to {vocabulary - 1}", row)
         if len(row) > limits.text:
             raise ApiError(413, f"prompt: {len(row):,} ids; {limits.text:,} at most will do", param="prompt")
-    return given, [request.served.run.tokenizer.decode(row) for row in given]
+    return value, [request.served.run.tokenizer.decode(row) for row in value]
 
 
 def read_messages(options: Options, longest: int) -> list[dict[str, Any]]:
     """Return the messages; content in parts is joined, where all of them are text."""
-    given = options.values.get("messages")
-    if not isinstance(given, list) or not given:
-        raise options.error("messages", "expected a list of messages", given)
-    found, size = [], 0
-    for place, one in enumerate(given):
-        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
-            raise options.error("messages", f"the {place + 1}. has no role and content", one)
-        content = one.get("content")
+    value = options.values.get("messages")
+    if not isinstance(value, list) or not value:
+        raise options.error("messages", "expected a list of messages", value)
+    messages, size = [], 0
+    for index, message in enumerate(value):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise options.error("messages", f"the {index + 1}. has no role and content", message)
+        content = message.get("content")
         if isinstance(content, list):
             if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
                 raise options.error("messages", "content may have parts of the type text only", content)
             content = "".join(str(part.get("text", "")) for part in content)
-        text = options.item("messages", place, content, longest)
+        text = options.item("messages", index, content, longest)
         size += len(text)
-        found.append({**one, "content": text})
+        messages.append({**message, "content": text})
     check_length("messages", " " * size, longest)
-    return found
+    return messages
 
 
 def read_stops(options: Options) -> tuple[str, ...]:
     value = options.values.get("stop", [])
     listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(isinstance(one, str) and one for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(stop, str) and stop for stop in listed):
         raise options.error("stop", "expected a text that is not empty, or a list of them", value)
     if len(listed) > MOST_STOPS:
         raise options.error("stop", f"{MOST_STOPS} at most will do", len(listed))
@@ -246,107 +248,109 @@ def read_stream_options(options: Options, *, stream: bool) -> bool:
 
 
 def make_texts(
-    request: RunRequest, rows: Sequence[Sequence[int]], wanted: CompletionOptions, max_new: int, framing: Framing
+    request: RunRequest, rows: Sequence[Sequence[int]], completion: CompletionOptions, max_new: int, framing: Framing
 ) -> list[Text]:
     """Return `best_of` texts for each row; the i-th of all draws from the seed + i."""
     task = request.served.task
     assert isinstance(task, Generate)
-    made = []
-    for place, row in enumerate(row for row in rows for _ in range(wanted.best_of)):
-        method = with_seed(wanted.method, wanted.seed + place)
+    texts = []
+    for index, row in enumerate(row for row in rows for _ in range(completion.best_of)):
+        method = with_seed(completion.method, completion.seed + index)
         with request.options.naming("max_tokens"):
-            made.append(continuation(task, row, method, max_new=max_new, framing=framing, cuts=wanted.cuts))
-    return made
+            texts.append(continuation(task, row, method, max_new=max_new, framing=framing, cuts=completion.cuts))
+    return texts
 
 
-async def answer(request: RunRequest, wanted: CompletionOptions, texts: list[Text], prompts: list[str]) -> Response:
+async def answer(request: RunRequest, completion: CompletionOptions, texts: list[Text], prompts: list[str]) -> Response:
     """Decode the texts, and return the reply or the stream of it."""
     memory = sum(request.served.cache_bytes(text.first, 1) for text in texts)
     request.served.worker.check_room(len(texts), memory)
-    if wanted.stream:
+    if completion.stream:
 
         async def produce(out: Outgoing) -> None:
             with request.served.worker.taking(len(texts), memory):
-                await stream_choices(request, wanted, texts, prompts, out)
+                await stream_choices(request, completion, texts, prompts, out)
 
         return request.stream(produce)
 
     async def work() -> dict[str, Any]:
         with request.served.worker.taking(len(texts), memory):
-            return await whole_choices(request, wanted, texts, prompts)
+            return await whole_choices(request, completion, texts, prompts)
 
     return await request.reply(work())
 
 
 async def whole_choices(
-    request: RunRequest, wanted: CompletionOptions, texts: list[Text], prompts: list[str]
+    request: RunRequest, completion: CompletionOptions, texts: list[Text], prompts: list[str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
 
     async def write(text: Text) -> Writing:
-        writing = new_writing(text, wanted)
+        writing = new_writing(text, completion)
         async for _ in follow(request.served, text, writing, each_token=False):
             pass
         return writing
 
-    written = await together([write(text) for text in texts])
-    read = sum(text.prompt_tokens for text in texts[:: wanted.best_of])
-    usage = request.usage(read, sum(len(one.ids) for one in written))
+    writings = await together([write(text) for text in texts])
+    read = sum(text.prompt_tokens for text in texts[:: completion.best_of])
+    usage = request.usage(read, sum(len(writing.ids) for writing in writings))
     choices = []
-    for start in range(0, len(texts), wanted.best_of):
-        group = range(start, start + wanted.best_of)
-        ranked = sorted(group, key=lambda i: -mean(written[i].log_probs)) if wanted.best_of > wanted.n else group
-        for i in ranked[: wanted.n]:
-            choice = make_choice(wanted, len(choices), written[i], prompts[i])
-            if wanted.attention is not None:
-                inputs = trace_inputs(request, texts[i], written[i])
-                choice["attention"] = await request.attention(inputs, wanted.attention)
+    for start in range(0, len(texts), completion.best_of):
+        group = range(start, start + completion.best_of)
+        ranked = (
+            sorted(group, key=lambda i: -mean(writings[i].log_probs)) if completion.best_of > completion.n else group
+        )
+        for i in ranked[: completion.n]:
+            choice = make_choice(completion, len(choices), writings[i], prompts[i])
+            if completion.attention is not None:
+                inputs = trace_inputs(request, texts[i], writings[i])
+                choice["attention"] = await request.attention(inputs, completion.attention)
             choices.append(choice)
-    return {**head(request, wanted, wanted.form), "choices": choices, "usage": usage, "seed": wanted.seed}
+    return {**head(request, completion, completion.form), "choices": choices, "usage": usage, "seed": completion.seed}
 
 
-def new_writing(text: Text, wanted: CompletionOptions) -> Writing:
-    return Writing(text.tokenizer, text.before, stops=wanted.stops, details=wanted.logprobs is not None)
+def new_writing(text: Text, completion: CompletionOptions) -> Writing:
+    return Writing(text.tokenizer, text.before, stops=completion.stops, details=completion.logprobs is not None)
 
 
 def mean(values: Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def head(request: RunRequest, wanted: CompletionOptions, form: str) -> dict[str, Any]:
+def head(request: RunRequest, completion: CompletionOptions, form: str) -> dict[str, Any]:
     return {
-        "id": wanted.id,
+        "id": completion.id,
         "object": form,
-        "created": wanted.created,
+        "created": completion.created,
         "model": request.served.name,
         "system_fingerprint": request.served.fingerprint,
     }
 
 
-def make_choice(wanted: CompletionOptions, index: int, writing: Writing, prompt: str) -> dict[str, Any]:
-    text = prompt + writing.text if wanted.echo else writing.text
-    said: dict[str, Any] = {"text": text}
-    if wanted.is_chat:
-        said = {"message": {"role": "assistant", "content": text, "refusal": None}}
-    logprobs = None if wanted.logprobs is None else tell_logprobs(wanted, writing.written)
-    return {"index": index, **said, "logprobs": logprobs, "finish_reason": writing.finish}
+def make_choice(completion: CompletionOptions, index: int, writing: Writing, prompt: str) -> dict[str, Any]:
+    text = prompt + writing.text if completion.echo else writing.text
+    content: dict[str, Any] = {"text": text}
+    if completion.is_chat:
+        content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+    logprobs = None if completion.logprobs is None else tell_logprobs(completion, writing.written)
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": writing.finish}
 
 
-def tell_logprobs(wanted: CompletionOptions, tokens: Sequence[WrittenToken]) -> dict[str, Any]:
+def tell_logprobs(completion: CompletionOptions, tokens: Sequence[WrittenToken]) -> dict[str, Any]:
     """Return log-probabilities in the form of the address."""
-    if not wanted.is_chat:
+    if not completion.is_chat:
         return {
-            "tokens": [one.text for one in tokens],
-            "token_logprobs": [one.log_prob for one in tokens],
-            "top_logprobs": [dict(one.candidates) for one in tokens] if wanted.logprobs else None,
-            "text_offset": [one.offset for one in tokens],
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.log_prob for token in tokens],
+            "top_logprobs": [dict(token.candidates) for token in tokens] if completion.logprobs else None,
+            "text_offset": [token.offset for token in tokens],
         }
-    told = []
-    for one in tokens:
-        top = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in one.candidates]
-        own = {"token": one.text, "logprob": one.log_prob, "bytes": list(one.text.encode())}
-        told.append({**own, "top_logprobs": top})
-    return {"content": told, "refusal": None}
+    content = []
+    for token in tokens:
+        top = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in token.candidates]
+        chosen = {"token": token.text, "logprob": token.log_prob, "bytes": list(token.text.encode())}
+        content.append({**chosen, "top_logprobs": top})
+    return {"content": content, "refusal": None}
 
 
 def trace_inputs(request: RunRequest, text: Text, writing: Writing) -> TraceInputs:
@@ -354,47 +358,47 @@ def trace_inputs(request: RunRequest, text: Text, writing: Writing) -> TraceInpu
     if len(writing.ids) > text.first.rules.max_new:
         message = "attention: the text goes past the model's context, so no one pass has all of it; ask for less"
         raise ApiError(413, message, param="attention", code="attention_too_large")
-    ids = [*text.first.inputs, *(one for one in writing.ids if one not in text.first.rules.end)]
+    ids = [*text.first.inputs, *(token for token in writing.ids if token not in text.first.rules.end)]
     return TraceInputs({"decoder": ids}, {"decoder": token_names(text.tokenizer, ids)})
 
 
 async def stream_choices(
-    request: RunRequest, wanted: CompletionOptions, texts: list[Text], prompts: list[str], out: Outgoing
+    request: RunRequest, completion: CompletionOptions, texts: list[Text], prompts: list[str], out: Outgoing
 ) -> None:
     """Put the pieces of every choice as they come, and the usage at the end where it was asked for."""
-    form = "chat.completion.chunk" if wanted.is_chat else wanted.form
-    top = head(request, wanted, form)
-    seen = []
+    form = "chat.completion.chunk" if completion.is_chat else completion.form
+    top = head(request, completion, form)
+    first_token_seen = []
 
-    def put(index: int, piece: str, writing: Writing, told: int, *, role: bool = False) -> int:
-        """Put a piece with the tokens that it has begun since the last one; return how many have been told."""
-        said: dict[str, Any] = {"text": piece}
-        if wanted.is_chat:
+    def put(index: int, piece: str, writing: Writing, n_sent: int, *, role: bool = False) -> int:
+        """Send a piece with the tokens begun since the last piece; return how many tokens have been sent."""
+        content: dict[str, Any] = {"text": piece}
+        if completion.is_chat:
             first = {"role": "assistant"} if role else {}
-            said = {"delta": {**first, **({"content": piece} if piece or role else {})}}
-        tokens = [one for one in writing.written[told:] if writing.finish or one.offset < writing.stops.sent]
-        logprobs = tell_logprobs(wanted, tokens) if wanted.logprobs is not None and tokens else None
-        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": writing.finish}
-        out.put({**top, "choices": [choice], **({"usage": None} if wanted.with_usage else {})})
-        return told + len(tokens)
+            content = {"delta": {**first, **({"content": piece} if piece or role else {})}}
+        tokens = [token for token in writing.written[n_sent:] if writing.finish or token.offset < writing.stops.sent]
+        logprobs = tell_logprobs(completion, tokens) if completion.logprobs is not None and tokens else None
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": writing.finish}
+        out.put({**top, "choices": [choice], **({"usage": None} if completion.with_usage else {})})
+        return n_sent + len(tokens)
 
     async def write(index: int, text: Text) -> Writing:
-        writing, told, last = new_writing(text, wanted), 0, ""
-        if wanted.is_chat or wanted.echo:
-            put(index, prompts[index] if wanted.echo else "", writing, 0, role=True)
+        writing, n_sent, last = new_writing(text, completion), 0, ""
+        if completion.is_chat or completion.echo:
+            put(index, prompts[index] if completion.echo else "", writing, 0, role=True)
         async for piece in follow(request.served, text, writing, each_token=True):
-            if not seen:
-                seen.append(request.first_token())
+            if not first_token_seen:
+                first_token_seen.append(request.first_token())
             if writing.finish is None:
-                told = put(index, piece, writing, told)
+                n_sent = put(index, piece, writing, n_sent)
             else:
                 last = piece
-        put(index, last, writing, told)
+        put(index, last, writing, n_sent)
         return writing
 
-    written = await together([write(i, text) for i, text in enumerate(texts)])
+    writings = await together([write(i, text) for i, text in enumerate(texts)])
     usage = request.usage(
-        sum(text.prompt_tokens for text in texts[:: wanted.best_of]), sum(len(w.ids) for w in written)
+        sum(text.prompt_tokens for text in texts[:: completion.best_of]), sum(len(w.ids) for w in writings)
     )
-    if wanted.with_usage:
+    if completion.with_usage:
         out.put({**top, "choices": [], "usage": usage})

@@ -53,7 +53,7 @@ def error_reply(error: ApiError) -> Response:
 
 
 def as_reply(error: Exception) -> ApiError:
-    """Return an error as the client is told it."""
+    """Return the error to send to the client."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ClearheadError):

@@ -79,7 +79,7 @@ class Outgoing:
     def __init__(self, most: int) -> None:
         self.most, self.size = most, 0
         self.waiting: deque[bytes] = deque()
-        self.there = asyncio.Event()
+        self.arrived = asyncio.Event()
         self.closed = False
 
     def put(self, event: dict[str, Any]) -> None:
@@ -91,20 +91,20 @@ class Outgoing:
             raise ClientGone
         self.waiting.append(data)
         self.size += len(data)
-        self.there.set()
+        self.arrived.set()
 
     def close(self) -> None:
         self.closed = True
-        self.there.set()
+        self.arrived.set()
 
     async def take(self) -> bytes | None:
         """Return all that waits; None once it is closed and empty."""
-        await self.there.wait()
+        await self.arrived.wait()
         data = b"".join(self.waiting)
         self.waiting.clear()
         self.size -= len(data)
         if not self.closed:
-            self.there.clear()
+            self.arrived.clear()
         return data or (None if self.closed else b"")
 
 
@@ -124,18 +124,18 @@ class EventStream(Response):
         out = Outgoing(self.unread)
         producing = asyncio.ensure_future(self.fill(out))
         sending = asyncio.ensure_future(self.send_all(out, producing, send))
-        gone = asyncio.ensure_future(wait_until_gone(receive))
+        disconnected = asyncio.ensure_future(wait_until_gone(receive))
         try:
-            await asyncio.wait((producing, sending, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((producing, sending, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if producing.done() and not isinstance(producing.exception(), ClientGone):
-                await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((sending, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if not sending.done():
                 raise ClientGone
             sending.result()
         finally:
-            for one in (producing, sending, gone):
-                one.cancel()
-            await asyncio.gather(producing, sending, gone, return_exceptions=True)
+            for task in (producing, sending, disconnected):
+                task.cancel()
+            await asyncio.gather(producing, sending, disconnected, return_exceptions=True)
 
     async def fill(self, out: Outgoing) -> None:
         try:
@@ -159,8 +159,8 @@ class EventStream(Response):
             await producing
             last = DONE
         except (ApiError, ClearheadError) as error:
-            told = error_object(error if isinstance(error, ApiError) else ApiError(400, str(error)))
-            last = f"data: {json.dumps(told)}\n\n".encode()
+            message = error_object(error if isinstance(error, ApiError) else ApiError(400, str(error)))
+            last = f"data: {json.dumps(message)}\n\n".encode()
         except ClientGone:
             raise
         except Exception as error:

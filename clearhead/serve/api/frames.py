@@ -37,20 +37,20 @@ class Frames:
     """Bytes as they come, cut into frames."""
 
     def __init__(self) -> None:
-        self.held = bytearray()
+        self.buffer = bytearray()
 
     def take(self, data: bytes) -> list[dict[str, Any]]:
         """Return the frames that are complete with these bytes."""
-        held, found, begin = self.held, [], 0
-        held += data
-        while len(held) >= begin + HEAD:
-            end = begin + HEAD + int.from_bytes(held[begin : begin + HEAD])
-            if len(held) < end:
+        buffer, frames, begin = self.buffer, [], 0
+        buffer += data
+        while len(buffer) >= begin + HEAD:
+            end = begin + HEAD + int.from_bytes(buffer[begin : begin + HEAD])
+            if len(buffer) < end:
                 break
-            found.append(json.loads(held[begin + HEAD : end]))
+            frames.append(json.loads(buffer[begin + HEAD : end]))
             begin = end
-        del held[:begin]
-        return found
+        del buffer[:begin]
+        return frames
 
 
 def write_fields(part: Any) -> list[Any]:
@@ -84,8 +84,8 @@ def read_job(values: list[Any]) -> Job:
     )
 
 
-def write_hypothesis(one: Hypothesis) -> list[Any]:
-    return [one.tokens, one.log_probs, one.score, one.ended, one.candidates]
+def write_hypothesis(hypothesis: Hypothesis) -> list[Any]:
+    return [hypothesis.tokens, hypothesis.log_probs, hypothesis.score, hypothesis.ended, hypothesis.candidates]
 
 
 def read_hypothesis(values: list[Any]) -> Hypothesis:

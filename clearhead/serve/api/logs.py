@@ -36,11 +36,11 @@ class Logs:
 
     def event(self, name: str, **facts: object) -> None:
         """Write a line: the time, the event, and facts about it that are not None."""
-        there = {key: value for key, value in facts.items() if value is not None}
+        given_facts = {key: value for key, value in facts.items() if value is not None}
         if self.form == "json":
-            self.write(json.dumps({"time": self.now(), "event": name, **there}, ensure_ascii=False, default=str))
+            self.write(json.dumps({"time": self.now(), "event": name, **given_facts}, ensure_ascii=False, default=str))
         else:
-            self.write(" ".join([self.now(), name, *(f"{key}={value}" for key, value in there.items())]))
+            self.write(" ".join([self.now(), name, *(f"{key}={value}" for key, value in given_facts.items())]))
 
     def failure(self, error: BaseException, **facts: object) -> None:
         """Write what an unexpected error was and where."""

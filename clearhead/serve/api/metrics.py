@@ -108,13 +108,13 @@ class Metrics:
             yield from header(full, kind)
         for labels, value in self.values.get(name, {}).items():
             yield f"{full}{braces(labels)} {value:.15g}"
-        for labels, one in self.histograms.get(name, {}).items():
+        for labels, histogram in self.histograms.get(name, {}).items():
             reached = 0
-            for bound, count in zip((*one.bounds, None), one.counts, strict=True):
+            for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
                 reached += count
                 upper = "+Inf" if bound is None else f"{bound:g}"
                 yield f"{full}_bucket{braces((*labels, ('le', upper)))} {reached}"
-            yield f"{full}_sum{braces(labels)} {one.total:.9g}"
+            yield f"{full}_sum{braces(labels)} {histogram.total:.9g}"
             yield f"{full}_count{braces(labels)} {reached}"
 
 

@@ -56,7 +56,7 @@ def can_fork(device: torch.device) -> bool:
 
 @runtime_checkable
 class Listener(Protocol):
-    """A job, and who is told what comes of it; `each_token`: also of every token, and not only at the end."""
+    """A job, and the receiver of its events; `each_token`: an event for every token, not only at the end."""
 
     job: Job
     each_token: bool
@@ -66,7 +66,7 @@ class Listener(Protocol):
 
 @final
 class ModelSide:
-    """What the model's process does: it takes jobs, decodes them, and tells what came of them."""
+    """The model's process: it takes jobs, decodes them, and sends back their events."""
 
     def __init__(self, link: socket.socket, scheduler: Scheduler, make_scheduler: Callable[[], Scheduler]) -> None:
         self.link, self.scheduler, self.make_scheduler = link, scheduler, make_scheduler
@@ -123,7 +123,7 @@ class ModelSide:
             number, each_token = self.jobs.get(event.ticket, (0, False))
             if number and isinstance(event, Finished):
                 del self.jobs[event.ticket], self.tickets[number]
-                done.append((number, [write_hypothesis(one) for one in event.hypotheses]))
+                done.append((number, [write_hypothesis(hypothesis) for hypothesis in event.hypotheses]))
             elif each_token:
                 tokens.append((number, *event[1:]))
         if tokens or done or len(self.rows) >= QUIET or not self.scheduler.busy:
@@ -134,9 +134,9 @@ class ModelSide:
         facts = facts_of(error) if reply.status >= 500 else None
         self.tell(failed=lost, reply=[reply.status, str(reply), reply.code, reply.retry_after], facts=facts)
 
-    def tell(self, **what: Any) -> None:
+    def tell(self, **facts: Any) -> None:
         busy = {"running": self.scheduler.running, "waiting": self.scheduler.waiting, "rows": self.rows}
-        self.link.sendall(pack(busy | what))
+        self.link.sendall(pack(busy | facts))
         self.rows = []
 
 
@@ -175,7 +175,7 @@ class ModelProcess(asyncio.Protocol):
         metrics: Metrics,
         logs: Logs,
     ) -> "ModelProcess":
-        """Fork a process that decodes jobs with so many threads of torch; sockets that it inherits are closed there.
+        """Fork a process that decodes jobs with this many torch threads; it closes the sockets that it inherits.
 
         The process that forks must not have computed with several threads: the new one would wait for those.
         """
@@ -189,10 +189,10 @@ class ModelProcess(asyncio.Protocol):
             return cls(name, ours, pid, metrics=metrics, logs=logs)
         status = 1
         try:
-            for one in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(one, signal.SIG_IGN)
-            for other in (ours, *inherited):
-                other.close()
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(signal_number, signal.SIG_IGN)
+            for inherited_socket in (ours, *inherited):
+                inherited_socket.close()
             torch.set_num_threads(threads)
             ModelSide(theirs, scheduler, make_scheduler).run()
             status = 0
@@ -274,9 +274,9 @@ class ModelProcess(asyncio.Protocol):
         if self.closing:
             return
         self.lost = True
-        left, self.listeners, self.numbers = list(self.listeners.values()), {}, {}
-        self.logs.event("model_lost", model=self.name, lost=len(left), status=self.end())
-        for listener in left:
+        listeners, self.listeners, self.numbers = list(self.listeners.values()), {}, {}
+        self.logs.event("model_lost", model=self.name, lost=len(listeners), status=self.end())
+        for listener in listeners:
             listener.put(self.gone())
         self.on_lost()
 
@@ -295,8 +295,8 @@ class ModelProcess(asyncio.Protocol):
             self.end()
 
     def has_ended(self) -> bool:
-        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return found is not None
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return status is not None
 
     def end(self) -> int:
         """Return the exit status of the process, the number of a signal below 0; end it if it is still there."""

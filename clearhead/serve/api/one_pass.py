@@ -47,10 +47,10 @@ async def classify(request: RunRequest) -> Response:
 def tell_classes(run: Run, texts: Sequence[Item]) -> list[dict[str, Any]]:
     if isinstance(run.task, Label):
         answers = run.task.answer(run.model, [str(text) for text in texts])
-        return [{"labels": one["labels"], "probabilities": one["probabilities"]} for one in answers]
+        return [{"labels": answer["labels"], "probabilities": answer["probabilities"]} for answer in answers]
     return [
-        {"label": one.label, "probability": one.probability, "probabilities": one.probabilities}
-        for one in run.classify(texts)  # type: ignore[arg-type]
+        {"label": answer.label, "probability": answer.probability, "probabilities": answer.probabilities}
+        for answer in run.classify(texts)  # type: ignore[arg-type]
     ]
 
 
@@ -71,15 +71,15 @@ async def fill(request: RunRequest) -> Response:
     run, task = request.served.run, request.served.task
     assert isinstance(task, Fill)
     inputs = read_items(request)
-    shown = request.options.whole("shown", CANDIDATES, least=1, most=MOST_SHOWN)
-    for place, text in enumerate(inputs):
+    shown = request.options.integer("shown", CANDIDATES, least=1, most=MOST_SHOWN)
+    for index, text in enumerate(inputs):
         if not isinstance(text, str) or BLANK not in task.with_our_blanks(text):
-            message = f"input[{place}]: there is no blank to fill: write {BLANK} where one is"
+            message = f"input[{index}]: there is no blank to fill: write {BLANK} where one is"
             raise ApiError(400, message, param="input", code="invalid_value")
 
     def compute(texts: list[Any]) -> list[dict[str, Any]]:
-        made = (as_answer(one) for one in run.fill(texts, shown=shown))
-        return [{"text": one["output"], "score": one["score"], "blanks": one["blanks"]} for one in made]
+        answers = (as_answer(answer) for answer in run.fill(texts, shown=shown))
+        return [{"text": answer["output"], "score": answer["score"], "blanks": answer["blanks"]} for answer in answers]
 
     return await reply(request, ("fill", shown), compute, inputs)
 
@@ -107,18 +107,18 @@ async def embed(request: RunRequest) -> Response:
     pooling = options.one_of("pooling", "mean", ("mean", "first"))
     normalize = options.flag("normalize")
     width = run.embed([]).shape[1]
-    if options.whole("dimensions", width, least=1, most=2**31) != width:
+    if options.integer("dimensions", width, least=1, most=2**31) != width:
         message = f"dimensions: the vectors of {request.served.name} have {width} numbers; leave it out"
         raise ApiError(400, message, param="dimensions", code="unsupported_value")
-    for place, text in enumerate(inputs):
+    for index, text in enumerate(inputs):
         if is_blank(text):
-            raise ApiError(400, f"input[{place}]: a blank text has no vector", param="input", code="invalid_value")
+            raise ApiError(400, f"input[{index}]: a blank text has no vector", param="input", code="invalid_value")
 
     def compute(texts: list[Item]) -> list[dict[str, Any]]:
-        found = run.embed(texts, pooling=pooling, normalize=normalize)  # type: ignore[arg-type]
+        vectors = run.embed(texts, pooling=pooling, normalize=normalize)  # type: ignore[arg-type]
         return [
-            {"object": "embedding", "embedding": encode_base64(one) if form == "base64" else one.tolist()}
-            for one in found
+            {"object": "embedding", "embedding": encode_base64(vector) if form == "base64" else vector.tolist()}
+            for vector in vectors
         ]
 
     kind = "pairs" if not isinstance(inputs[0], str) else "texts"
@@ -128,17 +128,17 @@ async def embed(request: RunRequest) -> Response:
 def read_items(request: RunRequest) -> list[Item]:
     """Return the texts of a request; or pairs of them, as lists of two."""
     options, limits = request.options, request.limits
-    given = options.values.get("input")
-    if not isinstance(given, list) or not given or not all(isinstance(one, list) for one in given):
+    value = options.values.get("input")
+    if not isinstance(value, list) or not value or not all(isinstance(text, list) for text in value):
         return list(options.texts("input", most=limits.texts, longest=limits.text))
-    check_count("input", len(given), limits.texts)
-    found: list[Item] = []
-    for place, pair in enumerate(given):
-        if len(pair) != 2 or not all(isinstance(one, str) for one in pair):
+    check_count("input", len(value), limits.texts)
+    pairs: list[Item] = []
+    for index, pair in enumerate(value):
+        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise options.error("input", "expected texts, or pairs of two texts as lists; token ids are not read", pair)
-        first, second = (options.item("input", place, one, limits.text) for one in pair)
-        found.append((first, second))
-    return found
+        first, second = (options.item("input", index, text, limits.text) for text in pair)
+        pairs.append((first, second))
+    return pairs
 
 
 async def reply(
@@ -149,18 +149,18 @@ async def reply(
         [text if isinstance(text, str) else " ".join(text) for text in inputs], counter(request)
     )
     reads, truncate = request.served.task.reads, request.options.flag("truncate")
-    for place, count in enumerate(counts):
+    for index, count in enumerate(counts):
         if count > reads and not truncate:
-            refuse_unread("input", place, len(counts), count - reads)
-    wanted = read_attention(request.options, request.served.run)
+            refuse_unread("input", index, len(counts), count - reads)
+    attention_options = read_attention(request.options, request.served.run)
 
     async def work() -> dict[str, Any]:
         with request.served.worker.taking(len(inputs)):
-            found = await request.served.worker.compute(key, compute, inputs)
-            data = [{"index": place, **one} for place, one in enumerate(found)]
-            if wanted is not None:
-                for one, text in zip(data, inputs, strict=True):
-                    one["attention"] = await attention(request, text, wanted)
+            answers = await request.served.worker.compute(key, compute, inputs)
+            data = [{"index": index, **entry} for index, entry in enumerate(answers)]
+            if attention_options is not None:
+                for entry, text in zip(data, inputs, strict=True):
+                    entry["attention"] = await attention(request, text, attention_options)
             usage = request.usage(sum(min(count, reads) for count in counts))
             return {"object": "list", "model": request.served.name, "data": data, "usage": usage}
 
@@ -179,6 +179,6 @@ def counter(request: RunRequest) -> Callable[[list[str]], list[int]]:
     return lambda texts: [len(row) for row in run.tokenizer.encode_batch(texts)]
 
 
-async def attention(request: RunRequest, text: Item, wanted: AttentionOptions) -> dict[str, Any]:
+async def attention(request: RunRequest, text: Item, attention_options: AttentionOptions) -> dict[str, Any]:
     with request.options.naming("attention"):
-        return await request.attention(encode_inputs(request.served.run, text), wanted)
+        return await request.attention(encode_inputs(request.served.run, text), attention_options)

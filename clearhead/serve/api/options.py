@@ -1,15 +1,17 @@
 """The options of a request: each value is checked, and an error names the option that is to blame.
 
 >>> options = Options(Params({"n": 2, "temperature": 0.5, "stream": True}))
->>> options.whole("n", 1, least=1, most=8), options.number("temperature", 1.0, least=0, most=2), options.flag("stream")
-(2, 0.5, True)
+>>> options.integer("n", 1, least=1, most=8), options.number("temperature", 1.0, least=0, most=2)
+(2, 0.5)
+>>> options.flag("stream")
+True
 """
 
 import contextlib
 from collections.abc import Iterator
 from typing import Any, final
 
-from clearhead.errors import ClearheadError, OptionError
+from clearhead.errors import ClearheadError
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.params import Params
 
@@ -34,13 +36,13 @@ class Options:
                 message = f"{name[:60]!r} is not an option here; there are {', '.join(sorted(names))}"
                 raise ApiError(400, message, param=name[:60], code="unsupported_parameter")
 
-    def refuse(self, names: dict[str, Any], why: str) -> None:
+    def refuse(self, names: dict[str, Any], reason: str) -> None:
         """Refuse options of OpenAI's that are not there, unless they have the value that changes nothing."""
         for name, neutral in names.items():
             if name in self.values and self.values[name] != neutral:
-                raise ApiError(400, f"{name}: {why}; leave it out", param=name, code="unsupported_parameter")
+                raise ApiError(400, f"{name}: {reason}; leave it out", param=name, code="unsupported_parameter")
 
-    def whole(self, name: str, default: int, *, least: int, most: int) -> int:
+    def integer(self, name: str, default: int, *, least: int, most: int) -> int:
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(name, "expected a whole number", value)
@@ -81,15 +83,15 @@ class Options:
         if not isinstance(listed, list) or not listed:
             raise self.error(name, "expected a text, or a list of texts that is not empty", value)
         check_count(name, len(listed), most)
-        return [self.item(name, place, one, longest) for place, one in enumerate(listed)]
+        return [self.item(name, index, text, longest) for index, text in enumerate(listed)]
 
-    def item(self, name: str, place: int, value: object, longest: int) -> str:
+    def item(self, name: str, index: int, value: object, longest: int) -> str:
         """Return a text of a list."""
         if isinstance(value, str) and value.isascii() and len(value) <= longest:
             return value  # nothing else could be wrong with it
         with self.naming(name):
-            found = Params({"it": value}, f"{name}[{place}]").text("it", longest=2**53)
-        return check_length(name, found, longest)
+            text = Params({"it": value}, f"{name}[{index}]").text("it", longest=2**53)
+        return check_length(name, text, longest)
 
     @contextlib.contextmanager
     def naming(self, name: str) -> Iterator[None]:
@@ -100,8 +102,8 @@ class Options:
             raise ApiError(400, str(error), param=name, code="invalid_value") from None
 
     def error(self, name: str, expected: str, value: object) -> ApiError:
-        came = "nothing" if value is None else str(value)[:60]
-        return ApiError(400, f"{name}: {expected}; came {came}", param=name, code="invalid_value")
+        actual = "nothing" if value is None else str(value)[:60]
+        return ApiError(400, f"{name}: {expected}; came {actual}", param=name, code="invalid_value")
 
 
 def check_length(name: str, text: str, longest: int) -> str:
@@ -114,8 +116,3 @@ def check_length(name: str, text: str, longest: int) -> str:
 def check_count(name: str, count: int, most: int) -> None:
     if count > most:
         raise ApiError(413, f"{name}: there are {count:,} texts; {most:,} at most will do in one request", param=name)
-
-
-def as_api_error(error: ClearheadError) -> ApiError:
-    """Return an error of the package as one of the request."""
-    return ApiError(400, str(error), code="invalid_value" if isinstance(error, OptionError) else None)

@@ -85,14 +85,14 @@ class RunRequest:
         if first:
             self.api.metrics.count("prompt_tokens_total", read, model=self.served.name)
             self.api.metrics.count("generated_tokens_total", written or 0, model=self.served.name)
-        found = {"prompt_tokens": read, "total_tokens": read + (written or 0)}
-        return found if written is None else {**found, "completion_tokens": written}
+        counts = {"prompt_tokens": read, "total_tokens": read + (written or 0)}
+        return counts if written is None else {**counts, "completion_tokens": written}
 
     async def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of texts in the run's input."""
         tokenizer = self.served.run.tokenizer
         if len(texts) == 1:  # a batch is spread over the cores, which takes longer than a short text does
-            return await self.apart(texts, lambda one: [tokenizer.encode(one[0])])
+            return await self.apart(texts, lambda batch: [tokenizer.encode(batch[0])])
         return await self.apart(texts, tokenizer.encode_batch)
 
     async def apart(self, texts: list[str], work: Any) -> Any:
@@ -103,8 +103,8 @@ class RunRequest:
 
     async def reply(self, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
         """Return the answer as JSON, once it is there."""
-        found = await answer_in_time(self.request.scope, work, self.limits.seconds)
-        return as_json(found)
+        answer = await answer_in_time(self.request.scope, work, self.limits.seconds)
+        return as_json(answer)
 
     def stream(self, produce: Producer) -> Response:
         """Return the answer as server-sent events."""
@@ -116,7 +116,7 @@ class RunRequest:
         seconds = time.perf_counter() - self.noted.began
         self.api.metrics.observe("first_token_seconds", seconds, model=self.served.name)
 
-    async def attention(self, inputs: TraceInputs, wanted: AttentionOptions) -> dict[str, Any]:
+    async def attention(self, inputs: TraceInputs, attention_options: AttentionOptions) -> dict[str, Any]:
         """Return the weights of a text, computed by the run's worker."""
         run, most = self.served.run, self.limits.attention
         if any(len(ids) > self.served.task.context for ids in inputs.ids.values()):
@@ -124,7 +124,7 @@ class RunRequest:
             raise ApiError(413, message, param="attention", code="attention_too_large")
 
         def compute(items: list[TraceInputs]) -> list[dict[str, Any]]:
-            return [attention_of(run, one, wanted, most) for one in items]
+            return [attention_of(run, item, attention_options, most) for item in items]
 
-        [found] = await self.served.worker.compute(object(), compute, [inputs])
-        return found
+        [answer] = await self.served.worker.compute(object(), compute, [inputs])
+        return answer

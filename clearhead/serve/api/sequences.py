@@ -71,37 +71,43 @@ def translation(task: Translate, row: Sequence[int], method: Greedy | Beam, *, c
     """Return the job of a source's ids, as `Translate.search` gives it to `generate`."""
     reads = task.frame("source")
     most = task.context - reads.size
-    one = task.decoding({"encoder": reads.around(row, most)}, max_new=None, usual=0)
-    assert one.prefix is not None
+    decoding = task.decoding({"encoder": reads.around(row, most)}, max_new=None, usual=0)
+    assert decoding.prefix is not None
     job = Job(
-        inputs=tuple(one.source), rules=one.rules, method=method, prefix=tuple(one.prefix[0]), candidates=candidates
+        inputs=tuple(decoding.source),
+        rules=decoding.rules,
+        method=method,
+        prefix=tuple(decoding.prefix[0]),
+        candidates=candidates,
     )
-    return Text(first=job, following=lambda _: None, tokenizer=one.writes, before=(), unread=max(0, len(row) - most))
+    return Text(
+        first=job, following=lambda _: None, tokenizer=decoding.writes, before=(), unread=max(0, len(row) - most)
+    )
 
 
 def continuation(
     task: Generate, row: Sequence[int], method: Greedy | Sample, *, max_new: int, framing: Framing, cuts: ExtraRules
 ) -> Text:
     """Return the jobs that continue a row of ids, as `Generate.stream` decodes it."""
-    read, written = window(task.context, max_new)
+    read, window_new = window(task.context, max_new)
     line = [*framing.before, *row] or task.opener()
-    kept = () if task.framing is None else framing.before
+    opening = () if task.framing is None else framing.before
 
     def job(tokens: Sequence[int]) -> Job | None:
         begun = len(tokens)
         if begun >= max_new:
             return None
         rules = Rules(
-            max_new=min(written, max_new - begun),
-            min_new=max(0, min(cuts.min_new - begun, written, max_new - begun)),
+            max_new=min(window_new, max_new - begun),
+            min_new=max(0, min(cuts.min_new - begun, window_new, max_new - begun)),
             end=framing.ends,
             never=framing.never,
             repetition_penalty=cuts.repetition_penalty,
             no_repeat=cuts.no_repeat,
         )
-        inputs = tuple(last_ids([*line, *tokens], read, kept))
-        drawn = with_seeds(method, [0], begun)
-        return Job(inputs=inputs, rules=rules, method=drawn, candidates=cuts.candidates)
+        inputs = tuple(last_ids([*line, *tokens], read, opening))
+        seeded = with_seeds(method, [0], begun)
+        return Job(inputs=inputs, rules=rules, method=seeded, candidates=cuts.candidates)
 
     first = job(())
     assert first is not None
@@ -111,7 +117,7 @@ def continuation(
 async def follow(served: Served, text: Text, writing: Writing, *, each_token: bool) -> AsyncIterator[str]:
     """Decode a text by greedy search or sampling into `writing`, and yield its pieces as they are certain.
 
-    Without `each_token` there is one piece, at the end. A caller that stops asking frees the place in the batch.
+    Without `each_token` there is one piece, at the end. When the caller stops iterating, the row in the batch is freed.
     """
     job: Job | None = text.first
     ended = False
@@ -121,10 +127,10 @@ async def follow(served: Served, text: Text, writing: Writing, *, each_token: bo
             while not writing.stopped:
                 event = await decoding.next_event()
                 if isinstance(event, Finished):
-                    [one] = event.hypotheses
+                    [hypothesis] = event.hypotheses
                     if not decoding.each_token:
-                        writing.add_all(one.tokens, one.log_probs, one.candidates)
-                    ended = one.ended or len(one.tokens) < job.rules.max_new
+                        writing.add_all(hypothesis.tokens, hypothesis.log_probs, hypothesis.candidates)
+                    ended = hypothesis.ended or len(hypothesis.tokens) < job.rules.max_new
                     break
                 if piece := writing.add(event.token, event.log_prob, event.candidates):
                     yield piece
@@ -148,16 +154,16 @@ async def search(served: Served, text: Text) -> list[Hypothesis]:
 
 
 def check_unread(texts: Sequence[Text], param: str, *, truncate: bool) -> None:
-    """Refuse texts of which the model would not read everything, unless the request says that it may be so."""
-    for place, text in enumerate(texts):
+    """Refuse texts longer than the model reads, unless the request sets `truncate`."""
+    for index, text in enumerate(texts):
         if text.unread and not truncate:
-            refuse_unread(param, place, len(texts), text.unread)
+            refuse_unread(param, index, len(texts), text.unread)
 
 
-def refuse_unread(param: str, place: int, count: int, unread: int) -> None:
-    which = f"{param}[{place}]" if count > 1 else param
+def refuse_unread(param: str, index: int, count: int, unread: int) -> None:
+    name = f"{param}[{index}]" if count > 1 else param
     message = (
-        f"{which}: the model would not read {unread} of its tokens; shorten it, ask for fewer max_tokens where that is "
+        f"{name}: the model would not read {unread} of its tokens; shorten it, ask for fewer max_tokens where that is "
         'an option, or say "truncate": true'
     )
     raise ApiError(413, message, param=param, code="context_length_exceeded")
@@ -169,10 +175,10 @@ async def together(tasks: Sequence[Any]) -> list[Any]:
         return [await tasks[0]]
     try:
         async with asyncio.TaskGroup() as group:
-            made = [group.create_task(one) for one in tasks]
+            running = [group.create_task(task) for task in tasks]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [one.result() for one in made]
+    return [task.result() for task in running]
 
 
 def choose_method(temperature: float, *, seed: int, top_p: float, top_k: int | None, min_p: float) -> Greedy | Sample:

@@ -13,7 +13,7 @@ import torch
 
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.request import Model
-from clearhead.decoding.scheduler import Job, OneAtATime, Scheduler
+from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
@@ -25,7 +25,7 @@ from clearhead.serve.api.worker import Worker
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
 
-__all__ = ["SLOTS", "Models", "SchedulerOf", "Served", "batched", "names_of", "one_at_a_time"]
+__all__ = ["SLOTS", "Models", "SchedulerOf", "Served", "batched", "names_of"]
 
 SchedulerOf = Callable[[Model, int], Scheduler]
 """Makes the scheduler of a model, for sequences of up to so many tokens."""
@@ -50,11 +50,6 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
         return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads)
 
     return scheduler
-
-
-def one_at_a_time(model: Model, context: int) -> Scheduler:
-    """Decode one job after another: what batching is compared with."""
-    return OneAtATime(model)
 
 
 @final
@@ -116,11 +111,11 @@ class Served:
         }
 
     def cache_bytes(self, job: Job, width: int) -> int:
-        """Return about how much memory a job's caches take at most, of so many beams."""
+        """Estimate the most memory that a job's KV caches take, for this many beams."""
         read = len(job.inputs)
-        held = job.rules.max_new + (read if job.prefix is None else len(job.prefix))
+        positions = job.rules.max_new + (read if job.prefix is None else len(job.prefix))
         source = 0 if job.prefix is None else read
-        return width * (self.memory.fixed + self.memory.token * held) + self.memory.source_token * source
+        return width * (self.memory.fixed + self.memory.token * positions) + self.memory.source_token * source
 
 
 def is_of(*tasks: type[Task]) -> Callable[[Served], bool]:
@@ -144,25 +139,25 @@ class Models:
     """The runs that are served, by name."""
 
     def __init__(self, models: Sequence[Served]) -> None:
-        self.by_name = {one.name: one for one in models}
+        self.by_name = {model.name: model for model in models}
 
     def find(self, name: str | None, route: str) -> Served:
         """Return the run that a request names; without a name, the only one that this address serves."""
         if name is None:
-            there = [one for one in self.by_name.values() if route in one.routes]
-            if len(there) == 1:
-                return there[0]
+            candidates = [candidate for candidate in self.by_name.values() if route in candidate.routes]
+            if len(candidates) == 1:
+                return candidates[0]
             message = f"model: several runs are served here, so a request must name one: {', '.join(self.by_name)}"
-            if not there:
+            if not candidates:
                 message = f"no run that is served answers at {route}"
             raise ApiError(400, message, param="model", code="model_required")
-        found = self.named(name)
-        if route not in found.routes:
-            message = f"{name} was trained to {found.task.name}, and answers at {', '.join(found.routes)}"
-            if route == "/v1/chat/completions" and "/v1/completions" in found.routes:
+        model = self.named(name)
+        if route not in model.routes:
+            message = f"{name} was trained to {model.task.name}, and answers at {', '.join(model.routes)}"
+            if route == "/v1/chat/completions" and "/v1/completions" in model.routes:
                 message = f"{name} has no chat template: its model was not trained to talk; use /v1/completions"
             raise ApiError(400, message, param="model", code="wrong_task")
-        return found
+        return model
 
     def named(self, name: str) -> Served:
         if name not in self.by_name:
@@ -175,8 +170,8 @@ def names_of(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     """Return what runs are called: by the names that were given, else by their folders."""
     if names and len(names) != len(runs):
         raise OptionError(f"name: there are {len(runs)} runs and {len(names)} names; give one for each, or none")
-    found = list(names) or [Path(run.folder.path).resolve().name for run in runs]
-    twice = next((name for name in found if found.count(name) > 1), None)
+    chosen = list(names) or [Path(run.folder.path).resolve().name for run in runs]
+    twice = next((name for name in chosen if chosen.count(name) > 1), None)
     if twice is not None:
         raise OptionError(f"two runs are called {twice!r}: give each a --name of its own")
-    return found
+    return chosen

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-import uvicorn
 
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.api.app import State, make_app
@@ -22,8 +21,8 @@ from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.model_process import can_fork
 from clearhead.serve.api.request import Api
 from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
-from clearhead.serve.connections import AT_ONCE, Limits, QuietServer
-from clearhead.serve.guard import Place, check_token
+from clearhead.serve.connections import Limits, QuietServer, quiet_config
+from clearhead.serve.guard import ServerAddress, check_token
 from clearhead.serve.server import listen
 from clearhead.training.run import Run
 
@@ -51,14 +50,15 @@ class Tls:
 
 
 def check_replicas(replicas: int, runs: Sequence[Run], model_threads: int | None) -> None:
-    """Raise OptionError where a run cannot have so many processes."""
+    """Raise OptionError where a run cannot be served by this many processes."""
     if replicas < 1:
         raise OptionError(f"replicas must be 1 or more; came {replicas}")
     devices = [next(run.model.parameters()).device for run in runs]
     if replicas > 1 and (model_threads is None or not all(map(can_fork, devices))):
         raise OptionError(
             f"replicas: {replicas} processes for a run need models on the CPU, a system that forks (not macOS), and "
-            f"threads for each; here models are on {', '.join(sorted({one.type for one in devices}))}. Leave it at 1"
+            f"threads for each; here models are on {', '.join(sorted({device.type for device in devices}))}. "
+            "Leave it at 1"
         )
 
 
@@ -105,7 +105,7 @@ class ApiServer:
             ]
         )
         self.socket = listen(host, port)
-        self.place = Place(host=host, port=self.socket.getsockname()[1], token=token or "")
+        self.place = ServerAddress(host=host, port=self.socket.getsockname()[1], token=token or "")
         self.scheme = "http" if tls is None else "https"
         api = Api(models=self.models, limits=limits, metrics=self.metrics, logs=self.logs)
         # Without a token a page of another site must not get here by a name of its own that points to this machine.
@@ -113,20 +113,12 @@ class ApiServer:
         files: dict[str, Any] = {} if tls is None else {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
         self.draining_since: float | None = None
         self.uvicorn = QuietServer(
-            uvicorn.Config(
+            quiet_config(
                 self.with_workers(app),
+                functools.partial(connection_class(), connections),
                 loop="auto",  # uvloop where it is installed
-                http=functools.partial(connection_class(), connections),  # pyright: ignore[reportArgumentType]
-                backlog=AT_ONCE,
-                ws="none",
                 lifespan="on",
-                log_config=None,
-                log_level="critical",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
                 timeout_keep_alive=KEPT_ALIVE,
-                timeout_graceful_shutdown=2,
                 **files,
             ),
             drained=self.is_drained,
@@ -144,16 +136,16 @@ class ApiServer:
             if self.model_threads is not None:
                 self.fork_models(self.model_threads)
             self.uvicorn.run(sockets=[self.socket])
-        for name, one in self.models.by_name.items():
-            if any(process.lost for process in one.worker.processes):
+        for name, model in self.models.by_name.items():
+            if any(process.lost for process in model.worker.processes):
                 raise RunError(f"the process of the model {name} ended, and the server with it: start it again")
 
     def fork_models(self, threads: int) -> None:
         inherited = [self.socket]
-        for one in self.models.by_name.values():
-            if can_fork(one.device):
-                one.worker.fork(threads, inherited, replicas=self.replicas)
-            for process in one.worker.processes:
+        for model in self.models.by_name.values():
+            if can_fork(model.device):
+                model.worker.fork(threads, inherited, replicas=self.replicas)
+            for process in model.worker.processes:
                 inherited.append(process.link)
                 process.on_lost = self.stop
         torch.set_num_threads(threads)
@@ -175,27 +167,27 @@ class ApiServer:
     def with_workers(self, app: Any) -> Any:
         """Return the app with the workers started before its first request, and closed after its last."""
 
-        async def whole(scope: Any, receive: Any, send: Any) -> None:
+        async def with_lifespan(scope: Any, receive: Any, send: Any) -> None:
             if scope["type"] != "lifespan":
                 await app(scope, receive, send)
                 return
             await receive()
-            for one in self.models.by_name.values():
-                await one.worker.start()
+            for model in self.models.by_name.values():
+                await model.worker.start()
             await send({"type": "lifespan.startup.complete"})
             warming = asyncio.ensure_future(self.warm_up())
             await receive()
             warming.cancel()
-            for one in self.models.by_name.values():
-                one.worker.close()
+            for model in self.models.by_name.values():
+                model.worker.close()
             self.logs.event("stopped")
             await send({"type": "lifespan.shutdown.complete"})
 
-        return whole
+        return with_lifespan
 
     async def warm_up(self) -> None:
         """Have every worker say that it runs; then requests are taken."""
-        for one in self.models.by_name.values():
-            await one.worker.compute(object(), lambda items: items, [None])
+        for model in self.models.by_name.values():
+            await model.worker.compute(object(), lambda items: items, [None])
         self.state.ready = True
         self.logs.event("ready", models=list(self.models.by_name), address=self.address)

@@ -34,11 +34,11 @@ async def translate(request: RunRequest) -> Response:
     assert isinstance(task, Translate)
     options.only(*OPTIONS)
     inputs = options.texts("input", most=request.limits.texts, longest=request.limits.text)
-    beam = options.whole("beam", BEAM, least=1, most=MOST_BEAMS)
-    n_best = options.whole("n_best", 1, least=1, most=beam)
+    beam = options.integer("beam", BEAM, least=1, most=MOST_BEAMS)
+    n_best = options.integer("n_best", 1, least=1, most=beam)
     penalty = options.number("length_penalty", 1.0, least=-10, most=10)
-    told, top = options.flag("logprobs"), options.whole("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
-    if top and not told:
+    with_logprobs, top = options.flag("logprobs"), options.integer("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
+    if top and not with_logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
     stream, attention = options.flag("stream"), read_attention(options, request.served.run)
     if stream and beam > 1:
@@ -48,9 +48,9 @@ async def translate(request: RunRequest) -> Response:
         raise ApiError(400, "attention: the weights are of the whole text; leave out stream", param="attention")
     with options.naming("beam"):
         method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=penalty)
-    said = [place for place, text in enumerate(inputs) if text.strip()]
-    rows = await request.encode([inputs[place] for place in said])
-    texts = dict(zip(said, (translation(task, row, method, candidates=top) for row in rows), strict=True))
+    nonblank = [index for index, text in enumerate(inputs) if text.strip()]
+    rows = await request.encode([inputs[index] for index in nonblank])
+    texts = dict(zip(nonblank, (translation(task, row, method, candidates=top) for row in rows), strict=True))
     check_unread([*texts.values()], "input", truncate=options.flag("truncate"))
     memory = sum(request.served.cache_bytes(text.first, beam) for text in texts.values())
     request.served.worker.check_room(len(texts), memory)
@@ -64,7 +64,9 @@ async def translate(request: RunRequest) -> Response:
 
     async def work() -> dict[str, Any]:
         with request.served.worker.taking(len(texts), memory):
-            return await whole_translations(request, len(inputs), texts, details=told, n_best=n_best, wanted=attention)
+            return await whole_translations(
+                request, len(inputs), texts, details=with_logprobs, n_best=n_best, attention_options=attention
+            )
 
     return await request.reply(work())
 
@@ -80,35 +82,39 @@ async def whole_translations(
     *,
     details: bool,
     n_best: int,
-    wanted: AttentionOptions | None,
+    attention_options: AttentionOptions | None,
 ) -> dict[str, Any]:
     """Return the `n_best` translations of each text, the best first, with their scores."""
-    found = dict(zip(texts, await together([search(request.served, text) for text in texts.values()]), strict=True))
-    usage = usage_of(request, texts, sum(len(one.tokens) for best in found.values() for one in best))
+    hypotheses = dict(
+        zip(texts, await together([search(request.served, text) for text in texts.values()]), strict=True)
+    )
+    usage = usage_of(request, texts, sum(len(hypothesis.tokens) for best in hypotheses.values() for hypothesis in best))
     data = []
-    for place in range(count):
-        told = []
-        for one in found.get(place, []):
-            told.append(tell_hypothesis(texts[place], one, details=details))
-            if wanted is not None:
-                told[-1]["attention"] = await request.attention(trace_inputs(request, texts[place], one), wanted)
-        told = told or [{"text": "", "score": 0.0, "log_prob": 0.0, "finish_reason": "stop"}] * n_best
-        data.append({"index": place, **told[0], **({"n_best": told} if n_best > 1 else {})})
+    for index in range(count):
+        translations = []
+        for hypothesis in hypotheses.get(index, []):
+            translations.append(tell_hypothesis(texts[index], hypothesis, details=details))
+            if attention_options is not None:
+                translations[-1]["attention"] = await request.attention(
+                    trace_inputs(request, texts[index], hypothesis), attention_options
+                )
+        translations = translations or [{"text": "", "score": 0.0, "log_prob": 0.0, "finish_reason": "stop"}] * n_best
+        data.append({"index": index, **translations[0], **({"n_best": translations} if n_best > 1 else {})})
     return {"object": "list", "model": request.served.name, "data": data, "usage": usage}
 
 
-def tell_hypothesis(text: Text, one: Hypothesis, *, details: bool) -> dict[str, Any]:
+def tell_hypothesis(text: Text, hypothesis: Hypothesis, *, details: bool) -> dict[str, Any]:
     """Return a translation: its text, the score it was ranked by, its log-probability, and that of each token."""
-    found: dict[str, Any] = {
-        "text": text.tokenizer.decode(one.tokens),
-        "score": one.score,
-        "log_prob": sum(one.log_probs, 0.0),
-        "finish_reason": "stop" if one.ended else "length",
+    translation: dict[str, Any] = {
+        "text": text.tokenizer.decode(hypothesis.tokens),
+        "score": hypothesis.score,
+        "log_prob": sum(hypothesis.log_probs, 0.0),
+        "finish_reason": "stop" if hypothesis.ended else "length",
     }
     if details:
         writing = Writing(text.tokenizer, text.before, details=True)
-        writing.add_all(one.tokens, one.log_probs, one.candidates)
-        found["tokens"] = [
+        writing.add_all(hypothesis.tokens, hypothesis.log_probs, hypothesis.candidates)
+        translation["tokens"] = [
             {
                 "token": token.text,
                 "log_prob": token.log_prob,
@@ -116,35 +122,35 @@ def tell_hypothesis(text: Text, one: Hypothesis, *, details: bool) -> dict[str, 
             }
             for token in writing.written
         ]
-    return found
+    return translation
 
 
-def trace_inputs(request: RunRequest, text: Text, one: Hypothesis) -> TraceInputs:
+def trace_inputs(request: RunRequest, text: Text, hypothesis: Hypothesis) -> TraceInputs:
     """Return the source, and the target without its end token, as `clearhead.trace` reads them."""
     job = text.first
-    target = [*(job.prefix or ()), *(token for token in one.tokens if token not in job.rules.end)]
+    target = [*(job.prefix or ()), *(token for token in hypothesis.tokens if token not in job.rules.end)]
     target = target[: request.served.task.context]
-    names = request.served.task.tokenizers["source"], text.tokenizer
+    tokenizers = request.served.task.tokenizers["source"], text.tokenizer
     ids = {"encoder": list(job.inputs), "decoder": target}
-    return TraceInputs(ids, {side: token_names(one, ids[side]) for side, one in zip(ids, names, strict=True)})
+    return TraceInputs(ids, {side: token_names(of, ids[side]) for side, of in zip(ids, tokenizers, strict=True)})
 
 
 async def stream_translations(request: RunRequest, count: int, texts: dict[int, Text], out: Outgoing) -> None:
     """Put the pieces of greedy translations as they come, and the usage at the end."""
     top = {"object": "translation.chunk", "model": request.served.name}
-    seen = []
+    first_token_seen = []
 
-    async def write(place: int, text: Text) -> Writing:
+    async def write(index: int, text: Text) -> Writing:
         writing = Writing(text.tokenizer, text.before)
         async for piece in follow(request.served, text, writing, each_token=True):
-            if not seen:
-                seen.append(request.first_token())
-            out.put({**top, "index": place, "text": piece, "finish_reason": None})
+            if not first_token_seen:
+                first_token_seen.append(request.first_token())
+            out.put({**top, "index": index, "text": piece, "finish_reason": None})
         log_prob = sum(writing.log_probs, 0.0)
-        out.put({**top, "index": place, "text": "", "log_prob": log_prob, "finish_reason": writing.finish})
+        out.put({**top, "index": index, "text": "", "log_prob": log_prob, "finish_reason": writing.finish})
         return writing
 
-    for place in set(range(count)) - set(texts):
-        out.put({**top, "index": place, "text": "", "log_prob": 0.0, "finish_reason": "stop"})
-    written = await together([write(place, text) for place, text in texts.items()])
-    out.put({**top, "usage": usage_of(request, texts, sum(len(one.ids) for one in written))})
+    for index in set(range(count)) - set(texts):
+        out.put({**top, "index": index, "text": "", "log_prob": 0.0, "finish_reason": "stop"})
+    writings = await together([write(index, text) for index, text in texts.items()])
+    out.put({**top, "usage": usage_of(request, texts, sum(len(writing.ids) for writing in writings))})

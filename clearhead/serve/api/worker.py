@@ -117,16 +117,16 @@ class Worker:
         if self.scheduler is None or self.make_scheduler is None:
             return
         for _ in range(replicas):
-            one = ModelProcess.fork(
+            process = ModelProcess.fork(
                 self.name,
                 self.make_scheduler,
                 scheduler=self.scheduler,
                 threads=threads,
-                inherited=[*inherited, *(other.link for other in self.processes)],
+                inherited=[*inherited, *(earlier.link for earlier in self.processes)],
                 metrics=self.metrics,
                 logs=self.logs,
             )
-            self.processes.append(one)
+            self.processes.append(process)
 
     # What the event loop calls.
 
@@ -148,14 +148,14 @@ class Worker:
             self.thread.join(30)
 
     def decode(self, job: Job, *, each_token: bool = False) -> Decoding:
-        """Hand over a job, whose place `taking` has taken."""
-        made = Decoding(job, each_token=each_token)
+        """Submit a job; `taking` must have reserved room for it."""
+        decoding = Decoding(job, each_token=each_token)
         if self.processes:
-            made.process = min(self.processes, key=lambda process: process.load)
-            made.process.add(made)
+            decoding.process = min(self.processes, key=lambda process: process.load)
+            decoding.process.add(decoding)
         else:
-            self.hand_over(lambda: self.add(made))
-        return made
+            self.hand_over(lambda: self.add(decoding))
+        return decoding
 
     def cancel(self, decoding: Decoding) -> None:
         """Drop a job, wherever it is, and free its place; one that is done is left alone."""
@@ -181,7 +181,7 @@ class Worker:
 
     @contextlib.contextmanager
     def taking(self, count: int, memory: int = 0) -> Iterator[None]:
-        """Hold the places of a request's texts; ApiError where the queue is full, or their caches would not fit."""
+        """Reserve room for a request's texts; ApiError where the queue is full, or their caches would not fit."""
         self.check_room(count, memory)
         self.pending += count
         self.memory += memory
@@ -193,8 +193,8 @@ class Worker:
             self.memory -= memory
             if count:  # none, where every text is blank
                 # Texts are answered side by side, so each takes its share of the time that all of them took.
-                each = (time.perf_counter() - begun) / (self.pending + count)
-                self.seconds_each += 0.05 * (each - self.seconds_each)
+                seconds = (time.perf_counter() - begun) / (self.pending + count)
+                self.seconds_each += 0.05 * (seconds - self.seconds_each)
 
     def check_room(self, count: int, memory: int) -> None:
         if count > self.limits.queue:
@@ -261,7 +261,7 @@ class Worker:
         self.measure()
 
     def step(self) -> None:
-        """Compute a token of every row, and hand out what came of it."""
+        """Compute one token for every row, and deliver the events."""
         assert self.scheduler is not None
         rows = self.scheduler.running
         try:
@@ -297,12 +297,12 @@ class Worker:
 
     def compute_some(self) -> None:
         """Compute the texts that wait and are of one kind with the first; a wrong one among them fails alone."""
-        key, batch, rest = self.units[0].key, list[Unit](), deque[Unit]()
+        key, batch, waiting = self.units[0].key, list[Unit](), deque[Unit]()
         for unit in self.units:
             if unit.dropped:
                 continue
-            (batch if unit.key == key and len(batch) < AT_ONCE else rest).append(unit)
-        self.units = rest
+            (batch if unit.key == key and len(batch) < AT_ONCE else waiting).append(unit)
+        self.units = waiting
         if batch and not self.answer(batch):
             for unit in batch:
                 self.answer([unit])
@@ -310,7 +310,7 @@ class Worker:
     def answer(self, batch: list[Unit]) -> bool:
         """Answer these texts. Return False where one of several is wrong, and each must be tried by itself."""
         try:
-            found = batch[0].compute([unit.item for unit in batch])
+            answers = batch[0].compute([unit.item for unit in batch])
         except Exception as error:
             if len(batch) > 1:
                 return False
@@ -318,22 +318,22 @@ class Worker:
                 self.logs.failure(error, model=self.name, lost=1)
             self.outbox.append(setter(batch[0].answer, error=as_reply(error)))
             return True
-        for unit, one in zip(batch, found, strict=True):
-            self.outbox.append(setter(unit.answer, result=one))
+        for unit, answer in zip(batch, answers, strict=True):
+            self.outbox.append(setter(unit.answer, result=answer))
         return True
 
     def tell(self, decoding: Decoding, event: Event | Exception) -> None:
         self.outbox.append(lambda: decoding.put(event))
 
     def hand_back(self) -> None:
-        """Give the loop all that came of this round in one call."""
+        """Deliver all results of this round to the event loop in one call."""
         if not self.outbox or self.loop is None:
             return
         out, self.outbox = self.outbox, []
 
         def deliver() -> None:
-            for one in out:
-                one()
+            for callback in out:
+                callback()
 
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(deliver)
@@ -342,12 +342,12 @@ class Worker:
         if self.scheduler is None:
             return
         counted = self.processes or [self.scheduler]
-        self.metrics.set("sequences_running", float(sum(one.running for one in counted)), model=self.name)
-        self.metrics.set("sequences_waiting", float(sum(one.waiting for one in counted)), model=self.name)
+        self.metrics.set("sequences_running", float(sum(decoder.running for decoder in counted)), model=self.name)
+        self.metrics.set("sequences_waiting", float(sum(decoder.waiting for decoder in counted)), model=self.name)
 
 
 def setter(answer: "asyncio.Future[Any]", *, result: Any = None, error: Exception | None = None) -> Callable[[], None]:
-    """Return a function for the loop that sets an answer, unless nobody waits for it any more."""
+    """Return a callback for the event loop that sets a future, unless it was cancelled."""
 
     def deliver() -> None:
         if answer.done():

@@ -34,34 +34,36 @@ class Stops:
     >>> stops = Stops(("END", "N!"))
     >>> [stops.add(piece) for piece in ("the E", "N", "X E", "ND of")]
     ['the ', '', 'ENX ', '']
-    >>> stops.found, stops.text
+    >>> stops.is_found, stops.text
     (True, 'the ENX ')
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
         self.strings = tuple(strings)
         self.longest = max(map(len, self.strings), default=0)
-        self.text, self.sent, self.found = "", 0, False
+        self.text, self.sent, self.is_found = "", 0, False
 
     def add(self, piece: str) -> str:
         """Return what is certain now and was not before."""
-        if self.found:
+        if self.is_found:
             return ""
         begin = max(0, len(self.text) - self.longest + 1)
         self.text += piece
-        ends = [(place + len(one), place) for one in self.strings if (place := self.text.find(one, begin)) >= 0]
+        ends = [(start + len(stop), start) for stop in self.strings if (start := self.text.find(stop, begin)) >= 0]
         if ends:  # of two that are complete at the same place, the longer one
-            self.found, self.text = True, self.text[: min(ends)[1]]
+            self.is_found, self.text = True, self.text[: min(ends)[1]]
             return self.rest()
-        held = next((n for n in range(min(self.longest, len(self.text)), 0, -1) if self.could_begin(self.text[-n:])), 0)
-        return self.rest(held)
+        held_back = next(
+            (n for n in range(min(self.longest, len(self.text)), 0, -1) if self.could_begin(self.text[-n:])), 0
+        )
+        return self.rest(held_back)
 
     def could_begin(self, end: str) -> bool:
-        return any(one.startswith(end) for one in self.strings)
+        return any(stop.startswith(end) for stop in self.strings)
 
-    def rest(self, held: int = 0) -> str:
-        """Return what was held back, but for the last so many characters."""
-        upto = len(self.text) - held
+    def rest(self, held_back: int = 0) -> str:
+        """Return the text that was held back, except its last `held_back` characters."""
+        upto = len(self.text) - held_back
         new, self.sent = self.text[self.sent : upto], max(self.sent, upto)
         return new
 
@@ -94,7 +96,7 @@ class Writing:
     @property
     def stopped(self) -> bool:
         """Return whether a stop string has come: what follows is not wanted."""
-        return self.stops.found
+        return self.stops.is_found
 
     def add(self, token: int, log_prob: float, candidates: Candidates = ()) -> str:
         """Return the text that is new and certain with this token."""
@@ -103,8 +105,8 @@ class Writing:
         self.log_probs.append(log_prob)
         piece = self.detokenizer.add(token)
         if self.details:
-            named = self.name_tokens(tail, [token, *(one for one, _ in candidates)])
-            likeliest = tuple((named[one], value) for one, value in candidates)
+            named = self.name_tokens(tail, [token, *(candidate for candidate, _ in candidates)])
+            likeliest = tuple((named[candidate], value) for candidate, value in candidates)
             self.written.append(WrittenToken(token, piece or named[token], self.heard, log_prob, likeliest))
         self.heard += len(piece)
         return self.stops.add(piece)
@@ -123,12 +125,12 @@ class Writing:
 
     def close(self, *, ended: bool) -> str:
         """Return what was held back, now that no token follows; `ended`: the model wrote an end token."""
-        rest = continued(self.tokenizer, self.before, self.ids) if self.late else self.detokenizer.rest()
-        last = self.stops.add(rest)
+        remainder = continued(self.tokenizer, self.before, self.ids) if self.late else self.detokenizer.rest()
+        last = self.stops.add(remainder)
         last += "" if self.stopped else self.stops.rest()
         self.finish = "stop" if ended or self.stopped else "length"
         if self.stopped:  # tokens of the stop string itself are not part of the output
-            self.written = [one for one in self.written if one.offset < len(self.text)]
+            self.written = [token for token in self.written if token.offset < len(self.text)]
         return last
 
     def name_tokens(self, tail: Sequence[int], tokens: Sequence[int]) -> Mapping[int, str]:

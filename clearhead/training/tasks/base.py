@@ -43,7 +43,7 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import ACCURACY, LOSS, Evaluating, Held, Measure, spread
+from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Held, Measure, spread
 
 __all__ = [
     "Answer",
@@ -116,7 +116,7 @@ class Task(ABC):
     best_by: ClassVar[str] = "accuracy"
     """The score that the best checkpoint has most of; the least loss where there is no such score."""
     options: ClassVar[tuple[str, ...]] = ()
-    """The fields of `Evaluating` that bear on its evaluation."""
+    """The fields of `EvaluationOptions` that bear on its evaluation."""
     outputs: ClassVar[bool] = False
     """Whether its evaluation has an output for each record, which `--output` writes."""
     verb: ClassVar[str] = "answer"
@@ -227,12 +227,12 @@ class Task(ABC):
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return scores of held-out records beside loss and accuracy, and samples: input, output and reference."""
-        which = spread(len(held.store), held.samples)
+        indices = spread(len(held.store), held.samples)
         first = self.layout(self.context).texts[0]
-        texts = [self.tokenizer.decode(held.store[first][i].tolist()) for i in which]
+        texts = [self.tokenizer.decode(held.store[first][i].tolist()) for i in indices]
         answers = self.answer(model, texts) if texts else []
-        samples = [{"input": text, "output": one["output"]} for text, one in zip(texts, answers, strict=True)]
-        for i, sample in zip(which, samples, strict=True):
+        samples = [{"input": text, "output": answer["output"]} for text, answer in zip(texts, answers, strict=True)]
+        for i, sample in zip(indices, samples, strict=True):
             if (reference := self.reference(held.store, i)) is not None:
                 sample["reference"] = reference
         return {}, samples
@@ -253,7 +253,7 @@ class Task(ABC):
         """Return scores that follow from the mean loss over the store in this folder."""
         return {}
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         """Return the scores on the user's files by name, and the outputs where there are any."""
         started = time.perf_counter()
         loss = stored_loss(self, model, source, self.usual_layout())
@@ -286,8 +286,8 @@ class Task(ABC):
     @classmethod
     def usage(cls) -> tuple[str, str]:
         """Return two commands to try with a run, `{run}` for its folder: one that answers, one that evaluates."""
-        given = {"source": "--source TEST --target TEST", "table": "--table TEST", "text": "--text TEST"}[cls.ways[0]]
-        return f"echo 'a line of text' | clearhead {cls.verb} {{run}}", f"clearhead evaluate {{run}} {given}"
+        options = {"source": "--source TEST --target TEST", "table": "--table TEST", "text": "--text TEST"}[cls.ways[0]]
+        return f"echo 'a line of text' | clearhead {cls.verb} {{run}}", f"clearhead evaluate {{run}} {options}"
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         """Return a text as the model is given it; a target only where `target` says that there is one."""
@@ -321,8 +321,8 @@ class Task(ABC):
     def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
         """Yield texts to look at from these records of a store: a source and, where it is known, its target."""
         first = self.layout(self.context).texts[0]
-        for place in places:
-            yield {"source": self.example_text(store[first][place].tolist())}
+        for index in places:
+            yield {"source": self.example_text(store[first][index].tolist())}
 
 
 def spec_name(spec: Spec) -> str:
@@ -363,16 +363,20 @@ def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
     """Return the total loss in nats, the number of targets, and how many of them the likeliest answer got right."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
-    nll, right, places = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device), 0
+    nll, right, n_targets = (
+        torch.zeros((), dtype=widest_float(device), device=device),
+        torch.zeros((), device=device),
+        0,
+    )
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             read = task.read(held.store, rows, random, filled=False)
             batch = {name: tensor.to(device) for name, tensor in read.items()}
-            logits, wanted = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
-            nll += cross_entropy(logits, wanted).nll
-            right += (logits.argmax(-1) == wanted).sum()
-            places += int((wanted != NOTHING).sum())
-    return nll.item(), places, int(right.item())
+            logits, targets = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
+            nll += cross_entropy(logits, targets).nll
+            right += (logits.argmax(-1) == targets).sum()
+            n_targets += int((targets != NOTHING).sum())
+    return nll.item(), n_targets, int(right.item())
 
 
 class StoredLoss(NamedTuple):
@@ -391,7 +395,7 @@ def stored_loss(task: Task, model: nn.Module, source: Source, layout: Layout) ->
     with tempfile.TemporaryDirectory() as folder, StoreWriter(Path(folder) / "held", encoding.sizes) as writer:
         encoding.fill(source, writer)
         store = writer.close({})
-        held = Held(store=store, tokens=AT_ONCE, score_records=0, samples=0)
-        total, places, right = loss_of(model, task, held)
+        held_out = Held(store=store, tokens=AT_ONCE, score_records=0, samples=0)
+        total, n_targets, right = loss_of(model, task, held_out)
     tokens = sum(store.sizes[name].tokens for name in layout.texts)
-    return StoredLoss(total / max(places, 1), places, right, tokens, encoding.too_long)
+    return StoredLoss(total / max(n_targets, 1), n_targets, right, tokens, encoding.too_long)

@@ -34,7 +34,7 @@ from clearhead.training.schedules import Cosine
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import Evaluating, Held, spread
+from clearhead.training.tasks.measures import EvaluationOptions, Held, spread
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 from clearhead.training.wide import fit_wide
 
@@ -88,18 +88,18 @@ class Classify(Task):
 
     def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
         """Return the dev accuracy of a linear model on n-grams of the whole texts."""
-        found = Survey(
+        surveyed = Survey(
             records=prepared.notes["records"], text_bytes=prepared.notes["text_bytes"], labels=self.labels, skipped={}
         )
         numbers = {name: number for number, name in enumerate(self.labels)}
         texts: dict[bool, list[str]] = {False: [], True: []}
-        wanted: dict[bool, list[int]] = {False: [], True: []}
-        every = records_apart(found.records, found.text_bytes)
-        for place, ((text,), (label,), held) in enumerate(read_split(corpus, self.layout(self.context), found)):
-            if held or place % every == 0:
-                texts[held].append(text)
-                wanted[held].append(numbers[label])
-        return linear_baseline(texts[False], wanted[False], texts[True], wanted[True], classes=len(self.labels))
+        targets: dict[bool, list[int]] = {False: [], True: []}
+        every = records_apart(surveyed.records, surveyed.text_bytes)
+        for index, ((text,), (label,), held_out) in enumerate(read_split(corpus, self.layout(self.context), surveyed)):
+            if held_out or index % every == 0:
+                texts[held_out].append(text)
+                targets[held_out].append(numbers[label])
+        return linear_baseline(texts[False], targets[False], texts[True], targets[True], classes=len(self.labels))
 
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
@@ -139,9 +139,9 @@ class Classify(Task):
         if wide is None:
             return []
         started, store, frame = time.perf_counter(), prepared.train, self.frame()
-        which = range(0, len(store), records_apart(len(store), prepared.notes["text_bytes"]))
-        rows = [frame.around(store["text"][i].tolist(), self.reads) for i in which]
-        labels = torch.tensor([int(store["label"][i][0]) for i in which])
+        indices = range(0, len(store), records_apart(len(store), prepared.notes["text_bytes"]))
+        rows = [frame.around(store["text"][i].tolist(), self.reads) for i in indices]
+        labels = torch.tensor([int(store["label"][i][0]) for i in indices])
         fit_wide(wide, rows, F.one_hot(labels, len(self.labels)).float(), self.tokenizer)
         return [
             f"the model has a wide part: logits that are linear in the n-grams of its tokens, fitted in "
@@ -151,8 +151,8 @@ class Classify(Task):
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         frame, pad = self.frame(), self.tokenizer.pad
         tokens, _, lengths = frame_rows(store["text"], rows, rows.width, frame, pad, filled=filled)
-        wanted = store["label"].padded(rows.which, 1, 0)[:, 0]
-        return to_batch({"tokens": tokens, "lengths": lengths, "wanted": wanted}, rows.full if filled else 0)
+        targets = store["label"].padded(rows.which, 1, 0)[:, 0]
+        return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
 
     def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
@@ -172,19 +172,19 @@ class Classify(Task):
         return list(map(tell_class, self.classify_pairs(model, pairs)))
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
-        which = spread(len(held.store), held.samples)
-        rows = [held.store["text"][i].tolist() for i in which]
-        found = self.classify(model, rows) if rows else []
+        indices = spread(len(held.store), held.samples)
+        rows = [held.store["text"][i].tolist() for i in indices]
+        classes = self.classify(model, rows) if rows else []
         return {}, [
             {
                 "input": self.tokenizer.decode(row),
-                "output": one.label,
+                "output": predicted.label,
                 "reference": self.labels[int(held.store["label"][i][0])],
             }
-            for i, row, one in zip(which, rows, found, strict=True)
+            for i, row, predicted in zip(indices, rows, classes, strict=True)
         ]
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         def answer(records: list[list[str]]) -> list[Class]:
             return self.classify(model, self.tokenizer.encode_batch([text for (text,) in records]))
 
@@ -217,12 +217,12 @@ def evaluate_classes(
     nats = 0.0
     started = time.perf_counter()
     for chunk in chunks(usable_records(source, layout, Problems(skip=True), task.labels)):
-        found = answer([texts_of(source, layout, record) for record in chunk])
+        classes = answer([texts_of(source, layout, record) for record in chunk])
         true = [label_of(source, layout, record) for record in chunk]
-        outputs += [one.label for one in found]
+        outputs += [predicted.label for predicted in classes]
         truths += true
         # A probability that is 0 in float64 counts as the least there is: the loss stays finite.
-        shares = (one.probabilities[name] for one, name in zip(found, true, strict=True))
+        shares = (predicted.probabilities[name] for predicted, name in zip(classes, true, strict=True))
         nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
     speed = len(outputs) / (time.perf_counter() - started)
     scores = asdict(score_classes(outputs, truths, task.labels))
@@ -232,28 +232,35 @@ def evaluate_classes(
 
 def classify_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
     """Return the class of each pair of texts."""
-    made = frame_pairs(task, model, pairs)
-    return name_classes(task.labels, task.predict(model, made.rows, made.segments))
+    framed = frame_pairs(task, model, pairs)
+    return name_classes(task.labels, task.predict(model, framed.rows, framed.segments))
 
 
-def name_classes(labels: Sequence[str], found: Sequence[Tensor]) -> list[Class]:
+def name_classes(labels: Sequence[str], logits_of_rows: Sequence[Tensor]) -> list[Class]:
     """Return the class that each row of logits says, with the probability of every label."""
-    shares = (logits.to(widest_float(logits.device)).softmax(-1).tolist() for logits in found)
-    return [Class(labels[one.index(max(one))], max(one), dict(zip(labels, one, strict=True))) for one in shares]
+    shares = (logits.to(widest_float(logits.device)).softmax(-1).tolist() for logits in logits_of_rows)
+    return [
+        Class(
+            labels[probabilities.index(max(probabilities))],
+            max(probabilities),
+            dict(zip(labels, probabilities, strict=True)),
+        )
+        for probabilities in shares
+    ]
 
 
 def describe_labels(labels: Sequence[str], prepared: Prepared) -> str:
     """Return how many training records each label has, the most frequent first, and which are too few to learn."""
     counts = np.bincount(prepared.train["label"].ids, minlength=len(labels)).tolist()
     ranked = sorted(zip(labels, counts, strict=True), key=lambda pair: -pair[1])
-    shown = [f"{quote(name)} {count:,}" for name, count in ranked]
-    if len(shown) > MOST_SHOWN:
-        shown = [*shown[: MOST_SHOWN // 2], "…", *shown[-MOST_SHOWN // 2 :]]
+    counted = [f"{quote(name)} {count:,}" for name, count in ranked]
+    if len(counted) > MOST_SHOWN:
+        counted = [*counted[: MOST_SHOWN // 2], "…", *counted[-MOST_SHOWN // 2 :]]
     rare = [name for name, count in ranked if count < RARE]
-    said = f"{len(labels)} labels in {len(prepared.train):,} training records: {', '.join(shown)}"
+    line = f"{len(labels)} labels in {len(prepared.train):,} training records: {', '.join(counted)}"
     if rare and ranked[0][1] >= RARE:
-        said += f"; too rare to be learned well: {list_names(rare)}. Accuracy says little about them: see macro F1"
-    return said
+        line += f"; too rare to be learned well: {list_names(rare)}. Accuracy says little about them: see macro F1"
+    return line
 
 
 def fit_classes(task: Task, spec: Spec) -> Spec:
@@ -267,11 +274,11 @@ def fit_classes(task: Task, spec: Spec) -> Spec:
     return replace(spec, vocabulary=task.tokenizer.vocabulary, output=output)
 
 
-def tell_class(one: Class) -> Answer:
+def tell_class(predicted: Class) -> Answer:
     """Return a class as an answer, its labels ordered with the likeliest first."""
     return {
-        "output": one.label,
-        "score": math.log(one.probability),
-        "probability": one.probability,
-        "probabilities": dict(sorted(one.probabilities.items(), key=lambda pair: -pair[1])),
+        "output": predicted.label,
+        "score": math.log(predicted.probability),
+        "probability": predicted.probability,
+        "probabilities": dict(sorted(predicted.probabilities.items(), key=lambda pair: -pair[1])),
     }

@@ -30,7 +30,7 @@ from clearhead.training.tasks.classify import (
     tell_class,
 )
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import Evaluating, Held, spread
+from clearhead.training.tasks.measures import EvaluationOptions, Held, spread
 from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
 
 __all__ = ["ClassifyPairs"]
@@ -71,18 +71,20 @@ class ClassifyPairs(Task):
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         """Return pairs as rows, padded to the full width if filled. Segments are given only where there are any."""
-        frame, which = self.frame(), rows.which.tolist()
-        made = [frame.around_pair(store["first"][i].tolist(), store["second"][i].tolist(), rows.width) for i in which]
-        lengths = np.array([len(ids) for ids, _ in made], np.int64)
-        shape = len(made), rows.width if filled else int(lengths.max())
-        found = {"tokens": np.full(shape, self.tokenizer.pad, np.int64), "lengths": lengths}
-        found |= {"segments": np.zeros(shape, np.int64)} if frame.segment else {}
-        for place, (ids, apart) in enumerate(made):
-            found["tokens"][place, : len(ids)] = ids
+        frame, indices = self.frame(), rows.which.tolist()
+        framed = [
+            frame.around_pair(store["first"][i].tolist(), store["second"][i].tolist(), rows.width) for i in indices
+        ]
+        lengths = np.array([len(ids) for ids, _ in framed], np.int64)
+        shape = len(framed), rows.width if filled else int(lengths.max())
+        arrays = {"tokens": np.full(shape, self.tokenizer.pad, np.int64), "lengths": lengths}
+        arrays |= {"segments": np.zeros(shape, np.int64)} if frame.segment else {}
+        for row, (ids, apart) in enumerate(framed):
+            arrays["tokens"][row, : len(ids)] = ids
             if frame.segment:
-                found["segments"][place, : len(ids)] = apart
-        found["wanted"] = store["label"].padded(rows.which, 1, 0)[:, 0]
-        return to_batch(found, rows.full if filled else 0)
+                arrays["segments"][row, : len(ids)] = apart
+        arrays["wanted"] = store["label"].padded(rows.which, 1, 0)[:, 0]
+        return to_batch(arrays, rows.full if filled else 0)
 
     def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
         apart = {"segments": batch["segments"]} if "segments" in batch else {}
@@ -94,11 +96,11 @@ class ClassifyPairs(Task):
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first, for lines of two texts with a tab between."""
-        return [tell_class(one) for one in self.classify_pairs(model, [split_pair(text) for text in texts])]
+        return [tell_class(predicted) for predicted in self.classify_pairs(model, [split_pair(text) for text in texts])]
 
     def answer_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Answer]:
         """Return what `answer` returns, for pairs of texts."""
-        return [tell_class(one) for one in self.classify_pairs(model, pairs)]
+        return [tell_class(predicted) for predicted in self.classify_pairs(model, pairs)]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens the two texts of each line have together."""
@@ -110,13 +112,13 @@ class ClassifyPairs(Task):
         return self.context - frame.size - len(frame.between)
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
-        which = spread(len(held.store), held.samples)
-        pairs = [self.pair_at(held.store, i) for i in which]
-        found = self.classify_pairs(model, pairs) if pairs else []
-        truths = [self.labels[int(held.store["label"][i][0])] for i in which]
+        indices = spread(len(held.store), held.samples)
+        pairs = [self.pair_at(held.store, i) for i in indices]
+        classes = self.classify_pairs(model, pairs) if pairs else []
+        truths = [self.labels[int(held.store["label"][i][0])] for i in indices]
         return {}, [
-            {"input": "\t".join(pair), "output": one.label, "reference": true}
-            for pair, one, true in zip(pairs, found, truths, strict=True)
+            {"input": "\t".join(pair), "output": predicted.label, "reference": true}
+            for pair, predicted, true in zip(pairs, classes, truths, strict=True)
         ]
 
     def pair_at(self, store: Store, record: int) -> Pair:
@@ -124,7 +126,7 @@ class ClassifyPairs(Task):
         first, second = (self.tokenizer.decode(store[field][record].tolist()) for field in ("first", "second"))
         return first, second
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         def answer(records: list[list[str]]) -> list[Class]:
             return self.classify_pairs(model, [(first, second) for first, second in records])
 
@@ -139,4 +141,4 @@ class ClassifyPairs(Task):
         return trace_pair(self, split_pair(source))
 
     def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
-        yield from ({"source": "\t".join(self.pair_at(store, place))} for place in places)
+        yield from ({"source": "\t".join(self.pair_at(store, index))} for index in places)

@@ -21,7 +21,7 @@ from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task
-from clearhead.training.tasks.measures import Evaluating
+from clearhead.training.tasks.measures import EvaluationOptions
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 
 __all__ = ["Embed", "Pooling", "embed_texts"]
@@ -52,19 +52,19 @@ class Embed(Task):
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         raise OptionError("to embed asks for nothing that could be wrong, so it has no loss; choose another task")
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, object], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, object], list[str]]:
         raise OptionError("a run that embeds is not scored: nothing says which vector is right. Use `clearhead embed`")
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
-        found = embed_texts(self, model, texts)
-        return [{"output": shorten(vector), "vector": vector.tolist()} for vector in found]
+        vectors = embed_texts(self, model, texts)
+        return [{"output": shorten(vector), "vector": vector.tolist()} for vector in vectors]
 
     @classmethod
     def usage(cls) -> tuple[str, str]:
         return "echo 'a line of text' | clearhead embed {run}", "clearhead trace {run} 'a line of text'"
 
     def answer_names(self, ids: Sequence[int]) -> list[str]:
-        return [f"x{place}" for place in ids]
+        return [f"x{dimension}" for dimension in ids]
 
     def traced_answer(self, source: str, trace: Trace) -> str:
         return ""
@@ -90,7 +90,7 @@ def embed_texts(
     else:
         single = [text for text in texts if isinstance(text, str)]
         rows, segments = [frame.around(row, most) for row in task.tokenizer.encode_batch(single)], None
-    if empty := [place for place, row in enumerate(rows, 1) if not row]:
+    if empty := [number for number, row in enumerate(rows, 1) if not row]:
         raise OptionError(f"text {empty[0]} has no tokens, so it has no vector")
 
     def answer(batch: list[int]) -> list[Tensor]:
@@ -102,8 +102,8 @@ def embed_texts(
             return list(POOLS[pooling](states, lengths).float().cpu())
 
     vectors = in_batches([len(row) for row in rows], model, answer)
-    made = torch.stack(vectors) if vectors else torch.zeros(0, model.spec.d_model)
-    return nn.functional.normalize(made, dim=-1) if normalize else made
+    stacked = torch.stack(vectors) if vectors else torch.zeros(0, model.spec.d_model)
+    return nn.functional.normalize(stacked, dim=-1) if normalize else stacked
 
 
 def shorten(vector: Tensor) -> str:

@@ -38,7 +38,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import Evaluating, Held, spread
+from clearhead.training.tasks.measures import EvaluationOptions, Held, spread
 
 __all__ = ["BLANK", "CANDIDATES", "Fill", "Filling", "with_blank"]
 
@@ -98,20 +98,20 @@ class Fill(Task):
         tokenizer, frame = self.tokenizer, self.frame()
         tokens, texts, lengths = frame_rows(store["text"], rows, rows.width, frame, tokenizer.pad, filled=filled)
         first, width = len(frame.before), tokens.shape[1]
-        places = np.arange(width)
+        positions = np.arange(width)
         # Drawn for the full width, so that the same blanks are asked for whether the batch is filled or not.
         shape = len(tokens), rows.width
         chance, lot = (random.random(shape)[:, :width] for _ in range(2))
-        other = random.integers(0, tokenizer.vocabulary, shape)[:, :width]
-        asked = (places >= first) & (places < first + texts[:, None]) & (chance < BLANK_SHARE)
-        asked[np.arange(len(tokens)), first + random.integers(0, np.maximum(texts, 1))] |= texts > 0
-        shown = np.where(lot < 0.8, tokenizer.mask, np.where(lot < 0.9, other, tokens))
-        found = {
-            "tokens": np.where(asked, shown, tokens),
+        random_tokens = random.integers(0, tokenizer.vocabulary, shape)[:, :width]
+        is_blank = (positions >= first) & (positions < first + texts[:, None]) & (chance < BLANK_SHARE)
+        is_blank[np.arange(len(tokens)), first + random.integers(0, np.maximum(texts, 1))] |= texts > 0
+        replaced = np.where(lot < 0.8, tokenizer.mask, np.where(lot < 0.9, random_tokens, tokens))
+        arrays = {
+            "tokens": np.where(is_blank, replaced, tokens),
             "lengths": lengths,
-            "wanted": np.where(asked, tokens, NOTHING),
+            "wanted": np.where(is_blank, tokens, NOTHING),
         }
-        return to_batch(found, rows.full if filled else 0)
+        return to_batch(arrays, rows.full if filled else 0)
 
     def fill(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Filling]:
         """Fill each `<mask>` of each text with the likeliest token, all blanks at once; the rest stays as it is.
@@ -147,11 +147,11 @@ class Fill(Task):
         """
         if self.tokenizer.imported and BLANK in text:
             return self.tokenizer.encode(text.replace(BLANK, self.tokenizer.token(self.tokenizer.mask)))
-        first, *others = parts_of(self.tokenizer, text)
-        if not others:
+        first, *rest = parts_of(self.tokenizer, text)
+        if not rest:
             raise OptionError(f"there is no blank to fill in {text[:60]!r}: write {BLANK} where one is")
         ids = self.tokenizer.encode(first)
-        for part in others:
+        for part in rest:
             ids += [self.tokenizer.mask, *encode_inside(self.tokenizer, part)]
         return ids
 
@@ -167,8 +167,8 @@ class Fill(Task):
         """Return texts filled, `score` the log-probability of that; a text without a blank comes back as it is."""
         texts = [self.with_our_blanks(text) for text in texts]
         blank = [text for text in texts if BLANK in text]
-        found = iter(self.fill(model, blank, shown=shown) if blank else ())
-        return [as_answer(next(found)) if BLANK in text else {"output": text, "blanks": []} for text in texts]
+        fillings = iter(self.fill(model, blank, shown=shown) if blank else ())
+        return [as_answer(next(fillings)) if BLANK in text else {"output": text, "blanks": []} for text in texts]
 
     @classmethod
     def usage(cls) -> tuple[str, str]:
@@ -180,11 +180,11 @@ class Fill(Task):
         rows = [held.store["text"][i].tolist() for i in spread(len(held.store), held.samples)]
         texts = [with_blank(self.tokenizer, row) for row in rows]
         return {}, [
-            {"input": text, "output": found.text, "reference": self.tokenizer.decode(row)}
-            for row, text, found in zip(rows, texts, self.fill(model, texts), strict=True)
+            {"input": text, "output": filling.text, "reference": self.tokenizer.decode(row)}
+            for row, text, filling in zip(rows, texts, self.fill(model, texts), strict=True)
         ]
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         """Return loss and accuracy at blanks; which ones are asked for is drawn with a fixed seed."""
         scores, outputs = super().evaluate(model, source, how)
         return {"blanks" if name == "places" else name: value for name, value in scores.items()}, outputs
@@ -197,9 +197,11 @@ class Fill(Task):
     def traced_answer(self, source: str, trace: Trace) -> str:
         """Return the text with its blanks filled, by tokens that stand for text."""
         tokenizer = self.tokenizer
-        usable = [[one for one in row if one.id not in tokenizer.special] or row for row in trace.candidates]
-        values = [[math.exp(one.log_prob) for one in row] for row in usable]
-        ids = [[one.id for one in row] for row in usable]
+        usable = [
+            [candidate for candidate in row if candidate.id not in tokenizer.special] or row for row in trace.candidates
+        ]
+        values = [[math.exp(candidate.log_prob) for candidate in row] for row in usable]
+        ids = [[candidate.id for candidate in row] for row in usable]
         return put_into_blanks(tokenizer, self.with_our_blanks(source), trace.sides["encoder"].ids, values, ids).text
 
     def example_text(self, ids: list[int]) -> str:
@@ -216,28 +218,34 @@ def parts_of(tokenizer: Tokenizer, text: str) -> list[str]:
 def encode_inside(tokenizer: Tokenizer, part: str) -> list[int]:
     """Return the ids of what stands within a text: some tokenisers put a space before whatever they are given."""
     line_end = tokenizer.encode("\n")
-    both = tokenizer.encode(f"\n{part}")
-    return both[len(line_end) :] if both[: len(line_end)] == line_end else tokenizer.encode(part)
+    joined = tokenizer.encode(f"\n{part}")
+    return joined[len(line_end) :] if joined[: len(line_end)] == line_end else tokenizer.encode(part)
 
 
 def put_into_blanks(
     tokenizer: Tokenizer, text: str, row: Sequence[int], values: list[list[float]], ids: list[list[int]]
 ) -> Filling:
     """Return the text with the likeliest piece in each blank; a space before a blank is not put there twice."""
-    blanks = [place for place, token in enumerate(row) if token == tokenizer.mask]
-    likeliest = [ids[place][0] if place in blanks else token for place, token in enumerate(row)]
-    made, *others = text.split(BLANK)
-    for place, part in zip(blanks, others, strict=False):
-        piece = continued(tokenizer, likeliest[:place], likeliest[place : place + 1])
-        made += (piece.removeprefix(" ") if made == "" or made.endswith(" ") else piece) + part
-    made = BLANK.join([made, *others[len(blanks) :]])
-    pieces = [list(zip(tokenizer.pieces(ids[place]), values[place], strict=True)) for place in blanks]
-    return Filling(made, pieces)
+    blanks = [position for position, token in enumerate(row) if token == tokenizer.mask]
+    likeliest = [ids[position][0] if position in blanks else token for position, token in enumerate(row)]
+    filled, *rest = text.split(BLANK)
+    for position, part in zip(blanks, rest, strict=False):
+        piece = continued(tokenizer, likeliest[:position], likeliest[position : position + 1])
+        filled += (piece.removeprefix(" ") if filled == "" or filled.endswith(" ") else piece) + part
+    filled = BLANK.join([filled, *rest[len(blanks) :]])
+    likeliest_pieces = [
+        list(zip(tokenizer.pieces(ids[position]), values[position], strict=True)) for position in blanks
+    ]
+    return Filling(filled, likeliest_pieces)
 
 
-def as_answer(one: Filling) -> Answer:
-    blanks = [[{"piece": piece, "probability": share} for piece, share in blank] for blank in one.blanks]
-    return {"output": one.text, "score": sum((math.log(blank[0][1]) for blank in one.blanks), 0.0), "blanks": blanks}
+def as_answer(filling: Filling) -> Answer:
+    blanks = [[{"piece": piece, "probability": share} for piece, share in blank] for blank in filling.blanks]
+    return {
+        "output": filling.text,
+        "score": sum((math.log(blank[0][1]) for blank in filling.blanks), 0.0),
+        "blanks": blanks,
+    }
 
 
 def with_blank(tokenizer: Tokenizer, row: list[int]) -> str:

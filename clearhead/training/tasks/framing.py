@@ -62,19 +62,19 @@ class Framing:
         """
         if not self.between:
             raise OptionError("the model reads no pairs of texts: its tokenizer does not say what stands between two")
-        kept = share_room(len(first), len(second), max(0, context - self.size - len(self.between)))
-        front = [*self.before, *self.opening, *first[: kept[0]], *self.between]
-        rest = [*second[: kept[1]], *self.after]
-        return front + rest, [0] * len(front) + [self.segment] * len(rest)
+        lengths = share_room(len(first), len(second), max(0, context - self.size - len(self.between)))
+        front = [*self.before, *self.opening, *first[: lengths[0]], *self.between]
+        back = [*second[: lengths[1]], *self.after]
+        return front + back, [0] * len(front) + [self.segment] * len(back)
 
     def check(self, vocabulary: int, where: str) -> None:
         """Raise OptionError where an id is none of the model's."""
         for field in fields(self):
             if field.name == "segment":
                 continue
-            for place in getattr(self, field.name):
-                if not 0 <= place < vocabulary:
-                    raise OptionError(f"{where}: {field.name}: the id {place} is not one of 0 to {vocabulary - 1}")
+            for token_id in getattr(self, field.name):
+                if not 0 <= token_id < vocabulary:
+                    raise OptionError(f"{where}: {field.name}: the id {token_id} is not one of 0 to {vocabulary - 1}")
 
 
 def share_room(first: int, second: int, room: int) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def frame_rows(
     texts = np.minimum(rows.lengths(batch.which), width - framing.size)
     longest = width if filled else int(texts.max()) + framing.size
     ids = rows.padded(batch.which, longest - len(first), pad)
-    for place, token in enumerate(framing.after):
-        ids[np.arange(len(ids)), texts + place] = token
+    for offset, token in enumerate(framing.after):
+        ids[np.arange(len(ids)), texts + offset] = token
     front = np.broadcast_to(np.array(first, dtype=np.int64), (len(ids), len(first)))
     return np.concatenate([front, ids], 1), texts, texts + framing.size

@@ -46,7 +46,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, Measure, spread
 
 __all__ = ["MAX_NEW", "Detokenizer", "Generate", "Window", "restarting", "window", "windows"]
 
@@ -107,10 +107,10 @@ class Generate(Task):
         """Return what a text that would be empty begins with: what stands before every text, else one token."""
         if before := self.frame().before:
             return list(before)
-        found = [place for place in (self.tokenizer.end, self.tokenizer.start) if place >= 0]
-        if not found:
+        token_ids = [token_id for token_id in (self.tokenizer.end, self.tokenizer.start) if token_id >= 0]
+        if not token_ids:
             raise OptionError("the model has no token that a text begins or ends with; give a prompt to begin from")
-        return found[-1:] if self.framing else found[:1]
+        return token_ids[-1:] if self.framing else token_ids[:1]
 
     @property
     def reads(self) -> int:
@@ -143,16 +143,16 @@ class Generate(Task):
         return Windows(n_tokens=n_tokens, width=width, rows=max(1, tokens // width), seed=seed)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
-        places = rows.which[:, None] + np.arange(rows.width + 1)
-        ids = store["text"].ids[places].astype(np.int64)
+        indices = rows.which[:, None] + np.arange(rows.width + 1)
+        ids = store["text"].ids[indices].astype(np.int64)
         closed = ids[:, :-1] == self.tokenizer.end
-        found = {"tokens": ids[:, :-1], "wanted": ids[:, 1:]}
+        arrays = {"tokens": ids[:, :-1], "wanted": ids[:, 1:]}
         if self.framing is not None and len(opening := self.frame().before) == 1:
             # What closes a document is read as the first token of the next: an imported model has its own for that.
-            found["tokens"] = np.where(closed, opening[0], ids[:, :-1])
+            arrays["tokens"] = np.where(closed, opening[0], ids[:, :-1])
         if len(store) > 1:
-            found["documents"] = np.cumsum(closed, axis=1)
-        return to_batch(found, rows.full if filled else 0)
+            arrays["documents"] = np.cumsum(closed, axis=1)
+        return to_batch(arrays, rows.full if filled else 0)
 
     def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
         assert isinstance(model, Decoder)
@@ -179,13 +179,13 @@ class Generate(Task):
         texts of an imported model stays there when only the end of a long text is read.
         """
         frame = self.frame() if framing is None else framing
-        read, written = window(self.context, max_new)
+        read, n_new = window(self.context, max_new)
         lines = [[*frame.before, *row] or self.opener() for row in rows]
-        kept = () if self.framing is None else frame.before
+        opening = () if self.framing is None else frame.before
         going = list(range(len(rows)))
-        for begun in range(0, max_new if rows else 0, written):
-            rules = Rules(max_new=min(written, max_new - begun), end=frame.ends, never=frame.never)
-            inputs = [last_ids(lines[i], read, kept) for i in going]
+        for begun in range(0, max_new if rows else 0, n_new):
+            rules = Rules(max_new=min(n_new, max_new - begun), end=frame.ends, never=frame.never)
+            inputs = [last_ids(lines[i], read, opening) for i in going]
             ended = set()
             for token in stream(cast(Model, model), inputs, with_seeds(method, going, begun), rules=rules):
                 i = going[token.sequence]
@@ -210,12 +210,12 @@ class Generate(Task):
             method.draws(len(rows))  # raises where there are not as many seeds as rows
 
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
-            own = with_seeds(method, batch, 0)
-            tokens = self.stream(model, [rows[i] for i in batch], own, max_new=max_new, framing=framing)
+            seeded = with_seeds(method, batch, 0)
+            tokens = self.stream(model, [rows[i] for i in batch], seeded, max_new=max_new, framing=framing)
             return collect(tokens, len(batch))
 
-        read, written = window(self.context, max_new)
-        return in_batches([min(len(row), read) + written for row in rows], model, answer)
+        read, n_new = window(self.context, max_new)
+        return in_batches([min(len(row), read) + n_new for row in rows], model, answer)
 
     def continue_texts(
         self,
@@ -228,17 +228,17 @@ class Generate(Task):
     ) -> list[Written]:
         """Return what follows each prompt, with its log-probability."""
         rows = self.tokenizer.encode_batch(list(prompts))
-        found = self.continue_rows(model, rows, method, max_new=max_new, framing=framing)
+        hypotheses = self.continue_rows(model, rows, method, max_new=max_new, framing=framing)
         return [
-            Written(continued(self.tokenizer, row, one.tokens), one.score, one.score)
-            for row, [one] in zip(rows, found, strict=True)
+            Written(continued(self.tokenizer, row, hypothesis.tokens), hypothesis.score, hypothesis.score)
+            for row, [hypothesis] in zip(rows, hypotheses, strict=True)
         ]
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return a continuation of each text, drawn from the same seed: the texts beside it change nothing."""
         method = Sample(temperature=TEMPERATURE, seeds=(0,) * len(texts))
-        found = self.continue_texts(model, texts, method, max_new=MAX_NEW)
-        return [{"output": one.text, "score": one.score} for one in found]
+        continuations = self.continue_texts(model, texts, method, max_new=MAX_NEW)
+        return [{"output": continuation.text, "score": continuation.score} for continuation in continuations]
 
     @classmethod
     def usage(cls) -> tuple[str, str]:
@@ -252,10 +252,10 @@ class Generate(Task):
         rows = [[int(token) for token in text[start : start + length]] for start in starts]
         new = min(SAMPLE_TOKENS, max(1, self.context - length))
         method = Sample(temperature=TEMPERATURE, seeds=tuple(range(len(rows))))
-        found = self.continue_rows(model, rows, method, max_new=new, framing=Framing()) if rows else []
+        hypotheses = self.continue_rows(model, rows, method, max_new=new, framing=Framing()) if rows else []
         return {}, [
-            {"input": self.tokenizer.decode(row), "output": continued(self.tokenizer, row, one[0].tokens)}
-            for row, one in zip(rows, found, strict=True)
+            {"input": self.tokenizer.decode(row), "output": continued(self.tokenizer, row, hypothesis[0].tokens)}
+            for row, hypothesis in zip(rows, hypotheses, strict=True)
         ]
 
     @classmethod
@@ -264,17 +264,17 @@ class Generate(Task):
         size = Store(held_out).sizes["text"]
         return {"bits_per_byte": loss * size.tokens / (size.text_bytes * math.log(2))}
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         """Return how well text is foreseen. Every token of it is asked for once; no end token is."""
         stride = self.context if how.stride is None else how.stride
         if not 1 <= stride <= self.context:
             raise OptionError(f"stride: between 1 and the model's context, {self.context}, tokens; came {stride}")
         encoded = EncodedText(self, source)
         opened = bool(self.frame().before)
-        made = windows(encoded, self.opener(), context=self.context, stride=stride, opened=opened)
+        all_windows = windows(encoded, self.opener(), context=self.context, stride=stride, opened=opened)
         total = 0.0
         started = time.perf_counter()
-        while some := list(islice(made, MANY_WINDOWS)):
+        while some := list(islice(all_windows, MANY_WINDOWS)):
             total += math.fsum(window_losses(model, some))
         speed = encoded.tokens / (time.perf_counter() - started)
         scores = asdict(score_text(total, encoded.tokens, encoded.n_bytes))
@@ -311,10 +311,10 @@ class Generate(Task):
 
 def restarting(documents: Tensor) -> Tensor:
     """Return the place of each token within its document."""
-    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    positions = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
     first = torch.ones_like(documents[:, :1], dtype=torch.bool)
     begins = torch.cat([first, documents[:, 1:] != documents[:, :-1]], 1)
-    return places - torch.where(begins, places, 0).cummax(1).values
+    return positions - torch.where(begins, positions, 0).cummax(1).values
 
 
 def window(context: int, max_new: int) -> tuple[int, int]:
@@ -323,8 +323,8 @@ def window(context: int, max_new: int) -> tuple[int, int]:
     >>> window(128, 28), window(128, 500)
     ((100, 28), (64, 64))
     """
-    written = min(max_new, max(1, context - context // 2))
-    return max(1, context - written), written
+    n_new = min(max_new, max(1, context - context // 2))
+    return max(1, context - n_new), n_new
 
 
 def last_ids(ids: Sequence[int], most: int, kept: Sequence[int]) -> list[int]:
@@ -390,8 +390,8 @@ class EncodedText:
         """Yield pieces of documents; the second value says whether the document ends with it."""
         layout, tokenizer = self.task.layout(self.task.context), self.task.tokenizer
         for chunk in chunks(usable_records(self.source, layout, Problems(skip=True))):
-            written = [texts_of(self.source, layout, record)[0] for record in chunk]
-            for record, text, ids in zip(chunk, written, tokenizer.encode_batch(written), strict=True):
+            texts = [texts_of(self.source, layout, record)[0] for record in chunk]
+            for record, text, ids in zip(chunk, texts, tokenizer.encode_batch(texts), strict=True):
                 self.n_bytes += len(text.encode())
                 self.tokens += len(ids)
                 self.unknown += ids.count(tokenizer.unknown)
@@ -405,24 +405,24 @@ def windows(
 
     `opened`: the model has seen documents begin with it, so it stays in front of what follows too.
     """
-    held: list[int] = []
+    buffer: list[int] = []
     seen = 0
     for ids, ends in pieces:
-        if not held and opened:
-            held, seen = list(opener), len(opener)
-        elif not held and ids:
+        if not buffer and opened:
+            buffer, seen = list(opener), len(opener)
+        elif not buffer and ids:
             yield Window([*opener, ids[0]], 1)
             seen = 1
-        held += ids
+        buffer += ids
         at = 0
-        while len(held) - at > context:
-            yield Window(held[at : at + context + 1], context + 1 - seen)
+        while len(buffer) - at > context:
+            yield Window(buffer[at : at + context + 1], context + 1 - seen)
             at, seen = at + stride, context + 1 - stride
-        held = held[at:]
+        buffer = buffer[at:]
         if ends:
-            if len(held) > seen:
-                yield Window(held, len(held) - seen)
-            held, seen = [], 0
+            if len(buffer) > seen:
+                yield Window(buffer, len(buffer) - seen)
+            buffer, seen = [], 0
 
 
 def window_losses(model: nn.Module, some: list[Window]) -> list[float]:
@@ -433,12 +433,12 @@ def window_losses(model: nn.Module, some: list[Window]) -> list[float]:
         rows = [some[i] for i in batch]
         tokens, lengths = pad_right([row.ids for row in rows], device)
         new = torch.tensor([row.new for row in rows], device=device)
-        places = torch.arange(1, tokens.shape[1], device=device)
-        asked = (places >= (lengths - new).unsqueeze(1)) & (places < lengths.unsqueeze(1))
-        wanted = torch.where(asked, tokens[:, 1:], NOTHING)
+        positions = torch.arange(1, tokens.shape[1], device=device)
+        is_new = (positions >= (lengths - new).unsqueeze(1)) & (positions < lengths.unsqueeze(1))
+        targets = torch.where(is_new, tokens[:, 1:], NOTHING)
         with eval_mode(model):
             logits = model(tokens[:, :-1]).float().transpose(1, 2)
-            lost = nn.functional.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="none")
+            lost = nn.functional.cross_entropy(logits, targets, ignore_index=NOTHING, reduction="none")
         return lost.to(widest_float(lost.device)).sum(1).tolist()
 
     return in_batches([len(window.ids) for window in some], model, answer)

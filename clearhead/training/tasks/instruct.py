@@ -26,7 +26,7 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch, Task, to_batch
 from clearhead.training.tasks.generate import MAX_NEW, Generate
-from clearhead.training.tasks.measures import LOSS, Evaluating, Held, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, spread
 
 __all__ = ["Chats", "Instruct", "with_template"]
 
@@ -63,42 +63,42 @@ class Instruct(Generate):
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         frame = self.frame()
         end = (frame.ends or (self.tokenizer.end,))[:1]
-        whole = []
+        pairs = []
         for i in rows.which.tolist():
             prompt, answer = store["prompt"][i].tolist(), [*store["answer"][i].tolist(), *end]
             room = max(0, self.context + 1 - len(frame.before) - len(answer))
-            whole.append(([*frame.before, *prompt[max(0, len(prompt) - room) :]], answer))
-        longest = max(len(prompt) + len(answer) for prompt, answer in whole)
+            pairs.append(([*frame.before, *prompt[max(0, len(prompt) - room) :]], answer))
+        longest = max(len(prompt) + len(answer) for prompt, answer in pairs)
         most = min(self.context + 1, 2 * rows.width + len(frame.before))
         width = max(longest, most) if filled else longest
-        ids = np.full((len(whole), width), self.tokenizer.pad, dtype=np.int64)
-        wanted = np.full_like(ids, NOTHING)
-        for row, (prompt, answer) in enumerate(whole):
+        ids = np.full((len(pairs), width), self.tokenizer.pad, dtype=np.int64)
+        targets = np.full_like(ids, NOTHING)
+        for row, (prompt, answer) in enumerate(pairs):
             stop = len(prompt) + len(answer)
             ids[row, :stop] = prompt + answer
-            wanted[row, len(prompt) : stop] = answer
-        return to_batch({"tokens": ids[:, :-1], "wanted": wanted[:, 1:]}, rows.full if filled else 0)
+            targets[row, len(prompt) : stop] = answer
+        return to_batch({"tokens": ids[:, :-1], "wanted": targets[:, 1:]}, rows.full if filled else 0)
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return no score beside the loss, and as samples the likeliest answers to a few prompts."""
-        which = spread(len(held.store), held.samples)
-        rows = [held.store["prompt"][i].tolist() for i in which]
+        indices = spread(len(held.store), held.samples)
+        rows = [held.store["prompt"][i].tolist() for i in indices]
         new = max(1, min(MAX_NEW, self.context // 2))
-        found = self.continue_rows(model, rows, Greedy(), max_new=new) if rows else []
+        hypotheses = self.continue_rows(model, rows, Greedy(), max_new=new) if rows else []
         return {}, [
             {
                 "input": self.tokenizer.decode(row),
-                "output": continued(self.tokenizer, row, one[0].tokens),
+                "output": continued(self.tokenizer, row, hypothesis[0].tokens),
                 "reference": self.tokenizer.decode(held.store["answer"][i].tolist()),
             }
-            for i, row, one in zip(which, rows, found, strict=True)
+            for i, row, hypothesis in zip(indices, rows, hypotheses, strict=True)
         ]
 
     @classmethod
     def derived_scores(cls, loss: float, held_out: Path) -> dict[str, float]:
         return {}
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         return Task.evaluate(self, model, source, how)
 
     def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
@@ -126,9 +126,11 @@ class Chats(Source):
     def records(self, problems: Problems) -> Iterator[Record]:
         for record in self.source.records(problems):
             prompt, answer = record.fields
-            said = json.loads(prompt) if isinstance(self.source, Messages) else [{"role": "user", "content": prompt}]
+            messages = (
+                json.loads(prompt) if isinstance(self.source, Messages) else [{"role": "user", "content": prompt}]
+            )
             try:
-                yield record._replace(fields=(self.template.render(said), answer))
+                yield record._replace(fields=(self.template.render(messages), answer))
             except OptionError as error:
                 problems.add(record.place, str(error), "not for the chat template")
 

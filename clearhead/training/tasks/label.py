@@ -28,7 +28,7 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
 from clearhead.training.tasks.classify import Classify, describe_labels, fit_classes, recipe_without_ngrams
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, Measure, spread
 
 __all__ = ["Label", "LabelScores", "score_labels"]
 
@@ -84,10 +84,10 @@ class Label(Task):
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         frame, pad = self.frame(), self.tokenizer.pad
         tokens, _, lengths = frame_rows(store["text"], rows, rows.width, frame, pad, filled=filled)
-        wanted = np.zeros((len(rows.which), len(self.labels)), np.int64)
-        for place, row in enumerate(rows.which.tolist()):
-            wanted[place, store["label"][row]] = 1
-        return to_batch({"tokens": tokens, "lengths": lengths, "wanted": wanted}, rows.full if filled else 0)
+        targets = np.zeros((len(rows.which), len(self.labels)), np.int64)
+        for index, row in enumerate(rows.which.tolist()):
+            targets[index, store["label"][row]] = 1
+        return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
 
     def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label 2"]:
         """Return the logits of no and yes for each label: those of no are 0, so that yes has the sigmoid of its own."""
@@ -97,30 +97,30 @@ class Label(Task):
     def probabilities(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the probability of each label for each row of ids. A row longer than the context is cut."""
         frame, most = self.frame(), self.reads
-        found = self.predict(model, [frame.around(row, most) for row in rows])
-        return [logits.to(widest_float(logits.device)).sigmoid().tolist() for logits in found]
+        logits_of_rows = self.predict(model, [frame.around(row, most) for row in rows])
+        return [logits.to(widest_float(logits.device)).sigmoid().tolist() for logits in logits_of_rows]
 
     def choose(self, probabilities: Sequence[float]) -> list[str]:
         return [name for name, share in zip(self.labels, probabilities, strict=True) if share >= YES]
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
         """Return the labels of each text, and the probability of every label, the likeliest first."""
-        found = self.probabilities(model, self.tokenizer.encode_batch(list(texts)))
+        probabilities = self.probabilities(model, self.tokenizer.encode_batch(list(texts)))
         return [
             {
-                "output": write_labels(self.choose(one)),
-                "score": sum(math.log(max(share, 1 - share)) for share in one),
-                "labels": self.choose(one),
-                "probabilities": dict(sorted(zip(self.labels, one, strict=True), key=lambda pair: -pair[1])),
+                "output": write_labels(self.choose(shares)),
+                "score": sum(math.log(max(share, 1 - share)) for share in shares),
+                "labels": self.choose(shares),
+                "probabilities": dict(sorted(zip(self.labels, shares, strict=True), key=lambda pair: -pair[1])),
             }
-            for one in found
+            for shares in probabilities
         ]
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
-        which = spread(len(held.store), MOST_SCORED)
-        rows = [held.store["text"][i].tolist() for i in which]
-        answers = [self.choose(one) for one in self.probabilities(model, rows)]
-        truths = [[self.labels[label] for label in held.store["label"][i]] for i in which]
+        indices = spread(len(held.store), MOST_SCORED)
+        rows = [held.store["text"][i].tolist() for i in indices]
+        answers = [self.choose(shares) for shares in self.probabilities(model, rows)]
+        truths = [[self.labels[label] for label in held.store["label"][i]] for i in indices]
         scores = score_labels(answers, truths, self.labels)
         samples = [
             {
@@ -128,11 +128,11 @@ class Label(Task):
                 "output": write_labels(answers[i]),
                 "reference": write_labels(truths[i]),
             }
-            for i in spread(len(which), held.samples)
+            for i in spread(len(indices), held.samples)
         ]
         return {name: getattr(scores, name) for name in ("micro_f1", "macro_f1", "exact_match")}, samples
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         layout = self.usual_layout()
         answers: list[list[str]] = []
         truths: list[list[str]] = []
@@ -172,10 +172,10 @@ def score_labels(
     right = {label: sum(label in answer and label in truth for answer, truth in pairs) for label in labels}
     # F1 is 2 TP / (2 TP + FP + FN): the denominator counts a label in answers and in truths.
     counted = {label: sum((label in answer) + (label in truth) for answer, truth in pairs) for label in labels}
-    used = [2 * right[label] / counted[label] for label in labels if counted[label]]
+    f1_of_used = [2 * right[label] / counted[label] for label in labels if counted[label]]
     return LabelScores(
-        micro_f1=2 * sum(right.values()) / sum(counted.values()) if used else 1.0,
-        macro_f1=math.fsum(used) / len(used) if used else 1.0,
+        micro_f1=2 * sum(right.values()) / sum(counted.values()) if f1_of_used else 1.0,
+        macro_f1=math.fsum(f1_of_used) / len(f1_of_used) if f1_of_used else 1.0,
         exact_match=sum(answer == truth for answer, truth in pairs) / max(len(pairs), 1),
         f1={label: 2 * right[label] / counted[label] if counted[label] else 1.0 for label in labels},
         n=len(pairs),

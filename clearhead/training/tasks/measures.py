@@ -10,7 +10,7 @@ from clearhead.errors import OptionError
 from clearhead.text.store import Store
 from clearhead.training.scores import TOKENIZERS
 
-__all__ = ["ACCURACY", "LOSS", "Evaluating", "Held", "Measure", "spread"]
+__all__ = ["ACCURACY", "LOSS", "EvaluationOptions", "Held", "Measure", "spread"]
 
 
 class Measure(NamedTuple):
@@ -33,8 +33,8 @@ class Measure(NamedTuple):
         """
         if math.isnan(mean):
             return "–"
-        said = f"{self.factor * mean:,.{self.digits}f}"
-        return said if spread is None else f"{said} ± {self.factor * spread:,.{self.digits}f}"
+        text = f"{self.factor * mean:,.{self.digits}f}"
+        return text if spread is None else f"{text} ± {self.factor * spread:,.{self.digits}f}"
 
 
 ACCURACY = Measure("accuracy", "accuracy %", 100)
@@ -55,7 +55,7 @@ class Held:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Evaluating:
+class EvaluationOptions:
     """How to evaluate.
 
     Translations are made with a `beam` (1 is greedy) and its `length_penalty`; BLEU splits words by `tokenize`, and

@@ -29,9 +29,9 @@ def frame_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> FramedPa
     """Return pairs of texts as the model reads them. Of texts that are too long, the longer one is cut first."""
     frame = task.frame()
     first, second = (task.tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1))
-    made = [frame.around_pair(a, b, task.context) for a, b in zip(first, second, strict=True)]
+    framed = [frame.around_pair(a, b, task.context) for a, b in zip(first, second, strict=True)]
     has_segments = isinstance(model, Encoder) and model.spec.embedding.segments is not None
-    return FramedPairs([ids for ids, _ in made], [apart for _, apart in made] if has_segments else None)
+    return FramedPairs([ids for ids, _ in framed], [apart for _, apart in framed] if has_segments else None)
 
 
 def trace_pair(task: Task, pair: Pair) -> TraceInputs:

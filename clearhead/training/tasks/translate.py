@@ -42,7 +42,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import LOSS, Evaluating, Held, Measure, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, Measure, spread
 
 __all__ = ["Translate", "reach"]
 
@@ -127,10 +127,10 @@ class Translate(Task):
             store["target"], rows, rows.width + first, writes, pads["target"], filled=filled
         )
         # The model is asked for all but what stands before the target, each from the tokens to the left of it.
-        places = np.arange(1, target.shape[1])
-        wanted = np.where((places >= first) & (places < lengths[:, None]), target[:, 1:], NOTHING)
-        found = {"source": source, "source_lengths": source_lengths, "tokens": target[:, :-1], "wanted": wanted}
-        return to_batch(found, rows.full if filled else 0)
+        positions = np.arange(1, target.shape[1])
+        targets = np.where((positions >= first) & (positions < lengths[:, None]), target[:, 1:], NOTHING)
+        arrays = {"source": source, "source_lengths": source_lengths, "tokens": target[:, :-1], "wanted": targets}
+        return to_batch(arrays, rows.full if filled else 0)
 
     def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
         return model(batch["source"], batch["tokens"], source_lengths=batch["source_lengths"])
@@ -152,18 +152,21 @@ class Translate(Task):
 
     def translate(self, model: nn.Module, lines: Sequence[str], method: Greedy | Beam) -> list[list[Written]]:
         """Return the translations of each text with their scores, the best first; a blank text's are blank."""
-        said = [i for i, text in enumerate(lines) if text.strip()]
-        rows = self.tokenizers["source"].encode_batch([lines[i] for i in said])
+        nonblank = [i for i, text in enumerate(lines) if text.strip()]
+        rows = self.tokenizers["source"].encode_batch([lines[i] for i in nonblank])
         n_best = method.n_best if isinstance(method, Beam) else 1
-        found = [[Written("", 0.0, 0.0)] * n_best for _ in lines]
+        translations = [[Written("", 0.0, 0.0)] * n_best for _ in lines]
         decode = self.tokenizers["target"].decode
-        for i, some in zip(said, self.search(model, rows, method), strict=True):
-            found[i] = [Written(decode(one.tokens), sum(one.log_probs, 0.0), one.score) for one in some]
-        return found
+        for i, some in zip(nonblank, self.search(model, rows, method), strict=True):
+            translations[i] = [
+                Written(decode(hypothesis.tokens), sum(hypothesis.log_probs, 0.0), hypothesis.score)
+                for hypothesis in some
+            ]
+        return translations
 
     def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
-        found = self.translate(model, texts, Beam(width=BEAM))
-        return [{"output": best.text, "score": best.score, "log_prob": best.log_prob} for best, *_ in found]
+        translations = self.translate(model, texts, Beam(width=BEAM))
+        return [{"output": best.text, "score": best.score, "log_prob": best.log_prob} for best, *_ in translations]
 
     @classmethod
     def usage(cls) -> tuple[str, str]:
@@ -174,21 +177,21 @@ class Translate(Task):
 
     def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return BLEU, chrF and exact match of greedy translations of records spread over the store."""
-        which = spread(len(held.store), held.score_records)
-        if not which:
+        indices = spread(len(held.store), held.score_records)
+        if not indices:
             return {}, []
-        rows = [held.store["source"][i].tolist() for i in which]
+        rows = [held.store["source"][i].tolist() for i in indices]
         target = self.tokenizers["target"]
         outputs = [target.decode(hypotheses[0].tokens) for hypotheses in self.search(model, rows)]
-        references = [target.decode(held.store["target"][i].tolist()) for i in which]
+        references = [target.decode(held.store["target"][i].tolist()) for i in indices]
         scores = score_translations(outputs, references)
         inputs = [self.tokenizers["source"].decode(row) for row in rows[: held.samples]]
         return {"bleu": scores.bleu, "chrf": scores.chrf, "exact_match": scores.exact_match}, [
-            {"input": one, "output": output, "reference": reference}
-            for one, output, reference in zip(inputs, outputs, references, strict=False)
+            {"input": text, "output": output, "reference": reference}
+            for text, output, reference in zip(inputs, outputs, references, strict=False)
         ]
 
-    def evaluate(self, model: nn.Module, source: Source, how: Evaluating) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         layout = self.usual_layout()
         method = Greedy() if how.beam == 1 else Beam(width=how.beam, length_penalty=how.length_penalty)
         outputs: list[str] = []
@@ -196,7 +199,7 @@ class Translate(Task):
         started = time.perf_counter()
         for chunk in chunks(usable_records(source, layout, Problems(skip=True))):
             sources, targets = zip(*(texts_of(source, layout, record) for record in chunk), strict=True)
-            outputs += (one_line(found[0].text) for found in self.translate(model, sources, method))
+            outputs += (one_line(best_first[0].text) for best_first in self.translate(model, sources, method))
             references += targets
         speed = len(outputs) / (time.perf_counter() - started)
         scores = asdict(score_translations(outputs, references, tokenize=how.tokenize, lower=how.lower))
@@ -207,15 +210,15 @@ class Translate(Task):
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         reads, writes = self.tokenizers["source"], self.tokenizers["target"]
         read = reads.encode(source)
-        wanted = [] if target is None else writes.encode(target) if isinstance(target, str) else list(target)
-        for name, row in (("source", read), ("target", wanted)):
+        target_ids = [] if target is None else writes.encode(target) if isinstance(target, str) else list(target)
+        for name, row in (("source", read), ("target", target_ids)):
             if len(row) > self.reads:
                 raise OptionError(f"the {name} has {len(row)} tokens, and the model reads {self.reads}; shorten it")
         framing = self.frame("target")
         opening = framing.opening if target is not None else ()
         ids = {
             "encoder": self.frame("source").around(read),
-            "decoder": [*framing.before, *opening, *wanted],
+            "decoder": [*framing.before, *opening, *target_ids],
         }
         pieces = {
             "encoder": token_names(reads, ids["encoder"]),
@@ -236,8 +239,8 @@ class Translate(Task):
         return self.tokenizers["target"].decode(trace.sides["decoder"].ids)
 
     def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
-        for place in places:
-            yield {name: self.tokenizers[name].decode(store[name][place].tolist()) for name in ("source", "target")}
+        for index in places:
+            yield {name: self.tokenizers[name].decode(store[name][index].tolist()) for name in ("source", "target")}
 
 
 def reach(length: int) -> int:

@@ -42,4 +42,4 @@ def test_frames_are_whole_however_the_bytes_are_cut(size):
     data, frames = b"".join(map(pack, told)), Frames()
     found = [frame for i in range(0, len(data), size) for frame in frames.take(data[i : i + size])]
     assert found == told
-    assert not frames.held
+    assert not frames.buffer

@@ -14,7 +14,7 @@ def options(**values):
 @pytest.mark.parametrize("value", [True, "2", 1.0, 0, 9, [1]])
 def test_a_wrong_number_is_refused_by_name(value):
     with pytest.raises(ApiError, match="n: ") as found:
-        options(n=value).whole("n", 1, least=1, most=8)
+        options(n=value).integer("n", 1, least=1, most=8)
     assert (found.value.status, found.value.param) == (400, "n")
 
 
@@ -25,7 +25,7 @@ def test_a_wrong_fraction_is_refused(value):
 
 
 def test_null_counts_as_not_given():
-    assert options(n=None).whole("n", 3, least=1, most=8) == 3
+    assert options(n=None).integer("n", 3, least=1, most=8) == 3
     options(tools=None).only("n")
 
 

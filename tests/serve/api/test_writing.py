@@ -26,7 +26,7 @@ def test_pieces_give_the_text_before_the_first_stop_string_however_it_is_cut(pie
     for piece in pieces:
         sent += stops.add(piece)
         assert cut("".join(pieces), strings).startswith(sent)
-    sent += "" if stops.found else stops.rest()
+    sent += "" if stops.is_found else stops.rest()
     assert sent == stops.text == cut("".join(pieces), strings)
 
 

@@ -535,6 +535,8 @@ export interface PositionKind {
 export interface Positions {
   used: string;
   kinds: PositionKind[];
+  /** What the position adds to the scores of each head of the first layer, from the furthest key before it on. */
+  bias: number[][] | null;
 }
 
 export interface DecodeNode {

@@ -160,8 +160,8 @@ export class ServerSource implements Source {
     return this.part(id, "spaces", { site, head, places: places.join(",") });
   }
 
-  sequence(id: string, site: string, head: number, query: number): Promise<Sequence> {
-    return this.part(id, "sequence", { site, head, query });
+  sequence(id: string, site: string, head: number, query: number, columns: number): Promise<Sequence> {
+    return this.part(id, "sequence", { site, head, query, columns });
   }
 
   sentence(token: number): Promise<Sentence> {

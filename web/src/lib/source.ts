@@ -184,7 +184,8 @@ export interface Source {
   effects(id: string, site: string): Promise<Effects>;
   stream(id: string, side: SideName): Promise<Stream>;
   spaces(id: string, site: string, head: number, places: readonly number[]): Promise<Spaces>;
-  sequence(id: string, site: string, head: number, query: number): Promise<Sequence>;
+  /** `columns`: how many lifelines there is room for. */
+  sequence(id: string, site: string, head: number, query: number, columns: number): Promise<Sequence>;
   sentence(token: number): Promise<Sentence>;
   box(id: string, request: BoxRequest): Promise<BoxNumbers>;
   terms(id: string, request: TermsRequest): Promise<BoxTerms>;

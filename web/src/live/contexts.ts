@@ -188,8 +188,17 @@ export function positionsOf(model: Model, words: Positions, n: number): Position
 function rotaryTable(position: PositionPlan, d_head: number, n: number): { table: number[][]; similarity: number[] } {
   const width = Math.max(2, d_head - (d_head % 2));
   const usual = Array.from({ length: width / 2 }, (_, pair) => 10_000 ** ((-2 * pair) / width));
-  const frequency = position.kind === "rotary" ? position.frequency! : usual;
-  const table = rows(n, (row) => frequency.flatMap((one) => [Math.cos(row * one), Math.sin(row * one)]));
+  const own = position.kind === "rotary" ? position : null;
+  const frequency = own?.frequency ?? usual;
+  const pairs = own?.pairs ?? usual.map((_, pair) => [2 * pair, 2 * pair + 1]);
+  const table = rows(n, (row) => {
+    const made = new Array<number>(2 * frequency.length);
+    pairs.forEach(([i, j], pair) => {
+      made[i] = Math.cos(row * frequency[pair]);
+      made[j] = Math.sin(row * frequency[pair]);
+    });
+    return made;
+  });
   const similarity = rows(n, (row) => frequency.reduce((sum, one) => sum + Math.cos(row * one), 0) / frequency.length);
   return { table, similarity };
 }
@@ -198,12 +207,16 @@ function rows<Value>(n: number, make: (row: number) => Value): Value[] {
   return Array.from({ length: n }, (_, row) => make(row));
 }
 
-/** The mean cosine of two places, for each distance. */
+/** The mean cosine of two places, for each distance; a vector of zeros has no direction, so its pairs are left out. */
 function byDistance(table: number[][]): number[] {
+  const there = table.map((row) => row.some((value) => value !== 0));
   return rows(table.length, (distance) => {
-    const pairs = table.length - distance;
-    let sum = 0;
-    for (let place = 0; place < pairs; place++) sum += cosine(table[place], table[place + distance]);
-    return sum / pairs;
+    let [sum, pairs] = [0, 0];
+    for (let place = 0; place + distance < table.length; place++) {
+      if (!there[place] || !there[place + distance]) continue;
+      sum += cosine(table[place], table[place + distance]);
+      pairs += 1;
+    }
+    return sum / Math.max(1, pairs);
   });
 }

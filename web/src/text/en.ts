@@ -44,9 +44,20 @@ export const en = {
   /** The view Training. */
   training: {
     heading: "Training",
-    about: "How the model learned: its losses and scores step by step, and what a head looked at on the way.",
+    about: "How the model learned: its losses and metrics step by step, and what a head looked at on the way.",
     live: "It is training now; the curves follow.",
     curves: "Curves",
+    names: {
+      loss: "loss (nats)",
+      training: "training",
+      dev: "dev",
+      score: "score",
+      percent: "percent",
+      exact: "exact match %",
+      accuracy: "accuracy %",
+      bits: "bits a byte",
+      rate: "learning rate",
+    },
     curvesNote: "Point at a step, or use the arrow keys, to read the numbers there; triangles are checkpoints.",
     curvesWords: (step: number | undefined, series: string) => `Training curves up to step ${step}: ${series}.`,
     last: (panel: string, series: string, value: string) => `${panel}, ${series}: last ${value}`,
@@ -321,6 +332,13 @@ export const en = {
     chosen: "Chosen dimensions",
     kind: "Kind of encoding",
     anExample: "an example",
+    bias: (name: string): string => `${name}: what each head adds to a score, by distance`,
+    biasNote:
+      "Of the first layer. Nothing is added to the embedding: score × scale + bias goes into the weighting. Lower means that the head looks there less. Point at a distance to read it.",
+    biasAxis: "key − query, in tokens",
+    biasWords: (heads: number, reach: number): string =>
+      `The bias of ${heads} heads, for keys from ${reach} tokens before the query on.`,
+    untrained: "untrained",
     thisRun: "this run",
     pause: "Pause",
     title: "Positions",
@@ -375,7 +393,7 @@ export const en = {
       "One attention step as a sequence diagram, from top to bottom: queries meet keys, scores become weights, values go into the sum, and the weighted sum is the output.",
     words: "A sequence diagram with lifelines for queries, keys and values, the sum and the output.",
     followed: (token: string): string =>
-      `Followed: “${token}”. Of a long text the eight keys with the largest weights are drawn.`,
+      `Followed: “${token}”. Of a long text the keys with the largest weights are drawn.`,
     notes: "The notes’ sentence",
     diagram: "The diagram",
     thisText: "This text",
@@ -685,6 +703,10 @@ export const en = {
     names: ["Vectors", "Scores", "Weights", "Weighted sum"],
     crossTexts: "The query comes from the text being written, keys and values from the text being read.",
     sameText: "All three come from the same text.",
+    sharedKeys: (heads: number): string => ` Each key and value is shared by ${heads} heads (grouped-query attention).`,
+    sparsemaxRule: (score: string, threshold: string): string => `max(${score} − τ, 0) with τ = ${threshold}`,
+    sigmoidRule: (score: string, offset: string, keys: number | null): string =>
+      `1 ÷ (1 + e^−(${score} + offset)) with offset = ${keys === null ? "" : `−ln ${keys} = `}${offset}`,
     turnedWords:
       " Then each {query} and each {key} is turned by its position, pair by pair, so that their product knows how far apart they stand.",
     vectorWords:
@@ -910,6 +932,7 @@ export const en = {
     hatched: "Hatched cells are masked.",
     made: (position: string): string => `${position} inside attention`,
     everyHead: "Every head",
+    grouped: (heads: number, shared: number): string => `${heads} heads of queries share ${shared} of keys and values`,
     eachScale: "weight, from 0 to what each head says; √: square-root scale",
     upTo: (end: string): string => `0 to ${end}`,
   },

@@ -26,6 +26,26 @@ export const server: Record<string, string> = {
   "cross documents mask": "Dokument-Maske der Cross-Attention",
   "function mask": "Maske aus einer Funktion",
   "tensor mask": "Maske aus einem Tensor",
+  // The sequence diagram.
+  "1  Inputs: the query (q), key (k) and value (v) of each token":
+    "1  Eingaben: Query (q), Key (k) und Value (v) jedes Tokens",
+  "2  Scores: each query meets each key, score = {}": "2  Scores: jede Query trifft jeden Key, Score = {}",
+  "3  Weights: {} of score × {} + bias, for “{}”": "3  Gewichte: {} von Score × {} + Bias, für „{}“",
+  "3  Weights: {} of score × {}, for “{}”": "3  Gewichte: {} von Score × {}, für „{}“",
+  "4  Output": "4  Ausgabe",
+  "Weighted Sum": "gewichtete Summe",
+  "Followed: {}.": "Verfolgt: {}.",
+  "One head set by hand: nouns ask for adjectives. Followed: {}.":
+    "Ein Kopf, von Hand gesetzt: Nomen fragen nach Adjektiven. Verfolgt: {}.",
+  "Attention as a sequence: {}": "Attention als Ablauf: {}",
+  "{}, head {}": "{}, Kopf {}",
+  "{} masked": "{} maskiert",
+  "{} more": "{} weitere",
+  "× {} in all": "× {} gesamt",
+  "… {} in all": "… von {}",
+  "bias {}: × {}": "Bias {}: × {}",
+  "Σ weight": "Σ Gewicht",
+  "× value": "× Value",
   // What they compute.
   "a score of the pair": "ein Score des Paares",
   "the factor of this similarity": "der Faktor dieser Ähnlichkeit",

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 
+import { en } from "./en";
 import { glossaryEn } from "./glossary.en";
 import { explained } from "./terms";
 
@@ -29,6 +30,15 @@ test("a term is explained where it comes first, in any of its forms", () => {
 test("the longer term wins, and a part of a word is none", () => {
   expect(terms("the weighted sum of cross-attention")).toEqual(["weighted sum: sum", "cross-attention: cross"]);
   expect(terms("keyboard, tokeniser, subtoken, self-attention, ahead")).toEqual([]);
+});
+
+test("a word that means something else is not explained as the term", () => {
+  expect(terms("its activation times its output weights, and the weights of a head")).toEqual([
+    "weights: weight",
+    "head: head",
+  ]);
+  expect(terms(en.training.about)).toEqual(["head: head"]);
+  expect(terms(en.neurons.about)).not.toContain("weights: weight");
 });
 
 test("every term has a definition", () => {

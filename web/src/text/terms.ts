@@ -20,7 +20,7 @@ const FORMS: Record<Language, Partial<Record<TermName, string>>> = {
     mask: "masks?",
     causal: "causal masks?",
     softmax: "softmax",
-    weight: "weights?",
+    weight: "(?<!output )weights?", // the output weights of a unit are parameters
     sum: "weighted sums?",
     context: "context vectors?",
     head: "heads?",

@@ -62,6 +62,17 @@ it("kinds of attention stand side by side where there is room", () => {
   expect(at(narrow.cells, "E0H0").y).toBeLessThan(at(narrow.cells, "C0H0").y);
 });
 
+it("titles do not run into each other, however long they are", () => {
+  const german = SMALL.map((group) => ({ ...group, title: "Self-Attention im Encoder" }));
+  for (const room of [300, 500, 516, 560, 640, 1020]) {
+    const titles = gridOf(german, room).labels.filter((one) => one.title);
+    titles.slice(1).forEach((one, index) => {
+      const before = titles[index];
+      expect(one.y > before.y || one.x - before.x >= 180).toBe(true);
+    });
+  }
+});
+
 describe("arrows", () => {
   it("lead over layers and heads, as they are laid out", () => {
     const { cells } = gridOf(DEEP, 1020);

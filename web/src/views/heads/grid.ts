@@ -37,6 +37,8 @@ const LEFT = 36;
 const ABOVE = 44;
 const APART = 28;
 const GAP = 3;
+/** How wide a letter of a title is, about. */
+const LETTER = 7.4;
 const SMALLEST = 24;
 /** Layers that run across stand closer: there are few things to touch above and below. */
 const CLOSEST = 20;
@@ -60,12 +62,14 @@ export function gridOf(groups: readonly Group[], room: number): Grid {
   const shapes = groups.map((group) => shapeOf(group, room));
   const columns = shapes.reduce((total, shape) => total + shape.columns, 0);
   const beside = Math.floor((room - shapes.length * LEFT - (shapes.length - 1) * APART) / columns) - GAP;
-  const together = beside >= SMALLEST;
+  const apart = (shapes.length - 1) * APART;
+  const inRow = shapes.reduce((total, shape) => total + widthOf(shape, Math.min(LARGEST, beside)), apart);
+  const together = beside >= SMALLEST && (shapes.length === 1 || inRow <= room);
   const size = Math.min(LARGEST, together ? beside : Math.min(...shapes.map((shape) => sizeAlone(shape, room))));
   const [cells, labels]: [Cell[], Label[]] = [[], []];
   let [x, y, width] = [0, 0, 0];
   for (const shape of shapes) {
-    const [wide, high] = [LEFT + shape.columns * (size + GAP), ABOVE + shape.rows * (size + GAP)];
+    const [wide, high] = [widthOf(shape, size), ABOVE + shape.rows * (size + GAP)];
     place(shape, groups, x, y, size, cells, labels);
     width = Math.max(width, x + wide);
     if (together) x += wide + APART;
@@ -140,6 +144,11 @@ function shapeOf(group: Group, room: number): Shape {
   const closest = room < PHONE ? SMALLEST : CLOSEST;
   const across = layers > heads && LEFT + layers * (closest + GAP) <= room;
   return { group, across, columns: across ? layers : heads, rows: across ? heads : layers };
+}
+
+/** A group is as wide as its cells, and as its title. */
+function widthOf(shape: Shape, size: number): number {
+  return Math.max(LEFT + shape.columns * (size + GAP), LETTER * shape.group.title.length);
 }
 
 function sizeAlone(shape: Shape, room: number): number {

@@ -10,6 +10,7 @@ const interleaved = Array.from({ length: 40 }, (_, place) =>
 const halves = Array.from({ length: 40 }, (_, place) =>
   Array.from({ length: D }, (_, d) => (d < D / 2 ? Math.sin(angle(place, d)) : Math.cos(angle(place, d - D / 2)))),
 );
+const halvesTurned = halves.map((row) => [...row.slice(D / 2), ...row.slice(0, D / 2)]);
 const turning = interleaved.map((row) => row.map((_, d) => row[d % 2 ? d - 1 : d + 1]));
 
 it("of a compiled table only the columns that differ between positions are shown first", () => {
@@ -27,6 +28,7 @@ describe("pairing", () => {
     expect(pairing(interleaved)?.(3)).toEqual({ sine: 6, cosine: 7 });
     expect(pairing(halves)?.(3)).toEqual({ sine: 3, cosine: 11 });
     expect(pairing(turning)?.(3)).toEqual({ sine: 7, cosine: 6 });
+    expect(pairing(halvesTurned)?.(3)).toEqual({ sine: 11, cosine: 3 });
     expect(pairing(noise(4, 8))).toBe(null);
     expect(pairing([])).toBe(null);
     expect(

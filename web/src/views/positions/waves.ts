@@ -19,6 +19,7 @@ export function pairing(table: Table): ((pair: number) => Pair) | null {
     (pair) => ({ sine: 2 * pair, cosine: 2 * pair + 1 }),
     (pair) => ({ sine: 2 * pair + 1, cosine: 2 * pair }),
     (pair) => ({ sine: pair, cosine: pair + half }),
+    (pair) => ({ sine: pair + half, cosine: pair }),
   ];
   return layouts.find((layout) => startsAtRest(first, layout, Math.floor(half))) ?? null;
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { arc, factor, fit, inTheirPlane, measure, neat, readVector, shadow } from "./plane";
+import { apart, arc, factor, fit, inTheirPlane, measure, neat, overlap, readVector, shadow } from "./plane";
 
 describe("measure", () => {
   it("is the notes’ example", () => {
@@ -48,4 +48,13 @@ describe("drawing", () => {
     expect(readVector("2,3")).toEqual([2, 3]);
     expect([null, "", "2", "2,x", "1,2,3"].map(readVector)).toEqual([null, null, null, null, null]);
   });
+});
+
+it("words at one place are moved apart, others stay", () => {
+  const word = { x: 0, y: 0, width: 40, height: 16 };
+  expect(apart(word, word).map(Math.abs)).toEqual([8, 8]);
+  expect(apart({ ...word, y: -4 }, word)).toEqual([-6, 6]);
+  expect(apart({ ...word, y: -17 }, word)).toEqual([0, 0]);
+  expect(overlap({ ...word, x: 39 }, word)).toBe(true);
+  expect(overlap({ ...word, x: 41 }, word)).toBe(false);
 });

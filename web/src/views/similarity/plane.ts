@@ -36,6 +36,28 @@ export function inTheirPlane(a: ArrayLike<number>, b: ArrayLike<number>, middle 
   return [turned(lengths[0], middle - half), turned(lengths[1], middle + half)];
 }
 
+/** A word in a drawing, by its middle and its size. */
+export interface Word {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+export function overlap(one: Word, other: Word): boolean {
+  return (
+    Math.abs(one.x - other.x) < (one.width + other.width) / 2 &&
+    Math.abs(one.y - other.y) < (one.height + other.height) / 2
+  );
+}
+
+/** By how much two words are moved, the upper one up and the other down, so that both can be read. */
+export function apart(one: Word, other: Word): [number, number] {
+  if (!overlap(one, other)) return [0, 0];
+  const by = ((one.height + other.height) / 2 - Math.abs(one.y - other.y)) / 2;
+  return one.y < other.y ? [-by, by] : [by, -by];
+}
+
 /** Where the foot of one vector's tip falls on the line of another: its shadow. */
 export function shadow(of: Vector2, on: Vector2): Vector2 {
   const size = on[0] * on[0] + on[1] * on[1];

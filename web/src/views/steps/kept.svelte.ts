@@ -28,6 +28,11 @@ export class Kept {
   set(value: string | number): void {
     clearTimeout(this.timer);
     const text = String(value);
+    if (text === this.explorer.kept(this.name)) {
+      this.moving = null; // it is there already: written again later, it would undo a step back in between
+      this.written = text;
+      return;
+    }
     const left = this.last + PAUSE - performance.now();
     if (left <= 0) {
       this.write(text);

@@ -34,6 +34,8 @@ describe("sentences", () => {
     expect(plain(of({ kind: "argmax" }))[2]).toContain("the highest takes all the weight");
     expect(plain(of({ kind: "kernelized", blocked: 0 }), { scaled: [4, 8] })[2]).toContain("set to 0");
     expect(plain({ n_heads: 1 })[3]).not.toContain("other");
+    expect(plain({ n_heads: 6, n_kv_heads: 2 })[0]).toContain("shared by 3 heads");
+    expect(plain({ n_heads: 6, n_kv_heads: 6 })[0]).not.toContain("shared");
   });
 
   it("say of a weighting and a similarity of the user's own what the parts say of themselves", () => {

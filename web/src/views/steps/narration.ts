@@ -34,7 +34,8 @@ export function sentences(site: SiteMeta, row: Row, query: number, tokens: strin
 function vectors(site: SiteMeta): string {
   const where = site.slot === "cross" ? t.steps.crossTexts : t.steps.sameText;
   const turned = site.arithmetic.turns ? t.steps.turnedWords : "";
-  return `${t.steps.vectorWords} ${where}${turned}`;
+  const shared = site.n_kv_heads < site.n_heads ? t.steps.sharedKeys(site.n_heads / site.n_kv_heads) : "";
+  return `${t.steps.vectorWords} ${where}${turned}${shared}`;
 }
 
 function scores(site: SiteMeta, token: string): string {

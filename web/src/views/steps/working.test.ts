@@ -1,10 +1,12 @@
 import { describe, expect, it } from "vitest";
 
+import { sigmoid, sparsemax } from "../../lib/arithmetic";
 import {
   amounts,
   briefly,
   figures,
   presentIn,
+  rowRule,
   gathered,
   plainProducts,
   degrees,
@@ -124,5 +126,28 @@ describe("the weighted sum", () => {
   it("grows as values arrive", () => {
     expect([...gathered([0.25, 0.75], values, () => 1)]).toEqual([2.5, 3.5]);
     expect([...gathered([0.25, 0.75], values, (key) => (key === 0 ? 1 : 0))]).toEqual([0.25, 0.5]);
+  });
+});
+
+describe("a row whose weights have a number of their own", () => {
+  it("says the threshold of sparsemax, by which any weight can be worked out", () => {
+    const { weight } = sparsemax([1, 0.6, -2]);
+    expect(rowRule("Sparsemax", [1, 0.6, -2], weight, 1)).toBe("max(0.6000 − τ, 0) with τ = 0.3000");
+    expect(weight[1]).toBeCloseTo(0.3);
+  });
+
+  it("says the offset of sigmoid, and what it is where it follows the keys", () => {
+    const { weight } = sigmoid([0.5, -1, -Infinity]);
+    expect(rowRule("Sigmoid", [0.5, -1, null], weight, 0)).toBe(
+      "1 ÷ (1 + e^−(0.5000 + offset)) with offset = −ln 2 = −0.6931",
+    );
+    expect(rowRule("Sigmoid", [0.5, -1, null], sigmoid([0.5, -1, -Infinity], -3).weight, 1)).toContain(
+      "offset = −3.000",
+    );
+  });
+
+  it("says nothing of a masked key, nor of a weighting of the user's own", () => {
+    expect(rowRule("Sparsemax", [1, null], [1, 0], 1)).toBeNull();
+    expect(rowRule("Own", [1, 0], [0.5, 0.5], 1)).toBeNull();
   });
 });

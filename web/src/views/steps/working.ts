@@ -121,6 +121,24 @@ export function temperatureOf(cell: Pick<Cell, "masked" | "highest" | "exponenti
   return Number.isFinite(temperature) && temperature > 0 ? temperature : 1;
 }
 
+/** How a weight comes of a masked score where each row has one number of its own: sparsemax's τ, sigmoid's offset. */
+export function rowRule(
+  weighting: string,
+  masked: readonly (number | null)[],
+  weight: ArrayLike<number>,
+  key: number,
+): string | null {
+  const score = masked[key];
+  const best = Array.from(weight).reduce((most, one, at) => (one > weight[most] ? at : most), 0);
+  const highest = masked[best];
+  if (score === null || highest === null || weight[best] === 0) return null;
+  if (weighting === "Sparsemax") return t.steps.sparsemaxRule(figures(score), figures(highest - weight[best]));
+  if (weighting !== "Sigmoid" || weight[best] >= 1) return null;
+  const offset = Math.log(weight[best] / (1 - weight[best])) - highest;
+  const allowed = masked.filter((one) => one !== null).length;
+  return t.steps.sigmoidRule(figures(score), figures(offset), near(offset, -Math.log(allowed)) ? allowed : null);
+}
+
 export interface Amount {
   key: number;
   masked: number | null;

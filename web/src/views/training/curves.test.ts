@@ -1,7 +1,20 @@
+import { scaleLog } from "d3-scale";
 import { describe, expect, it } from "vitest";
 
 import type { CurveLine } from "../../lib/source";
-import { askedAfter, merged, nearest, panelsOf, pointsOf, samplesAt, smoothed, stepsOf, wantsLog } from "./curves";
+import {
+  askedAfter,
+  logTicks,
+  merged,
+  nearest,
+  panelsOf,
+  pointsOf,
+  samplesAt,
+  smoothed,
+  stepsOf,
+  tickText,
+  wantsLog,
+} from "./curves";
 
 const step = (at: number, loss: number): CurveLine => ({ kind: "training", step: at, loss, lr: 0.001 });
 const evaluation = (at: number, loss: number, more = {}): CurveLine => ({
@@ -73,6 +86,15 @@ describe("panels", () => {
     expect(wantsLog([step(1, 5), step(2, 0.01)])).toBe(true);
     expect(wantsLog([step(1, 5), step(2, 3)])).toBe(false);
     expect(wantsLog([step(1, 5)])).toBe(false);
+  });
+});
+
+describe("ticks of a logarithmic scale", () => {
+  const between = (low: number, high: number): number[] => scaleLog().domain([low, high]).ticks();
+  it("are enough to read a curve by, however few powers of ten it crosses", () => {
+    expect(logTicks(between(0.11, 6.5)).map(tickText)).toEqual(["0.2", "0.5", "1", "2", "5"]);
+    expect(logTicks(between(1e-4, 6)).map(tickText)).toEqual(["0.0001", "0.001", "0.01", "0.1", "1"]);
+    expect(logTicks(between(3, 4.5)).length).toBeGreaterThan(1);
   });
 });
 

@@ -2,6 +2,7 @@
 
 import { local } from "../../lib/local";
 import type { CurveLine, Role } from "../../lib/source";
+import { t } from "../../text";
 
 export interface Point {
   step: number;
@@ -35,17 +36,18 @@ interface Measure {
 }
 
 /** The scores of one task, which share a panel; as clearhead/plots/curves.py has them. */
+const { names } = t.training;
 const FAMILIES: Record<string, Measure[]> = {
-  "score": [
+  [names.score]: [
     { key: "bleu", name: "BLEU", role: "value" },
     { key: "chrf", name: "chrF", role: "key" },
-    { key: "exact_match", name: "exact match %", role: "context", factor: 100 },
+    { key: "exact_match", name: names.exact, role: "context", factor: 100 },
   ],
-  "percent": [
-    { key: "accuracy", name: "accuracy %", role: "value", factor: 100 },
+  [names.percent]: [
+    { key: "accuracy", name: names.accuracy, role: "value", factor: 100 },
     { key: "macro_f1", name: "macro F1 %", role: "key", factor: 100 },
   ],
-  "bits a byte": [{ key: "bits_per_byte", name: "bits a byte", role: "value", digits: 3 }],
+  [names.bits]: [{ key: "bits_per_byte", name: names.bits, role: "value", digits: 3 }],
 }; // prettier-ignore
 
 /** Known lines and new ones, each step of a kind once, in order; what is new wins. */
@@ -97,6 +99,19 @@ export function nearest(points: readonly Point[], step: number): Point | null {
   );
 }
 
+/** Of the ticks of a logarithmic scale those that leave each other room: powers of ten, with 2 and 5 where they are few. */
+export function logTicks(ticks: readonly number[]): number[] {
+  const digit = (tick: number): number => Number(tick.toExponential()[0]);
+  const leading = (digits: number[]): number[] => ticks.filter((tick) => digits.includes(digit(tick)));
+  const [tens, more] = [leading([1]), leading([1, 2, 5])];
+  return tens.length > 3 ? tens : more.length > 1 ? more : [...ticks];
+}
+
+/** A tick as it is written: without what the computer cannot say exactly. */
+export function tickText(tick: number): string {
+  return local(String(Number(tick.toPrecision(6))));
+}
+
 /** Every step that the log has a line of, each once. */
 export function stepsOf(lines: readonly CurveLine[]): number[] {
   return [...new Set(lines.map((line) => line.step))].sort((one, other) => one - other);
@@ -125,10 +140,10 @@ function lossPanel(lines: readonly CurveLine[], log: boolean): Panel | null {
   const [training, dev] = ["training", "evaluation"].map((kind) => pointsOf(lines, kind, "loss"));
   const digits = (value: number): string => local(value < 0.1 ? value.toPrecision(2) : value.toFixed(3));
   const series: Series[] = [
-    { name: "training", role: "query", points: training, smooth: smoothed(training), dots: false, shown: digits },
-    { name: "dev", role: "weight", points: dev, smooth: null, dots: true, shown: digits },
+    { name: names.training, role: "query", points: training, smooth: smoothed(training), dots: false, shown: digits },
+    { name: names.dev, role: "weight", points: dev, smooth: null, dots: true, shown: digits },
   ];
-  return panel("loss (nats)", 220, log, false, series);
+  return panel(names.loss, 220, log, false, series);
 }
 
 function scorePanel(lines: readonly CurveLine[]): Panel | null {
@@ -146,8 +161,8 @@ function scorePanel(lines: readonly CurveLine[]): Panel | null {
 function ratePanel(lines: readonly CurveLine[]): Panel | null {
   const points = pointsOf(lines, "training", "lr");
   const shown = (value: number): string => local(value.toPrecision(2));
-  return panel("learning rate", 90, false, true, [
-    { name: "learning rate", role: "plain", points, smooth: null, dots: false, shown },
+  return panel(names.rate, 90, false, true, [
+    { name: names.rate, role: "plain", points, smooth: null, dots: false, shown },
   ]);
 }
 

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from clearhead.decoding import Beam, Greedy, Rules, generate, generating, kept, recorded, session
+from clearhead.decoding import Beam, Greedy, Rules, generate, generating, graph_cache, recorded, session
 from clearhead.model import presets
 from tests.covering import few, share_of
 
@@ -160,24 +160,24 @@ def test_a_model_that_is_training_or_begins_with_more_tokens_is_not_kept(records
     for model, prefix in ((translator().train(), ((1,),)), (translator(), ((1, 5),))):
         for sentence in SENTENCES[:3]:
             assert_same(translate(model, sentence, prefix=prefix), unrecorded(model, sentence, prefix=prefix))
-        assert model not in kept.CACHES or not any(kept.CACHES[model].translations.values())
+        assert model not in graph_cache.CACHES or not any(graph_cache.CACHES[model].translations.values())
 
 
 @pytest.mark.slow
 def test_only_so_many_lengths_are_kept(records, monkeypatch):
-    monkeypatch.setattr(kept, "MOST_LENGTHS", 2)
+    monkeypatch.setattr(graph_cache, "MOST_LENGTHS", 2)
     model = translator()
     for sentence in ([2, 3, 4], [2, 3], [2]):  # a longer one would make the table of positions grow
         for _ in range(2):
             translate(model, sentence)
-    assert len(kept.CACHES[model].translations) == 2
+    assert len(graph_cache.CACHES[model].translations) == 2
 
 
 def test_a_model_that_nobody_holds_is_freed(records, monkeypatch):
     model = translator()
     for _ in range(3):
         translate(model, SENTENCES[0])
-    for made in kept.CACHES[model].translations.values():
+    for made in graph_cache.CACHES[model].translations.values():
         made.begin = made.step = None  # on a GPU these are recordings, which do not hold the work
     records.clear()
     gone = weakref.ref(model)
@@ -221,7 +221,7 @@ def test_a_gpu_keeps_what_it_has_recorded(dtype, name):
             if dtype == torch.float64:
                 assert found.tokens == wanted.tokens
             assert found.log_probs[0] == pytest.approx(wanted.log_probs[0], abs=1e-9 if dtype == torch.float64 else 0.1)
-    assert sum(made is not None for made in kept.CACHES[model].translations.values()) == 4
+    assert sum(made is not None for made in graph_cache.CACHES[model].translations.values()) == 4
     change_weight(model)
     if dtype == torch.float64:
         for _ in range(3):

@@ -44,16 +44,16 @@ MOST_COLUMNS = 512
 
 def list_contents(model: nn.Module) -> list[Any]:
     """Return all that the modules of a model hold: parameters, modules, hooks and every other attribute."""
-    found: list[Any] = []
+    contents: list[Any] = []
     modules = [model]
     while modules:
         module = modules.pop()
         for value in vars(module).values():
-            found.append(value)
+            contents.append(value)
             if isinstance(value, dict):
-                found.extend(value.values())
+                contents.extend(value.values())
         modules.extend(child for child in module._modules.values() if child is not None)
-    return found
+    return contents
 
 
 @final
@@ -72,7 +72,7 @@ class Snapshot:
         return [(tensor.data_ptr(), tensor._version) for tensor in self.tensors]
 
     def matches(self, model: nn.Module) -> bool:
-        """Check that the model is as it was."""
+        """Check that nothing in the model was replaced or changed since the snapshot."""
         contents = list_contents(model)
         return (
             len(contents) == len(self.contents)
@@ -105,24 +105,24 @@ class Translation:
         steps.work()
         self.begin: Callable[[], None] = recorded.record(begin)
         self.step: Callable[[], None] = recorded.record(steps.work)
-        self.held = steps  # a recording does not hold the memory that it reads
+        self.steps_held = steps  # a recording does not hold the memory that it reads
 
     def run(self, source: Sequence[int], prompt: Sequence[int]) -> list[Hypothesis]:
         self.source.copy_(torch.tensor([source]))
         self.first.fill_(prompt[0])
         self.begin()
         self.search.forget()
-        for done in range(0, self.max_new, recorded.AT_ONCE):
-            for _ in range(min(recorded.AT_ONCE, self.max_new - done)):
+        for n_done in range(0, self.max_new, recorded.AT_ONCE):
+            for _ in range(min(recorded.AT_ONCE, self.max_new - n_done)):
                 self.step()
             if not self.search.read():
                 break
-        return self.search.found()[0]
+        return self.search.hypotheses()[0]
 
 
 def make_search(session: Session, method: Method, rules: Rules) -> OnDevice:
     if isinstance(method, Greedy):
-        return Likeliest(session.kept.of(session.logits), rules)
+        return Likeliest(session.log_softmax.of(session.logits), rules)
     return BeamOnDevice(BeamState(1, method, rules, session.logits.shape[-1], session.device))
 
 
