@@ -182,7 +182,7 @@ class Notes:
     def look(self, lines: Sequence[InputLine]) -> None:
         """Report lines that cannot be read or are too long, and remember what the model has never seen."""
         for line in lines:
-            if line.why:
+            if line.text is None or line.why:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
         asked = [(str(line.text), line.place) for line in lines if line.is_asked]
         self.remember([text for text, _ in asked])
