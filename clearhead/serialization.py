@@ -67,10 +67,11 @@ def table_of(classes: Iterable[type]) -> dict[str, type]:
     return table
 
 
-def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
+def to_json(value: object, known: Mapping[str, type] | None = None, *, where: str = "") -> Any:
     """Return JSON for a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
 
-    With `known`, a table, every class must be in it: what is written can be read by the same table.
+    With `known`, a table, every class must be in it: what is written can be read by the same table. `where` is the
+    class and field that hold the value, for messages.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         later = added_fields(type(value))
@@ -78,21 +79,23 @@ def to_json(value: object, known: Mapping[str, type] | None = None) -> Any:
         inner = {
             name: field_value for name, field_value in inner.items() if name not in later or field_value != later[name]
         }
-        return {CLASS: known_name(value, known), **to_json(inner, known)}
+        class_name, holder = known_name(value, known), type(value).__name__
+        written = {name: to_json(field, known, where=f"{holder}.{name}: ") for name, field in inner.items()}
+        return {CLASS: class_name, **written}
     if isinstance(value, Mapping):
         odd = [name for name in value if not isinstance(name, str) or name == CLASS]
         if odd:
             raise OptionError(
                 f"{odd[0]!r} cannot be written to a file as a name: only strings other than {CLASS!r} can"
             )
-        return {name: to_json(inner, known) for name, inner in value.items()}
+        return {name: to_json(inner, known, where=where) for name, inner in value.items()}
     if isinstance(value, tuple | list):
-        return [to_json(inner, known) for inner in value]
+        return [to_json(inner, known, where=where) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise OptionError(f"{value} cannot be written to a file: numbers must be finite")
+        raise OptionError(f"{where}{value} cannot be written to a file: numbers must be finite")
     if value is None or isinstance(value, str | int | float):
         return value
-    raise OptionError(f"{value!r} cannot be written to a file: a run is made of specs, strings and numbers")
+    raise OptionError(f"{where}{value!r} cannot be written to a file: a run is made of specs, strings and numbers")
 
 
 def name_in_files(of: type) -> str:

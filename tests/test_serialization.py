@@ -69,6 +69,11 @@ def test_what_is_no_spec_is_not_written(value):
         to_json(Leaf(value))
 
 
+def test_what_is_not_written_is_named_by_its_class_and_field():
+    with pytest.raises(OptionError, match=r"^Leaf\.value: <object .* cannot be written to a file"):
+        to_json({"x": (Leaf(object()),)})
+
+
 @pytest.mark.parametrize("name", [3, "is", None])
 def test_names_are_strings_and_none_is_taken_for_a_class(name):
     with pytest.raises(OptionError, match="cannot be written to a file as a name"):

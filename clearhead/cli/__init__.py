@@ -4,6 +4,7 @@
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,12 +185,12 @@ def run(args: Sequence[str]) -> int:
             traceback.print_exc()
         elif not isinstance(error, typer.TyperException) or os.environ.get("RANK", "0") == "0":
             # Of the processes that torchrun starts with the same wrong options, one says so.
-            print(escape_controls(explain_error(error)), file=sys.stderr)
+            print(escape_controls(explain_error(error, args)), file=sys.stderr)
         return getattr(error, "exit_code", FAILED)
 
 
-def explain_error(error: Exception) -> str:
-    """Say in one or two lines what went wrong, and what to do."""
+def explain_error(error: Exception, args: Sequence[str] = ()) -> str:
+    """Say in one or two lines what went wrong with a command, and what to do."""
     match error:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
@@ -204,6 +205,33 @@ def explain_error(error: Exception) -> str:
                 "Take shorter texts, fewer at a time (in training: --micro-batch-tokens), a smaller model or another "
                 "--device."
             )
+        case _ if own := own_parts(args):
+            return explain_own_error(error, own)
         case _:
             kind = type(error).__name__
             return f"clearhead: this should not happen: {kind}: {error}\nThe same command with --debug shows where."
+
+
+def own_parts(args: Sequence[str]) -> dict[str, type]:
+    """Return the parts of the user's own, by name, that are from modules which the command names."""
+    registry = sys.modules.get("clearhead.registry")
+    if registry is None:
+        return {}
+    words = {word for arg in args for word in re.split(r"[=,:]", arg)}  # as in --attention=softmax,mine:TopK
+    return {name: part for name, part in registry.CLASSES.items() if ":" in name and part.__module__ in words}
+
+
+def explain_own_error(error: Exception, own: Mapping[str, type]) -> str:
+    """Say in which line of the user's modules an error came up, or which parts of his own were in use."""
+    said = f"clearhead: {type(error).__name__}: {error}"
+    files = {getattr(sys.modules.get(part.__module__), "__file__", None) for part in own.values()}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return (
+                f"{said}\nIt is in a module of your own: {frame.filename}, line {frame.lineno}, in {frame.name}. The "
+                "same command with --debug shows the way there."
+            )
+    return (
+        f"{said}\nA part of your own is in use ({', '.join(own)}): clearhead.check_part tests it, and the same command "
+        "with --debug shows where this came up."
+    )

@@ -3,6 +3,8 @@
 from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells
 from clearhead.cli.options import Parts
 from clearhead.training.run import load
+from clearhead.training.tasks import ClassifyPairs
+from clearhead.training.tasks.pairs import split_pair
 
 __all__ = ["EXAMPLES", "answer"]
 
@@ -37,5 +39,6 @@ def answer(
         as_json=as_json,
         reads=loaded.task.reads,
         lengths=loaded.task.count_tokens,
+        check=split_pair if isinstance(loaded.task, ClassifyPairs) else None,
     )
     answer_lines(loaded, file, lines)

@@ -35,8 +35,8 @@ def classify(
 ) -> None:
     """Label lines of text: one label out for each line in, in order.
 
-    A blank line stays blank. Of a line longer than the model's context only the beginning is read, with a note on
-    stderr.
+    A blank line stays blank. So does a line that is no pair where pairs are read, with a note on stderr. Of a line
+    longer than the model's context only the beginning is read, with a note on stderr.
     """
     loaded = load(run, device=device)
     task = loaded.task if isinstance(loaded.task, ClassifyPairs) else loaded.asked(Classify)
@@ -50,5 +50,12 @@ def classify(
         ranked = [f"{cell(name)}\t{share:.6f}" for name, share in answered["probabilities"].items()]
         return "\t".join([cell(answered["output"]), *ranked]) if probabilities else cells([answered["output"]])
 
-    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
+    lines = Lines(
+        answer=answer,
+        as_text=as_text,
+        as_json=as_json,
+        reads=task.reads,
+        lengths=task.count_tokens,
+        check=split_pair if pairs or isinstance(task, ClassifyPairs) else None,
+    )
     answer_lines(loaded, file, lines)

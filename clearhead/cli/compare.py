@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.options import Parts, flag, given_flags, import_named, one_of, wrong
+from clearhead.cli.options import Parts, flag, given_flags, import_named, new_folder, one_of, wrong
 from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, find_task, override_recipe
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import check_text, with_spooled
@@ -94,7 +94,7 @@ def compare(
     is a row of the table. Or give --variant several times: every variant is a row. Each run is an ordinary run folder
     in FOLDER. If the command is stopped, run it again: it continues.
     """
-    home = Path(folder)
+    home = new_folder("FOLDER", folder)
     seeds = numbers(comparing.seeds)
     if comparing.variant is None:
         arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))

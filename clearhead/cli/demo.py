@@ -14,7 +14,7 @@ import typer
 from clearhead import training
 from clearhead.cli.demo_page import DemoResults, Pages, as_object, inspect_run, live_page_path, page_path, render_page
 from clearhead.cli.number_words import Numbers, draw, write_pairs
-from clearhead.cli.options import wrong
+from clearhead.cli.options import new_folder, wrong
 from clearhead.cli.progress import open_progress
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import RunError
@@ -91,7 +91,7 @@ def demo(
     folder: translate with it, or look into it.
     """
     check_extra("num2words", extra="demo", what="The demo")
-    home = RunFolder(Path(folder))
+    home = RunFolder(new_folder("--folder", folder))
     if again:
         remove_demo(home)
     demo_seed = claim_demo(home, seed)

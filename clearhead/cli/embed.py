@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, read_chunks
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, Notes, RunPath, answer_lines, read_chunks
 from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import write
 from clearhead.files import replacing
@@ -69,25 +69,30 @@ def embed(
         as_json=as_json,
         reads=loaded.task.reads,
         lengths=lambda texts: [len(row) for row in loaded.tokenizer.encode_batch(list(texts))],
+        check=split_pair if pairs else None,
     )
     if output is None:
         answer_lines(loaded, file, lines)
     else:
-        write_array(loaded, file, output, pooling=pooling, normalize=normalize, pairs=pairs)
+        write_array(loaded, file, output, lines, pooling=pooling, normalize=normalize, pairs=pairs)
 
 
-def write_array(run: Run, file: str, output: Path, *, pooling: Pooling, normalize: bool, pairs: bool) -> None:
+def write_array(
+    run: Run, file: str, output: Path, how: Lines, *, pooling: Pooling, normalize: bool, pairs: bool
+) -> None:
     """Write the vectors of a file's lines as one array, atomically."""
-    width = run.embed([]).shape[1]
+    width, notes = run.embed([]).shape[1], Notes(run, how)
     chunks_of_rows: list[np.ndarray] = []
-    for chunk in read_chunks(file):
-        nonblank = [i for i, line in enumerate(chunk) if line.text is not None and line.text.strip()]
+    for chunk in read_chunks(file, how.check):
+        nonblank = [i for i, line in enumerate(chunk) if line.is_asked]
         rows = np.zeros((len(chunk), width), dtype=np.float32)
         texts = [str(chunk[i].text) for i in nonblank]
         inputs = [split_pair(text) for text in texts] if pairs else texts
         rows[nonblank] = run.embed(inputs, pooling=pooling, normalize=normalize).numpy()
         chunks_of_rows.append(rows)
+        notes.look(chunk)
     array = np.concatenate(chunks_of_rows) if chunks_of_rows else np.zeros((0, width), dtype=np.float32)
     with replacing(output) as partial, partial.open("wb") as opened:
         np.save(opened, array)
+    notes.tell()
     write(f"{output}: {len(array):,} vectors of {width:,} numbers\n")

@@ -204,6 +204,8 @@ def render_labels(results: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def render_remarks(results: Mapping[str, Any]) -> Iterator[RenderableType]:
+    if results["dtype"] != "float32":
+        yield Text(f"  {'weights':<{NAME}}{results['dtype']}", style="quiet")
     if results["skipped"]:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in results["skipped"].items())
         yield prose(f"Left out: {kinds}.")

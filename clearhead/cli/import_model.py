@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.line_io import Device
+from clearhead.cli.options import new_folder
 from clearhead.cli.screen import named_row, rule, show, show_json
 from clearhead.interop.run import DTYPES, import_model
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
@@ -61,7 +62,7 @@ def import_run(
     The run works with the other commands: generate, fill, classify, translate, embed, evaluate, trace, look. Nothing in
     the source is executed or unpickled. The network is used for hub: alone. Where the import fails, RUN is not written.
     """
-    imported = import_model(source, run, task=task, dtype=dtype, context=context, device=device)
+    imported = import_model(source, new_folder("RUN", run), task=task, dtype=dtype, context=context, device=device)
     facts = describe_import(imported)
     if as_json:
         show_json(facts)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple, final
 import typer
 
 from clearhead.cli.screen import escape_controls, write_output
+from clearhead.errors import OptionError
 from clearhead.model.dtypes import DTYPES
 from clearhead.text.lines import read_lines
 from clearhead.text.problems import Place, Problems
@@ -76,14 +77,21 @@ class Lines:
     reads: int
     lengths: Callable[[Sequence[str]], list[int]]
     unread: str = "the rest"
+    check: Callable[[str], object] | None = None
+    """Raises OptionError for a line that the verb cannot use, such as one that is no pair of texts."""
 
 
 class InputLine(NamedTuple):
-    """A line that came in; None for the text of one that cannot be read, and why."""
+    """A line that came in, None for the text of one that cannot be read; `why`, if it has no answer."""
 
     text: str | None
     place: Place
     why: str = ""
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether the line has an answer: it can be used, and is not blank."""
+        return self.text is not None and not self.why and bool(self.text.strip())
 
 
 def answer_lines(run: Run, file: str, how: Lines) -> None:
@@ -92,23 +100,20 @@ def answer_lines(run: Run, file: str, how: Lines) -> None:
     if file == STDIN and sys.stdin is not None and sys.stdin.isatty():
         print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
     first = 0
-    for chunk in read_chunks(file):
-        write_output("".join(f"{line}\n" for line in answers_to([line.text for line in chunk], first, how)))
+    for chunk in read_chunks(file, how.check):
+        write_output("".join(f"{line}\n" for line in answers_to(chunk, first, how)))
         notes.look(chunk)
         first += len(chunk)
     notes.tell()
 
 
-def answers_to(texts: Sequence[str | None], first: int, how: Lines) -> Iterator[str]:
-    nonblank = {i: text for i, text in enumerate(texts) if text is not None and text.strip()}
-    answers = (
-        dict(zip(nonblank, how.answer([*nonblank.values()], [first + i for i in nonblank]), strict=True))
-        if nonblank
-        else {}
-    )
-    for i, text in enumerate(texts):
+def answers_to(lines: Sequence[InputLine], first: int, how: Lines) -> Iterator[str]:
+    asked = {i: str(line.text) for i, line in enumerate(lines) if line.is_asked}
+    answers = dict(zip(asked, how.answer([*asked.values()], [first + i for i in asked]), strict=True)) if asked else {}
+    for i, line in enumerate(lines):
         answered = answers.get(i, {"output": ""})
-        yield as_line({"input": text, **answered}) if how.as_json else (how.as_text(answered) if i in answers else "")
+        text = how.as_text(answered) if i in answers and not how.as_json else ""
+        yield as_line({"input": line.text, **answered}) if how.as_json else text
 
 
 def as_line(fields: Fields) -> str:
@@ -126,15 +131,24 @@ def cells(texts: Sequence[str]) -> str:
     return one_line(texts[0]) if len(texts) == 1 else "\t".join(map(cell, texts))
 
 
-def read_chunks(file: str) -> Iterator[list[InputLine]]:
+def read_chunks(file: str, check: Callable[[str], object] | None = None) -> Iterator[list[InputLine]]:
+    """Yield lines, as many as are answered together; those that `check` raises OptionError for say why."""
     chunk: list[InputLine] = []
     for line in lines_of(file):
-        chunk.append(line)
+        chunk.append(line if check is None or not line.is_asked else checked_line(line, check))
         if len(chunk) == CHUNK or (file == STDIN and nothing_waits()):
             yield chunk
             chunk = []
     if chunk:
         yield chunk
+
+
+def checked_line(line: InputLine, check: Callable[[str], object]) -> InputLine:
+    try:
+        check(str(line.text))
+    except OptionError as error:
+        return line._replace(why=str(error))
+    return line
 
 
 def lines_of(file: str) -> Iterator[InputLine]:
@@ -168,11 +182,11 @@ class Notes:
     def look(self, lines: Sequence[InputLine]) -> None:
         """Report lines that cannot be read or are too long, and remember what the model has never seen."""
         for line in lines:
-            if line.text is None:
+            if line.text is None or line.why:
                 self.tell_of(line.place, f"the line cannot be read ({line.why}), so its answer is blank")
-        nonblank = [(line.text, line.place) for line in lines if line.text is not None and line.text.strip()]
-        self.remember([text for text, _ in nonblank])
-        for (_, place), length in zip(nonblank, self.how.lengths([text for text, _ in nonblank]), strict=True):
+        asked = [(str(line.text), line.place) for line in lines if line.is_asked]
+        self.remember([text for text, _ in asked])
+        for (_, place), length in zip(asked, self.how.lengths([text for text, _ in asked]), strict=True):
             if length > self.how.reads:
                 unread = f"{self.how.unread} was not read"
                 self.tell_of(place, f"{length:,} tokens, and the model takes {self.how.reads:,} of them: {unread}")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any, TypeGuard, TypeVar, get_args
 
 import typer
@@ -29,9 +30,11 @@ __all__ = [
     "flatten_groups",
     "given_flags",
     "import_named",
+    "new_folder",
     "one_of",
     "share",
     "wrong",
+    "zero_or_more",
 ]
 
 Chosen = TypeVar("Chosen")
@@ -120,6 +123,15 @@ def wrong(option: str, message: str) -> typer.BadParameter:
     return typer.BadParameter(message, param_hint=option)
 
 
+def new_folder(option: str, path: str) -> Path:
+    """Return the path of a folder to write. An empty one, such as a shell's variable that is not set, is refused: it
+    would stand for the folder that the command is given in.
+    """
+    if not path.strip():
+        raise wrong(option, "it is empty: name a folder, or give . for this one")
+    return Path(path)
+
+
 NAMED = re.compile(r"(?:^|[=,])\s*([A-Za-z_][\w.]*):")
 """The module of a part that an option names as module:Class, alone or in a list."""
 
@@ -193,6 +205,13 @@ def above_zero(value: float | None) -> float | None:
     """Check an option: a number above 0, and finite."""
     if value is not None and not 0 < value < float("inf"):
         raise typer.BadParameter(f"it must be {'finite' if value > 0 else 'above 0'}; came {value:g}")
+    return value
+
+
+def zero_or_more(value: float | None) -> float | None:
+    """Check an option: a number from 0 on, and finite."""
+    if value is not None and not 0 <= value < float("inf"):
+        raise typer.BadParameter(f"it must be {'finite' if value > 0 else '0 or more'}; came {value:g}")
     return value
 
 

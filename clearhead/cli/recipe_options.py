@@ -9,7 +9,7 @@ import typer
 
 from clearhead.cli.fine_tuning_options import FineTuningOptions, as_freeze, as_lora
 from clearhead.cli.model_options import ModelOptions, as_model
-from clearhead.cli.options import above_zero, given_flags, import_named, one_of, share, wrong
+from clearhead.cli.options import above_zero, given_flags, import_named, one_of, share, wrong, zero_or_more
 from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.devices import choose_device
@@ -104,13 +104,15 @@ class OptimizerOptions:
     schedule: Annotated[Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}")] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
-    r_drop: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight of the R-Drop loss; 0 turns it off.")] = (
+    r_drop: Annotated[
+        Number, typer.Option(callback=zero_or_more, metavar="X", help="Weight of the R-Drop loss; 0 turns it off.")
+    ] = None
+    clip: Annotated[
+        Number, typer.Option(callback=zero_or_more, metavar="X", help="Clip the gradient norm to X; 0 turns it off.")
+    ] = None
+    weight_decay: Annotated[Number, typer.Option(callback=zero_or_more, metavar="X", help="Weight decay of AdamW.")] = (
         None
     )
-    clip: Annotated[Number, typer.Option(min=0, metavar="X", help="Clip the gradient norm to X; 0 turns it off.")] = (
-        None
-    )
-    weight_decay: Annotated[Number, typer.Option(min=0, metavar="X", help="Weight decay of AdamW.")] = None
     average: Annotated[
         Name, typer.Option(metavar="NAME", help=f"Average the weights over steps: {', '.join(AVERAGES)}.")
     ] = None

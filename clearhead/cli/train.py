@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
-from clearhead.cli.options import Parts, given_flags, one_of, wrong
+from clearhead.cli.options import Parts, given_flags, new_folder, one_of, wrong
 from clearhead.cli.progress import Progress, format_duration, format_own_scores, format_scores, open_progress
 from clearhead.cli.recipe_options import (
     BudgetOptions,
@@ -127,7 +127,7 @@ def train(
     your machine; every option below overrides one choice. With --from, training starts from the weights of another run.
     Everything is written to the run folder.
     """
-    folder = RunFolder(Path(run))
+    folder = RunFolder(new_folder("RUN", run))
     if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
     try:

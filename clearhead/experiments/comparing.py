@@ -6,6 +6,7 @@ compare("runs/kinds", arms, seeds=(1, 2, 3))
 ```
 """
 
+import contextlib
 import itertools
 import json
 import re
@@ -14,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.experiments.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
 from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
 from clearhead.extras import has_package
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.model.shapes import build_for_shapes
+from clearhead.text.preparing import describe_changes, read_notes
 from clearhead.training.recipe import Recipe, changes
 from clearhead.training.tasks import Generate
 from clearhead.training.variants import with_parts
@@ -110,6 +112,8 @@ def compare(
     waiting = [job for job in jobs if not is_done(job)]
     if len(waiting) < len(jobs):
         log(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already")
+    if any(not job.folder.exists() for job in waiting):
+        check_same_text(jobs)
     if waiting:
         begin(waiting)
         prepare_text(waiting, log)
@@ -149,6 +153,23 @@ def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], 
         for seed in seeds
         for arm in possible
     ]
+
+
+def check_same_text(jobs: Sequence[Job]) -> None:
+    """Raise DataError where runs that are there have learned another text than those to come would read."""
+    there: dict[Path, Job] = {}
+    for job in jobs:
+        with contextlib.suppress(RunError):  # a damaged run is reported when its turn comes
+            if job.folder.exists():
+                there[Path(job.data) / job.folder.read_description()["data"]] = job
+    for place, job in there.items():
+        with contextlib.suppress(RunError):
+            texts = read_notes(place)["texts"]
+            if changed := describe_changes(texts, job.recipe.corpus):
+                raise DataError(
+                    f"{job.run}: has learned another text than the runs that are still to be trained would: {changed}. "
+                    "Put the text back as it was, or compare in another folder"
+                )
 
 
 def held_out(recipe: Recipe) -> str:

@@ -7,7 +7,6 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention.heads import HeadLayout, Heads
 from clearhead.attention.layer import Attention
@@ -22,6 +21,7 @@ from clearhead.model.arrangements import Arrangement, Connection, PreNorm
 from clearhead.model.fast_step import FastStep, fast_step_of, has_own_step
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.kv_source import KVSource, KVSources
+from clearhead.model.recomputing import checkpoint_module
 from clearhead.taps import Tapped
 
 __all__ = ["AttentionSpec", "Block", "BlockSpec", "Stack"]
@@ -198,7 +198,7 @@ class Stack(Tapped):
             self.checkpointing and torch.is_grad_enabled() and not under_torch_func()
         )  # torch.func has no checkpoints
         for block, sources in zip(self.blocks, kv_sources, strict=True):
-            x = checkpoint(block, x, sources, use_reentrant=False) if recompute else block(x, sources)
+            x = checkpoint_module(block, x, sources) if recompute else block(x, sources)
         return x if self.norm is None else self.tap("normed", self.norm(x))
 
     def fast_step(self, kv_sources: Sequence[KVSources]) -> FastStep:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from torch import nn
 
 from clearhead.errors import OptionError
-from clearhead.model.int8 import dequantize, quantize, quantize_output, round_inputs
+from clearhead.model.int8 import Int8Linear, dequantize, quantize, quantize_output, round_inputs
+from clearhead.model.int8_matmul import ROUNDED
 
-__all__ = ["DTYPES", "check_dtype"]
+__all__ = ["DTYPES", "check_dtype", "dtype_name"]
 
 
 def to_int8(model: nn.Module) -> nn.Module:
@@ -29,3 +30,15 @@ def check_dtype(name: str | None) -> None:
     """Raise OptionError for a name that is not in `DTYPES`; None, weights as they were saved, is fine."""
     if name is not None and name not in DTYPES:
         raise OptionError(f"dtype: there is no {name!r}; there are {', '.join(DTYPES)}")
+
+
+def dtype_name(model: nn.Module) -> str:
+    """Return how a model's weights are kept, by its name in `DTYPES`; another dtype by torch's name.
+
+    >>> dtype_name(nn.Linear(2, 2).bfloat16())
+    'bfloat16'
+    """
+    for module in model.modules():
+        if isinstance(module, Int8Linear):
+            return "int8-dynamic" if module.digits == ROUNDED else "int8"
+    return str(next(iter(model.parameters())).dtype).removeprefix("torch.")

@@ -34,7 +34,7 @@ class TooManyNumbers(Exception):
 class Bounded(TorchFunctionMode):
     """Raise TooManyNumbers, before any memory is taken, where tensors of more than `limit` numbers in all are made."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int | float) -> None:
         super().__init__()
         self.left = limit
 

@@ -7,7 +7,8 @@ sample of a large corpus), and to store ids. Holding records out takes two more,
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -21,12 +22,14 @@ from clearhead.text.sources import Source, quote
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 
-__all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "prepare"]
+__all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "describe_changes", "prepare"]
 
 Log = Callable[[str], None]
 FORMAT = 2
 """The version of what is stored: another version is another key."""
 MOST_LABELS = 1000
+MOST_CHANGES = 5
+"""Files that were changed since that are named."""
 WHOLE = "whole.json"
 """Written last: where it is, everything else is complete."""
 NOTES = {
@@ -42,11 +45,14 @@ NOTES = {
     "without_tokens": int,
     "equal": int,
     "equal_left_out": bool,
+    "texts": dict[str, str],
 }
 """The fields of whole.json beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those
-around it.
+around it; `texts`, the BLAKE2b of the user's files.
 """
-NOTES_THEN = {"key": None, "files": {}}
+NOTES_LATER = {"texts": {}}
+"""Values for a whole.json from before these fields were added."""
+NOTES_THEN = {**NOTES_LATER, "key": None, "files": {}}
 """Values for a whole.json from before it was sealed, which bound nothing."""
 
 
@@ -99,12 +105,13 @@ def prepare(
     Instead of a choice, `tokenizing` may be the tokenisers themselves, by field: those of a pretrained model.
     """
     check_records(corpus, layout)
-    home = folder / content_key(corpus, layout, tokenizing)
+    texts = digest_files(files_in(corpus))
+    home = folder / content_key(corpus, layout, tokenizing, texts)
     pretrained = None if isinstance(tokenizing, Tokenizing) else tokenizing
     if (home / WHOLE).exists():
         return open_prepared(home, tokenizers=pretrained)
     try:
-        write_prepared(corpus, layout, tokenizing, home, log)
+        write_prepared(corpus, layout, tokenizing, home, log, texts=texts)
     except OSError as error:
         raise RunError(
             f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
@@ -143,7 +150,7 @@ def read_notes(home: Path) -> dict[str, Any]:
         sealed = read_sealed(home / WHOLE)
         old = "format" not in sealed
         content = {name: value for name, value in sealed.items() if name not in ("format", "sha256")}
-        notes = check_fields(content, NOTES, WHOLE, then=NOTES_THEN if old else None)
+        notes = check_fields(content, NOTES, WHOLE, then=NOTES_THEN if old else NOTES_LATER)
         if notes["key"] not in (None, home.name):
             raise ValueError(f"it was made as {notes['key'][:40]}, and lies in another place now")
         for file, expected in notes["files"].items():
@@ -167,8 +174,16 @@ def check_records(corpus: Corpus, layout: Layout) -> None:
             )
 
 
-def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing | Mapping[str, Tokenizer]) -> str:
-    """Return a hash of all that decides the ids: the bytes of the files, and every option that affects them."""
+def content_key(
+    corpus: Corpus,
+    layout: Layout,
+    tokenizing: Tokenizing | Mapping[str, Tokenizer],
+    texts: Mapping[str, str] | None = None,
+) -> str:
+    """Return a hash of all that decides the ids: the bytes of the files, and every option that affects them.
+
+    `texts` are the files' own hashes, if they are known.
+    """
     digest = hashlib.blake2b(digest_size=12)
     if isinstance(tokenizing, Tokenizing):
         tokenizer_files, tokenizer_key = (tokenizing.given,) if tokenizing.given else (), to_json(tokenizing)
@@ -184,18 +199,56 @@ def content_key(corpus: Corpus, layout: Layout, tokenizing: Tokenizing | Mapping
             check_regular(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected a tokenizer.json") from None
-    sources = [corpus.train] if corpus.dev is None else [corpus.train, corpus.dev]
-    for path in (*itertools.chain.from_iterable(source.files for source in sources), *tokenizer_files):
-        try:
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    digests = {**digest_files(tokenizer_files), **(digest_files(files_in(corpus)) if texts is None else texts)}
+    for path in (*files_in(corpus), *tokenizer_files):
+        digest.update(bytes.fromhex(digests[path]))
     return digest.hexdigest()
 
 
+def files_in(corpus: Corpus) -> list[str]:
+    """Return every text file of a corpus, one as often as it is read."""
+    sources = [corpus.train] if corpus.dev is None else [corpus.train, corpus.dev]
+    return list(itertools.chain.from_iterable(source.files for source in sources))
+
+
+def digest_files(paths: Iterable[str]) -> dict[str, str]:
+    """Return the BLAKE2b of each file; DataError for one that cannot be read."""
+    found: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        try:
+            with open(path, "rb") as file:
+                found[path] = hashlib.file_digest(file, "blake2b").hexdigest()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    return found
+
+
+def describe_changes(then: Mapping[str, str], corpus: Corpus) -> str | None:
+    """Say by name which of the user's files are not those of then; None where all are, or nobody can tell.
+
+    `then` are the files' hashes, as `Prepared.notes` has them in `texts`. Where none of the files is there, their text
+    was cleared away or is read from another folder, and nothing is said.
+    """
+    there = [path for path in then if os.path.isfile(path)]
+    if not there:
+        return None
+    now = digest_files(there)
+    changed = [f"{path} was changed" for path in there if now[path] != then[path]]
+    gone = [f"{path} is gone" for path in then if path not in now]
+    new = [] if gone else [f"{path} is new" for path in dict.fromkeys(files_in(corpus)) if path not in then]
+    said = [*changed, *gone, *new]
+    more = f" and {len(said) - MOST_CHANGES:,} more" if len(said) > MOST_CHANGES else ""
+    return ", ".join(said[:MOST_CHANGES]) + more or None
+
+
 def write_prepared(
-    corpus: Corpus, layout: Layout, tokenizing: Tokenizing | Mapping[str, Tokenizer], home: Path, log: Log
+    corpus: Corpus,
+    layout: Layout,
+    tokenizing: Tokenizing | Mapping[str, Tokenizer],
+    home: Path,
+    log: Log,
+    *,
+    texts: Mapping[str, str],
 ) -> None:
     train_survey = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known_labels=None)
     log(
@@ -231,6 +284,7 @@ def write_prepared(
         "without_tokens": encoding.nothing,
         "equal": encoding.equal,
         "equal_left_out": encoding.left_out,
+        "texts": dict(texts),
     }
     write_sealed(home / WHOLE, notes)
 

@@ -301,7 +301,7 @@ def check_size(kind: Kind, untrained: library.Tokenizer, reading: Reading, size:
     yield from reading
     least = kind.least(untrained, reading.characters)
     if size < least:
-        raise OptionError(f"size: these texts need a vocabulary of at least {least} tokens; came {size}")
+        raise OptionError(f"these texts need a vocabulary of at least {least} tokens; came {size}: raise --vocabulary")
 
 
 @contextmanager

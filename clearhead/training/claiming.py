@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from clearhead.errors import ClearheadError, RunError
+from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
 from clearhead.model.spec_json import spec_to_json
 from clearhead.training.checkpoints import Checkpoints, check_no_link
@@ -112,8 +112,9 @@ def leave_nothing(folder: RunFolder) -> Iterator[None]:
     missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         yield
-    except ClearheadError:
-        was_refused = not folder.exists()  # recipe.json, the last file before training, was not written
+    except ClearheadError as error:
+        # recipe.json is the last file before training; but what the model starts from is read after it.
+        was_refused = not folder.exists() or (isinstance(error, OptionError | DataError) and has_no_step(folder))
         if was_refused and "run.json" not in before:
             for name in set(os.listdir(folder.path) if folder.path.is_dir() else ()) - before:
                 if is_run_name(name) or name == LOCK:
@@ -122,6 +123,11 @@ def leave_nothing(folder: RunFolder) -> Iterator[None]:
                 with contextlib.suppress(OSError):  # something else is in it
                     path.rmdir()
         raise
+
+
+def has_no_step(folder: RunFolder) -> bool:
+    """Return whether a run has nothing that a step of training has written, here or elsewhere."""
+    return not folder.metrics.exists() and not folder.checkpoints_file.exists() and not folder.checkpoints.folders()
 
 
 def remove_path(path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.files import write_text
+from clearhead.model.dtypes import dtype_name
 from clearhead.model.int8 import count_weights
 from clearhead.text.encoding import Layout
 from clearhead.text.preparing import survey
@@ -60,6 +61,7 @@ def evaluate(
         "task": run.task.name,
         "step": run.step,
         "parameters": count_weights(run.model),
+        "dtype": dtype_name(run.model),
         "files": list(source.files),
         "n": surveyed.records,
         "skipped": dict(surveyed.skipped),

@@ -11,6 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from clearhead.devices import takes_foreach
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Stack
+from clearhead.model.shapes import Bounded, TooManyNumbers, build_for_shapes
+from clearhead.model.sizes import Spec
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
@@ -31,6 +34,7 @@ __all__ = [
     "Parallel",
     "Replicated",
     "Sharded",
+    "build_model",
     "check_room",
     "check_together",
     "choose_parallel",
@@ -40,8 +44,12 @@ __all__ = [
 
 Forward = Callable[..., Any]
 """Computes the loss of a batch, and takes what options the pass has."""
-BYTES_TRAINED = 16
-"""Of a parameter with its gradient and AdamW's two moments, in float32. What a pass computes comes on top."""
+ROOM = 0.9
+"""The share of a device's memory that weights, gradients and moments can take at all: something computes with them."""
+NEAR = 0.25
+"""The share of the parameters there is memory for from which a rough count is not relied on."""
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux tells a container the memory it may use."""
 FULL = 0.5
 """The share of a device's memory that weights, gradients and moments may take before they are sharded."""
 
@@ -268,17 +276,62 @@ def check_together(recipe: Recipe) -> None:
 
 
 def check_room(recipe: Recipe, processes: Processes) -> None:
-    """Raise OptionError where a model of the size asked for cannot be trained by one process in the memory it has."""
-    count = recipe.parameters
-    if count is None or processes.together:  # shards may fit
+    """Raise OptionError where a model of the size asked for cannot be trained by one process in the memory it has.
+
+    The model itself is looked at only where a rough count comes near, and then without memory for its numbers; what
+    escapes this, such as a large part of the user's own, is found by `build_model`.
+    """
+    if processes.together:  # shards may fit
         return
-    needed, available = count * BYTES_TRAINED, memory_bytes(torch.device(recipe.machine.device), processes)
-    if needed > available:
-        raise OptionError(
-            f"a model of {count:,} parameters takes {needed / 2**30:,.0f} GiB at least to train ({BYTES_TRAINED} bytes "
-            f"each: weight, gradient, two moments), and {recipe.machine.device} has {available / 2**30:,.0f} GiB; take "
-            f"a smaller one, of {available / BYTES_TRAINED / 2 / 1e6:,.0f}M parameters at most"
-        )
+    most = most_parameters(recipe, processes)
+    count = recipe.parameters
+    if count is None and rough_count(recipe.model) > NEAR * most:
+        count = sum(parameter.numel() for parameter in build_for_shapes(recipe.model).parameters())
+    if count is not None and count > most:
+        raise no_room(recipe, most, f"{count:,}")
+
+
+def build_model(recipe: Recipe, spec: Spec, processes: Processes) -> nn.Module:
+    """Build the model of a recipe; OptionError, before the memory is taken, where one process has too little of it."""
+    if processes.together:
+        return spec.build()
+    most = most_parameters(recipe, processes)
+    try:
+        with Bounded(most):
+            return spec.build()
+    except TooManyNumbers:
+        raise no_room(recipe, most, f"more than {most:,.0f}") from None
+
+
+def most_parameters(recipe: Recipe, processes: Processes) -> float:
+    """Return how many parameters a process has the memory to train; or to hold, where most of them may be frozen."""
+    return ROOM * memory_bytes(torch.device(recipe.machine.device), processes) // sum(bytes_each(recipe).values())
+
+
+def bytes_each(recipe: Recipe) -> dict[str, int]:
+    """Return what a parameter takes at least, in float32, by what it is for."""
+    tuning = recipe.fine_tuning
+    frozen = tuning is not None and bool(tuning.lora or tuning.freeze)
+    trained = {} if frozen else {"gradient": 4, "two moments": 8}
+    averaged = {} if isinstance(recipe.optimizer.averaging, Unaveraged) else {"average": 4}
+    return {"weight": 4, **trained, **averaged}
+
+
+def rough_count(spec: Spec) -> int:
+    """Return about how many parameters a model has: those of its tables, and of blocks with a network four times as
+    wide.
+    """
+    return sum((12 * len(stack.blocks) * stack.d_model + stack.vocabulary) * stack.d_model for stack in spec.stacks)
+
+
+def no_room(recipe: Recipe, most: float, count: str) -> OptionError:
+    each = bytes_each(recipe)
+    total = sum(each.values())
+    return OptionError(
+        f"a model of {count} parameters takes more memory to train than {recipe.machine.device} has: {total} bytes "
+        f"each ({', '.join(each)}), and there are {most * total / ROOM / 2**30:,.1f} GiB; take a smaller one, of "
+        f"{most / 2 / 1e6:,.0f}M parameters at most"
+    )
 
 
 def is_large(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> bool:
@@ -296,6 +349,9 @@ def memory_bytes(device: torch.device, processes: Processes) -> float:
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / processes.local_count
+        there = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):  # Windows
         return float("inf")
+    with contextlib.suppress(OSError, ValueError):  # a container may have less: "max" is no number
+        there = min(there, float(CONTAINER.read_text(encoding="utf-8")))
+    return there / processes.local_count

@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import final
 
-__all__ = ["Stopping"]
+from clearhead.errors import RunError
+
+__all__ = ["Stopped", "StoppedScoring", "Stopping"]
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
 """SIGBREAK, which only Windows has, is how one process asks another to stop there."""
@@ -44,3 +48,24 @@ class Stopping:
         # Not by print: a signal may come in the middle of one, and a file may not be entered twice.
         with contextlib.suppress(OSError):
             os.write(2, TOLD)
+
+
+class Stopped(RunError):
+    """Training was asked to stop, and saved a checkpoint; `exit_code` is what a shell expects of the signal."""
+
+    def __init__(self, path: Path, step: int, number: int) -> None:
+        super().__init__(
+            f"stopped at step {step}, and saved; go on with: clearhead train {shlex.quote(str(path))} --resume"
+        )
+        self.exit_code = 128 + number
+
+
+class StoppedScoring(RunError):
+    """Ctrl-C ended the final scoring: the run is trained and saved, and only evaluation.json is missing."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        super().__init__(
+            f"stopped while scoring: all {step:,} steps are trained and saved, and only the final scores are missing. "
+            f"To make them: clearhead train {shlex.quote(str(path))} --resume"
+        )
+        self.exit_code = 130

@@ -15,7 +15,7 @@ from clearhead.model.sizes import Spec
 from clearhead.text.preparing import Prepared
 from clearhead.training.distributed import current_processes
 from clearhead.training.losses import NOTHING
-from clearhead.training.parallel import share_rows
+from clearhead.training.parallel import build_model, share_rows
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch, Task
 from clearhead.training.tasks.measures import Held
@@ -73,7 +73,7 @@ def time_steps(recipe: Recipe, spec: Spec, task: Task, prepared: Prepared, *, se
     """Take a few steps for about so many seconds; return their speed, and the model, which has learned nothing."""
     device = torch.device(recipe.machine.device)
     torch.manual_seed(recipe.seed)
-    model = spec.build().to(device).train()
+    model = build_model(recipe, spec, current_processes()).to(device).train()
     # Compiling takes longer than all of this, and a compiled step is seldom slower than a plain one.
     machine = replace(recipe.machine, compile=False)
     stepper = make_stepper(TrainState(model, task, recipe.optimizer, machine), machine)

@@ -1,5 +1,6 @@
 """`train` and `resume`: from a recipe to a run folder that is whole at any moment."""
 
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
 from clearhead.model.sizes import resized
 from clearhead.serialization import from_json, to_json
-from clearhead.text.preparing import Prepared, open_prepared, prepare
+from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link, copy_into, named_tensors
 from clearhead.training.claiming import (
@@ -38,14 +39,14 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
-from clearhead.training.parallel import check_room, check_together, choose_parallel
+from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
 from clearhead.training.phases import phase
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
 from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load, to_stderr
 from clearhead.training.start import start_from_vectors
-from clearhead.training.stopping import Stopping
+from clearhead.training.stopping import Stopped, StoppedScoring, Stopping
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
@@ -286,6 +287,12 @@ def resume_first(
         check_fit(task, spec, str(folder.model_file))
         tokenizers = None if recipe.fine_tuning is None else task.tokenizers
         prepared = load_prepared(data or folder.data, folder, tokenizers)
+        if changes := describe_changes(prepared.notes["texts"], recipe.corpus):
+            log(
+                f"WARNING: the text is not what this run was begun with: {changes}. It goes on with the text of then, "
+                "which it keeps as token ids; to learn the new one, train another run with "
+                f"--from {shlex.quote(str(folder.path))}"
+            )
         checkpoints_found = find_checkpoints(folder, checkpoints)
         checkpoint = checkpoint_to_resume(checkpoints_found, folder, recipe, log)
         log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
@@ -378,7 +385,7 @@ class Training:
         if checkpoint is not None:
             check_saved(work.folder, work.spec, work.recipe.fine_tuning, checkpoint.folder / MODEL)
         torch.manual_seed(work.recipe.seed)
-        model = work.spec.build()
+        model = build_model(work.recipe, work.spec, processes)
         parallel = choose_parallel(work.recipe, processes, model, device)
         if processes.is_first:
             self.tell_the_others(checkpoint)
@@ -446,25 +453,6 @@ def checkpoint_activations(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Stack):
             module.checkpointing = True
-
-
-class Stopped(RunError):
-    """Training was asked to stop, and saved a checkpoint; `exit_code` is what a shell expects of the signal."""
-
-    def __init__(self, path: Path, step: int, number: int) -> None:
-        super().__init__(f"stopped at step {step}, and saved; go on with: clearhead train {path} --resume")
-        self.exit_code = 128 + number
-
-
-class StoppedScoring(RunError):
-    """Ctrl-C ended the final scoring: the run is trained and saved, and only evaluation.json is missing."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        super().__init__(
-            f"stopped while scoring: all {step:,} steps are trained and saved, and only the final scores are missing. "
-            f"To make them: clearhead train {path} --resume"
-        )
-        self.exit_code = 130
 
 
 def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callable[[str], None]) -> None:

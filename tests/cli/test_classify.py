@@ -61,12 +61,25 @@ def test_a_pair_is_traced(run, of_pairs, command):
     assert json.loads(command("trace", of_pairs.folder.path, text, "--json")[1])["sides"]["encoder"]["tokens"] == tokens
 
 
-@pytest.mark.parametrize("line", ["no tab here\n", "a\tb\tc\n"])
-def test_a_line_that_is_no_pair_is_told(run, of_pairs, command, line):
-    for given in ((run.folder.path, "--pairs"), (of_pairs.folder.path,)):
-        code, out, err = command("classify", *given, stdin=line)
-        assert (code, out) == (1, "")
-        assert "expected two texts with one tab between" in err
+def test_a_line_that_is_no_pair_has_a_blank_answer_and_is_told_by_its_number(run, of_pairs, command, tmp_path):
+    odd = LINES + "no tab here\n\na\tb\tc\n" + LINES
+    right = command("classify", run.folder.path, "--pairs", stdin=LINES)[1]
+    for given in (("classify", run, "--pairs"), ("classify", of_pairs), ("answer", of_pairs)):
+        code, out, err = command(given[0], given[1].folder.path, *given[2:], stdin=odd)
+        assert (code, out) == (0, f"{right}\n\n\n{right}")
+        assert [line.partition(": ")[0] for line in err.splitlines()] == ["stdin:3", "stdin:5"]
+        assert "expected two texts with one tab between; came 'no tab here'), so its answer is blank" in err
+    code, out, err = command("embed", run.folder.path, "--pairs", "--output", tmp_path / "v.npy", stdin=odd)
+    assert (code, len(err.splitlines())) == (0, 2)
+    assert np.load(tmp_path / "v.npy", allow_pickle=False).any(1).tolist() == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_pairs_are_scored_by_the_task_of_pairs(of_pairs, command, tmp_path):

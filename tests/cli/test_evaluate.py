@@ -65,6 +65,14 @@ def test_the_page_has_the_scores_and_sacrebleus_signature(translator, command, f
     assert "\x1b" not in out
 
 
+def test_the_weights_that_were_scored_are_named(classifier, command, tmp_path):
+    path = write_lines(tmp_path / "t.tsv", ["\t".join(row) for row in [("text", "label"), *labelled(6, seed=3)]])
+    for name in ("float32", "bfloat16", "int8", "int8-dynamic"):
+        assert json.loads(command(classifier, "--table", path, "--dtype", name, "--json")[1])["dtype"] == name
+    assert json.loads(command(classifier, "--table", path, "--json")[1])["dtype"] == "float32"
+    assert "int8-dynamic\n" in command(classifier, "--table", path, "--dtype", "int8-dynamic")[1]
+
+
 @pytest.mark.slow
 def test_stdin_can_be_one_side(translator, command, files):
     with open(files[0], "rb") as file:

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar
 import pytest
 import typer
 
-from clearhead.cli.options import Sectioned, above_zero, flatten_groups, given_flags, one_of, share
+from clearhead.cli import run
+from clearhead.cli.options import Sectioned, above_zero, flatten_groups, given_flags, one_of, share, zero_or_more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +84,25 @@ def test_above_zero_refuses_the_rest(value):
         above_zero(value)
 
 
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_zero_or_more_is_finite(value):
+    assert (zero_or_more(0.0), zero_or_more(None)) == (0.0, None)
+    with pytest.raises(typer.BadParameter, match=r"it must be (0 or more|finite); came"):
+        zero_or_more(value)
+
+
 @pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
 def test_a_share_is_less_than_one(value):
     assert share(0.0) == 0.0
     assert share(None) is None
     with pytest.raises(typer.BadParameter, match="it must be 0 or more, and less than 1; came"):
         share(value)
+
+
+def test_an_empty_path_is_not_this_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s").write_text("a b\n" * 20)
+    for args in (["train", "", "--task", "generate", "--text", "s"], ["compare", " "], ["import", "s", ""]):
+        assert run(args) == 2
+        assert "it is empty: name a folder, or give . for this one" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]

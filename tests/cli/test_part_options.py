@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import clearhead as ch
-from clearhead.cli import run
+from clearhead.cli import explain_error, run
 from clearhead.errors import RunError, TraceError
 from clearhead.training.recipe import own_modules
 from tests.registering import registry_restored, write_module
@@ -162,3 +162,37 @@ def test_what_cannot_be_is_told_before_anything_is_written(args, message):
     assert code == 2, said
     assert re.search(message, said), said
     assert not Path("never").exists()
+
+
+BROKEN = """
+from dataclasses import dataclass
+
+import clearhead as ch
+
+
+@ch.register
+@dataclass(frozen=True)
+class Broken(ch.weighting.Weighting):
+    def weigh(self, masked, allowed):
+        return masked + "x"
+"""
+
+
+def test_an_error_in_a_part_of_ones_own_is_told_with_its_line(tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = ["train", "run", "--attention", "broken:Broken"]
+    with registry_restored("broken"):
+        ch.registry.import_parts("broken")
+        part = sys.modules["broken"].Broken()
+        for call, told in (
+            (lambda: part.weigh(1, None), f"your own: {tmp_path}/broken.py, line 11, in weigh."),
+            (part.weigh, "(broken:Broken): clearhead.check_part tests it"),
+        ):
+            with pytest.raises(TypeError) as caught:
+                call()
+            said = explain_error(caught.value, named)
+            assert said.startswith("clearhead: TypeError: ")
+            assert told in said
+            assert "should not happen" in explain_error(caught.value, ["train", "run"])
+        assert told in explain_error(caught.value, ["generate", "run", "--parts=broken"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import DataError, OptionError, RunError
 from clearhead.experiments import comparing
 from clearhead.experiments.comparing import Arm, compare, grid, varied
 from clearhead.experiments.comparison import Impossible
@@ -85,6 +85,18 @@ def again(finished, worked):
     yield home
     shutil.rmtree(home)
     kept.rename(home)
+
+
+def test_runs_of_another_text_are_not_compared_with_those_to_come(tmp_path, worked):
+    arms = arms_of(tmp_path, steps=1)
+    compare(tmp_path / "all", arms, seeds=(1,), log=lambda _: None)
+    path = arms[0].recipe.corpus.train.files[0]
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("\n")
+    compare(tmp_path / "all", arms, seeds=(1,), log=lambda _: None)  # nothing is left to train
+    with pytest.raises(DataError, match=r"-seed1: has learned another text .*: .* was changed\. Put the text back"):
+        compare(tmp_path / "all", arms, seeds=(1, 2), log=lambda _: None)
+    assert not [path for path in (tmp_path / "all").iterdir() if path.name.endswith("seed2")]
 
 
 def test_lists_make_a_grid(tmp_path):

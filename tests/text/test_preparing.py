@@ -12,7 +12,7 @@ from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.text import preparing
 from clearhead.text.encoding import Corpus, Encoding
 from clearhead.text.lines import spool
-from clearhead.text.preparing import Tokenizing, content_key, open_prepared, prepare, sample
+from clearhead.text.preparing import Tokenizing, content_key, describe_changes, open_prepared, prepare, sample
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import TASKS
@@ -267,6 +267,26 @@ def test_the_key_names_all_that_the_ids_are_made_of(file, tmp_path):
     (tmp_path / "text").unlink()
     with pytest.raises(DataError, match="text: there is no such file"):
         content_key(corpus, TEXT, tokenizing)
+
+
+def test_changes_of_the_files_are_named(file, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in "abc":
+        (folder / name).write_text("\n".join(DE), encoding="utf-8")
+    corpus = Corpus(train=Documents(paths=(str(folder),), unit="line"))
+    prepared = prepare(corpus, TEXT, Tokenizing(), tmp_path / "data", lambda _: None)
+    texts = prepared.notes["texts"]
+    assert describe_changes(texts, corpus) is None
+    (folder / "d").write_text("more")
+    (folder / "b").write_text("other")
+    assert describe_changes(texts, corpus) == f"{folder}/b was changed, {folder}/d is new"
+    (folder / "c").unlink()
+    assert describe_changes(texts, corpus) == f"{folder}/b was changed, {folder}/c is gone"
+    for name in "abd":
+        (folder / name).unlink()
+    assert describe_changes(texts, corpus) is None  # cleared away
+    assert describe_changes({}, corpus) is None  # prepared by an earlier version
 
 
 STAGES = ["make_tokenizers", "save_tokenizers", "describe_losses", "Encoding"]

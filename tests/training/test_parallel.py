@@ -1,5 +1,6 @@
 """Shares of rows, groups of weights, and what is refused. test_together.py compares several processes with one."""
 
+import math
 import types
 from dataclasses import replace
 
@@ -10,10 +11,14 @@ from clearhead.attention import positions
 from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.blocks import Stack
+from clearhead.training import parallel
+from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import (
+    ROOM,
     Alone,
+    build_model,
     check_room,
     check_together,
     choose_parallel,
@@ -22,7 +27,7 @@ from clearhead.training.parallel import (
     own_blocks,
     share_rows,
 )
-from clearhead.training.recipe import Checkpointing, Machine
+from clearhead.training.recipe import Checkpointing, FineTuning, Machine
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
 
@@ -107,11 +112,42 @@ def test_a_model_that_cannot_be_trained_here_is_refused_before_anything_is_read(
     check_room(recipe, Processes())
     huge = replace(recipe, parameters=10**12)
     named = (
-        r"1,000,000,000,000 parameters takes 14,901 GiB at least.*cpu has [\d,]+ GiB; .* of [\d,]+M parameters at most"
+        r"1,000,000,000,000 parameters takes more memory to train than cpu has: 20 bytes each.*there are [\d,.]+ GiB; "
+        r".* of [\d,]+M parameters at most"
     )
     with pytest.raises(OptionError, match=named):
         check_room(huge, Processes())
     check_room(huge, TOGETHER)
+
+
+def test_a_model_of_any_option_is_refused_before_its_memory_is_taken(tmp_path, monkeypatch):
+    recipe = replace(recipe_for(small_runs.classifying, tmp_path), machine=Machine(device="cpu"))
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, averaging=Unaveraged()))
+    count = sum(one.numel() for one in recipe.model.build().parameters())
+    least = math.ceil(16 * count / ROOM)
+    tuning = FineTuning(source="", run=None, step=1, sha256="", freeze=("embedding",))
+    for memory, fits, fits_frozen in ((least, True, True), (least - 16, False, True), (3, False, False)):
+        monkeypatch.setattr(parallel, "memory_bytes", lambda device, processes, there=memory: float(there))
+        for one, room in ((recipe, fits), (replace(recipe, fine_tuning=tuning), fits_frozen)):
+            for act in (lambda one=one: check_room(one, Processes()), lambda one=one: built(one)):
+                if room:
+                    act()
+                else:
+                    with pytest.raises(OptionError, match="takes more memory to train than cpu has"):
+                        act()
+
+
+def built(recipe):
+    return build_model(recipe, recipe.model, Processes())
+
+
+def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(parallel, "CONTAINER", tmp_path / "max")
+    whole = parallel.memory_bytes(torch.device("cpu"), Processes())
+    (tmp_path / "max").write_text("max\n")
+    assert parallel.memory_bytes(torch.device("cpu"), Processes()) == whole
+    (tmp_path / "max").write_text("1048576\n")
+    assert parallel.memory_bytes(torch.device("cpu"), Processes()) == 2**20
 
 
 def test_a_model_is_large_by_the_memory_that_there_is(tmp_path):

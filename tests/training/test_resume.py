@@ -157,6 +157,22 @@ def test_a_crash_between_checkpoints_goes_back_to_the_last_one(home, tmp_path):
     assert_same_run(RunFolder(path), undisturbed)
 
 
+def test_text_files_that_changed_since_are_named_and_the_run_goes_on_with_its_own(tmp_path):
+    recipe = recipe_for(small_runs.translating, tmp_path, budget=Budget(steps=2))
+    once, twice = tmp_path / "once", tmp_path / "twice over"
+    for path in (once, twice):
+        train(path, recipe, log=quiet)
+    told = []
+    resume(once, log=told.append, budget=Budget(steps=4))
+    assert not any("the text" in line for line in told)
+    source = recipe.corpus.train.source[0]
+    with open(source, "a", encoding="utf-8") as file:
+        file.write("something else\n")
+    resume(twice, log=told.append, budget=Budget(steps=4))
+    assert [f"begun with: {source} was changed. " in line for line in told if "--from '" in line] == [True]
+    assert_same_run(RunFolder(twice), RunFolder(once))
+
+
 def test_before_the_first_checkpoint_it_begins_again(home, tmp_path):
     recipe, undisturbed = whole("plain", home)
 

@@ -13,6 +13,7 @@ from clearhead.serve.api.errors import ApiError
 from clearhead.serve.api.options import check_count
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
+from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Label
 from clearhead.training.tasks.fill import BLANK, CANDIDATES, as_answer
 from clearhead.training.tasks.pairs import Pair
@@ -26,25 +27,42 @@ Item = str | Pair
 
 
 async def classify(request: RunRequest) -> Response:
-    """Answer /v1/classify: the class of each text with the probability of every label, or its labels."""
+    """Answer /v1/classify: the class of each text with the probability of every label, or its labels.
+
+    A blank text has a blank label and no probabilities, as on the command line, and is not given to the model.
+    """
     request.options.only(*SHARED)
     inputs = read_items(request)
     run = request.served.run
 
     def compute(texts: list[Item]) -> list[dict[str, Any]]:
-        if isinstance(run.task, Label):
-            return [tell_labels(answer) for answer in run.task.answer(run.model, [str(text) for text in texts])]
-        return [
-            {"label": answer.label, "probability": answer.probability, "probabilities": answer.probabilities}
-            for answer in run.classify(texts)  # type: ignore[arg-type]
-        ]
+        said = [text for text in texts if not is_blank(text)]
+        found = iter(tell_classes(run, said) if said else ())
+        return [tell_blank(run) if is_blank(text) else next(found) for text in texts]
 
     kind = "pairs" if inputs and not isinstance(inputs[0], str) else "texts"
     return await reply(request, ("classify", kind), compute, inputs)
 
 
-def tell_labels(answer: dict[str, Any]) -> dict[str, Any]:
-    return {"labels": answer["labels"], "probabilities": answer["probabilities"]}
+def tell_classes(run: Run, texts: Sequence[Item]) -> list[dict[str, Any]]:
+    if isinstance(run.task, Label):
+        answers = run.task.answer(run.model, [str(text) for text in texts])
+        return [{"labels": answer["labels"], "probabilities": answer["probabilities"]} for answer in answers]
+    return [
+        {"label": answer.label, "probability": answer.probability, "probabilities": answer.probabilities}
+        for answer in run.classify(texts)  # type: ignore[arg-type]
+    ]
+
+
+def tell_blank(run: Run) -> dict[str, Any]:
+    """Return the answer to a blank text."""
+    found = {"labels": []} if isinstance(run.task, Label) else {"label": "", "probability": None}
+    return {**found, "probabilities": {}}
+
+
+def is_blank(item: Item) -> bool:
+    """Return whether a text, or both of a pair, have nothing but spaces."""
+    return not (item if isinstance(item, str) else "".join(item)).strip()
 
 
 async def fill(request: RunRequest) -> Response:
@@ -93,8 +111,8 @@ async def embed(request: RunRequest) -> Response:
         message = f"dimensions: the vectors of {request.served.name} have {width} numbers; leave it out"
         raise ApiError(400, message, param="dimensions", code="unsupported_value")
     for index, text in enumerate(inputs):
-        if not text:
-            raise ApiError(400, f"input[{index}]: an empty text has no vector", param="input", code="invalid_value")
+        if is_blank(text):
+            raise ApiError(400, f"input[{index}]: a blank text has no vector", param="input", code="invalid_value")
 
     def compute(texts: list[Item]) -> list[dict[str, Any]]:
         vectors = run.embed(texts, pooling=pooling, normalize=normalize)  # type: ignore[arg-type]

@@ -16,6 +16,15 @@ def test_classes_are_the_offline_ones(api, api_runs):
     assert found["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
 
 
+def test_a_blank_text_has_no_label_as_on_the_command_line(api, api_runs):
+    texts = ["", "red plum", " \t", "old dog"]
+    found = api.answer("/v1/classify", model="classifier", input=texts)["data"]
+    assert [one["label"] for one in found] == [one["output"] for one in api_runs["classifier"].answer(texts)]
+    assert found[0] == {"index": 0, "label": "", "probability": None, "probabilities": {}}
+    assert found[1]["probability"] == pytest.approx(api_runs["classifier"].classify(texts[1:2])[0].probability)
+    assert api.answer("/v1/classify", model="classifier", input=" ")["data"][0]["label"] == ""
+
+
 def test_blanks_are_filled_as_offline(api, api_runs):
     texts = ["the <mask> eats the <mask>", "<mask>"]
     found = api.answer("/v1/fill", input=texts, shown=3)
@@ -44,6 +53,7 @@ def test_vectors_are_the_offline_ones_as_numbers_and_as_base64(api, api_runs):
         ({"encoding_format": "int8"}, 400, "encoding_format"),
         ({"input": [[1, 2]]}, 400, "input"),
         ({"input": ""}, 400, "input"),
+        ({"input": [" \n"]}, 400, "input"),
         ({"input": "cat " * 100}, 413, "input"),
         ({"model": "documents"}, 400, "model"),
     ],
