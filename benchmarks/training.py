@@ -39,7 +39,7 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.base import Batch
 from clearhead.training.train_step import TrainState, make_stepper
-from clearhead.training.validation import Held, assess
+from clearhead.training.validation import ValidationSet, assess
 
 WARM_UP = 10
 WIDTH, HEADS, BLOCKS, CONTEXT = 128, 4, 4, 64
@@ -156,7 +156,7 @@ class Clearhead:
         self.state.update_average(ema_weight)
 
     def loss(self, work: Work) -> float:
-        held = Held(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
+        held = ValidationSet(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
         return assess(self.state.averaged_model(), work.task, held).loss
 
 

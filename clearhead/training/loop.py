@@ -41,7 +41,7 @@ from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Batch, Task
 from clearhead.training.timing import count_tokens
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
-from clearhead.training.validation import Held, assess
+from clearhead.training.validation import ValidationSet, assess
 
 __all__ = ["Trainer", "Watcher", "Work"]
 
@@ -350,7 +350,7 @@ class Trainer:
         """
         self.check_weights()
         checkpointing = self.recipe.checkpointing
-        validation_set = Held(
+        validation_set = ValidationSet(
             store=self.prepared.dev,
             tokens=self.recipe.batching.at_once,
             score_records=checkpointing.score_records if self.pacing.affords_outputs() else 0,

@@ -30,10 +30,10 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch
 
 __all__ = [
-    "Alone",
     "Parallel",
     "Replicated",
     "Sharded",
+    "SingleProcess",
     "build_model",
     "check_room",
     "check_together",
@@ -94,7 +94,7 @@ class Parallel(ABC):
 
 
 @final
-class Alone(Parallel):
+class SingleProcess(Parallel):
     """One process, as if there were no others to think of."""
 
     def wrap(self, module: nn.Module) -> Forward:
@@ -241,7 +241,7 @@ def local_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
 def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> Parallel:
     """Return how the processes train together; OptionError where the recipe asks for what that way cannot do."""
     if not processes.together:
-        return Alone(processes)
+        return SingleProcess(processes)
     method = recipe.machine.parallel
     if method == "auto":
         method = "fsdp" if is_large(recipe, processes, model, device) else "ddp"

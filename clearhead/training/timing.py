@@ -18,7 +18,7 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import build_model, share_rows
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch, Task
-from clearhead.training.tasks.measures import Held
+from clearhead.training.tasks.measures import ValidationSet
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
 
 __all__ = ["Pace", "ScoringPace", "count_tokens", "time_scoring", "time_steps"]
@@ -136,7 +136,7 @@ def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepare
 
     A model that has learned nothing writes until it is stopped, so this is more than it will take later.
     """
-    held_out = Held(
+    held_out = ValidationSet(
         store=prepared.dev,
         tokens=recipe.batching.at_once,
         score_records=0,

@@ -50,7 +50,7 @@ from clearhead.training.stopping import Stopped, StoppedScoring, Stopping
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
-from clearhead.training.validation import Held, assess
+from clearhead.training.validation import ValidationSet, assess
 
 __all__ = ["followed_recipe", "resume", "train"]
 
@@ -459,7 +459,7 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
     """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
     started = time.perf_counter()
     checkpointing, plan = trainer.recipe.checkpointing, trainer.recipe.plan
-    held_out = Held(
+    held_out = ValidationSet(
         store=prepared.dev,
         tokens=trainer.recipe.batching.at_once,
         score_records=(MOST_ASSESSED if plan is None else plan.scored) if checkpointing.score_records else 0,

@@ -30,7 +30,7 @@ from clearhead.training.foreach import RoundAll, copy_all, move_all, zero_all
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.optimizers import make_optimizer
-from clearhead.training.parallel import Alone, Parallel, local_tensors
+from clearhead.training.parallel import Parallel, SingleProcess, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks.base import Batch, Task
 
@@ -66,7 +66,7 @@ class TrainState:
     ) -> None:
         check_buffers(model)
         self.model, self.task, self.optimizer = model, task, optimizer
-        self.parallel = Alone(Processes()) if parallel is None else parallel
+        self.parallel = SingleProcess(Processes()) if parallel is None else parallel
         if optimizer.method == "muon" and self.parallel.shards:
             raise OptionError("muon needs whole matrices, and fsdp shards them: take --parallel ddp, or adamw")
         self.bfloat16 = machine.precision == "bfloat16"
@@ -96,7 +96,7 @@ class TrainState:
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
         compiled = functools.partial(compile, device=self.device.type) if machine.compile else lambda run: run
         # Other processes wait for a gradient of each weight.
-        self.rounds_at_once = self.rounds and isinstance(self.parallel, Alone)
+        self.rounds_at_once = self.rounds and isinstance(self.parallel, SingleProcess)
         if self.rounds_at_once:
             self.run_loss = functools.partial(loss_rounded_at_once, compiled(loss_with))
         else:
@@ -425,7 +425,7 @@ def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
         train_state.device.type == "cuda"
         and machine.graphs
         and not machine.activation_checkpointing
-        and isinstance(train_state.parallel, Alone)
+        and isinstance(train_state.parallel, SingleProcess)
     ):
         return Captured(train_state)
     return Eager(train_state)

@@ -7,9 +7,9 @@ from typing import final
 from torch import nn
 
 from clearhead.training.tasks.base import Task, loss_of
-from clearhead.training.tasks.measures import ACCURACY, Held
+from clearhead.training.tasks.measures import ACCURACY, ValidationSet
 
-__all__ = ["Assessment", "Held", "assess"]
+__all__ = ["Assessment", "ValidationSet", "assess"]
 
 
 @final
@@ -23,7 +23,7 @@ class Assessment:
     samples: list[dict[str, str]] = field(default_factory=list)
 
 
-def assess(model: nn.Module, task: Task, held: Held) -> Assessment:
+def assess(model: nn.Module, task: Task, held: ValidationSet) -> Assessment:
     """Return the loss of every held-out record, and the task's own scores."""
     loss, n_targets, right = loss_of(model, task, held)
     scores, samples = task.score(model, held)

@@ -10,7 +10,7 @@ from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.training.distributed import Processes
 from clearhead.training.optimizers import AdamW, Muon, hidden_maps, make_optimizer, orthogonalize
-from clearhead.training.parallel import Alone
+from clearhead.training.parallel import SingleProcess
 from clearhead.training.recipe import Optimizer
 from clearhead.training.train_step import TrainState
 from tests.training.test_train_step import CPU as CPU_MACHINE
@@ -112,7 +112,7 @@ def test_a_run_starts_without_momentum():
 
 
 def test_muon_refuses_weights_that_are_sharded():
-    parallel = Alone(Processes())
+    parallel = SingleProcess(Processes())
     parallel.shards = True
     with pytest.raises(OptionError, match="muon needs whole matrices, and fsdp shards them: take --parallel ddp"):
         TrainState(gpt(), TASK, Optimizer(method="muon"), CPU_MACHINE, parallel)

@@ -17,7 +17,7 @@ from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import (
     ROOM,
-    Alone,
+    SingleProcess,
     build_model,
     check_room,
     check_together,
@@ -92,7 +92,7 @@ def test_a_weight_without_gradient_is_found():
 def test_one_process_trains_alone_and_unfit_choices_are_refused(tmp_path):
     recipe = recipe_for(small_runs.classifying, tmp_path)
     model, device = torch.nn.Linear(2, 2), torch.device("cpu")
-    assert isinstance(choose_parallel(recipe, Processes(), model, device), Alone)
+    assert isinstance(choose_parallel(recipe, Processes(), model, device), SingleProcess)
     sharded = replace(recipe, machine=Machine(device="cpu", parallel="fsdp"))
     with pytest.raises(OptionError, match="film: weights that are sharded"):
         choose_parallel(replace(sharded, checkpointing=Checkpointing(film=True)), TOGETHER, model, device)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from clearhead.decoding import Greedy, Sample
+from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.errors import OptionError, RunError
 from clearhead.model.int8 import int8_maps
 from clearhead.text.sources import Aligned
@@ -57,6 +57,11 @@ def test_a_stream_is_what_generate_gives(documents, stretch, method):
             pieces = list(run.stream(prompt, max_new=70, method=method))
             assert "".join(pieces) == run.generate([prompt], max_new=70, method=method)[0]
             assert all(pieces)
+
+
+def test_beams_of_a_text_are_refused_by_name(documents):
+    with pytest.raises(OptionError, match=r"by Greedy or Sample; came Beam\. For beams give clearhead\.generate"):
+        documents.generate(["the cow"], max_new=3, method=Beam(width=2))
 
 
 def test_a_continuation_begins_with_its_space(documents):

@@ -13,7 +13,7 @@ from clearhead.training.tasks import Classify, Translate
 from clearhead.training.tasks.base import loss_of
 from clearhead.training.tasks.fill import with_blank
 from clearhead.training.tasks.measures import spread
-from clearhead.training.validation import Held, assess
+from clearhead.training.validation import ValidationSet, assess
 from tests.training import small_runs
 from tests.training.small_runs import trained
 from tests.training.tiny import recipe_for, work_on
@@ -39,7 +39,7 @@ def of(tmp_path_factory):
         folder = tmp_path_factory.getbasetemp() / "validation"
         work = work_on(recipe_for(kind, folder / kind.__name__), folder)
         how = {"tokens": 256, "score_records": 4, "samples": 2} | how
-        return run, Held(store=work.prepared.dev, **how)
+        return run, ValidationSet(store=work.prepared.dev, **how)
 
     return found
 

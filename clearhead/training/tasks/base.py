@@ -43,7 +43,7 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Held, Measure, spread
+from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Measure, ValidationSet, spread
 
 __all__ = [
     "Answer",
@@ -225,7 +225,7 @@ class Task(ABC):
         """Return what the model says where `wanted` asks."""
         return model(batch["tokens"], lengths=batch["lengths"])
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return scores of held-out records beside loss and accuracy, and samples: input, output and reference."""
         indices = spread(len(held.store), held.samples)
         first = self.layout(self.context).texts[0]
@@ -359,7 +359,7 @@ def encode_for_trace(task: Task, side: str, ids: list[int]) -> TraceInputs:
     return TraceInputs({side: ids}, {side: token_names(task.tokenizer, ids)})
 
 
-def loss_of(model: nn.Module, task: Task, held: Held) -> tuple[float, int, int]:
+def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> tuple[float, int, int]:
     """Return the total loss in nats, the number of targets, and how many of them the likeliest answer got right."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
@@ -395,7 +395,7 @@ def stored_loss(task: Task, model: nn.Module, source: Source, layout: Layout) ->
     with tempfile.TemporaryDirectory() as folder, StoreWriter(Path(folder) / "held", encoding.sizes) as writer:
         encoding.fill(source, writer)
         store = writer.close({})
-        held_out = Held(store=store, tokens=AT_ONCE, score_records=0, samples=0)
+        held_out = ValidationSet(store=store, tokens=AT_ONCE, score_records=0, samples=0)
         total, n_targets, right = loss_of(model, task, held_out)
     tokens = sum(store.sizes[name].tokens for name in layout.texts)
     return StoredLoss(total / max(n_targets, 1), n_targets, right, tokens, encoding.too_long)

@@ -34,7 +34,7 @@ from clearhead.training.schedules import Cosine
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import EvaluationOptions, Held, spread
+from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 from clearhead.training.wide import fit_wide
 
@@ -171,7 +171,7 @@ class Classify(Task):
         """Return what `answer` does, for pairs of texts."""
         return list(map(tell_class, self.classify_pairs(model, pairs)))
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         indices = spread(len(held.store), held.samples)
         rows = [held.store["text"][i].tolist() for i in indices]
         classes = self.classify(model, rows) if rows else []

@@ -30,7 +30,7 @@ from clearhead.training.tasks.classify import (
     tell_class,
 )
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import EvaluationOptions, Held, spread
+from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
 from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
 
 __all__ = ["ClassifyPairs"]
@@ -111,7 +111,7 @@ class ClassifyPairs(Task):
         frame = self.frame()
         return self.context - frame.size - len(frame.between)
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         indices = spread(len(held.store), held.samples)
         pairs = [self.pair_at(held.store, i) for i in indices]
         classes = self.classify_pairs(model, pairs) if pairs else []

@@ -38,7 +38,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import EvaluationOptions, Held, spread
+from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
 
 __all__ = ["BLANK", "CANDIDATES", "Fill", "Filling", "with_blank"]
 
@@ -175,7 +175,7 @@ class Fill(Task):
         use = f"echo 'a line with a {BLANK} in it' | clearhead fill {{run}}"
         return use, "clearhead evaluate {run} --text TEST"
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return as samples a few records with their middle token blanked, and filled."""
         rows = [held.store["text"][i].tolist() for i in spread(len(held.store), held.samples)]
         texts = [with_blank(self.tokenizer, row) for row in rows]

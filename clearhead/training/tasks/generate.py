@@ -46,7 +46,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, Measure, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet, spread
 
 __all__ = ["MAX_NEW", "Detokenizer", "Generate", "Window", "restarting", "window", "windows"]
 
@@ -244,7 +244,7 @@ class Generate(Task):
     def usage(cls) -> tuple[str, str]:
         return "clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return no score beside the loss, and as samples continuations of a few stretches, with a fixed seed."""
         text = held.store["text"].ids
         length = min(16, self.context // 4, len(text))
@@ -343,6 +343,11 @@ def with_seeds(method: Greedy | Sample, rows: Sequence[int], begun: int) -> Gree
     """Return the method for these of the rows, each with its own seed; in a later round with another one."""
     if isinstance(method, Greedy):
         return method
+    if not isinstance(method, Sample):
+        raise OptionError(
+            f"texts are continued by Greedy or Sample; came {type(method).__name__}. For beams give clearhead.generate "
+            "the model and rows of token ids"
+        )
     first = method.seeds
     seeds = (first + i if isinstance(first, int) else first[i] for i in rows)
     return replace(method, seeds=tuple(seed + begun * NEXT_ROUND for seed in seeds))

@@ -26,7 +26,7 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch, Task, to_batch
 from clearhead.training.tasks.generate import MAX_NEW, Generate
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, ValidationSet, spread
 
 __all__ = ["Chats", "Instruct", "with_template"]
 
@@ -79,7 +79,7 @@ class Instruct(Generate):
             targets[row, len(prompt) : stop] = answer
         return to_batch({"tokens": ids[:, :-1], "wanted": targets[:, 1:]}, rows.full if filled else 0)
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return no score beside the loss, and as samples the likeliest answers to a few prompts."""
         indices = spread(len(held.store), held.samples)
         rows = [held.store["prompt"][i].tolist() for i in indices]

@@ -28,7 +28,7 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
 from clearhead.training.tasks.classify import Classify, describe_labels, fit_classes, recipe_without_ngrams
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, Measure, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet, spread
 
 __all__ = ["Label", "LabelScores", "score_labels"]
 
@@ -116,7 +116,7 @@ class Label(Task):
             for shares in probabilities
         ]
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         indices = spread(len(held.store), MOST_SCORED)
         rows = [held.store["text"][i].tolist() for i in indices]
         answers = [self.choose(shares) for shares in self.probabilities(model, rows)]

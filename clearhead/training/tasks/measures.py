@@ -10,7 +10,7 @@ from clearhead.errors import OptionError
 from clearhead.text.store import Store
 from clearhead.training.scores import TOKENIZERS
 
-__all__ = ["ACCURACY", "LOSS", "EvaluationOptions", "Held", "Measure", "spread"]
+__all__ = ["ACCURACY", "LOSS", "EvaluationOptions", "Measure", "ValidationSet", "spread"]
 
 
 class Measure(NamedTuple):
@@ -43,7 +43,7 @@ LOSS = Measure("loss", "dev loss", digits=3, higher=False)
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ValidationSet:
     """The records that a model is assessed on: a store of held-out ones, read in batches of so many tokens."""
 
     store: Store

@@ -42,7 +42,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Held, Measure, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet, spread
 
 __all__ = ["Translate", "reach"]
 
@@ -175,7 +175,7 @@ class Translate(Task):
             "clearhead evaluate {run} --source TEST --target TEST",
         )
 
-    def score(self, model: nn.Module, held: Held) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return BLEU, chrF and exact match of greedy translations of records spread over the store."""
         indices = spread(len(held.store), held.score_records)
         if not indices:
