@@ -88,7 +88,7 @@ class Deadlines(asyncio.Protocol):
     def answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def connection_made(self, transport: Any) -> None:  # an asyncio.Transport, of which uvloop's own is no subclass
         super().connection_made(transport)
         if len(self.connections) > self.limits.within(most_files()) and not self.make_room():
             transport.write(FULL)

@@ -83,8 +83,8 @@ class RunRequest:
         first = self.noted.prompt_tokens is None
         self.noted.prompt_tokens, self.noted.completion_tokens = read, written
         if first:
-            self.api.metrics.count("prompt_tokens_total", read, model=self.served.name)
-            self.api.metrics.count("generated_tokens_total", written or 0, model=self.served.name)
+            self.api.metrics.count("prompt_tokens_total", float(read), model=self.served.name)
+            self.api.metrics.count("generated_tokens_total", float(written or 0), model=self.served.name)
         counts = {"prompt_tokens": read, "total_tokens": read + (written or 0)}
         return counts if written is None else {**counts, "completion_tokens": written}
 
