@@ -301,7 +301,9 @@ def check_size(kind: Kind, untrained: library.Tokenizer, reading: Reading, size:
     yield from reading
     least = kind.least(untrained, reading.characters)
     if size < least:
-        raise OptionError(f"these texts need a vocabulary of at least {least} tokens; came {size}: raise --vocabulary")
+        raise OptionError(
+            f"these texts need a vocabulary of at least {least} tokens; came {size}. Raise --vocabulary, or size"
+        )
 
 
 @contextmanager

@@ -258,8 +258,10 @@ def test_runs_that_cannot_do_what_is_asked_say_so(walk_here, tmp_path):
         ("import", "bert", "runs/bert"),
     )
     assert [code for code, _, _ in found[:2]] == [0, 0]
+    code, out, err = found[2]  # a line that cannot be read has a blank answer, and the others their own
+    assert (code, out) == (0, "\n")
+    assert "stdin:1: the line cannot be read (expected two texts with one tab between" in err
     expected = [
-        "expected two texts with one tab between",
         "was trained to embed, and was asked to classify",
         "a run that embeds is not scored",
         "was imported",
@@ -271,7 +273,7 @@ def test_runs_that_cannot_do_what_is_asked_say_so(walk_here, tmp_path):
         "runs/nothing",
         "there is something already; choose another folder",
     ]
-    for message, (code, out, err) in zip(expected, found[2:], strict=True):
+    for message, (code, out, err) in zip(expected, found[3:], strict=True):
         assert (code != 0, out) == (True, ""), err
         assert message in err
     assert not (tmp_path / "out").exists()
