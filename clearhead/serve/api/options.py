@@ -50,7 +50,7 @@ class Options:
             raise self.error(name, f"must be {least} to {most:,}", value)
         return value
 
-    def number(self, name: str, default: float, *, least: float, most: float) -> float:
+    def number(self, name: str, default: float, *, least: int | float, most: int | float) -> float:
         if name not in self.values:
             return default
         with self.naming(name):
