@@ -115,7 +115,9 @@ def plain_part(part: Any, d_model: int) -> Any:
         return tuple(plain_part(item, d_model) for item in part)
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return part
-    values = {one.name: getattr(part, one.name) for one in dataclasses.fields(part) if one.init}
+    values = {
+        part_field.name: getattr(part, part_field.name) for part_field in dataclasses.fields(part) if part_field.init
+    }
     if isinstance(part, AttentionSpec):
         weighting = part.weighting or Softmax()
         values |= {"heads": part.head_layout, "weighting": weighting, "position": part.position or NoPosition()}
@@ -142,9 +144,8 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, A
         for i, (our_item, their_item) in enumerate(zip(ours, theirs, strict=True)):
             yield from differences(our_item, their_item, f"{path}[{i}]")
     elif dataclasses.is_dataclass(ours) and type(ours) is type(theirs):
-        for one in dataclasses.fields(ours):
-            if one.init:
-                yield from differences(getattr(ours, one.name), getattr(theirs, one.name), f"{path}.{one.name}")
+        for name in (part_field.name for part_field in dataclasses.fields(ours) if part_field.init):
+            yield from differences(getattr(ours, name), getattr(theirs, name), f"{path}.{name}")
     elif ours != theirs:
         yield path, ours, theirs
 
