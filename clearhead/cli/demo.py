@@ -12,7 +12,16 @@ import torch
 import typer
 
 from clearhead import training
-from clearhead.cli.demo_page import DemoResults, Pages, as_object, inspect_run, live_page_path, page_path, render_page
+from clearhead.cli.demo_page import (
+    DemoResults,
+    Pages,
+    as_object,
+    inspect_run,
+    live_page_path,
+    page_path,
+    render_page,
+    score_by_digits,
+)
 from clearhead.cli.number_words import Numbers, draw, write_pairs
 from clearhead.cli.options import new_folder, wrong
 from clearhead.cli.progress import open_progress
@@ -44,11 +53,13 @@ Examples:
   clearhead demo --folder runs/numbers --json"""
 
 TRAIN, HELD_OUT = 20_000, 1_000
-"""How many numbers it learns from, and how many it is asked about."""
+"""How many lines it learns from, and how many numbers it is asked about."""
 SEEN_IN_A_STEP = 300
 """More pairs than the 4,096 tokens of a step hold."""
-ASKED = (24, 42, 67, 313, 1_024, 2_048, 5_086, 48_067, 67_000, 90_210, 271_828, 999_999)
-"""Numbers to show, which are kept out of the training too."""
+LEARNED = (0, 4, 10, 24, 42, 67, 100, 1_000)
+"""Numbers to show that are in the training text."""
+ASKED = (313, 1_024, 2_048, 5_086, 48_067, 90_210, 271_828, 999_999)
+"""Numbers to show that are not, in addition to the held-out ones."""
 MAPPED = (24, 48_067)
 """Those whose attention is drawn."""
 MARKER = "demo.json"
@@ -86,9 +97,9 @@ def demo(
 ) -> None:
     """Train a small Transformer to translate number words, German to English.
 
-    It takes about a minute on two cores. Then it prints how many held-out numbers are right, some examples, and the
-    attention that swaps tens and units: "vierundzwanzig" is "four-and-twenty". The trained model is an ordinary run
-    folder: translate with it, or look into it.
+    It takes about a minute on two cores. Then it prints how many numbers are right, by number of digits, some examples,
+    and the attention that swaps tens and units: "vierundzwanzig" is "four-and-twenty". The trained model is an ordinary
+    run folder: translate with it, or look into it.
     """
     check_extra("num2words", extra="demo", what="The demo")
     home = RunFolder(new_folder("--folder", folder))
@@ -99,7 +110,7 @@ def demo(
     if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
         raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
     run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps)
-    results = inspect_run(run, read_evaluation(home), asked=ASKED, mapped=MAPPED)
+    results = inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
     files = write_pages(results)
     if as_json:
         show_json(as_object(results, files))
@@ -174,7 +185,8 @@ def train_demo(folder: RunFolder, seed: int, steps: int | None) -> Run:
             return training.resume(folder.path, watcher=progress, log=progress.log)
         numbers = draw_numbers(seed, steps)
         progress.log(
-            f"{len(numbers.train):,} numbers in German and English words; {len(numbers.held_out):,} more held out"
+            f"{len(numbers.train):,} lines of German and English number words, short numbers many times; "
+            f"{len(numbers.held_out):,} more numbers held out"
         )
         recipe = demo_recipe(write_corpus(numbers, folder.path / "data-files"), seed)
         if steps is not None:
@@ -188,7 +200,7 @@ def draw_numbers(seed: int, steps: int | None = None) -> Numbers:
     A short demo draws no more to train on than its steps can see.
     """
     train = TRAIN if steps is None else min(TRAIN, SEEN_IN_A_STEP * steps)
-    return draw(seed, train=train, held_out=HELD_OUT, apart={*ASKED, *MAPPED})
+    return draw(seed, train=train, held_out=HELD_OUT, apart=ASKED)
 
 
 def write_corpus(numbers: Numbers, folder: Path) -> Corpus:
@@ -198,11 +210,14 @@ def write_corpus(numbers: Numbers, folder: Path) -> Corpus:
     )
 
 
-def read_evaluation(folder: RunFolder) -> dict[str, Any]:
-    """Return what evaluation.json says of the held-out numbers, under the names that the demo promises as well."""
-    evaluation = folder.read_evaluation()
-    if "n" not in evaluation:
-        evaluation = folder.write_own(
-            folder.evaluation, evaluation | {"n": evaluation["records"], "steps": evaluation["step"]}
+def evaluate_demo(run: Run, seed: int) -> dict[str, Any]:
+    """Return what evaluation.json says of the held-out numbers, and beside it the score by number of digits."""
+    evaluation = run.folder.read_evaluation()
+    if "by_digits" not in evaluation:
+        numbers = draw_numbers(seed, run.folder.recipe().budget.steps)
+        evaluation = run.folder.write_own(
+            run.folder.evaluation,
+            evaluation
+            | {"n": evaluation["records"], "steps": evaluation["step"], "by_digits": score_by_digits(run, numbers)},
         )
     return evaluation

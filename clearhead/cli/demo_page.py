@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from clearhead.cli.attention_map import Swap, Weights, attention_map, legend, swap
-from clearhead.cli.number_words import english, german
+from clearhead.cli.number_words import HELD_OUT_DIGITS, ROUND, Numbers, english, german
 from clearhead.cli.progress import format_duration
 from clearhead.cli.screen import named_row, prose, rule
 from clearhead.serve.page import page_of
@@ -31,12 +31,16 @@ __all__ = [
     "live_page_path",
     "page_path",
     "render_page",
+    "score_by_digits",
 ]
 
 END = "</s>"
 TITLE = "German → English number words"
 NUMBER, COLUMN = 7, 12
 """Columns of a number, and of what a path or a command is."""
+
+LEAST_RIGHT = 0.995
+"""From this share on a row of the score is shown as a success."""
 
 Page = Iterator[RenderableType]
 
@@ -77,7 +81,9 @@ class DemoResults:
 
     run: Run
     evaluation: Mapping[str, Any]
+    learned: tuple[Translation, ...]
     translations: tuple[Translation, ...]
+    """Of numbers that are not in the training text."""
     looks: tuple[TracedTranslation, ...]
     view: View
 
@@ -112,21 +118,49 @@ HOW_TO_READ = (
 )
 
 
-def inspect_run(run: Run, evaluation: Mapping[str, Any], *, asked: Sequence[int], mapped: Sequence[int]) -> DemoResults:
-    """Translate the numbers that are asked about, and look into the translations of those that are mapped."""
-    sources = [german(number) for number in asked]
-    outputs = run.translate(sources, beam=1)
+def inspect_run(
+    run: Run, evaluation: Mapping[str, Any], *, learned: Sequence[int], asked: Sequence[int], mapped: Sequence[int]
+) -> DemoResults:
+    """Translate the numbers to show, learned and not, and look into the translations of those that are mapped."""
     looks = tuple(trace_translation(run, german(number)) for number in mapped)
     return DemoResults(
         run=run,
         evaluation=evaluation,
-        translations=tuple(
-            Translation(number=number, source=source, output=output, reference=english(number))
-            for number, source, output in zip(asked, sources, outputs, strict=True)
-        ),
+        learned=translate_numbers(run, learned),
+        translations=translate_numbers(run, asked),
         looks=looks,
         view=choose_view(looks),
     )
+
+
+def translate_numbers(run: Run, numbers: Sequence[int]) -> tuple[Translation, ...]:
+    sources = [german(number) for number in numbers]
+    outputs = run.translate(sources, beam=1)
+    return tuple(
+        Translation(number=number, source=source, output=output, reference=english(number))
+        for number, source, output in zip(numbers, sources, outputs, strict=True)
+    )
+
+
+def score_by_digits(run: Run, numbers: Numbers) -> list[dict[str, Any]]:
+    """Return how many numbers of each length are translated exactly, and how many of them the training text has.
+
+    An average over all numbers hides the short ones: one number in 100,000 has one digit.
+    """
+    groups = {str(digits): list(range(10 ** (digits - 1) * (digits > 1), 10**digits)) for digits in (1, 2)}
+    for digits in HELD_OUT_DIGITS:
+        groups[str(digits)] = [number for number in numbers.held_out if len(str(number)) == digits]
+    groups["round"] = list(ROUND)
+    seen = set(numbers.train)
+    return [
+        {
+            "digits": name,
+            "n": len(group),
+            "right": sum(translation.right for translation in translate_numbers(run, group)),
+            "learned": len(seen.intersection(group)),
+        }
+        for name, group in groups.items()
+    ]
 
 
 def trace_translation(run: Run, text: str) -> TracedTranslation:
@@ -155,13 +189,21 @@ def render_page(results: DemoResults, files: Pages, *, earlier: bool) -> Page:
     yield rule(TITLE)
     if earlier:
         yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains a new one.")
-    yield prose(format_score(results.evaluation), style="chosen")
+    yield prose("Numbers translated exactly, word for word, by how many digits they have:")
+    yield Text()
+    for row in results.evaluation["by_digits"]:
+        yield render_score(row)
+    yield Text()
     seconds = results.evaluation["training_seconds"]
     yield prose(
         f"{results.evaluation['parameters']:,} parameters, {results.evaluation['steps']:,} steps, "
         f"{format_duration(seconds)} of training",
         style="quiet",
     )
+    yield Text()
+    yield rule("Numbers from the training text")
+    for translation in results.learned:
+        yield from render_translation(translation)
     yield Text()
     yield rule("Numbers never seen in training")
     for translation in results.translations:
@@ -179,12 +221,15 @@ def render_page(results: DemoResults, files: Pages, *, earlier: bool) -> Page:
     yield from render_next_steps(results, files)
 
 
-def format_score(evaluation: Mapping[str, Any]) -> str:
-    wrong = round(evaluation["n"] * (1 - evaluation["exact_match"]))
-    return (
-        f"{100 * evaluation['exact_match']:.1f} % of {evaluation['n']:,} held-out numbers from 0 to 999,999 are "
-        f"translated exactly, word for word; {wrong} {'is' if wrong == 1 else 'are'} not."
+def render_score(row: Mapping[str, Any]) -> RenderableType:
+    """Return a line of the score: how many are right, and whether they were learned or held out."""
+    name = {"1": "1 digit", "round": "100, 200, … 999,000"}.get(row["digits"], f"{row['digits']} digits")
+    learned = {0: "held out", row["n"]: "all in the training text"}.get(
+        row["learned"], f"{row['learned']:,} of them in the training text"
     )
+    right = f"{row['right']:,} of {row['n']:,}"
+    style = "value" if row["right"] >= LEAST_RIGHT * row["n"] else "refused"
+    return Text.assemble(f"  {name:<20}", (f"{right:>14}", style), ("   " + learned, "quiet"))
 
 
 def render_translation(translation: Translation) -> Page:
@@ -250,6 +295,7 @@ def as_object(results: DemoResults, files: Pages) -> dict[str, Any]:
         "page": None if files.saved is None else str(files.saved),
         "live_page": None if files.live is None else str(files.live),
         "evaluation": dict(results.evaluation),
+        "learned": [asdict(translation) | {"right": translation.right} for translation in results.learned],
         "translations": [asdict(translation) | {"right": translation.right} for translation in results.translations],
         "attention": {
             "site": results.view.site,

@@ -51,6 +51,7 @@ TITLES = {
     "chrf": "chrF",
     "exact_match": "exact match",
     "accuracy": "accuracy",
+    "commonest_answer": "always the commonest",
     "micro_f1": "micro F1",
     "macro_f1": "macro F1",
     "loss": "loss, nats",
@@ -184,6 +185,7 @@ def render_page(results: Mapping[str, Any], titles: Mapping[str, str]) -> Iterat
         yield Text(f"  BLEU|{results['bleu_signature']}", style="quiet", no_wrap=True, overflow="ignore")
         yield Text(f"  chrF|{results['chrf_signature']}", style="quiet", no_wrap=True, overflow="ignore")
     yield from render_labels(results)
+    yield from render_lengths(results)
     yield Text()
     for name, title in COUNTS.items():
         if results.get(name):
@@ -201,6 +203,17 @@ def render_labels(results: Mapping[str, Any]) -> Iterator[RenderableType]:
     for name, row in zip(results["labels"], results["confusion"], strict=True):
         counts = " ".join(f"{count:>7,}" for count in row)
         yield Text(f"  {name:<{NAME}}{results['f1'][name]:>8.4f}  {counts}", no_wrap=True, overflow="ignore")
+
+
+def render_lengths(results: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield the scores of short and long sources apart: a mean over all hides lengths that are rare in the corpus."""
+    if len(results.get("by_length", ())) < 2:
+        return
+    yield Text()
+    yield Text(f"  {'characters of source':<{NAME}}{'records':>9}{'exact match':>14}{'chrF':>8}", style="title")
+    for row in results["by_length"]:
+        name = f"up to {row['up_to']:,}"
+        yield Text(f"  {name:<{NAME}}{row['n']:>9,}{100 * row['exact_match']:>12.1f} %{row['chrf']:>8.1f}")
 
 
 def render_remarks(results: Mapping[str, Any]) -> Iterator[RenderableType]:

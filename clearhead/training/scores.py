@@ -8,7 +8,15 @@ from typing import final
 
 from clearhead.errors import OptionError
 
-__all__ = ["ClassScores", "TextScores", "TranslationScores", "score_classes", "score_text", "score_translations"]
+__all__ = [
+    "ClassScores",
+    "TextScores",
+    "TranslationScores",
+    "score_by_length",
+    "score_classes",
+    "score_text",
+    "score_translations",
+]
 
 # sacrebleu has more; those need a dictionary that is not installed, or fetch a model when they are first used.
 TOKENIZERS = ("13a", "char", "intl", "none", "zh")
@@ -94,6 +102,28 @@ def score_translations(
         exact_match=exact / len(outputs),
         n=len(outputs),
     )
+
+
+def score_by_length(
+    sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], *, lower: bool = False
+) -> list[dict[str, float]]:
+    """Return chrF and exact match of texts by the length of their source, in characters up to each power of two.
+
+    A mean over a corpus says nothing of lengths that are rare in it.
+
+    >>> rows = score_by_length(["vier", "drei", "vierzehn"], ["four", "two", "fourteen"], ["four", "three", "fourteen"])
+    >>> [(row["up_to"], row["n"], row["exact_match"]) for row in rows]
+    [(4, 2, 0.5), (8, 1, 1.0)]
+    """
+    groups: dict[int, list[int]] = {}
+    for i, source in enumerate(sources):
+        groups.setdefault(1 << max(len(source) - 1, 0).bit_length(), []).append(i)
+    rows = []
+    for up_to, places in sorted(groups.items()):
+        some = [[texts[i] for i in places] for texts in (outputs, references)]
+        scores = score_translations(*some, lower=lower)
+        rows.append({"up_to": up_to, "n": scores.n, "exact_match": scores.exact_match, "chrf": scores.chrf})
+    return rows
 
 
 def score_classes(answers: Sequence[str], truths: Sequence[str], labels: Sequence[str]) -> ClassScores:

@@ -25,7 +25,7 @@ class Assessment:
 
 def assess(model: nn.Module, task: Task, held: ValidationSet) -> Assessment:
     """Return the loss of every held-out record, and the task's own scores."""
-    loss, n_targets, right = loss_of(model, task, held)
+    loss, n_targets, right, _ = loss_of(model, task, held)
     scores, samples = task.score(model, held)
     if ACCURACY in task.measures:
         scores = {"accuracy": right / max(n_targets, 1), **scores}

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -65,6 +66,19 @@ def test_the_page_has_the_scores_and_sacrebleus_signature(translator, command, f
     assert "\x1b" not in out
 
 
+def test_short_and_long_sources_are_scored_apart(translator, command, tmp_path):
+    """One short record among many long ones hardly moves the mean, and has a row of its own."""
+    rows = [("a", "nothing like it"), *pairs(6, seed=9)]
+    files = [write_lines(tmp_path / name, [row[i] for row in rows]) for i, name in enumerate(("a", "b"))]
+    found = translator.evaluate(Aligned(source=(files[0],), target=(files[1],)))["by_length"]
+    lengths = sorted({1 << (len(source) - 1).bit_length() for source, _ in rows})
+    assert [row["up_to"] for row in found] == lengths
+    assert sum(row["n"] for row in found) == len(rows)
+    assert (found[0]["up_to"], found[0]["n"], found[0]["exact_match"]) == (1, 1, 0.0)
+    _, out, _ = command(translator, "--source", files[0], "--target", files[1])
+    assert re.search(r"characters of source +records +exact match +chrF\n  up to 1 +1 +0\.0 %", out)
+
+
 def test_the_weights_that_were_scored_are_named(classifier, command, tmp_path):
     path = write_lines(tmp_path / "t.tsv", ["\t".join(row) for row in [("text", "label"), *labelled(6, seed=3)]])
     for name in ("float32", "bfloat16", "int8", "int8-dynamic"):
@@ -98,7 +112,8 @@ def test_text_by_documents_and_with_a_stride(documents, command, tmp_path):
 
 def test_blanks_and_classes_have_their_scores(filler, classifier, command, tmp_path):
     path = write_lines(tmp_path / "t", sentences(5, seed=2))
-    assert "accuracy" in command(filler, "--text", path)[1]
+    shown = command(filler, "--text", path)[1]
+    assert re.search(r"accuracy +0\.\d{4}\n  always the commonest +0\.\d{4}\n", shown)
     rows = ["\t".join(row) for row in [("what", "is"), *labelled(9, seed=2), ("red cat", "fruit")]]
     table = write_lines(tmp_path / "t.tsv", rows)
     code, out, _ = command(classifier, "--table", table, "--columns", "what,is")

@@ -12,6 +12,7 @@ has them.
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -258,7 +259,9 @@ class Task(ABC):
         started = time.perf_counter()
         loss = stored_loss(self, model, source, self.usual_layout())
         speed = loss.tokens / (time.perf_counter() - started)
-        scores = {"accuracy": loss.right / max(loss.places, 1)} if ACCURACY in self.measures else {}
+        n, scores = max(loss.places, 1), dict[str, float]()
+        if ACCURACY in self.measures:
+            scores = {"accuracy": loss.right / n, "commonest_answer": loss.commonest / n}
         facts = {"places": loss.places, "tokens": loss.tokens, "tokens_per_second": round(speed, 1)}
         return {"loss": loss.nats, **scores, **facts}, []
 
@@ -359,15 +362,22 @@ def encode_for_trace(task: Task, side: str, ids: list[int]) -> TraceInputs:
     return TraceInputs({side: ids}, {side: token_names(task.tokenizer, ids)})
 
 
-def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> tuple[float, int, int]:
-    """Return the total loss in nats, the number of targets, and how many of them the likeliest answer got right."""
+class TotalLoss(NamedTuple):
+    """The total loss in nats, the number of targets, and how many of them the likeliest answer got right."""
+
+    nats: float
+    places: int
+    right: int
+    commonest: int
+    """How many targets are the commonest one: what a model would get right that always gives the same answer."""
+
+
+def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> TotalLoss:
+    """Return the loss over held-out records by teacher forcing."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
-    nll, right, n_targets = (
-        torch.zeros((), dtype=widest_float(device), device=device),
-        torch.zeros((), device=device),
-        0,
-    )
+    nll, right = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device)
+    counts: Counter[int] = Counter()
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             read = task.read(held.store, rows, random, filled=False)
@@ -375,16 +385,18 @@ def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> tuple[float, i
             logits, targets = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
             nll += cross_entropy(logits, targets).nll
             right += (logits.argmax(-1) == targets).sum()
-            n_targets += int((targets != NOTHING).sum())
-    return nll.item(), n_targets, int(right.item())
+            counts.update(read["wanted"].flatten().tolist())
+    del counts[NOTHING]
+    return TotalLoss(nll.item(), counts.total(), int(right.item()), max(counts.values(), default=0))
 
 
 class StoredLoss(NamedTuple):
-    """The mean loss of a target in nats, the number of targets, and how many the likeliest answer got right."""
+    """The mean loss of a target in nats, and the counts of `TotalLoss`."""
 
     nats: float
     places: int
     right: int
+    commonest: int
     tokens: int
     too_long: int
 
@@ -396,6 +408,6 @@ def stored_loss(task: Task, model: nn.Module, source: Source, layout: Layout) ->
         encoding.fill(source, writer)
         store = writer.close({})
         held_out = ValidationSet(store=store, tokens=AT_ONCE, score_records=0, samples=0)
-        total, n_targets, right = loss_of(model, task, held_out)
+        total = loss_of(model, task, held_out)
     tokens = sum(store.sizes[name].tokens for name in layout.texts)
-    return StoredLoss(total / max(n_targets, 1), n_targets, right, tokens, encoding.too_long)
+    return StoredLoss(total.nats / max(total.places, 1), *total[1:], tokens, encoding.too_long)

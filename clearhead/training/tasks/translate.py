@@ -30,7 +30,7 @@ from clearhead.training.default_models import PLACEHOLDER, epochs
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import InverseSqrt
-from clearhead.training.scores import score_translations
+from clearhead.training.scores import score_by_length, score_translations
 from clearhead.training.tasks.base import (
     Answer,
     Batch,
@@ -194,15 +194,18 @@ class Translate(Task):
     def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         layout = self.usual_layout()
         method = Greedy() if how.beam == 1 else Beam(width=how.beam, length_penalty=how.length_penalty)
+        inputs: list[str] = []
         outputs: list[str] = []
         references: list[str] = []
         started = time.perf_counter()
         for chunk in chunks(usable_records(source, layout, Problems(skip=True))):
             sources, targets = zip(*(texts_of(source, layout, record) for record in chunk), strict=True)
             outputs += (one_line(best_first[0].text) for best_first in self.translate(model, sources, method))
+            inputs += sources
             references += targets
         speed = len(outputs) / (time.perf_counter() - started)
         scores = asdict(score_translations(outputs, references, tokenize=how.tokenize, lower=how.lower))
+        scores["by_length"] = score_by_length(inputs, outputs, references, lower=how.lower)
         loss = stored_loss(self, model, source, replace(layout, too_long="cut"))
         facts = {"beam": how.beam, "length_penalty": how.length_penalty, "sentences_per_second": round(speed, 1)}
         return {**scores, "loss": loss.nats, "tokens": loss.places, "cut": loss.too_long, **facts}, outputs
