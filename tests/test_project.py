@@ -151,12 +151,12 @@ def test_public_names_are_sorted_and_exist():
     assert [name for name in names if not hasattr(clearhead, name)] == []
 
 
-def test_readme_maps_every_folder_of_the_package(files):
+def test_contributing_maps_every_folder_of_the_package(files):
     package = ROOT / "clearhead"
     inside = [path.relative_to(package) for path in files if path.is_relative_to(package)]
     folders = {path.parts[0] for path in inside if len(path.parts) > 1}
     assert "attention" in folders
-    _, _, section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Map of files\n")
+    _, _, section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## Map of files\n")
     assert {folder for folder in folders if not re.search(rf"(?<!\w){folder}/", section)} == set()
 
 

@@ -54,8 +54,8 @@ Examples:
 
 TRAIN, HELD_OUT = 20_000, 1_000
 """How many lines it learns from, and how many numbers it is asked about."""
-SEEN_IN_A_STEP = 300
-"""More pairs than the 4,096 tokens of a step hold."""
+SEEN_IN_A_STEP = 150
+"""More pairs than the 2,048 tokens of a step hold."""
 LEARNED = (0, 4, 10, 24, 42, 67, 100, 1_000)
 """Numbers to show that are in the training text."""
 ASKED = (313, 1_024, 2_048, 5_086, 48_067, 90_210, 271_828, 999_999)
@@ -64,7 +64,7 @@ MAPPED = (24, 48_067)
 """Those whose attention is drawn."""
 MARKER = "demo.json"
 """A file in each run folder that the demo has made: no other is ever removed."""
-USUAL_SEED, USUAL_STEPS = 1, 200
+USUAL_SEED, USUAL_STEPS = 1, 400
 MOST_THREADS = 4
 """A model this small gains nothing from more."""
 
@@ -74,12 +74,12 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
     return Recipe(
         task="translate",
         corpus=corpus,
-        tokenizing=Tokenizing(kind="bpe", size=360, shared=False),
+        tokenizing=Tokenizing(kind="bpe", size=360, shared=False, lower=True),  # "Vier" begins a line, too
         model=presets.classic(64, size=Size(2, 128, 4, 4, 256), dropout=0.0, arrangement=PreNorm()),
-        optimizer=Optimizer(lr=3e-3, schedule=Cosine(warmup=30, floor=0.02), weight_decay=0.0),
-        batching=Batching(tokens=4096, context=64),
+        optimizer=Optimizer(lr=3e-3, schedule=Cosine(warmup=60, floor=0.02), betas=(0.9, 0.95), weight_decay=0.0),
+        batching=Batching(tokens=2048, context=64),
         budget=Budget(steps=USUAL_STEPS),
-        checkpointing=Checkpointing(log=10, evaluate=50, checkpoints=4, select="last", score_records=50, samples=3),
+        checkpointing=Checkpointing(log=20, evaluate=100, checkpoints=4, select="last", score_records=50, samples=3),
         machine=Machine(device="cpu", threads=min(MOST_THREADS, torch.get_num_threads())),
         seed=seed,
     )

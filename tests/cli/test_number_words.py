@@ -40,10 +40,10 @@ def test_what_people_type_first_is_all_learned_and_often(seed):
     """An earlier demo had each number below ten once in 20,000 lines, and answered *vier* with 404."""
     train = Counter(draw(seed).train)
     assert min(train[number] for number in range(10)) >= 100
-    assert min(train[number] for number in range(10, 100)) >= 20
+    assert min(train[number] for number in range(10, 100)) >= 17
     assert min(train[number] for number in ROUND) >= 1
     assert set(range(100, 10_000, 100)) | set(range(1_000, BELOW, 1_000)) == set(ROUND)
-    for digits, least in ((3, 2_800), (4, 2_800), (5, 3_600), (6, 6_000)):
+    for digits, least in ((3, 2_000), (4, 2_000), (5, 3_400), (6, 8_000)):
         assert sum(count for number, count in train.items() if len(str(number)) == digits) >= least
 
 
@@ -57,7 +57,7 @@ def test_the_same_seed_draws_the_same_and_another_others():
 def test_the_order_says_nothing_of_the_size(numbers):
     middle = len(numbers.train) // 2
     first, last = (sum(n < 1_000 for n in half) for half in (numbers.train[:middle], numbers.train[middle:]))
-    assert min(first, last) > 2_700
+    assert min(first, last) > 2_000
 
 
 @pytest.mark.parametrize("sizes", [{"train": 0}, {"held_out": 0}, {"train": 500_000}, {"held_out": 1_601}])
