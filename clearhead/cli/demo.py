@@ -64,7 +64,7 @@ MAPPED = (24, 48_067)
 """Those whose attention is drawn."""
 MARKER = "demo.json"
 """A file in each run folder that the demo has made: no other is ever removed."""
-USUAL_SEED, USUAL_STEPS = 1, 400
+USUAL_SEED, USUAL_STEPS = 1, 360
 MOST_THREADS = 4
 """A model this small gains nothing from more."""
 
@@ -76,10 +76,10 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
         corpus=corpus,
         tokenizing=Tokenizing(kind="bpe", size=360, shared=False, lower=True),  # "Vier" begins a line, too
         model=presets.classic(64, size=Size(2, 128, 4, 4, 256), dropout=0.0, arrangement=PreNorm()),
-        optimizer=Optimizer(lr=3e-3, schedule=Cosine(warmup=60, floor=0.02), betas=(0.9, 0.95), weight_decay=0.0),
+        optimizer=Optimizer(lr=3e-3, schedule=Cosine(warmup=50, floor=0.02), betas=(0.9, 0.95), weight_decay=0.0),
         batching=Batching(tokens=2048, context=64),
         budget=Budget(steps=USUAL_STEPS),
-        checkpointing=Checkpointing(log=20, evaluate=100, checkpoints=4, select="last", score_records=50, samples=3),
+        checkpointing=Checkpointing(log=20, evaluate=90, checkpoints=4, select="last", score_records=50, samples=3),
         machine=Machine(device="cpu", threads=min(MOST_THREADS, torch.get_num_threads())),
         seed=seed,
     )
