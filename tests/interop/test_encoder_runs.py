@@ -16,7 +16,7 @@ from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.pairs import frame_pairs
 from tests.interop import saved_models
 from tests.interop.saved_models import CLASSIFIERS, EMBEDDERS, FILLERS, LABELS, Pair, draw_texts
-from tests.model.copying import close
+from tests.rounding import assert_equal_but_rounding
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -201,7 +201,7 @@ def test_pairs_are_embedded_as_by_transformers(name, tmp_path):
     for texts, vector in zip(PAIRS, vectors, strict=True):
         read = pair.tokenizer(*texts, truncation=True, max_length=pair.exact.task.context, return_tensors="pt")
         known = {key: value for key, value in read.items() if name != "distilbert" or key != "token_type_ids"}
-        close(vector, body(**known).last_hidden_state[0].mean(0).float())
+        assert_equal_but_rounding(vector, body(**known).last_hidden_state[0].mean(0).float())
 
 
 def test_pairs_where_there_are_none_to_read(classifier):
