@@ -1,7 +1,7 @@
 """The suite on other machines: `make test-machines` runs it once for each row of a table, on this one.
 
-Torch, MKL and oneDNN choose their code by the processor, and a variable of the environment makes each take less: so a
-processor with AVX-512 can stand for one without. An instruction set and a number of threads decide in which order
+Torch, MKL, oneDNN and numpy choose their code by the processor, and a variable of the environment makes each take less:
+so a processor with AVX-512 can stand for one without. An instruction set and a number of threads decide in which order
 numbers are added, and with it the last bits of a product. A row is one of each, as `sse-2`:
 
     make test-machines MACHINES="sse avx2-4"        # all rows of sse, and one of avx2
@@ -33,6 +33,8 @@ class InstructionSet:
 
     torch: str
     onednn: str
+    numpy: str = ""
+    """What numpy goes without."""
     mkl: str | None = None
     """For MKL_CBWR, since MKL_ENABLE_INSTRUCTIONS does nothing on a processor that is not Intel's."""
     mkl_says: tuple[str, ...] = ("OFF",)
@@ -41,13 +43,14 @@ class InstructionSet:
     @property
     def environment(self) -> dict[str, str]:
         mkl = {} if self.mkl is None else {"MKL_CBWR": self.mkl}
-        return {"ATEN_CPU_CAPABILITY": self.torch, "ONEDNN_MAX_CPU_ISA": self.onednn, **mkl}
+        numpy = {"NPY_DISABLE_CPU_FEATURES": self.numpy} if self.numpy else {}
+        return {"ATEN_CPU_CAPABILITY": self.torch, "ONEDNN_MAX_CPU_ISA": self.onednn, **numpy, **mkl}
 
 
 SETS = {
     "avx512": InstructionSet("avx512", "AVX512_CORE_AMX"),
-    "avx2": InstructionSet("avx2", "AVX2", "AVX2", ("AVX2", "AUTO")),
-    "sse": InstructionSet("default", "SSE41", "COMPATIBLE", ("COMPATIBLE",)),
+    "avx2": InstructionSet("avx2", "AVX2", "X86_V4 AVX512_ICL AVX512_SPR", "AVX2", ("AVX2", "AUTO")),
+    "sse": InstructionSet("default", "SSE41", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR", "COMPATIBLE", ("COMPATIBLE",)),
 }
 """From the most to the least."""
 VARIABLES = {"MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_NUM_THREADS", *SETS["sse"].environment}
@@ -108,14 +111,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 PROBE = """
 import torch
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 a = torch.ones(8, 8, dtype=torch.float64)
 a @ a
 print("torch:" + torch.backends.cpu.get_cpu_capability(), f"threads:{torch.get_num_threads()}")
+print("numpy:" + "+".join(name for name in __cpu_dispatch__ if __cpu_features__[name]))
 """
 
 
 def probe(environment: dict[str, str]) -> dict[str, str]:
-    """Return what a process with this environment has: torch's instruction set and threads, and what MKL does."""
+    """Return what a process with this environment has: torch's instruction set and threads, numpy's, and MKL's mode."""
     told = subprocess.run(
         [sys.executable, "-c", PROBE],
         env={**environment, "MKL_VERBOSE": "1"},
@@ -123,7 +128,7 @@ def probe(environment: dict[str, str]) -> dict[str, str]:
         text=True,
         check=True,
     ).stdout
-    return dict(re.findall(r"\b(torch|threads|CNR):(\w+)", told))
+    return dict(re.findall(r"\b(torch|threads|numpy|CNR):([\w+]*)", told))
 
 
 def find_fault(row: Row, best: str) -> str | None:
@@ -135,6 +140,8 @@ def find_fault(row: Row, best: str) -> str | None:
     found = probe(row.environment)
     if (found["torch"], found["threads"]) != (wanted.torch.upper(), str(row.threads)):
         return f"failed: torch has {found['torch']} and {found['threads']} threads"
+    if kept := set(wanted.numpy.split()) & set(found["numpy"].split("+")):
+        return f"failed: numpy has {', '.join(sorted(kept))}"
     if torch.backends.mkl.is_available() and found.get("CNR") not in wanted.mkl_says:
         return f"failed: MKL says {found.get('CNR')}, and should say {' or '.join(wanted.mkl_says)}"
     return None

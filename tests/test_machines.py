@@ -45,14 +45,16 @@ def test_instructions_and_threads_arrive_in_a_process_and_others_are_told():
 @pytest.mark.parametrize(
     ("found", "fault"),
     [
-        ({"torch": "AVX512", "threads": "2", "CNR": "AUTO"}, "failed: torch has AVX512 and 2 threads"),
-        ({"torch": "AVX2", "threads": "1", "CNR": "AUTO"}, "failed: torch has AVX2 and 1 threads"),
-        ({"torch": "AVX2", "threads": "2", "CNR": "OFF"}, "failed: MKL says OFF, and should say AVX2 or AUTO"),
-        ({"torch": "AVX2", "threads": "2", "CNR": "AVX2"}, None),
+        ({"torch": "AVX512"}, "failed: torch has AVX512 and 2 threads"),
+        ({"threads": "1"}, "failed: torch has AVX2 and 1 threads"),
+        ({"numpy": "X86_V3+X86_V4"}, "failed: numpy has X86_V4"),
+        ({"CNR": "OFF"}, "failed: MKL says OFF, and should say AVX2 or AUTO"),
+        ({}, None),
     ],
 )
 def test_what_did_not_take_is_told(found, fault, monkeypatch):
-    monkeypatch.setattr(machines, "probe", lambda environment: found)
+    taken = {"torch": "AVX2", "threads": "2", "numpy": "X86_V3", "CNR": "AUTO"}
+    monkeypatch.setattr(machines, "probe", lambda environment: {**taken, **found})
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert find_fault(ROWS["avx2-2"], "AVX512") == fault
 
