@@ -158,7 +158,9 @@ def run_row(row: Row, workers: int, told: Path) -> str:
     with told.open("w", encoding="utf-8") as file:
         done = subprocess.run(command, cwd=ROOT, env=row.environment, stdout=file, stderr=file, check=False)
     lines = told.read_text(encoding="utf-8").splitlines() or ["pytest said nothing"]
-    print(*(line for line in lines if line.startswith(("FAILED", "ERROR"))), sep="\n")
+    for line in lines:
+        if line.startswith(("FAILED", "ERROR")):
+            print(line)
     return lines[-1] if done.returncode == 0 else f"failed: {lines[-1]} (all of it: {told.relative_to(ROOT)})"
 
 

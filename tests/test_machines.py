@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests import machines
-from tests.machines import ROWS, SETS, choose_rows, find_fault, probe, pytest_sessionstart
+from tests.machines import ROWS, SETS, choose_rows, find_fault, main, probe, pytest_sessionstart
 
 
 def session(row):
@@ -68,3 +68,21 @@ def test_variables_of_the_caller_do_not_reach_a_row(monkeypatch):
 
 def test_folders_that_are_left_out_are_there():
     assert all((Path(machines.__file__).parent / folder).is_dir() for folder in machines.COMPUTE_NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("closing", "code"),
+    [
+        ({"sse-1": "9 passed in 1.0s", "sse-2": "9 passed in 2.0s"}, 0),
+        ({"sse-1": "9 passed in 1.0s", "sse-2": "failed: 1 failed, 8 passed in 2.0s (all of it: build/a.txt)"}, 1),
+        ({"avx512-1": "not run: this processor has AVX2", "sse-1": "9 passed in 1.0s"}, 0),
+        ({"avx512-1": "not run: this processor has AVX2"}, 1),
+    ],
+)
+def test_it_fails_where_a_row_fails_or_none_ran(closing, code, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["machines", *closing])
+    monkeypatch.setattr(machines, "probe", lambda environment: {"torch": "AVX2"})
+    monkeypatch.setattr(machines, "find_fault", lambda row, best: closing[row.name])
+    assert main() == code
+    table = capsys.readouterr().out.partition("|---|---|\n")[2]
+    assert table == "".join(f"| {name} | {line} |\n" for name, line in closing.items())
