@@ -32,7 +32,7 @@ ENOUGH := const [a, b] = process.versions.node.split("."); process.exit(a < 20 |
 # torch 2.13.0 has wheels for Python 3.11 to 3.14.
 SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 
-.PHONY: help demo web wheel docs bench test test-fast test-all attack check format clean
+.PHONY: help demo web wheel docs bench test test-fast test-all test-machines attack check format clean
 
 help:
 	@echo "make demo       train a translator of number words in about a minute, and look into it"
@@ -43,6 +43,7 @@ help:
 	@echo "make test       the tests of every law: ten minutes on two quiet cores"
 	@echo "make test-fast  three cases of each that takes no more than a fifth of a second: 75 seconds"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
+	@echo "make test-machines  the tests that compute, once for each instruction set and number of threads: minutes a row (MACHINES=\"sse avx2-2\")"
 	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
 	@echo "make format     format the code and mend what lint can mend"
@@ -83,6 +84,10 @@ test-all: $(TOOLS) $(WEB)
 	$(NPM) test
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(APART) $(WORKERS) --durations=10 --cov --cov-report=
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(APART) $(WORKERS) $(UNCHECKED) -m plain --durations=10 --cov --cov-append --cov-report=term
+
+# Which rows there are, what each leaves out and why: tests/machines.py.
+test-machines: $(TOOLS) $(WEB)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.machines --workers $(WORKERS) $(MACHINES)
 
 # The same with the table of docs/reliability.md written anew: make attack WRITE=--write
 attack: $(TOOLS) $(WEB)

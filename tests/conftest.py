@@ -15,7 +15,7 @@ import pytest
 import torch
 from _pytest.doctest import DoctestModule
 
-from tests import forked_workers
+from tests import forked_workers, machines
 from tests.covering import mark_quick, mark_thorough
 from tests.scheduling import FilesInTurn, longest_first
 
@@ -96,8 +96,13 @@ class Collecting:
         return [one for one in found if not isinstance(one, DoctestModule)]
 
 
-pytest_addoption = forked_workers.pytest_addoption
 pytest_runtestloop = forked_workers.pytest_runtestloop
+pytest_sessionstart = machines.pytest_sessionstart
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    forked_workers.pytest_addoption(parser)
+    machines.pytest_addoption(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -151,11 +156,22 @@ def seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def threads_of_the_machine(request):
+    """On a row of `make test-machines` every test begins with its number of threads, whatever the last one left."""
+    if row := machines.row_of(request.config):
+        torch.set_num_threads(row.threads)
+
+
 @pytest.fixture(scope="module")
-def one_thread():
-    """For small tensors, which only lose by a second thread: on a busy machine the two wait for each other."""
+def one_thread(request):
+    """For small tensors, which only lose by a second thread: on a busy machine the two wait for each other.
+
+    `make test-machines` asks for that: there the number of threads is the row's.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    row = machines.row_of(request.config)
+    torch.set_num_threads(row.threads if row else 1)
     yield
     torch.set_num_threads(before)
 

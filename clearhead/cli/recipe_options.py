@@ -189,7 +189,7 @@ class MachineOptions:
     ] = None
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile, or not.")] = None
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Reproduce a run bit for bit, also on a GPU.")
+        bool, typer.Option("--deterministic", help="Reproduce a run bit for bit on the same machine, also on a GPU.")
     ] = False
     activation_checkpointing: Annotated[
         bool | None,

@@ -10,8 +10,9 @@ dynamic quantization, and takes a third of the time where there are many rows.
 A digit is at most 63, so that fbgemm's sums of two products (at most 2 · 127 · 127, with the offset that makes a digit
 unsigned) fit the 16 bits that AVX2 has for them. With 8-bit rows they may not, and would be cut off silently.
 
-Small matrices, and large ones with many rows, are unpacked to float32 and multiplied as such: that is faster. A row's
-digits depend on that row alone, and sums of whole numbers are exact: in a batch a row gives the same bits as by itself.
+A row's digits depend on that row alone, and sums of whole numbers are exact: in a batch a row gives the same bits as by
+itself. Small matrices, and large ones with many rows, are unpacked to float32 and multiplied as such: that is faster,
+and the bits are then those of float32 products.
 Figures and what else was tried: docs/decisions/0006-decoding.md.
 """
 

@@ -53,7 +53,10 @@ def resolve_machine(machine: Machine) -> Machine:
 
 
 def prepare_machine(machine: Machine) -> torch.device:
-    """Set torch's threads and, where it is asked for, its deterministic mode. The same threads give the same bits."""
+    """Set torch's threads and, where it is asked for, its deterministic mode.
+
+    On the same processor and torch, the same threads give the same bits.
+    """
     if machine.threads is not None:
         torch.set_num_threads(current_processes().threads(machine.threads))
     if machine.deterministic:

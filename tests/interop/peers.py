@@ -16,8 +16,9 @@ from clearhead.interop.config import Config
 from clearhead.interop.huggingface import table_rows
 from clearhead.interop.tables import gather
 from clearhead.taps import watching
-from tests.model.copying import close, randomised
+from tests.model.copying import randomised
 from tests.peers import late
+from tests.rounding import assert_equal_but_rounding
 
 [AutoConfig] = late("transformers", "AutoConfig")
 
@@ -47,7 +48,7 @@ def same_states(values, states, side=""):
     if f"{stack}.normed" in values:
         names[-1] = f"{stack}.normed"
     for name, vectors in zip(names, states, strict=True):
-        close(values[name], vectors, name)
+        assert_equal_but_rounding(values[name], vectors, name)
 
 
 def goes_back(peer, folder):
@@ -79,7 +80,7 @@ def decoder_is_read(peer, folder, n=11):
     tokens = torch.randint(peer.config.vocab_size, (2, n))
     theirs = peer(tokens, output_hidden_states=True, use_cache=False)
     mine, values = tapped(imported.model, tokens)
-    close(mine, theirs.logits)
+    assert_equal_but_rounding(mine, theirs.logits)
     same_states(values, theirs.hidden_states)
     with torch.no_grad():
         assert torch.equal(built(tokens, use_cache=False).logits, theirs.logits)
@@ -108,7 +109,7 @@ def translator_is_read(peer, folder):
     asked = {"attention_mask": real.long(), "decoder_input_ids": target, "use_cache": False}
     theirs = peer(source, **asked, output_hidden_states=True)
     mine, values = tapped(imported.model, source, target, source_lengths=lengths)
-    close(mine, theirs.logits)
+    assert_equal_but_rounding(mine, theirs.logits)
     same_states(values, theirs.decoder_hidden_states, "decoder.")
     own = {
         name: one[real] for name, one in values.items() if name.startswith("encoder.") and one.shape[:2] == real.shape

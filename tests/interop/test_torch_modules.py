@@ -28,7 +28,8 @@ from clearhead.model import (
     ReLU,
     presets,
 )
-from tests.model.copying import close, randomised
+from tests.model.copying import randomised
+from tests.rounding import assert_equal_but_rounding
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -120,7 +121,7 @@ def test_a_transformer_of_torch(seed):
         held, spec, module="transformer", names={**NAMES, "places too": "decoder.embedding.position.table"}
     )
     source, target = torch.randint(VOCABULARY, (2, 7)), torch.randint(VOCABULARY, (2, 5))
-    close(model(source, target), theirs(source, target))
+    assert_equal_but_rounding(model(source, target), theirs(source, target))
     again = gather(dict(model.named_parameters()), torch_rows(spec, ""))
     assert all(torch.equal(again[name], tensor) for name, tensor in theirs.transformer.state_dict().items())
 
@@ -149,13 +150,15 @@ def test_an_encoder_of_torch_from_a_file_also_as_a_decoder(seed, suffix, tmp_pat
     encoder = EncoderSpec(blocks=blocks, output=None, **sides)
     model = read_torch_state_dict(tmp_path / f"x{suffix}", encoder, module="body", names=names)
     vectors = theirs["tokens"](tokens)
-    close(model(tokens), body(vectors))
-    close(model(tokens, mask=masks.causal()), body(vectors, mask=nn.Transformer.generate_square_subsequent_mask(7)))
+    assert_equal_but_rounding(model(tokens), body(vectors))
+    assert_equal_but_rounding(
+        model(tokens, mask=masks.causal()), body(vectors, mask=nn.Transformer.generate_square_subsequent_mask(7))
+    )
     decoder = read_torch_state_dict(
         tmp_path / f"x{suffix}", DecoderSpec(blocks=blocks, **sides), module="body", names=names
     )
     ahead = nn.Transformer.generate_square_subsequent_mask(7)
-    close(decoder(tokens), body(vectors, mask=ahead) @ theirs["tokens"].weight.T)
+    assert_equal_but_rounding(decoder(tokens), body(vectors, mask=ahead) @ theirs["tokens"].weight.T)
 
 
 def test_what_does_not_fit_is_named(tmp_path):

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.taps import watching
-
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+from tests.rounding import assert_equal_but_rounding
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 pairs_of_lengths = pytest.mark.parametrize(
@@ -102,16 +101,6 @@ def copy(ours, weights):
     return source
 
 
-def close(mine, theirs, what="answer"):
-    """To within the tolerance of its dtype, relative to the largest number where that is above one."""
-    assert mine.shape == theirs.shape, what
-    assert mine.dtype == theirs.dtype, what
-    with torch.no_grad():
-        apart, largest = float((mine - theirs).abs().max()), float(theirs.abs().max())
-    assert largest < float("inf"), what
-    assert apart <= TOLERANCE[theirs.dtype] * max(1.0, largest), f"{what}: {apart:.1e} apart, the largest {largest:.1e}"
-
-
 def agree(ours, peer, weights, answer, theirs, *, fixed=()):
     """Once the weights are copied, `answer(ours)` is `theirs`, and so are the gradients of every weight of the peer.
 
@@ -119,9 +108,9 @@ def agree(ours, peer, weights, answer, theirs, *, fixed=()):
     """
     source = copy(ours, weights)
     mine = answer(ours)
-    close(mine, theirs)
+    assert_equal_but_rounding(mine, theirs)
     with torch.no_grad():  # another way to the logits where there are few rows
-        close(answer(ours), theirs, "answer without gradients")
+        assert_equal_but_rounding(answer(ours), theirs, "answer without gradients")
     assert {name for name, parameter in peer.named_parameters() if not parameter.requires_grad} == set(fixed)
     compare_gradients(mine, theirs, source, peer)
 
@@ -135,4 +124,4 @@ def compare_gradients(mine, theirs, source, peer):
     expected = torch.autograd.grad((theirs * weighting).sum(), list(leaves.values()))
     came = torch.autograd.grad(list(source.values()), list(leaves.values()), [parameter.grad for parameter in source])
     for name, one, other in zip(leaves, came, expected, strict=True):
-        close(one, other, f"gradient of {name}")
+        assert_equal_but_rounding(one, other, f"gradient of {name}")

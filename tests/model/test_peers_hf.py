@@ -19,7 +19,6 @@ from tests.model.copying import (
     asked,
     attention,
     built,
-    close,
     copy,
     draw,
     dtypes,
@@ -29,6 +28,7 @@ from tests.model.copying import (
     under,
 )
 from tests.peers import transformers
+from tests.rounding import assert_equal_but_rounding
 
 VOCABULARY, LENGTH = 29, 17
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
@@ -135,7 +135,7 @@ def test_gpt2_vectors_between_the_blocks(dtype):
     # In place of what comes out of the last block the peer gives it after the last norm.
     names = ["embedding.out", "stack.blocks.0.out", "stack.blocks.1.out", "stack.normed"]
     for name, vectors in zip(names, theirs, strict=True):
-        close(values[name][batch.real], vectors[batch.real], name)
+        assert_equal_but_rounding(values[name][batch.real], vectors[batch.real], name)
 
 
 # BERT, for one segment: the vector of segment 0 is added to every position's, and the other gets no gradient.
@@ -228,7 +228,7 @@ def test_bert_vectors_between_the_blocks(dtype):
     values = seen(ours, lambda model: model(batch.tokens, lengths=batch.lengths))
     names = ["embedding.out", *(f"stack.blocks.{i}.out" for i in range(3))]
     for name, vectors in zip(names, theirs, strict=True):
-        close(values[name][batch.real], vectors[batch.real], name)
+        assert_equal_but_rounding(values[name][batch.real], vectors[batch.real], name)
 
 
 # Llama, in float32 alone.

@@ -22,7 +22,6 @@ from tests.model.copying import (
     agree,
     attention,
     built,
-    close,
     copy,
     draw,
     dtypes,
@@ -31,6 +30,7 @@ from tests.model.copying import (
     randomised,
     under,
 )
+from tests.rounding import assert_equal_but_rounding
 
 VOCABULARY = 29
 NETWORKS = {"relu": ReLU, "gelu": GELU}
@@ -207,7 +207,7 @@ def test_a_second_norm_at_the_end_would_show(dtype):
     ours = built(spec_of(kind, norm_first=False), dtype)
     source, target = draw((9, 5, 1), VOCABULARY), draw((4, 7, 2), VOCABULARY)
     copy(ours, classic_weights(peer))
-    close(translate(ours, source, target), peer(source, target)[target.real])
+    assert_equal_but_rounding(translate(ours, source, target), peer(source, target)[target.real])
     peer.transformer.encoder.norm = nn.LayerNorm(kind.size.d_model, dtype=dtype)
     with pytest.raises(AssertionError, match="apart"):
-        close(translate(ours, source, target), peer(source, target)[target.real])
+        assert_equal_but_rounding(translate(ours, source, target), peer(source, target)[target.real])

@@ -178,6 +178,15 @@ def test_without_a_compiler_it_runs_eagerly_and_says_so(monkeypatch):
     torch.testing.assert_close(ch.attend(q, q, q, kernel="flex"), ch.attend(q, q, q, kernel="reference"))
 
 
+def test_where_torch_has_no_flex_for_the_processor_it_runs_eagerly_and_says_so(monkeypatch):
+    monkeypatch.setattr(flex, "CPU_SERVES", False)
+    monkeypatch.setattr(flex, "compile_flex", None)
+    q = torch.randn(1, 2, 5, 8)
+    assert "runs eagerly, as `fused`" in ch.which_kernel(q, q, q, kernel="flex").notes[0]
+    assert "AVX2" in ch.which_kernel(q, q, q, kernel="flex").notes[0]
+    torch.testing.assert_close(ch.attend(q, q, q, kernel="flex"), ch.attend(q, q, q, kernel="reference"))
+
+
 def test_a_compiler_is_looked_for_by_the_name_torch_uses(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     there = {"/with": "/with/g++"}

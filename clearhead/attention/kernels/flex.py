@@ -1,11 +1,12 @@
 """Flex: torch's flex_attention, which compiles a mask and a bias into the kernel instead of building them.
 
-On a CPU it runs forward in float32 only. Where there is no C++ compiler the fused kernel stands in, eagerly, and
+On a CPU it runs forward in float32 only. Where it cannot be compiled the fused kernel stands in, eagerly, and
 `which_kernel` says so.
 """
 
 import functools
 import itertools
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, final
@@ -27,6 +28,8 @@ __all__ = ["Flex"]
 
 BACKEND = "inductor"
 COPIES = itertools.count()
+CPU_SERVES = torch.backends.cpu.get_cpu_capability().startswith("AVX") and sys.platform != "darwin"
+"""Whether torch compiles flex for this processor: 2.13 raises NotImplementedError for one without AVX2, and on macOS."""
 NARROW: FlexKernelOptions = {"BLOCK_M": 128, "BLOCK_N": 64}
 """Tiles of the forward for heads of 64 in bfloat16: on an H200, documents took 0.26 instead of 0.38 ms, ALiBi 1.80
 instead of 1.93 (n = 16,384; of eight choices tried)."""
@@ -53,7 +56,7 @@ class Flex(Kernel):
         return None
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
-        missing = missing_compiler(facts.device)
+        missing = missing_for_flex(facts.device)
         compiles = "compiles on first use with each kind of mask, which takes seconds"
         return (
             (compiles,)
@@ -63,7 +66,7 @@ class Flex(Kernel):
 
     def run(self, call: AttentionInputs) -> Context:
         nothing = call.query.is_meta or call.query.shape[0] == 0  # no numbers, so nothing to compile for
-        if missing_compiler(call.query.device.type) or under_torch_func() or nothing:
+        if missing_for_flex(call.query.device.type) or under_torch_func() or nothing:
             return Fused().run(call)
         blocks, visible = block_mask(call)
         if visible is not None:
@@ -73,6 +76,13 @@ class Flex(Kernel):
         context = run((query, key, call.value), score_mod=score_mod(call), block_mask=blocks, scale=scale)
         context = with_nan(call, differentiable_once(context, Flex.name))
         return context if visible is None else context.masked_fill(~visible.rows.unsqueeze(-1), 0)
+
+
+def missing_for_flex(device: str) -> str | None:
+    """Say what compiling flex lacks on this machine for that device; None if nothing."""
+    if device == "cpu" and not CPU_SERVES:
+        return "torch compiles flex for processors with AVX2, and not on macOS"
+    return missing_compiler(device)
 
 
 def call_flex(

@@ -24,13 +24,14 @@ from clearhead.training.schedules import Cosine
 from clearhead.training.tasks import ClassifyPairs
 from clearhead.training.train import train
 from tests.interop import saved_models
-from tests.model.copying import close
 from tests.peers import late
+from tests.rounding import assert_equal_but_rounding
 from tests.training.small_runs import SIZE, write_lines
 
 AutoModelForSequenceClassification, AutoTokenizer = late(
     "transformers", "AutoModelForSequenceClassification", "AutoTokenizer"
 )
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = ("cat", "mat", "dog", "sea")
@@ -144,7 +145,7 @@ def test_scores_and_traces_are_those_of_transformers(imported, home):
     trace = ch.trace(imported, pair)
     for layer, weight in enumerate(weights):
         for head, expected in enumerate(weight[0]):
-            close(trace.encoder[layer].attention.head[head].weight, expected)
+            assert_equal_but_rounding(trace.encoder[layer].attention.head[head].weight, expected)
     swapped = ch.trace(imported, (pair[1], pair[0])).encoder[0].attention.head[0].weight
     assert not torch.allclose(swapped, trace.encoder[0].attention.head[0].weight)
 
