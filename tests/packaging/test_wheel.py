@@ -79,10 +79,7 @@ def test_its_metadata_says_what_a_registry_shows(environment):
     (info,) = environment.packages.glob("clearhead-*.dist-info")
     said = Distribution.at(info).metadata
     assert {"demo", "plots", "export", "parquet", "tensorboard"} <= set(said.get_all("Provides-Extra") or ())
-    found = said.get_all("Classifier") or []
-    assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(found)
-    assert {"Operating System :: MacOS", "Operating System :: Microsoft :: Windows"} <= set(found)
-    assert {one.partition(",")[0] for one in said.get_all("Project-URL") or ()} >= {"Documentation", "Changelog"}
+    assert "Typing :: Typed" in (said.get_all("Classifier") or [])
 
 
 def test_the_demo_says_which_extra_is_missing(bare):
