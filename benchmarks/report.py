@@ -17,6 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.measure import in_words
 from clearhead.colours import ROLES
 from clearhead.plots.figure import add_grid, save_svg
 
@@ -122,17 +123,6 @@ def compared(name: str, row: dict[str, Any]) -> Iterator[str]:
     if row["note"]:
         yield row["note"]
     yield from (target.say(row) for begin, target in TARGETS.items() if name.startswith(begin))
-
-
-def in_words(ratio: float) -> str:
-    """Return a ratio of speeds in words.
-
-    >>> in_words(3.34), in_words(1.123), in_words(0.5)
-    ('3.3 x as fast as', '1.12 x as fast as', '2.00 x the time of')
-    """
-    if ratio < 1:
-        return f"{1 / ratio:.2f} x the time of"
-    return f"{ratio:.1f} x as fast as" if ratio >= 2 else f"{ratio:.2f} x as fast as"
 
 
 def without_numbers(work: str) -> str:
