@@ -1,6 +1,8 @@
 """Every notebook runs from top to bottom and shows its pages; what is committed is clean, and installs a wheel."""
 
+import importlib.util
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,19 @@ def test_what_is_committed_has_no_outputs_and_installs_a_wheel_where_clearhead_i
     assert 'find_spec("clearhead") is None' in cells(path)[0]
     assert 'f"{wheels[-1]}[demo]"' in cells(path)[0]
     assert path.stat().st_size < 50_000
+
+
+def test_the_first_cell_is_the_same_everywhere_and_installs_the_wheel_beside_it(monkeypatch, tmp_path):
+    (code,) = {cells(path)[0] for path in NOTEBOOKS}
+    asked = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: asked.append(command[1:]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="`make wheel`"):
+        exec(code, {})
+    Path("clearhead-0.2.0-py3-none-any.whl").touch()
+    exec(code, {})
+    assert asked == [["-m", "pip", "install", "--quiet", "clearhead-0.2.0-py3-none-any.whl[demo]"]]
 
 
 @each
