@@ -26,7 +26,7 @@ OURS = re.compile(
       | \b{NAME}\.(?:readthedocs|github|gitlab|org|dev|ai|io|com)\b
       | \b(?:github|gitlab|codeberg)\.(?:com|org)/{NAME}
       | pip3?\ (?:install|download)\ [^\n`#&|;]*?(?<![\w/.=-]){NAME}(?![\w/-])(?!\.\w)  # asked of an index
-      | pip",\s*"install"[^\n]*"{NAME}\b
+      | pip",\s*"install"[^\n]*"{NAME}(?![\w-])
       | (?:[Rr]uns?|[Oo]pen)\ (?:it\ )?(?:on|in)\ Colab | google\.colab
       | Security\ page | [Rr]eport\ a\ vulnerability"\ on
     """,
