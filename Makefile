@@ -29,8 +29,8 @@ WEB := clearhead/serve/static/index.html
 WEB_FILES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dev/*')
 NPM := PATH="$(abspath $(BIN)):$$PATH" npm --prefix web
 ENOUGH := const [a, b] = process.versions.node.split("."); process.exit(a < 20 || (a == 20 && b < 19) ? 1 : 0)
-# torch 2.13.0 has wheels for Python 3.11 to 3.14.
-SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+# The Pythons on which the tests were run: docs/stability.md, "What was run where".
+SUPPORTED := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .PHONY: help demo web wheel docs bench test test-fast test-all test-machines attack check format clean
 
@@ -113,10 +113,10 @@ clean:
 # torch by itself first: pip reports on the one big download, and the rest finds it there.
 $(TORCH): constraints.txt
 	@$(BIN)/python -c '$(SUPPORTED)' 2>/dev/null && $(BIN)/python -m pip --version >/dev/null 2>&1 && exit 0; \
-	for python in $(PYTHON) python3.14 python3.13 python3.12 python3.11; do \
+	for python in $(PYTHON) python3.13 python3.12 python3.11; do \
 		if $$python -c '$(SUPPORTED)' >/dev/null 2>&1; then exec $$python -m venv --clear $(VENV); fi; \
 	done; \
-	echo "Clearhead needs Python 3.11, 3.12, 3.13 or 3.14 with venv and pip, and none of them was found."; \
+	echo "Clearhead needs Python 3.11, 3.12 or 3.13 with venv and pip, and none of them was found."; \
 	echo "$(PYTHON) is: $$($(PYTHON) --version 2>&1 || true)"; \
 	echo "Install one (on Debian or Ubuntu: python3 and python3-venv), or name it: make PYTHON=/path/to/python3.12"; \
 	exit 1

@@ -62,7 +62,7 @@ def page(found: dict[str, str]) -> str:
     lines = [
         "# Benchmarks on a CPU",
         "",
-        "Measured and written by `make bench`, each beside its peers in the same run:",
+        "Measured and written by `make bench`, each with its peers in the same run:",
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores; {versions_of(*PEERS)}.",
         "What the columns mean, and longer runs: [benchmarks/README.md](../benchmarks/README.md).",
         "",

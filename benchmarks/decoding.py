@@ -247,20 +247,36 @@ def cells(names: list[str], seconds: float) -> None:
             print(rows[-1], file=sys.stderr, flush=True)
         for engine in engines.values():
             engine.close()
-    header = "model|batch, beam|clearhead|HF|CT2|products alone|over HF|over CT2|of the products|same output"
-    print(table("Decoding, tokens a second, two CPU cores, float32", header.split("|"), rows))
+    print(table_of_cells(rows))
+
+
+def table_of_cells(rows: list[list]) -> str:
+    """Return the table of float32, and below it in how many cells the faster of both peers is still ahead."""
+    header = "model|batch, beam|over the faster peer|clearhead|HF|CT2|over HF|over CT2|"
+    header += "products alone|of the products|same output"
+    ratios = [float(row[2]) for row in rows]
+    behind = sum(ratio < 1 for ratio in ratios)
+    said = f"{min(ratios):.2f} to {max(ratios):.2f} x the faster peer; slower than it in {behind} of {len(rows)} cells."
+    return f"{table('Decoding, tokens a second, two CPU cores, float32', header.split('|'), rows)}\n{said}\n"
 
 
 def cell(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> list:
     """The median of every engine, asked in turn, forward and backward; and how often the outputs are the same."""
     made = {name: engine.run(batch, beam)["tokens"] for name, engine in engines.items()}
     speed = medians(engines, batch, beam, seconds)
-    ours, same = speed["clearhead"], [share(made["clearhead"], made[peer]) for peer in ("HF", "CT2")]
+    same = [share(made["clearhead"], made[peer]) for peer in ("HF", "CT2")]
+    return [*figures_of(speed), f"{same[0]} HF, {same[1]} CT2"]
+
+
+def figures_of(speed: dict[str, float]) -> list:
+    """Return a row's figures, the ratio to the faster of both peers first."""
+    ours, theirs = speed["clearhead"], [speed["HF"], speed["CT2"]]
     return [
-        *(round(figure) for figure in speed.values()),
-        *(f"{ours / speed[peer]:.2f}" for peer in ("HF", "CT2")),
+        f"{ours / max(theirs):.2f}",
+        *(round(figure) for figure in (ours, *theirs)),
+        *(f"{ours / figure:.2f}" for figure in theirs),
+        round(speed["products"]),
         f"{ours / speed['products']:.0%}",
-        f"{same[0]} HF, {same[1]} CT2",
     ]
 
 
@@ -281,6 +297,13 @@ def int8_cells(names: list[str], seconds: float) -> None:
     header = "model|batch, beam|int8|int8-dynamic|CT2 int8|float32|int8 over CT2|int8-dynamic over CT2|int8 as float32|"
     header += "int8-dynamic as float32|CT2 int8 as float32"
     print(table("Decoding with int8 weights, tokens a second, two CPU cores", header.split("|"), rows))
+    print(INT8_NOTE)
+
+
+INT8_NOTE = """\
+The peer here is CTranslate2's int8. Where its float32 is faster (see the table before this one), that is the stronger
+peer, and the ratio to it is smaller.
+"""
 
 
 def medians(engines: dict[str, Engine], batch: int, beam: int, seconds: float) -> dict[str, float]:

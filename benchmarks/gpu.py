@@ -2,8 +2,10 @@
 
 python -m benchmarks gpu                      # everything, and docs/benchmarks.md with its plots
 python -m benchmarks gpu --only masks linear  # some sections
-python -m benchmarks gpu --json FILE
-python -m benchmarks report FILE FILE         # docs/benchmarks.md with its plots, from several runs
+python -m benchmarks gpu --only decoding static_cache --json benchmarks/results/gpu-later.json
+python -m benchmarks report                   # docs/benchmarks.md with its plots, from the runs of benchmarks/results
+
+A whole run is kept in benchmarks/results/gpu.json, in place of all runs before it.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,10 @@ from torch.nn import functional as F
 import clearhead as ch
 from benchmarks.gpu_figure import Figure, clean, milliseconds
 from benchmarks.gpu_growth import Point, attention_growth, model_growth, step_over_a_million
-from benchmarks.gpu_training import CASES, beside_the_peer, own_job, peer_job
+from benchmarks.gpu_training import CASES, own_job, peer_job
 from benchmarks.in_turn import Job, Waiting, serve_job
 from benchmarks.measure import once, versions_of
-from benchmarks.report import write_page
+from benchmarks.report import DEFAULT, RESULTS, STATIC, write_page
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.model import presets
 from clearhead.tracing.recording import recording
@@ -46,7 +48,7 @@ def ceilings() -> Iterator[Figure]:
 
 
 def masks() -> Iterator[Figure]:
-    """Softmax with a structured mask or a bias at n = 16,384, 16 heads of 64, bf16."""
+    """Softmax with a structured mask or a bias at n = 16,384, 16 heads of 64, bf16; without it or by torch as peers."""
     n = 16_384
     q, k, v = (torch.randn(1, 16, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     causal = ch.masks.causal()
@@ -56,16 +58,16 @@ def masks() -> Iterator[Figure]:
     own = [one.view(16, 8, 2048, 64).transpose(0, 1) for one in (q, k, v)]
     each = list(zip(*(one.split(lengths, 2) for one in (q, k, v)), strict=True))
     whole = milliseconds(lambda: ch.attend(q, k, v, mask=causal))
+    sdpa = milliseconds(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
     apart = milliseconds(lambda: F.scaled_dot_product_attention(*own, is_causal=True))
     one_by_one = milliseconds(lambda: [F.scaled_dot_product_attention(*one, is_causal=True) for one in each])
     yield Figure(work="causal, n = 16k", figure=whole, unit="ms")
-    yield Figure(work="8 x 2k causal, one batched call of torch", figure=apart, unit="ms")
-    yield Figure(work="512 to 3,584, causal, 16k in all, eight calls of torch", figure=one_by_one, unit="ms")
-    for name, options, beside in (
-        ("window 256", {"mask": causal & ch.masks.window(256)}, lambda ms: ""),
-        ("8 documents, causal", {"mask": documents}, lambda ms: f"{ms / apart:.2f} x the batched call"),
-        ("8 unequal documents, causal", {"mask": ragged}, lambda ms: f"{ms / one_by_one:.2f} x the eight calls"),
-        ("ALiBi, causal", {"mask": causal, "position": ch.positions.ALiBi()}, lambda ms: f"{ms / whole:.2f} x causal"),
+    yield Figure(work="torch's SDPA", figure=sdpa, unit="ms", peer_of="causal")
+    for name, options, peer, peer_ms in (
+        ("window 256", {"mask": causal & ch.masks.window(256)}, "all keys before it", whole),
+        ("8 documents, causal", {"mask": documents}, "one batched call of torch", apart),
+        ("8 unequal documents, causal", {"mask": ragged}, "eight calls of torch", one_by_one),
+        ("ALiBi, causal", {"mask": causal, "position": ch.positions.ALiBi()}, "causal alone", whole),
     ):
         taken = milliseconds(lambda options=options: ch.attend(q, k, v, **options))
         torch.cuda.reset_peak_memory_stats()
@@ -73,17 +75,26 @@ def masks() -> Iterator[Figure]:
         ch.attend(q, k, v, **options)
         memory = (torch.cuda.max_memory_allocated() - held) / 2**20
         kernel = ch.which_kernel(q, k, v, **options).kernel
-        yield Figure(work=f"{name}, n = 16k ({kernel}, {memory:.0f} MB)", figure=taken, unit="ms", beside=beside(taken))
+        yield Figure(work=f"{name}, n = 16k ({kernel}, {memory:.0f} MB)", figure=taken, unit="ms")
+        yield Figure(work=peer, figure=peer_ms, unit="ms", peer_of=name)
 
 
-def forward_backward(work: str, tensors: list[Tensor], run: Callable[..., Tensor]) -> Iterator[Figure]:
+def forward_backward(
+    kind: str, tensors: list[Tensor], run: Callable[..., Tensor], *, detail: str = "", peer: str = ""
+) -> Iterator[Figure]:
+    """Measure both directions of `kind`, `detail` being the rest of its name; or, with its name, a peer's."""
+
+    def figure(direction: str, taken: float) -> Figure:
+        work = f"{kind} {direction}{detail}"
+        return Figure(work=peer or work, figure=taken, unit="ms", peer_of=work if peer else "")
+
     with torch.no_grad():
-        yield Figure(work=f"{work}, forward", figure=milliseconds(lambda: run(*tensors)), unit="ms")
+        yield figure("forward", milliseconds(lambda: run(*tensors)))
     inputs = [one.detach().requires_grad_() for one in tensors]
     out = run(*inputs)
     grad = torch.randn_like(out)
     taken = milliseconds(lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True, allow_unused=True))
-    yield Figure(work=f"{work}, backward", figure=taken, unit="ms")
+    yield figure("backward", taken)
 
 
 LINEAR_SIZES = [(16, 4096), (1, 65_536)]
@@ -97,7 +108,7 @@ def linear() -> Iterator[Figure]:
         options = {"weighting": ch.weighting.Kernelized("elu"), "mask": ch.masks.causal()}
         kernel = ch.which_kernel(*tensors, **options).kernel
         run = functools.partial(ch.attend, **options)
-        yield from forward_backward(f"linear attention, {batch} x {n:,} ({kernel})", tensors, run)
+        yield from forward_backward("linear attention", tensors, run, detail=f", {batch} x {n:,} ({kernel})")
         if f"fla {batch}" in WAITING:
             yield from in_turn(f"fla {batch}")
 
@@ -107,7 +118,9 @@ def fla_job(batch: int, n: int) -> Job:
 
     def prepare() -> Callable[[], Iterator[Figure]]:
         tensors = [torch.randn(batch, 16, n, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-        measure = functools.partial(forward_backward, f"fla's, normalised, {batch} x {n:,}", tensors, linear_by_fla)
+        detail, peer = f", {batch} x {n:,}", "fla's chunks, normalised"
+        run = functools.partial(forward_backward, "linear attention", tensors, linear_by_fla)
+        measure = functools.partial(run, detail=detail, peer=peer)
         list(measure())
         return measure
 
@@ -123,11 +136,10 @@ def linear_by_fla(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def argmax() -> Iterator[Figure]:
-    """Hard attention, 4 x 16 heads of 128, n = 4,096, causal, bf16; torch's softmax beside it."""
+    """Hard attention, 4 x 16 heads of 128, n = 4,096, causal, bf16; torch's softmax, which is easier, as its peer."""
     tensors = [torch.randn(4, 16, 4096, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
-    yield from forward_backward(
-        "torch's softmax, 4 x 16 x 4,096", tensors, lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True)
-    )
+    softmax = functools.partial(F.scaled_dot_product_attention, is_causal=True)
+    yield from forward_backward("argmax", tensors, softmax, peer="torch's softmax")
     tied = [tensors[0], tensors[1][:, :, :1].expand_as(tensors[1]).contiguous(), tensors[2]]
     for name, weighting, inputs in (
         ("straight-through", ch.weighting.Argmax(), tensors),
@@ -140,9 +152,9 @@ def argmax() -> Iterator[Figure]:
         run = functools.partial(ch.attend, **options)
         if kernel == "blockwise":
             taken = milliseconds(functools.partial(run, *inputs), rounds=1, warm_ups=1)
-            yield Figure(work=f"argmax, {name} ({kernel}), forward", figure=taken, unit="ms")
+            yield Figure(work=f"argmax forward, {name} ({kernel})", figure=taken, unit="ms")
         else:
-            yield from forward_backward(f"argmax, {name} ({kernel})", inputs, run)
+            yield from forward_backward("argmax", inputs, run, detail=f", {name} ({kernel})")
 
 
 CELLS = [(1, 1), (1, 4), (64, 1), (64, 4), (512, 1)]
@@ -171,7 +183,7 @@ def hugging_face_peer() -> Any:
 
 
 def decoding() -> Iterator[Figure]:
-    """Tokens a second of the base encoder-decoder in bf16, 64 new ones after 32 of source; Hugging Face's beside it."""
+    """Tokens a second of the base encoder-decoder in bf16, 64 new ones after 32 of source; Hugging Face's as a peer."""
     peer = hugging_face_peer()
     vocabulary = peer.config.vocab_size
     model = presets.base(vocabulary).build().eval().cuda().bfloat16()
@@ -183,13 +195,9 @@ def decoding() -> Iterator[Figure]:
         )
         asked = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "num_beams": width, "do_sample": False}
         theirs = best_of_five(functools.partial(peer.generate, source.cuda(), **asked))
-        how = "greedy" if width == 1 else f"beam {width}"
-        yield Figure(
-            work=f"decoding base, batch {batch}, {how}",
-            figure=batch * N_NEW / ours,
-            unit="tok/s",
-            beside=f"{theirs / ours:.1f} x Hugging Face's {batch * N_NEW / theirs:,.0f}",
-        )
+        work = f"decoding base, batch {batch}, {'greedy' if width == 1 else f'beam {width}'}"
+        yield Figure(work=work, figure=batch * N_NEW / ours, unit="tok/s")
+        yield Figure(work=DEFAULT, figure=batch * N_NEW / theirs, unit="tok/s", peer_of=work)
 
 
 def static_cache_job() -> Callable[[], Iterator[Figure]]:
@@ -197,7 +205,7 @@ def static_cache_job() -> Callable[[], Iterator[Figure]]:
     peer = hugging_face_peer()
     asked = {"max_new_tokens": N_NEW, "min_new_tokens": N_NEW, "num_beams": 1, "do_sample": False}
     works = {}
-    for batch in (1, 64):
+    for batch in (1, 64, 512):
         source = torch.randint(2, peer.config.vocab_size - 2, (batch, N_SOURCE)).cuda()
         works[batch] = functools.partial(peer.generate, source, cache_implementation="static", **asked)
         for _ in range(3):
@@ -205,11 +213,9 @@ def static_cache_job() -> Callable[[], Iterator[Figure]]:
 
     def measure() -> Iterator[Figure]:
         for batch, work in works.items():
-            yield Figure(
-                work=f"decoding base, batch {batch}, greedy: Hugging Face, static cache compiled",
-                figure=batch * N_NEW / min(once(work, "cuda") for _ in range(5)),
-                unit="tok/s",
-            )
+            speed = batch * N_NEW / min(once(work, "cuda") for _ in range(5))
+            peer_of = f"decoding base, batch {batch}, greedy"
+            yield Figure(work=STATIC, figure=speed, unit="tok/s", peer_of=peer_of)
 
     return measure
 
@@ -236,10 +242,8 @@ def tracing() -> Iterator[Figure]:
 
     with torch.inference_mode():
         plain, traced = milliseconds(lambda: model(ids)), milliseconds(recorded)
-    yield Figure(work="forward, GPT-2 124M, 8 x 1024", figure=plain, unit="ms")
-    yield Figure(
-        work="the same, everything recorded", figure=traced, unit="ms", beside=f"{100 * (traced / plain - 1):+.1f} %"
-    )
+    yield Figure(work="forward, GPT-2 124M, 8 x 1024, everything recorded", figure=traced, unit="ms")
+    yield Figure(work="the same pass, nothing recorded", figure=plain, unit="ms", peer_of="forward, GPT-2 124M")
 
 
 def million() -> Iterator[Figure]:
@@ -249,7 +253,7 @@ def million() -> Iterator[Figure]:
         work=f"a training step over 1,000,000 tokens, linear attention, 2 layers of 256 ({gigabytes:.1f} GiB)",
         figure=seconds,
         unit="s",
-        beside=f"loss {first:.2f} to {last:.2f} in six steps",
+        note=f"loss {first:.2f} to {last:.2f} in six steps",
     )
 
 
@@ -268,8 +272,8 @@ def in_turn(*jobs: str) -> Iterator[Any]:
 
 SECTIONS: dict[str, Section] = {
     "ceilings": ceilings,
-    "gpt2": lambda: beside_the_peer(in_turn("gpt2's peer", "gpt2")),
-    "base": lambda: beside_the_peer(in_turn("base's peer", "base")),
+    "gpt2": lambda: in_turn("gpt2's peer", "gpt2"),
+    "base": lambda: in_turn("base's peer", "base"),
     "masks": masks,
     "linear": linear,
     "argmax": argmax,
@@ -280,24 +284,6 @@ SECTIONS: dict[str, Section] = {
     "attention_growth": lambda: in_turn("attention growth"),
     "model_growth": model_growth,
 }
-MARKS = {
-    ("training base", "compiled and captured"): "850 k tok/s",
-    ("training GPT-2", "compiled and captured"): "630 k tok/s",
-    ("window 256", ""): "0.3 ms",
-    ("8 documents", ""): "1.15 x",
-    ("ALiBi", ""): "1.5 x",
-    ("linear attention", "forward"): "0.35 ms",
-    ("linear attention", "backward"): "0.9 ms",
-    ("argmax, straight-through", "forward"): "0.5 ms",
-    ("argmax, straight-through", "backward"): "2 ms",
-    ("decoding base, batch 1, greedy", "greedy"): "10 x",
-    ("decoding base, batch 1, beam 4", ""): "8 x",
-    ("decoding base, batch 64, greedy", "greedy"): "4 x",
-    ("decoding base, batch 64, beam 4", ""): "4 x",
-    ("decoding base, batch 512, greedy", "greedy"): "3 x",
-    ("the same, everything recorded", ""): "+5 %",
-}
-"""What was to be reached, by how a row's name begins and ends."""
 JOBS: dict[str, tuple[str, Job]] = {
     **{f"{name}'s peer": (name, peer_job(make)) for name, make in CASES.items()},
     **{name: (name, own_job(make)) for name, make in CASES.items()},
@@ -321,21 +307,13 @@ def start_jobs(sections: list[str]) -> None:
         print(f"{job}: {'ready' if waiting.ready else 'failed'} after {time.perf_counter() - begin:.0f} s", flush=True)
 
 
-def with_mark(one: Figure | Point) -> Figure | Point:
-    if isinstance(one, Point):
-        return one
-    found = (mark for (begin, end), mark in MARKS.items() if one.work.startswith(begin) and one.work.endswith(end))
-    mark = next(found, None)
-    return one if mark is None else replace(one, beside="; ".join(filter(None, (one.beside, f"mark {mark}"))))
-
-
 def measured(names: list[str]) -> Iterator[Figure | Point]:
     """Measure section by section; one that fails is told, and the others go on."""
     for name in names:
         clean()
         begin = time.perf_counter()
         try:
-            for one in map(with_mark, SECTIONS[name]()):
+            for one in SECTIONS[name]():
                 print(row_of(one), flush=True)  # a run that is cut off has told what it measured
                 yield one
         except Exception as error:
@@ -350,7 +328,8 @@ def measured(names: list[str]) -> Iterator[Figure | Point]:
 def row_of(one: Figure | Point) -> str:
     if isinstance(one, Point):
         return f"{one.plot}, {one.curve}, {one.x:,}: {one.ms:.3g} ms, {one.megabytes:,.0f} MB"
-    return f"| {one.work} | {one.figure:.3g} | {one.unit} | {one.beside} |"
+    work = f"{one.peer_of}: {one.work}" if one.peer_of else one.work
+    return f"| {work} | {one.figure:.3g} | {one.unit} | {one.note} |"
 
 
 def main(arguments: list[str]) -> None:
@@ -375,7 +354,11 @@ def main(arguments: list[str]) -> None:
         if asked.json:  # each time: a run that is cut off has kept what it measured
             asked.json.write_text(json.dumps(as_run(found), indent=1), encoding="utf-8")
     if asked.only == list(SECTIONS):
-        write_page([as_run(found)], asked.folder)
+        for path in RESULTS.glob("gpu*.json"):
+            path.unlink()
+        run = as_run(found)
+        (RESULTS / "gpu.json").write_text(json.dumps(run, indent=1), encoding="utf-8")
+        write_page([run], asked.folder)
     print(f"{time.perf_counter() - begin:.0f} s in all")
 
 

@@ -13,13 +13,15 @@ __all__ = ["Figure", "clean", "milliseconds"]
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured number, and what stands beside it."""
+    """One measured number: Clearhead's, or, with `peer_of`, another engine's for the same work."""
 
     work: str
     figure: float
     unit: str
-    beside: str = ""
-    """The peer in the same run, or the mark to reach."""
+    note: str = ""
+    """What else was seen, in words."""
+    peer_of: str = ""
+    """How the names of the works begin that this is a peer of; `report` computes the ratios."""
 
 
 def milliseconds(run: Callable[[], object], rounds: int = 20, warm_ups: int = 4) -> float:

@@ -1,7 +1,7 @@
-"""Measure training steps on a GPU: the base encoder-decoder and GPT-2, beside plain PyTorch compiled."""
+"""Measure training steps on a GPU: the base encoder-decoder and GPT-2, and plain PyTorch compiled as their peer."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate, Task, Translate
 from clearhead.training.train_step import TrainState, make_stepper
 
-__all__ = ["CASES", "Case", "beside_the_peer", "own_job", "peer_job"]
+__all__ = ["CASES", "Case", "own_job", "peer_job"]
 
 GPT2_VOCABULARY, BASE_VOCABULARY = 50_304, 32_768
 
@@ -86,7 +86,8 @@ def peer_job(make: Callable[[], Case]) -> Job:
         run = warmed_up(case.peer())
 
         def measure() -> Iterator[Figure]:
-            yield Figure(work=f"{case.work}: {case.peer_name}, compiled", figure=case.speed(run), unit="k tok/s")
+            name = f"{case.peer_name}, compiled"
+            yield Figure(work=name, figure=case.speed(run), unit="k tok/s", peer_of=case.work)
 
         return measure
 
@@ -101,11 +102,11 @@ def own_job(make: Callable[[], Case]) -> Job:
         del step
 
         def measure() -> Iterator[Figure]:
-            work = f"{case.work}: Clearhead"
-            yield Figure(work=f"{work}, compiled and captured", figure=case.speed(compiled.pop()), unit="k tok/s")
+            speed = case.speed(compiled.pop())
+            yield Figure(work=f"{case.work}, compiled and captured", figure=speed, unit="k tok/s")
             clean()
             run, plain = case.step(compile=False)
-            yield Figure(work=f"{work}, captured", figure=case.speed(run), unit="k tok/s")
+            yield Figure(work=f"{case.work}, captured", figure=case.speed(run), unit="k tok/s")
             if not 0.9 < norm / plain < 1.1:  # dropout draws other numbers
                 raise RuntimeError(f"compiled, the first gradient has the norm {norm}, and {plain} if not compiled")
 
@@ -121,11 +122,3 @@ def warmed_up(run: Callable[[], object]) -> Callable[[], object]:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return run
-
-
-def beside_the_peer(found: Iterator[Figure]) -> Iterator[Figure]:
-    """Yield the peer's figure, which comes first, and the others with their ratio to it."""
-    peer = next(found)
-    yield peer
-    for one in found:
-        yield replace(one, beside=f"{one.figure / peer.figure:.2f} x plain")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["in_fresh_process", "interleaved", "once", "peak_memory", "table", "versions_of"]
+__all__ = ["in_fresh_process", "in_words", "interleaved", "once", "peak_memory", "table", "versions_of"]
 
 
 def once(run: Callable[[], object], device: str) -> float:
@@ -63,6 +63,17 @@ def in_fresh_process(script: str, arguments: dict[str, object]) -> dict[str, flo
     command = [sys.executable, script, "--case", json.dumps(arguments)]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(found.stdout.splitlines()[-1])
+
+
+def in_words(ratio: float) -> str:
+    """Return a ratio of speeds in words.
+
+    >>> in_words(3.34), in_words(1.123), in_words(0.5)
+    ('3.3 x as fast as', '1.12 x as fast as', '2.00 x the time of')
+    """
+    if ratio < 1:
+        return f"{1 / ratio:.2f} x the time of"
+    return f"{ratio:.1f} x as fast as" if ratio >= 2 else f"{ratio:.2f} x as fast as"
 
 
 def versions_of(*names: str) -> str:

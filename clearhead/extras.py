@@ -1,6 +1,8 @@
-"""Packages that only some users need: each comes with an extra, and where it is missing, the error says which."""
+"""Packages that only some users need: each comes with an extra, and where it is missing, the error says the command."""
 
 import importlib.util
+import re
+from importlib.metadata import PackageNotFoundError, requires
 
 from clearhead.errors import OptionError
 
@@ -13,12 +15,20 @@ def has_package(package: str) -> bool:
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra.
+    """Return the command that installs the packages of an extra.
+
+    It names the packages, not `clearhead[extra]`: so it works wherever Clearhead itself came from, a clone, a wheel or
+    an index, and pip asks no index for a name that may be somebody else's.
 
     >>> how_to_install("plots")
-    "pip install 'clearhead[plots]'"
+    "pip install 'matplotlib>=3.10'"
     """
-    return f"pip install 'clearhead[{extra}]'"
+    try:
+        required = requires("clearhead") or []
+    except PackageNotFoundError:  # a clone on the path that was never installed
+        return f"pip install '.[{extra}]', in the clone"
+    named = [line.partition(";")[0].strip() for line in required if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    return " ".join(["pip install", *(f"'{name}'" for name in named)])
 
 
 def check_extra(package: str, *, extra: str, what: str) -> None:

@@ -330,7 +330,8 @@ def load_tensors(path: str | Path, *, header: str) -> tuple[Any, dict[str, Tenso
     try:
         with safe_open(path, framework="pt") as file:
             metadata = parse_json((file.metadata() or {}).get(header, "null"))
-            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            # Copied: a tensor of the file begins anywhere, and with AVX-512 the last bit of a product depends on that.
+            return metadata, {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, ValueError) as error:
         raise OSError(str(error)) from None
 

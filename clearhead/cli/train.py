@@ -1,6 +1,5 @@
 """`clearhead train`: from text files to a trained model in one command; and resume it where it was stopped."""
 
-import importlib.util
 import shlex
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from clearhead.cli.recipe_options import (
 from clearhead.cli.screen import named_row, prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
 from clearhead.errors import ClearheadError, OptionError
+from clearhead.extras import has_package, how_to_install
 from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim, leave_nothing
 from clearhead.training.distributed import EndedElsewhere, is_launched, joined
@@ -128,8 +128,8 @@ def train(
     Everything is written to the run folder.
     """
     folder = RunFolder(new_folder("RUN", run))
-    if ways.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise wrong("--tensorboard", "it is not installed: pip install 'clearhead[tensorboard]'")
+    if ways.tensorboard and not has_package("tensorboard"):
+        raise wrong("--tensorboard", f"it is not installed: {how_to_install('tensorboard')}")
     try:
         with joined() as processes:
             if processes.is_first:

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from clearhead.errors import OptionError
+from clearhead.extras import how_to_install
 
 __all__ = ["import_peer", "peer_version"]
 
@@ -18,8 +19,7 @@ def import_peer(name: str) -> Any:
             return importlib.import_module(name)
     except ImportError as error:
         raise OptionError(
-            f"this needs the package {name.partition('.')[0]} ({error}); install it with "
-            "`pip install 'clearhead[export]'`"
+            f"this needs the package {name.partition('.')[0]} ({error}); install it with `{how_to_install('export')}`"
         ) from None
 
 

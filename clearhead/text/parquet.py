@@ -1,10 +1,10 @@
-"""Tables in Parquet files, read a few thousand rows at a time. It takes pyarrow: pip install 'clearhead[parquet]'."""
+"""Tables in Parquet files, read a few thousand rows at a time. It takes pyarrow, of the extra `parquet`."""
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from clearhead.errors import DataError
+from clearhead.extras import has_package, how_to_install
 from clearhead.text.lines import MAX_LINE
 from clearhead.text.problems import Place, Problems, display_name
 
@@ -18,8 +18,8 @@ def parquet_rows(path: str, columns: Sequence[str], problems: Problems) -> Itera
 
     A row whose value is missing, or is neither text nor a number, goes to `problems`.
     """
-    if importlib.util.find_spec("pyarrow") is None:
-        raise DataError(f"{display_name(path)}: Parquet takes pyarrow: pip install 'clearhead[parquet]'")
+    if not has_package("pyarrow"):
+        raise DataError(f"{display_name(path)}: Parquet takes pyarrow: {how_to_install('parquet')}")
     import pyarrow  # pyright: ignore[reportMissingImports]
     from pyarrow.parquet import ParquetFile  # pyright: ignore[reportMissingImports]
 

@@ -102,7 +102,7 @@ class Page:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the page as an HTML file, which any browser opens."""
+        """Write the page as an HTML file, for the browser."""
         write_text(Path(path), self.document)
 
 

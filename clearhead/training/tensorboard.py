@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from clearhead.errors import OptionError
+from clearhead.extras import how_to_install
 
 __all__ = ["TensorBoard"]
 
@@ -28,7 +29,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise OptionError(
-                "TensorBoard is not installed, or too old; install it: pip install 'clearhead[tensorboard]'"
+                f"TensorBoard is not installed, or too old; install it: {how_to_install('tensorboard')}"
             ) from error
         self.writer = SummaryWriter(str(folder), purge_step=resumed + 1 if resumed else None, flush_secs=10)
 

@@ -1,6 +1,8 @@
-"""Every notebook runs from top to bottom and shows its pages; what is committed is clean, and starts with Colab's."""
+"""Every notebook runs from top to bottom and shows its pages; what is committed is clean, and installs a wheel."""
 
+import importlib.util
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,14 +49,27 @@ def test_there_are_four():
 
 
 @each
-def test_what_is_committed_has_no_outputs_and_installs_itself_on_colab(path):
+def test_what_is_committed_has_no_outputs_and_installs_a_wheel_where_clearhead_is_missing(path):
     found = json.loads(path.read_text(encoding="utf-8"))
     code = [cell for cell in found["cells"] if cell["cell_type"] == "code"]
     assert [cell for cell in code if cell["outputs"] or cell["execution_count"] is not None] == []
     assert found["cells"][0]["source"][0].startswith("# ")
-    assert '"google.colab" in sys.modules' in cells(path)[0]
-    assert '"clearhead[demo]"' in cells(path)[0]
+    assert 'find_spec("clearhead") is None' in cells(path)[0]
+    assert 'f"{wheels[-1]}[demo]"' in cells(path)[0]
     assert path.stat().st_size < 50_000
+
+
+def test_the_first_cell_is_the_same_everywhere_and_installs_the_wheel_beside_it(monkeypatch, tmp_path):
+    (code,) = {cells(path)[0] for path in NOTEBOOKS}
+    asked = []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: asked.append(command[1:]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="`make wheel`"):
+        exec(code, {})
+    Path("clearhead-0.2.0-py3-none-any.whl").touch()
+    exec(code, {})
+    assert asked == [["-m", "pip", "install", "--quiet", "clearhead-0.2.0-py3-none-any.whl[demo]"]]
 
 
 @each

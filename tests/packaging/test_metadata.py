@@ -19,8 +19,8 @@ def read(name: str) -> str:
 def test_the_citation_is_of_this_version_and_licence():
     cited = yaml.safe_load(read("CITATION.cff"))
     assert (cited["version"], cited["license"]) == (PROJECT["version"], PROJECT["license"])
-    assert f"## [{cited['version']}] - {cited['date-released']}" in read("CHANGELOG.md")
-    assert cited["repository-code"] == PROJECT["urls"]["Source"]
+    day = f" - {cited['date-released']}" if "date-released" in cited else ""
+    assert f"\n## [{cited['version']}]{day}\n" in read("CHANGELOG.md")
     assert (ROOT / f"docs/releases/{cited['version']}.md").exists()
 
 
@@ -32,6 +32,51 @@ def test_the_public_workflow_calls_what_our_own_ci_calls():
         == [line for line in read(".ci/run").splitlines() if line.startswith("make ")]
         == ["make check", "make test"]
     )
+
+
+def runs_recorded() -> set[tuple[str, str]]:
+    """Return systems and Pythons with a run of all tests in docs/stability.md: a closing line without failures."""
+    _, _, section = read("docs/stability.md").partition("\n## What was run where\n")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    whole = [row for row in rows if re.match(r"`make test`", row[2]) and re.fullmatch(PASSED, row[3])]
+    return {(row[0].partition(",")[0], row[1]) for row in whole}
+
+
+PASSED = r"[\d,]+ passed(, [\d,]+ (skipped|deselected|warnings?))*( in .+)?(; with shapes checked [\d,]+ passed.*)?"
+SYSTEMS = {"Linux": "POSIX :: Linux", "macOS": "MacOS", "Windows": "Microsoft :: Windows"}
+
+
+def test_a_classifier_of_a_system_or_a_python_has_a_run_on_record():
+    runs = runs_recorded()
+    claimed = {name for name in PROJECT["classifiers"] if re.match(r"Operating System|Programming .* :: 3\.\d+", name)}
+    tested = {f"Operating System :: {SYSTEMS[system]}" for system, _ in runs}
+    assert claimed == tested | {f"Programming Language :: Python :: {python}" for _, python in runs}
+
+
+def test_no_other_classifier_names_something_that_was_not_run():
+    """A framework is one that a test starts, and none is."""
+    assert [name for name in PROJECT["classifiers"] if name.startswith(("Framework", "Environment :: GPU"))] == []
+
+
+def test_make_and_the_workflow_take_the_pythons_that_were_run():
+    minors = sorted(int(python.partition(".")[2]) for _, python in runs_recorded())
+    workflow = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert workflow == [f"3.{minor}" for minor in minors]
+    assert f"(3, {minors[0]}) <= sys.version_info[:2] <= (3, {minors[-1]})" in read("Makefile")
+    assert PROJECT["requires-python"] == f">=3.{minors[0]}"
+    assert re.search(r"for python in \$\(PYTHON\)((?: python3\.\d+)+);", read("Makefile"))[1].split() == [
+        f"python3.{minor}" for minor in reversed(minors)
+    ]
+
+
+@pytest.mark.parametrize("line", ["9,572 passed", "9572 passed, 12 skipped, 3 deselected in 600.1s (0:10:00)"])
+def test_a_closing_line_without_failures_counts(line):
+    assert re.fullmatch(PASSED, line)
+
+
+@pytest.mark.parametrize("line", ["", "not yet", "1 failed, 9571 passed in 600.1s", "9571 passed, 1 error"])
+def test_any_other_does_not(line):
+    assert not re.fullmatch(PASSED, line)
 
 
 @pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem)
@@ -64,7 +109,7 @@ def test_the_paper_cites_what_it_has_and_shows_what_scripts_make():
 
 def test_the_readme_begins_with_what_a_user_types_and_clearhead_is_on_the_path():
     text = read("README.md")
-    assert text.index("pip install 'clearhead[demo]'") < text.index("clearhead demo") < text.index("make demo")
+    assert text.index("[demo]'\n```") < text.index("\nclearhead demo") < text.index("make demo")
     everywhere = text + "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
     assert ".venv/bin/clearhead" not in everywhere
 

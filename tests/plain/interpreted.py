@@ -46,7 +46,7 @@ class Kept:
 
 
 def patch_interpreter() -> None:
-    """Mend two things in Triton 3.6's interpreter.
+    """Mend two things in Triton's interpreter (3.6 and 3.7).
 
     It replaces Triton's functions anew at each call, which takes most of the time: once is enough. And it makes an int
     of an array of one number, which numpy 2.4 refuses.

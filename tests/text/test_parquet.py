@@ -63,5 +63,5 @@ def test_a_file_that_is_no_parquet_is_told(tmp_path, content):
 def test_without_pyarrow_it_is_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(DataError, match=r"Parquet takes pyarrow: pip install 'clearhead\[parquet\]'"):
+    with pytest.raises(DataError, match=r"Parquet takes pyarrow: pip install 'pyarrow>=16'"):
         records(tmp_path / "t.parquet")

@@ -601,6 +601,9 @@ def test_megabytes_at_once(kind, megabytes):
 
 FORKS = """
 import os
+import warnings
+# What Python itself says from 3.12 on of every fork beside a thread; this is about the library's own warning.
+warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
 from clearhead.text.tokenizer import Tokenizer
 tokenizer = Tokenizer.train(["das Haus", "der Hund"] * 2000, "bpe", 300)
 ids = tokenizer.encode_batch(["das Haus"] * 2000)
