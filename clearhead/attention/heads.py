@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
 from clearhead.attention.parts import HeadShape, Norm
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
 from clearhead.serialization import added
@@ -37,7 +38,7 @@ class Maps(NamedTuple):
 
 
 @kind("head layout")
-class HeadLayout(ABC):
+class HeadLayout(CodeRepr, ABC):
     """Number of heads, their width, and which part of the input each of them sees."""
 
     @abstractmethod

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from clearhead.attention.modes import can_read
 from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
 from clearhead.attention.request import check_dropout
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.norms import Norm
 from clearhead.serialization import added
@@ -25,7 +26,7 @@ UNSCALED = 0.02
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Embedding:
+class Embedding(CodeRepr):
     """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
 
     A table that is scaled starts normal with variance 1 / d_model, so that the vectors have unit variance, and so have

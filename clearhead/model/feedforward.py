@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.heads import is_hooked, linear
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
 from clearhead.model.cpu_matmul import is_large, through
@@ -23,7 +24,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 
 @kind("feed-forward")
 @dataclass(frozen=True)
-class FeedForward(ABC):
+class FeedForward(CodeRepr, ABC):
     """Spec of a feed-forward network: a map up to d_ff numbers, a non-linearity, and a map down to d_model."""
 
     d_ff: int

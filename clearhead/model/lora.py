@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 
 __all__ = ["ALL", "MAPS", "AdaptedLinear", "Lora", "add_adapters", "is_adapter", "merge_adapters", "replace_module"]
@@ -27,7 +28,7 @@ DOWN, UP = "adapter_down", "adapter_up"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Lora:
+class Lora(CodeRepr):
     """Adapters of this `rank` beside these `maps` of every block; `alpha` None is twice the rank.
 
     >>> Lora(rank=8).scale

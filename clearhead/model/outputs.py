@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.heads import linear
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply, find_matrix, round_to_int8
@@ -26,7 +27,7 @@ Pool = Literal["first", "last", "mean"]
 
 
 @kind("output")
-class Output(ABC):
+class Output(CodeRepr, ABC):
     """Spec of an output: from a model's last vectors to logits."""
 
     causal: ClassVar[bool] = False

@@ -16,6 +16,7 @@ from clearhead.attention import masks
 from clearhead.attention.mask_numbers import numbers_on, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
 from clearhead.model.embedding import Embedding
@@ -43,7 +44,7 @@ Tied = Literal["none", "two", "three", "embeddings"]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EncoderSpec:
+class EncoderSpec(CodeRepr):
     """Spec of an encoder, which sees the whole sequence. With `output=None` it returns its last vectors."""
 
     vocabulary: int
@@ -72,7 +73,7 @@ class EncoderSpec:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DecoderSpec:
+class DecoderSpec(CodeRepr):
     """Spec of a decoder, which never sees later tokens: every mask is causal, and a block may add one of its own."""
 
     vocabulary: int
@@ -95,7 +96,7 @@ class DecoderSpec:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoderSpec:
+class EncoderDecoderSpec(CodeRepr):
     """The classic Transformer: an encoder without output, and a decoder whose blocks all cross-attend to it.
 
     `tied`: `two` shares one table between the decoder's embedding and the output, `three` with the encoder's embedding

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.taps import Tapped
 
@@ -24,7 +25,7 @@ ORDERS = {"token": 1, "pair": 2, "triple": 3, "letters": 1}
 
 @final
 @dataclass(frozen=True)
-class NgramLogits:
+class NgramLogits(CodeRepr):
     """Spec of a wide part. Pairs and triples of tokens are hashed to `buckets` rows each.
 
     The Transformer's logits are multiplied by `transformer_scale` before the two are added: below 1 on little text,

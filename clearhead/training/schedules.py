@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, options, register
 
@@ -17,7 +18,7 @@ __all__ = ["SCHEDULES", "Constant", "CosineDecay", "InverseSqrt", "Schedule", "W
 
 @kind("schedule")
 @dataclass(frozen=True, kw_only=True)
-class Schedule(ABC):
+class Schedule(CodeRepr, ABC):
     """Rises to the peak over `warmup` steps, then goes its own way."""
 
     warmup: int = 0
