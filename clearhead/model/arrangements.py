@@ -50,6 +50,9 @@ class Connection(Tapped, ABC):
         self.dropout = dropout
         self.norm = norm
 
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}" if self.dropout else ""
+
     @property
     def passes(self) -> str:
         """Return the tap of the value that the next part of the block reads."""

@@ -194,6 +194,9 @@ class Stack(Tapped):
         self.norm = specs[-1].arrangement.final(d_model)
         self.checkpointing = False
 
+    def extra_repr(self) -> str:
+        return "checkpointing=True" if self.checkpointing else ""
+
     def forward(self, x: Vectors, kv_sources: Sequence[KVSources]) -> Vectors:
         recompute = (
             self.checkpointing and torch.is_grad_enabled() and not under_torch_func()

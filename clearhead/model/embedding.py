@@ -79,6 +79,13 @@ class TokenEmbedding(Tapped):
         self.norm = None if spec.norm is None else spec.norm.build(d_model)
         self.dropout = spec.dropout
 
+    def extra_repr(self) -> str:
+        (vocabulary, d_model), scaled = self.table.shape, self.factor != 1
+        segments = "" if self.segment is None else f", segments={len(self.segment)}"
+        dropout = f", dropout={self.dropout}" if self.dropout else ""
+        frozen = "" if self.table.requires_grad else ", frozen=True"
+        return f"vocabulary={vocabulary}, d_model={d_model}, scaled={scaled}{frozen}{segments}{dropout}"
+
     def forward(
         self,
         tokens: Tokens,

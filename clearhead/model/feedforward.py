@@ -133,6 +133,11 @@ class Network(Explained):
     """A built feed-forward; `down` is its last map."""
 
     down: nn.Linear
+    spec: FeedForward | None = None
+    """What it was built from, to print; None in a network of the user's own that does not say."""
+
+    def extra_repr(self) -> str:
+        return "" if self.spec is None else repr(self.spec)
 
 
 @final
@@ -141,7 +146,7 @@ class Plain(Network):
 
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
-        self.activate, self.nonlinearity = spec.activate, type(spec).__name__
+        self.spec, self.activate, self.nonlinearity = spec, spec.activate, type(spec).__name__
         self.kernel = "gelu_tanh" if isinstance(spec, GELU) and spec.form == "tanh" else self.nonlinearity.lower()
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)
@@ -179,7 +184,7 @@ class Gated(Network):
 
     def __init__(self, d_model: int, spec: SwiGLU | GeGLU, *, bias: bool) -> None:
         super().__init__()
-        self.activate, self.nonlinearity = spec.activate, spec.gate
+        self.spec, self.activate, self.nonlinearity = spec, spec.activate, spec.gate
         self.gate = linear(d_model, spec.d_ff, bias=bias)
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)

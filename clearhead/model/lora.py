@@ -68,6 +68,9 @@ class AdaptedLinear(nn.Linear):
         self.adapter_down = nn.Parameter(torch.randn(rank, plain.in_features, **like) * plain.in_features**-0.5)
         self.adapter_up = nn.Parameter(torch.zeros(plain.out_features, rank, **like))
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, rank={len(self.adapter_down)}, scale={self.scale:g}"
+
     def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
         return super().forward(input) + F.linear(F.linear(input, self.adapter_down), self.adapter_up) * self.scale
 

@@ -133,6 +133,10 @@ class ToVocabulary(Explained):
         self.int8_digits: int | None = None
         """How the table is multiplied as int8 on a CPU (`clearhead.model.int8`); None where it is not."""
 
+    def extra_repr(self) -> str:
+        (vocabulary, d_model), factor = self.table.shape, "" if self.factor == 1 else f", factor={self.factor:g}"
+        return f"vocabulary={vocabulary}, d_model={d_model}, bias={self.bias is not None}{factor}"
+
     def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n vocabulary"]:
         if self.transform is not None:
             x = self.tap("transformed", self.transform(x))
@@ -167,6 +171,10 @@ class ToClasses(Explained):
         self.hidden = linear(d_model, d_model, bias=True) if spec.hidden else None
         self.out = linear(d_model, spec.count, bias=True)
         self.wide: ToNgramLogits | None = None
+
+    def extra_repr(self) -> str:
+        activation = "" if self.hidden is None else f", activation={self.activation!r}"
+        return f"classes={self.out.out_features}, pool={self.pool!r}{activation}"
 
     def forward(
         self, x: Vectors, lengths: Tensor | None = None, *, tokens: Tensor | None = None

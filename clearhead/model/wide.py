@@ -66,6 +66,10 @@ class ToNgramLogits(Tapped):
             self.register_buffer(f"square_{name}", torch.zeros(rows))
         self.register_buffer("bias", torch.zeros(classes))
 
+    def extra_repr(self) -> str:
+        classes = len(self.get_buffer("bias"))
+        return f"classes={classes}, buckets={self.buckets}, transformer_scale={self.transformer_scale:g}"
+
     def forward(self, tokens: Int[Tensor, "batch n"], lengths: Tensor | None) -> Float[Tensor, "batch classes"]:
         """Return the logits of each row; only the first `lengths[b]` tokens of row b count."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
