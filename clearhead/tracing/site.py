@@ -23,9 +23,10 @@ from clearhead.attention.score_index import Positions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, TraceError
+from clearhead.notebook import Display
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
+from clearhead.tracing.display import show_site
 from clearhead.tracing.edits import apply_edits, step_tap
-from clearhead.tracing.notebook import HeadWeights, Page, SiteWeights, page_of
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.stopping import check_stopped
 
@@ -67,19 +68,9 @@ class Site:
         """Return what a notebook shows."""
         return self.show()._repr_html_()
 
-    def show(self, head: int | None = None) -> Page:
-        """Return a page of the weights of all heads, or of one: a notebook shows it, and `save` writes it."""
-        if head is not None and not 0 <= head < self.n_heads:
-            raise OptionError(f"{self.name}: there is no head {head}; there are {self.n_heads}, counted from 0")
-        heads_shown = f"head {head}" if head is not None else f"{self.n_heads} heads"
-        title = f"{self.name}, {heads_shown}: {self.n_query} queries x {self.n_key} keys"
-        return page_of(title, [self.to_weights(None if head is None else [head])])
-
-    def to_weights(self, heads: Sequence[int] | None = None) -> SiteWeights:
-        """Return what a page shows of it: the weights of these heads, or of all."""
-        indices = range(self.n_heads) if heads is None else heads
-        weights: dict[int, HeadWeights] = {index: self.head[index].pooled_weights for index in indices}
-        return SiteWeights(name=self.name, queries=self.tokens[0], keys=self.tokens[1], heads=weights)
+    def show(self, head: int | None = None) -> Display:
+        """Return the weights of all heads, or of one, as heat maps: a notebook shows it, and `save` writes it."""
+        return show_site(self, head)
 
     @property
     def kernel(self) -> str:
@@ -188,8 +179,8 @@ class Head:
         """Return what a notebook shows."""
         return self.show()._repr_html_()
 
-    def show(self) -> Page:
-        """Return a page of its weights: a notebook shows it, and `save` writes it."""
+    def show(self) -> Display:
+        """Return its weights as a heat map: a notebook shows it, and `save` writes it."""
         return self.site.show(self.index)
 
     def pooled_weights(self, level: int) -> Float[Tensor, "row column"]:

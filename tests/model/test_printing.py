@@ -113,7 +113,7 @@ def test_equal_blocks_are_shown_once_and_others_apart():
     [
         ("encoder-decoder", ["d_model=128, tied='three', parameters=", "Plain(\nReLU(256)"]),
         ("gpt2", ["vocabulary=50, d_model=64, n_layers=2, tied=True, parameters=", "length=1024, d_model=64"]),
-        ("bert", ["BuiltLayerNorm(128, epsilon=1e-12, bias=True)", "ToVocabulary(\nvocabulary=50, d_model=128, bias=True"]),
+        ("bert", ["BuiltLayerNorm(128, epsilon=1e-12, bias=True)", "vocabulary=50, d_model=128, bias=True"]),
         ("llama", ["BuiltRMSNorm(64, epsilon=1e-06)", "kv=2", "SwiGLU(176)", "tied=False"]),
         ("gated", ["GeGLU(9, form='tanh')"]),
         ("classes", ["classes=3, pool='first', activation='tanh'", "classes=3, buckets=64, transformer_scale=1"]),
