@@ -55,7 +55,7 @@ class Steps:
     context: Float[Tensor, "*batch_head query d_value"]
 
     def __repr__(self) -> str:
-        return describe_steps(self)
+        return describe_steps(vars(self))
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
@@ -63,7 +63,7 @@ class Steps:
 
     def show(self) -> Display:
         """Return the steps of the first head as a picture: a notebook shows it, and `save` writes it."""
-        return draw_steps(self)
+        return draw_steps(vars(self))
 
     def without_batch(self) -> "Steps":
         """Return the steps of the only batch row."""

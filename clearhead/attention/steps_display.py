@@ -1,14 +1,12 @@
 """What `Steps` show of themselves: a few lines where they are printed, and a picture in a notebook."""
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from clearhead.attention.modes import has_numbers
 from clearhead.notebook import Display, Matrix, flow, heat_maps, paragraph, step
-
-if TYPE_CHECKING:
-    from clearhead.attention.reference import Steps
 
 __all__ = ["describe_steps", "draw_steps"]
 
@@ -17,12 +15,11 @@ SIDE = 40
 ROLES = {"score": "weight", "scaled": "weight", "masked": "weight", "weight": "weight", "context": "context"}
 
 
-def describe_steps(steps: "Steps") -> str:
+def describe_steps(steps: Mapping[str, Tensor]) -> str:
     """Return a line for each step: its name, its shape and the range of its numbers."""
-    *_, n_query, n_key = steps.weight.shape
+    *_, n_query, n_key = steps["weight"].shape
     lines = [f"Steps of attention: {n_query} queries x {n_key} keys"]
-    for name in ("query", "key", "value", *ROLES):
-        value: Tensor = getattr(steps, name)
+    for name, value in steps.items():
         lines.append(f"  {name:8}{tuple(value.shape)!s:18}{describe_range(value)}".rstrip())
     return "\n".join(lines)
 
@@ -37,21 +34,22 @@ def describe_range(values: Tensor) -> str:
     return span + (f"; {hidden:,} of {values.numel():,} are hidden by the mask" if hidden else "")
 
 
-def draw_steps(steps: "Steps") -> Display:
+def draw_steps(steps: Mapping[str, Tensor]) -> Display:
     """Return score → scaled → masked → weight → context as heat maps of one head, with what happens between them."""
-    *outer, n_query, n_key = steps.weight.shape
-    first = {name: getattr(steps, name)[(0,) * len(outer)].detach() for name in ROLES}
+    *outer, n_query, n_key = steps["weight"].shape
+    d_value = steps["context"].shape[-1]
+    first = {name: steps[name][(0,) * len(outer)].detach() for name in ROLES}
     drawn = [
         Matrix(name, values[:SIDE, :SIDE], role=ROLES[name], percent=False, hidden="-inf, hidden by the mask")
         for name, values in first.items()
     ]
     pictures, labels = heat_maps(drawn), label_arrows(first)
     parts = [step(label, picture) for label, picture in zip(labels, pictures, strict=True)]
-    notes = [f"Rows are queries, columns keys; of the context, the {steps.context.shape[-1]} numbers of each vector."]
-    if steps.weight[..., 0, 0].numel() > 1:
+    notes = [f"Rows are queries, columns keys; of the context, the {d_value} numbers of each vector."]
+    if math.prod(outer) > 1:
         axes = ("batch row", "head")[-len(outer) :] if len(outer) < 3 else ["axis"] * len(outer)
         notes.append("Shown: " + ", ".join(f"{axis} 0 of {n}" for axis, n in zip(axes, outer, strict=True)) + ".")
-    if max(n_query, n_key, steps.context.shape[-1]) > SIDE:
+    if max(n_query, n_key, d_value) > SIDE:
         notes.append(f"Of each step the first {SIDE} rows and columns are drawn.")
     title = f"Attention step by step: {n_query} queries x {n_key} keys"
     return Display(title, flow(parts) + paragraph(" ".join(notes)))

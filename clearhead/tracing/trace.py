@@ -27,7 +27,7 @@ from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply
 from clearhead.notebook import Display
 from clearhead.registry import Parts
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
-from clearhead.tracing.display import describe_trace, show_trace, summarize_trace
+from clearhead.tracing.display import TraceFacts
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, sides_of
@@ -89,12 +89,17 @@ class Trace:
         lines[0] += f": {tokens} tokens, {counts}"
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
+    @property
+    def facts(self) -> TraceFacts:
+        """Return what a trace prints and draws of itself."""
+        return TraceFacts(repr(self).splitlines()[0], self.notes, self.sides, self.sites, self.candidates)
+
     def __str__(self) -> str:
-        return describe_trace(self)
+        return self.facts.describe()
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the text, the answers, and one attention map."""
-        return summarize_trace(self)._repr_html_()
+        return self.facts.draw()._repr_html_()
 
     def show(self, site: str | None = None, head: int | None = None) -> Display:
         """Return the weights as heat maps: of all attentions, of one, or of one of its heads.
@@ -105,7 +110,7 @@ class Trace:
             return self[site].show(head)
         if head is not None:
             raise OptionError(f"show(head={head}) needs a site: one of {', '.join(self.sites)}")
-        return show_trace(self)
+        return self.facts.draw_all()
 
     def __getitem__(self, name: str) -> Site:
         if name not in self.sites:

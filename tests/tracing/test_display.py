@@ -9,7 +9,7 @@ import torch
 
 from clearhead.errors import OptionError
 from clearhead.model.outputs import Classes
-from clearhead.tracing import display
+from clearhead.tracing import display, site
 from clearhead.tracing.trace import trace_model
 from tests.model.small import both_spec, built, decoder_spec, words
 
@@ -78,11 +78,11 @@ def test_every_weight_of_every_head_is_in_show():
 
 
 def test_a_site_shows_its_heads_and_a_head_itself():
-    site = translated().decoder[0].attention
-    assert len(re.findall("<figure>", site._repr_html_())) == 3
-    [figure] = re.findall(r"<figure>.*?</figure>", site.head[2]._repr_html_())
-    check_map(figure, site.head[2])
-    assert site.head[2].show().title == "decoder.0.attention, head 2: 5 queries x 5 keys"
+    shown = translated().decoder[0].attention
+    assert len(re.findall("<figure>", shown._repr_html_())) == 3
+    [figure] = re.findall(r"<figure>.*?</figure>", shown.head[2]._repr_html_())
+    check_map(figure, shown.head[2])
+    assert shown.head[2].show().title == "decoder.0.attention, head 2: 5 queries x 5 keys"
 
 
 def test_nothing_in_it_runs_or_is_loaded():
@@ -102,8 +102,8 @@ def test_tokens_are_escaped():
 
 def test_a_long_text_is_pooled_and_says_so(monkeypatch):
     trace = trace_model(built(decoder_spec()), words(1, 100))
-    monkeypatch.setattr(display, "SIDE", 50)
-    matrix = display.matrix_of(trace.decoder[0].attention.head[0], 50, "head 0")
+    monkeypatch.setattr(site, "SIDE", 50)
+    matrix = trace.decoder[0].attention.head[0].matrix("head 0", 50)
     blocks = trace.decoder[0].attention.head[0].weight.unflatten(0, (50, 2)).unflatten(2, (50, 2)).amax((1, 3))
     seen = ~matrix.values.isnan()
     assert torch.equal(matrix.values[seen], blocks[seen])
