@@ -57,7 +57,7 @@ def write_recipe(data: Path, text: str, minutes: float, chosen: dict[str, Any], 
     from clearhead.training.averaging import Last
     from clearhead.training.defaults import default_recipe
     from clearhead.training.recipe import CLASSES, Batching, Budget, Checkpointing, Machine
-    from clearhead.training.schedules import Cosine
+    from clearhead.training.schedules import CosineDecay
 
     (source, target), (dev_source, dev_target) = files(data, text, 0), files(data, text, 1)
     corpus = Corpus(
@@ -75,7 +75,7 @@ def write_recipe(data: Path, text: str, minutes: float, chosen: dict[str, Any], 
     optimizer = replace(
         recipe.optimizer,
         lr=chosen["lr"],
-        schedule=Cosine(warmup=chosen["warmup"], floor=0.02),
+        schedule=CosineDecay(warmup=chosen["warmup"], floor=0.02),
         smoothing=chosen.get("smoothing", 0.1),
         averaging=Last(every=5),
     )

@@ -47,7 +47,7 @@ def write_nanogpt(train: Path, held: Path, minutes: float, device: str, path: Pa
     from clearhead.training.default_models import decoder
     from clearhead.training.defaults import default_recipe
     from clearhead.training.recipe import CLASSES, Batching, Budget, Checkpointing, Machine, Optimizer
-    from clearhead.training.schedules import Cosine
+    from clearhead.training.schedules import CosineDecay
 
     on_cpu = device == "cpu"
     size, context, rows = (Size(4, 128, 4, 4, 512), 64, 12) if on_cpu else (Size(6, 384, 6, 6, 1536), 256, 64)
@@ -59,7 +59,7 @@ def write_nanogpt(train: Path, held: Path, minutes: float, device: str, path: Pa
         model=decoder(size, context, 0.0 if on_cpu else 0.2),
         tokenizing=replace(recipe.tokenizing, kind="char", size=None),
         optimizer=Optimizer(
-            lr=1e-3, schedule=Cosine(warmup=100, floor=0.1), betas=(0.9, 0.99), weight_decay=0.1, clip=1.0
+            lr=1e-3, schedule=CosineDecay(warmup=100, floor=0.1), betas=(0.9, 0.99), weight_decay=0.1, clip=1.0
         ),
         batching=Batching(tokens=rows * context, context=context),
         budget=Budget(minutes=minutes),

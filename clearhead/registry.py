@@ -255,7 +255,7 @@ def parse(text: str, *kinds: str, also: Sequence[str] = ()) -> Chosen:
 
     >>> import clearhead.model.feedforward
     >>> parse("relu", "feed-forward").make(d_ff=64, length=9)
-    ReLU(d_ff=64, bias=True)
+    ReLU(64)
     """
     name, bracket, call_text = text.partition("(")
     cls = find(name.strip(), *kinds, also=also)

@@ -155,7 +155,7 @@ def class_of_the_program():
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (lambda: Path, "Path is no part: derive it from one of .*Similarity, Weighting"),
+        (lambda: Path, "Path is no part: derive it from one of .*Similarity.*Weighting"),
         (lambda: Unfinished, "Unfinished cannot be registered: it does not define build"),
         (lambda: Loose, r"Loose in tests.test_registry cannot .*Put @dataclass\(frozen=True\) above"),
         (lambda: Thawed, "Thawed in .* it must be a frozen dataclass"),

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
 from clearhead.attention.parts import HeadShape, Norm
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
 from clearhead.serialization import added
@@ -37,7 +38,7 @@ class Maps(NamedTuple):
 
 
 @kind("head layout")
-class HeadLayout(ABC):
+class HeadLayout(CodeRepr, ABC):
     """Number of heads, their width, and which part of the input each of them sees."""
 
     @abstractmethod
@@ -186,6 +187,9 @@ class WholeMap(nn.Module):
         self.linear = linear(d_model, n_heads * width, bias=bias)
         self.norm = None if norm is None else norm.build(width)
 
+    def extra_repr(self) -> str:
+        return f"heads={self.n_heads}, d_head={self.linear.out_features // self.n_heads}"
+
     @property
     def last(self) -> Tensor:
         return self.linear.weight
@@ -287,6 +291,10 @@ class LowRankMap(nn.Module):
         self.up = nn.Parameter(torch.randn(n_heads, rank, width) * rank**-0.5)
         self.bias = nn.Parameter(torch.zeros(n_heads, 1, width)) if bias else None
 
+    def extra_repr(self) -> str:
+        (heads, d_model, rank), d_value = self.down.shape, self.up.shape[-1]
+        return f"heads={heads}, d_model={d_model}, rank={rank}, d_value={d_value}, bias={self.bias is not None}"
+
     def forward(self, source: Source) -> PerHead:
         inner = einsum(source, self.down, "batch n d_model, head d_model rank -> batch head n rank")
         outer = einsum(inner, self.up, "batch head n rank, head rank d -> batch head n d")
@@ -305,6 +313,10 @@ class SliceMap(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(n_heads, width, width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(n_heads, 1, width)) if bias else None
+
+    def extra_repr(self) -> str:
+        heads, d_slice, d_head = self.weight.shape
+        return f"heads={heads}, d_slice={d_slice}, d_head={d_head}, bias={self.bias is not None}"
 
     def forward(self, source: Source) -> PerHead:
         slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.weight.shape[0])
@@ -325,6 +337,10 @@ class LowRankSliceMap(nn.Module):
         self.down = nn.Parameter(torch.randn(n_heads, width, rank) * width**-0.5)
         self.up = nn.Parameter(torch.randn(n_heads, rank, width) * rank**-0.5)
         self.bias = nn.Parameter(torch.zeros(n_heads, 1, width)) if bias else None
+
+    def extra_repr(self) -> str:
+        (heads, d_slice, rank), d_value = self.down.shape, self.up.shape[-1]
+        return f"heads={heads}, d_slice={d_slice}, rank={rank}, d_value={d_value}, bias={self.bias is not None}"
 
     def forward(self, source: Source) -> PerHead:
         slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.down.shape[0])

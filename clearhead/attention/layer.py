@@ -77,6 +77,16 @@ class Attention(Tapped):
         self.query, self.key, self.value, self.output = layout.maps(d_model)
         self.shape, self.d_out = shape, layout.width(d_model)
 
+    def extra_repr(self) -> str:
+        """Return the sizes, and below them the parts that have no learned values: those are modules of their own."""
+        kv = "" if self.shape.n_kv_heads == self.shape.n_heads else f", kv={self.shape.n_kv_heads}"
+        dropout = f", dropout={self.dropout}" if self.dropout else ""
+        kernel = "" if self.kernel == "auto" else f", kernel={self.kernel!r}"
+        sizes = f"d_model={self.d_model}, heads={self.shape.n_heads}{kv}, d_head={self.shape.d_head}{dropout}{kernel}"
+        parts = {name: getattr(self, name) for name in ("similarity", "weighting", "mask", "position")}
+        fixed = [f"{name}={part!r}" for name, part in parts.items() if not isinstance(part, nn.Module)]
+        return f"{sizes}\n{', '.join(fixed)}"
+
     def forward(
         self,
         query_source: Queries,

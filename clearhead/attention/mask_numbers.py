@@ -62,7 +62,8 @@ class ListedNumbers:
         self.copies = [numbers]
 
     def __repr__(self) -> str:
-        return repr(self.copies[0].tolist())
+        numbers = self.copies[0].tolist()
+        return repr(numbers[0] if self.shape[:-1] == (1,) else numbers)
 
     @property
     def shape(self) -> torch.Size:

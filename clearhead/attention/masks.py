@@ -34,6 +34,7 @@ from clearhead.attention.mask_numbers import (
     row_numbers,
 )
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.registry import kind, register
 
@@ -52,7 +53,7 @@ __all__ = [
 
 
 @kind("mask")
-class Mask(ABC):
+class Mask(CodeRepr, ABC):
     """A rule that says for each query and key whether the query may attend to the key."""
 
     kind: ClassVar[str]
@@ -61,13 +62,18 @@ class Mask(ABC):
     def allowed(self, cells: ScoreIndex) -> Tensor:
         """Return True where the query may attend to the key; broadcasts to the cells."""
 
-    def check(self, extent: Extent) -> None:  # noqa: B027 - most masks hold no tensors
+    def check(self, extent: Extent) -> None:
         """Raise where the mask's own tensors do not fit the box."""
 
     @property
     def terms(self) -> tuple["Mask", ...]:
         """Masks whose intersection this is."""
         return (self,)
+
+    @property
+    def operand(self) -> str:
+        """Expression of the mask beside `&`, `|` or `~`: in brackets if it is made of others."""
+        return repr(self)
 
     @property
     def called(self) -> str:
@@ -104,6 +110,7 @@ class Mask(ABC):
 @dataclass(frozen=True)
 class Everything(Mask):
     kind: ClassVar[str] = "none"
+    made_by: ClassVar[str] = "everything"
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return torch.ones((), dtype=torch.bool, device=cells.key.device)
@@ -113,6 +120,7 @@ class Everything(Mask):
 @dataclass(frozen=True)
 class Causal(Mask):
     kind: ClassVar[str] = "causal"
+    made_by: ClassVar[str] = "causal"
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return cells.key <= cells.query
@@ -122,8 +130,9 @@ class Causal(Mask):
 @dataclass(frozen=True)
 class Window(Mask):
     kind: ClassVar[str] = "window"
+    made_by: ClassVar[str] = "window"
     left: int
-    right: int
+    right: int = 0
 
     @property
     def structure(self) -> tuple[object, ...]:
@@ -138,6 +147,7 @@ class Window(Mask):
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
     kind: ClassVar[str] = "padding"
+    made_by: ClassVar[str] = "padding"
     lengths: Numbers
 
     def check(self, extent: Extent) -> None:
@@ -151,6 +161,7 @@ class Padding(Mask):
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
     kind: ClassVar[str] = "prefix"
+    made_by: ClassVar[str] = "prefix"
     lengths: Numbers
 
     def check(self, extent: Extent) -> None:
@@ -165,8 +176,9 @@ class Prefix(Mask):
 class Document(Mask):
     """Within one sequence: the ids are read by position."""
 
+    made_by: ClassVar[str] = "document"
     ids: Numbers
-    packed: bool
+    packed: bool = field(repr=False)
     """Each document is one run: what the chunked linear form needs."""
     runs: Runs | None = field(default=None, repr=False, compare=False)
     """Lengths of the documents, read when the mask was made; None where they could not be read."""
@@ -207,6 +219,7 @@ class CrossDocument(Mask):
     """Between two sequences: one id for each query and each key, in their order."""
 
     kind: ClassVar[str] = "cross documents"
+    made_by: ClassVar[str] = "document"
     query_ids: Numbers
     key_ids: Numbers
 
@@ -227,6 +240,9 @@ class CrossDocument(Mask):
 class Function(Mask):
     kind: ClassVar[str] = "function"
     rule: Callable[[Tensor, Tensor], Tensor]
+
+    def __repr__(self) -> str:
+        return f"function({getattr(self.rule, '__name__', repr(self.rule))})"
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         answer = self.rule(cells.query, cells.key)
@@ -251,6 +267,7 @@ class Function(Mask):
 @dataclass(frozen=True, eq=False)
 class Table(Mask):
     kind: ClassVar[str] = "tensor"
+    made_by: ClassVar[str] = "tensor"
     table: Tensor
 
     def check(self, extent: Extent) -> None:
@@ -267,10 +284,17 @@ class Table(Mask):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Both(Mask):
     kind: ClassVar[str] = "both"
     parts: tuple[Mask, ...]
+
+    def __repr__(self) -> str:
+        return " & ".join(part.operand for part in self.parts)
+
+    @property
+    def operand(self) -> str:
+        return f"({self!r})"
 
     @staticmethod
     def of(masks: tuple[Mask, ...]) -> Mask:
@@ -297,11 +321,18 @@ class Both(Mask):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Either(Mask):
     kind: ClassVar[str] = "union"
     left: Mask
     right: Mask
+
+    def __repr__(self) -> str:
+        return f"{self.left.operand} | {self.right.operand}"
+
+    @property
+    def operand(self) -> str:
+        return f"({self!r})"
 
     @property
     def structure(self) -> tuple[object, ...]:
@@ -316,10 +347,13 @@ class Either(Mask):
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Not(Mask):
     kind: ClassVar[str] = "negation"
     mask: Mask
+
+    def __repr__(self) -> str:
+        return f"~{self.mask.operand}"
 
     @property
     def structure(self) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from typing import ClassVar, Optional
 
 from torch import nn
 
+from clearhead.code_repr import CodeRepr
 from clearhead.registry import kind
 
 __all__ = ["HeadShape", "MadeFor", "Norm", "Part"]
@@ -30,7 +31,7 @@ class MadeFor:
 
 
 @kind("norm")
-class Norm(ABC):
+class Norm(CodeRepr, ABC):
     """Spec of a norm, which brings vectors to a common size. The kinds are in `clearhead.model.norms`."""
 
     @abstractmethod
@@ -38,7 +39,7 @@ class Norm(ABC):
         """Return the norm with its learned values, for vectors of this width."""
 
 
-class Part:
+class Part(CodeRepr):
     """An immutable spec. One with learned values is *built* by each layer, so that no two layers share them.
 
     A built part is a part too, and builds into itself: give a built one to several layers and they share it.

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.similarity import Scores
+from clearhead.attention.steps_display import describe_steps, draw_steps
+from clearhead.notebook import Display
 
 __all__ = ["Steps", "Tap", "Weights", "leave_unchanged", "mix", "steps", "weigh"]
 
@@ -51,6 +53,17 @@ class Steps:
     """`scaled`, plus the position's bias if it has one; where not allowed `weighting.blocked`, -inf or 0."""
     weight: Float[Tensor, "*batch_head query key"]
     context: Float[Tensor, "*batch_head query d_value"]
+
+    def __repr__(self) -> str:
+        return describe_steps(vars(self))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return self.show()._repr_html_()
+
+    def show(self) -> Display:
+        """Return the steps of the first head as a picture: a notebook shows it, and `save` writes it."""
+        return draw_steps(vars(self))
 
     def without_batch(self) -> "Steps":
         """Return the steps of the only batch row."""

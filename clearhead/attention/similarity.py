@@ -148,6 +148,9 @@ class LearnedCosine(nn.Module, CosineForm):
         self.made_for = MadeFor(n_heads=n_heads)
         self.log_temperature = nn.Parameter(torch.full((n_heads, 1, 1), temperature).log())
 
+    def extra_repr(self) -> str:
+        return f"heads={self.made_for.n_heads}"
+
     def scale(self, d_head: int) -> Tensor:
         return torch.exp(-self.log_temperature)
 
@@ -190,6 +193,10 @@ class LearnedAdditive(nn.Module, Similarity):
         self.query = nn.Parameter(torch.randn(n_heads, d_head, width) * d_head**-0.5)
         self.key = nn.Parameter(torch.randn(n_heads, d_head, width) * d_head**-0.5)
         self.out = nn.Parameter(torch.randn(n_heads, width) * width**-0.5)
+
+    def extra_repr(self) -> str:
+        heads, d_head, width = self.query.shape
+        return f"heads={heads}, d_head={d_head}, width={width}"
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         pattern = "batch head n d, head d width -> batch head n width"

@@ -41,7 +41,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 
 __all__ = ["EXAMPLES", "demo", "demo_recipe"]
 
@@ -76,7 +76,7 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
         corpus=corpus,
         tokenizing=Tokenizing(kind="bpe", size=360, shared=False, lower=True),  # "Vier" begins a line, too
         model=presets.classic(64, size=Size(2, 128, 4, 4, 256), dropout=0.0, arrangement=PreNorm()),
-        optimizer=Optimizer(lr=3e-3, schedule=Cosine(warmup=50, floor=0.02), betas=(0.9, 0.95), weight_decay=0.0),
+        optimizer=Optimizer(lr=3e-3, schedule=CosineDecay(warmup=50, floor=0.02), betas=(0.9, 0.95), weight_decay=0.0),
         batching=Batching(tokens=2048, context=64),
         budget=Budget(steps=USUAL_STEPS),
         checkpointing=Checkpointing(log=20, evaluate=90, checkpoints=4, select="last", score_records=50, samples=3),

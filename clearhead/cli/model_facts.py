@@ -10,7 +10,6 @@ from typing import Any, final
 
 from clearhead.cli.options import wrong
 from clearhead.cli.progress import SCORES
-from clearhead.cli.runs import evaluation_of
 from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.files import read_sealed
 from clearhead.model.describe import Description, describe
@@ -158,7 +157,7 @@ def read_run(folder: RunFolder) -> tuple[Spec, Purpose]:
         raise RunError(f"{folder.path} is no run folder: it has no model.json; `clearhead runs` lists those there are")
     description = folder.read_description()
     saved = folder.checkpoints.all()
-    evaluated = evaluation_of(folder)
+    evaluated = folder.best_evaluation()
     scored = check_type(evaluated.get("scores", evaluated), dict, f"{folder.evaluation}: scores")
     return folder.spec(), Purpose(
         task=description["task"],

@@ -19,7 +19,7 @@ from clearhead.model.describe import describe
 from clearhead.model.spec_json import counts_in
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import read_metrics, replace_nonfinite
+from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Origin
 
 __all__ = ["EXAMPLES", "RunSummary", "runs"]
@@ -113,7 +113,7 @@ def read(folder: RunFolder) -> dict[str, Any]:
     origin = folder.origin()
     imported = isinstance(origin, Origin)
     saved = folder.checkpoints.all()
-    evaluated = evaluation_of(folder)
+    evaluated = folder.best_evaluation()
     where = str(folder.evaluation)
     scored = check_type(evaluated.get("scores", evaluated), dict, f"{where}: scores")
     scores = {measure.key: scored[measure.key] for measure in SCORES if measure.key in scored}
@@ -136,15 +136,6 @@ def parameters_of(folder: RunFolder, context: int) -> int | None:
     if large or sum(len(stack.blocks) for stack in spec.stacks) > MOST_BLOCKS:
         return None
     return describe(spec, source=context, target=context).parameters
-
-
-def evaluation_of(folder: RunFolder) -> dict[str, Any]:
-    """Return the scores of a run that has ended; of another one, its best evaluation so far."""
-    if folder.evaluation.exists():
-        return folder.read_evaluation()
-    lines = read_metrics(folder.metrics) if folder.metrics.exists() else []
-    best = [line for line in lines if line.get("kind") == "evaluation" and line.get("best")]
-    return best[-1] if best else {}
 
 
 def size_of(path: Path) -> int:

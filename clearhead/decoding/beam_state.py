@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.code_repr import CodeRepr
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.topk import top
 from clearhead.devices import widest_float
@@ -29,7 +30,7 @@ ROOT_NODE = 0
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Beam:
+class Beam(CodeRepr):
     """Beam search: at each step it continues the `width` best beginnings; it returns the `n_best` best outputs.
 
     An output's score is the sum of its log-probabilities, divided by length ** `length_penalty`: 0 gives the sum, 1 the

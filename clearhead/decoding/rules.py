@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 
 __all__ = ["Rules"]
@@ -19,7 +20,7 @@ FORBIDDEN = float("-inf")
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class Rules(CodeRepr):
     """Constraints on an output, whichever way its tokens are chosen.
 
     `max_new` and `min_new` count new tokens, the end token among them; `end` are the tokens that end it.

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.code_repr import CodeRepr
 from clearhead.decoding.topk import best
 from clearhead.errors import OptionError
 
@@ -17,7 +18,7 @@ __all__ = ["Chooser", "Greedy", "Sample"]
 Logits = Float[Tensor, "row vocabulary"]
 
 
-class Chooser(ABC):
+class Chooser(CodeRepr, ABC):
     """A method in which every row chooses by itself."""
 
     @abstractmethod

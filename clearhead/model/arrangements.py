@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.norms import BuiltLayerNorm, LayerNorm, Norm
@@ -49,6 +50,9 @@ class Connection(Tapped, ABC):
         self.dropout = dropout
         self.norm = norm
 
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}" if self.dropout else ""
+
     @property
     def passes(self) -> str:
         """Return the tap of the value that the next part of the block reads."""
@@ -67,7 +71,7 @@ class Connection(Tapped, ABC):
 
 
 @kind("arrangement")
-class Arrangement(ABC):
+class Arrangement(CodeRepr, ABC):
     """How a block connects its parts: where the norms stand and what the residuals add up."""
 
     @abstractmethod
@@ -85,7 +89,7 @@ class Arrangement(ABC):
         """
         return 1.0
 
-    def check(self, *, feed_forward: bool) -> None:  # noqa: B027 - most have nothing to refuse
+    def check(self, *, feed_forward: bool) -> None:
         """Raise where the arrangement does not fit the block."""
 
 

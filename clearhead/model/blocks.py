@@ -16,6 +16,7 @@ from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement, Connection, PreNorm
 from clearhead.model.fast_step import FastStep, fast_step_of, has_own_step
@@ -31,7 +32,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttentionSpec:
+class AttentionSpec(CodeRepr):
     """Spec of an attention layer: the arguments of `clearhead.Attention` but its width."""
 
     heads: HeadLayout | int = 8
@@ -70,7 +71,7 @@ class AttentionSpec:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class BlockSpec:
+class BlockSpec(CodeRepr):
     """One block: attention, and, in the slots that are filled, cross-attention and feed-forward."""
 
     attention: AttentionSpec
@@ -192,6 +193,9 @@ class Stack(Tapped):
         share_positions(self.blocks, specs)
         self.norm = specs[-1].arrangement.final(d_model)
         self.checkpointing = False
+
+    def extra_repr(self) -> str:
+        return "checkpointing=True" if self.checkpointing else ""
 
     def forward(self, x: Vectors, kv_sources: Sequence[KVSources]) -> Vectors:
         recompute = (

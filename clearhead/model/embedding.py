@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from clearhead.attention.modes import can_read
 from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
 from clearhead.attention.request import check_dropout
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.norms import Norm
 from clearhead.serialization import added
@@ -25,7 +26,7 @@ UNSCALED = 0.02
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Embedding:
+class Embedding(CodeRepr):
     """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
 
     A table that is scaled starts normal with variance 1 / d_model, so that the vectors have unit variance, and so have
@@ -77,6 +78,13 @@ class TokenEmbedding(Tapped):
         self.segment = None if spec.segments is None else nn.Parameter(torch.randn(spec.segments, d_model) * UNSCALED)
         self.norm = None if spec.norm is None else spec.norm.build(d_model)
         self.dropout = spec.dropout
+
+    def extra_repr(self) -> str:
+        (vocabulary, d_model), scaled = self.table.shape, self.factor != 1
+        segments = "" if self.segment is None else f", segments={len(self.segment)}"
+        dropout = f", dropout={self.dropout}" if self.dropout else ""
+        frozen = "" if self.table.requires_grad else ", frozen=True"
+        return f"vocabulary={vocabulary}, d_model={d_model}, scaled={scaled}{frozen}{segments}{dropout}"
 
     def forward(
         self,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.heads import is_hooked, linear
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
 from clearhead.model.cpu_matmul import is_large, through
@@ -23,7 +24,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 
 @kind("feed-forward")
 @dataclass(frozen=True)
-class FeedForward(ABC):
+class FeedForward(CodeRepr, ABC):
     """Spec of a feed-forward network: a map up to d_ff numbers, a non-linearity, and a map down to d_model."""
 
     d_ff: int
@@ -132,6 +133,11 @@ class Network(Explained):
     """A built feed-forward; `down` is its last map."""
 
     down: nn.Linear
+    spec: FeedForward | None = None
+    """What it was built from, to print; None in a network of the user's own that does not say."""
+
+    def extra_repr(self) -> str:
+        return "" if self.spec is None else repr(self.spec)
 
 
 @final
@@ -140,7 +146,7 @@ class Plain(Network):
 
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
-        self.activate, self.nonlinearity = spec.activate, type(spec).__name__
+        self.spec, self.activate, self.nonlinearity = spec, spec.activate, type(spec).__name__
         self.kernel = "gelu_tanh" if isinstance(spec, GELU) and spec.form == "tanh" else self.nonlinearity.lower()
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)
@@ -178,7 +184,7 @@ class Gated(Network):
 
     def __init__(self, d_model: int, spec: SwiGLU | GeGLU, *, bias: bool) -> None:
         super().__init__()
-        self.activate, self.nonlinearity = spec.activate, spec.gate
+        self.spec, self.activate, self.nonlinearity = spec, spec.activate, spec.gate
         self.gate = linear(d_model, spec.d_ff, bias=bias)
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)

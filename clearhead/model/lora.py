@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 
 __all__ = ["ALL", "MAPS", "AdaptedLinear", "Lora", "add_adapters", "is_adapter", "merge_adapters", "replace_module"]
@@ -27,7 +28,7 @@ DOWN, UP = "adapter_down", "adapter_up"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Lora:
+class Lora(CodeRepr):
     """Adapters of this `rank` beside these `maps` of every block; `alpha` None is twice the rank.
 
     >>> Lora(rank=8).scale
@@ -66,6 +67,9 @@ class AdaptedLinear(nn.Linear):
         like = {"dtype": plain.weight.dtype, "device": plain.weight.device}
         self.adapter_down = nn.Parameter(torch.randn(rank, plain.in_features, **like) * plain.in_features**-0.5)
         self.adapter_up = nn.Parameter(torch.zeros(plain.out_features, rank, **like))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, rank={len(self.adapter_down)}, scale={self.scale:g}"
 
     def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
         return super().forward(input) + F.linear(F.linear(input, self.adapter_down), self.adapter_up) * self.scale

@@ -70,6 +70,9 @@ class BuiltLayerNorm(Explained):
         self.gamma = nn.Parameter(torch.ones(d_model))
         self.beta = nn.Parameter(torch.zeros(d_model)) if spec.bias else None
 
+    def extra_repr(self) -> str:
+        return f"{len(self.gamma)}, epsilon={self.epsilon}, bias={self.beta is not None}"
+
     def forward(self, x: Vectors) -> Vectors:
         if layer_norm_gpu.serves(x):
             return layer_norm_gpu.layer_norm(x, self.gamma, self.beta, self.epsilon)
@@ -125,6 +128,9 @@ class BuiltRMSNorm(Explained):
         super().__init__()
         self.epsilon, self.from_one = spec.epsilon, spec.from_one
         self.gamma = nn.Parameter(torch.zeros(d_model) if spec.from_one else torch.ones(d_model))
+
+    def extra_repr(self) -> str:
+        return f"{len(self.gamma)}, epsilon={self.epsilon}" + (", from_one=True" if self.from_one else "")
 
     @property
     def factor(self) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.heads import linear
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply, find_matrix, round_to_int8
@@ -26,7 +27,7 @@ Pool = Literal["first", "last", "mean"]
 
 
 @kind("output")
-class Output(ABC):
+class Output(CodeRepr, ABC):
     """Spec of an output: from a model's last vectors to logits."""
 
     causal: ClassVar[bool] = False
@@ -132,6 +133,10 @@ class ToVocabulary(Explained):
         self.int8_digits: int | None = None
         """How the table is multiplied as int8 on a CPU (`clearhead.model.int8`); None where it is not."""
 
+    def extra_repr(self) -> str:
+        (vocabulary, d_model), factor = self.table.shape, "" if self.factor == 1 else f", factor={self.factor:g}"
+        return f"vocabulary={vocabulary}, d_model={d_model}, bias={self.bias is not None}{factor}"
+
     def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n vocabulary"]:
         if self.transform is not None:
             x = self.tap("transformed", self.transform(x))
@@ -166,6 +171,10 @@ class ToClasses(Explained):
         self.hidden = linear(d_model, d_model, bias=True) if spec.hidden else None
         self.out = linear(d_model, spec.count, bias=True)
         self.wide: ToNgramLogits | None = None
+
+    def extra_repr(self) -> str:
+        activation = "" if self.hidden is None else f", activation={self.activation!r}"
+        return f"classes={self.out.out_features}, pool={self.pool!r}{activation}"
 
     def forward(
         self, x: Vectors, lengths: Tensor | None = None, *, tokens: Tensor | None = None

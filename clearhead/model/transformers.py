@@ -16,9 +16,11 @@ from clearhead.attention import masks
 from clearhead.attention.mask_numbers import numbers_on, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
 from clearhead.model.embedding import Embedding
+from clearhead.model.int8 import count_weights
 from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.taps import Tapped
@@ -43,7 +45,7 @@ Tied = Literal["none", "two", "three", "embeddings"]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EncoderSpec:
+class EncoderSpec(CodeRepr):
     """Spec of an encoder, which sees the whole sequence. With `output=None` it returns its last vectors."""
 
     vocabulary: int
@@ -72,7 +74,7 @@ class EncoderSpec:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DecoderSpec:
+class DecoderSpec(CodeRepr):
     """Spec of a decoder, which never sees later tokens: every mask is causal, and a block may add one of its own."""
 
     vocabulary: int
@@ -95,7 +97,7 @@ class DecoderSpec:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoderSpec:
+class EncoderDecoderSpec(CodeRepr):
     """The classic Transformer: an encoder without output, and a decoder whose blocks all cross-attend to it.
 
     `tied`: `two` shares one table between the decoder's embedding and the output, `three` with the encoder's embedding
@@ -161,6 +163,9 @@ class Encoder(Tapped):
         self.stack = Stack(spec.blocks, spec.d_model, stream=spec.embedding.stream(spec.d_model))
         self.output = None if spec.output is None else spec.output.build(spec.d_model, self.embedding.table)
 
+    def extra_repr(self) -> str:
+        return list_sizes(self)
+
     def forward(
         self,
         tokens: Tokens,
@@ -209,6 +214,9 @@ class Decoder(Tapped):
         self.stack = Stack(spec.blocks, spec.d_model, mask=masks.causal(), stream=stream)
         self.output = spec.output.build(spec.d_model, self.embedding.table)
 
+    def extra_repr(self) -> str:
+        return list_sizes(self)
+
     def forward(
         self,
         tokens: Tokens,
@@ -240,6 +248,14 @@ class Decoder(Tapped):
         return self.stack(self.embedding(tokens, positions=positions, start=start), kv_sources)
 
 
+def list_sizes(model: Encoder | Decoder) -> str:
+    """Return what a printed model says first: its sizes, and whether its output has the table of its embedding."""
+    output, table = model.output, model.embedding.table
+    tied = f", tied={output.table is table}" if isinstance(output, ToVocabulary) else ""
+    sizes = f"vocabulary={model.spec.vocabulary}, d_model={model.spec.d_model}, n_layers={len(model.stack.blocks)}"
+    return f"{sizes}{tied}, parameters={count_weights(model):,}"
+
+
 def apply_output(model: Encoder | Decoder, states: Vectors, lengths: Tensor | None, tokens: Tensor) -> Tensor:
     """Return the output of a model's last vectors. An output with a wide part reads the tokens too."""
     assert model.output is not None
@@ -266,6 +282,9 @@ class EncoderDecoder(Tapped):
         self.encoder = spec.encoder.build()
         self.decoder = spec.decoder.build()
         tie(self, spec.tied)
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.spec.d_model}, tied={self.spec.tied!r}, parameters={count_weights(self):,}"
 
     def forward(
         self,

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.taps import Tapped
 
@@ -24,7 +25,7 @@ ORDERS = {"token": 1, "pair": 2, "triple": 3, "letters": 1}
 
 @final
 @dataclass(frozen=True)
-class NgramLogits:
+class NgramLogits(CodeRepr):
     """Spec of a wide part. Pairs and triples of tokens are hashed to `buckets` rows each.
 
     The Transformer's logits are multiplied by `transformer_scale` before the two are added: below 1 on little text,
@@ -64,6 +65,10 @@ class ToNgramLogits(Tapped):
             self.register_buffer(f"table_{name}", torch.zeros(rows, classes))
             self.register_buffer(f"square_{name}", torch.zeros(rows))
         self.register_buffer("bias", torch.zeros(classes))
+
+    def extra_repr(self) -> str:
+        classes = len(self.get_buffer("bias"))
+        return f"classes={classes}, buckets={self.buckets}, transformer_scale={self.transformer_scale:g}"
 
     def forward(self, tokens: Int[Tensor, "batch n"], lengths: Tensor | None) -> Float[Tensor, "batch classes"]:
         """Return the logits of each row; only the first `lengths[b]` tokens of row b count."""

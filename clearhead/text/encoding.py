@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, final
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Record, Source, list_names, quote
@@ -41,7 +42,7 @@ FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split":
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
+class Corpus(CodeRepr):
     """The user's files. Without `dev`, one record in twenty is held out, at most a thousand, evenly over the corpus.
 
     Training records that equal a held-out one are then left out, unless they are too common.

@@ -13,6 +13,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import PurePath
 from typing import Literal, NamedTuple, NoReturn, final, get_args
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts
 from clearhead.text.parquet import parquet_rows
@@ -44,7 +45,7 @@ class Record(NamedTuple):
     ends: bool = True
 
 
-class Source(ABC):
+class Source(CodeRepr, ABC):
     """The description of a corpus: its files, and the fields of its records."""
 
     fields: tuple[str, ...]

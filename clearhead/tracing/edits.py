@@ -2,7 +2,7 @@
 
 >>> import clearhead as ch
 >>> ch.Edit(at="decoder.1.cross", step="context", head=3, times=0.0)         # ablate that head
-Edit(at='decoder.1.cross', step='context', head=3, query=None, key=None, unit=None, to=None, times=0.0)
+Edit(at='decoder.1.cross', step='context', head=3, times=0.0)
 >>> ch.Edit(at="encoder.0.attention", step="score", query=2, key=5, to=4.0).fused
 False
 
@@ -23,6 +23,7 @@ from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, leave_unchanged
 from clearhead.attention.request import check_kernelized
 from clearhead.attention.weighting import Weighting
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, ShapeError
 from clearhead.tracing.names import Names
 
@@ -37,7 +38,7 @@ INSIDE = ("allowed", "score", "scaled", "masked", "weight")
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Edit:
+class Edit(CodeRepr):
     """A change of a value: set `to` another, or multiplied (`times`); in one head, row and column, or in all.
 
     `at` is a site (`decoder.1.cross`) and `step` one of its steps; or they name a value of the stream together:
@@ -128,7 +129,7 @@ class Edit:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Swap:
+class Swap(CodeRepr):
     """Another weighting for a site: `Swap(at="decoder.1.cross", weighting=ch.weighting.Argmax())`.
 
     A weighting that learns values (random features) has the values it would start training with.

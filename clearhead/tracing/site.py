@@ -5,6 +5,7 @@ for a whole matrix. Each time rows are rebuilt, so is their context, and it must
 """
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -23,13 +24,24 @@ from clearhead.attention.score_index import Positions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError, TraceError
+from clearhead.notebook import Display, Matrix, flow, heat_maps, paragraph
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
 from clearhead.tracing.edits import apply_edits, step_tap
-from clearhead.tracing.notebook import HeadWeights, Page, SiteWeights, page_of
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.stopping import check_stopped
 
-__all__ = ["ALLOWED", "MATRICES", "TILE", "TOLERANCE", "Head", "Site", "overflow_of"]
+__all__ = [
+    "ALLOWED",
+    "MANY",
+    "MATRICES",
+    "SIDE",
+    "SMALL",
+    "TILE",
+    "TOLERANCE",
+    "Head",
+    "Site",
+    "overflow_of",
+]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """How far a rebuilt context may be from the kernel's, times the larger of 1 and its largest number."""
@@ -38,6 +50,10 @@ MATRICES = ("score", "scaled", "masked", "weight")
 """The steps that have a number for each query and key."""
 ALLOWED = "allowed"
 """The mask as a matrix: 1 where the query may attend to the key."""
+SIDE, SMALL = 128, 64
+"""The most rows and columns of a map, and of one among many: of a longer text each cell is the largest of several."""
+MANY = 16
+"""More maps than these are small."""
 CELLS = 1 << 20
 """How many cells are computed at a time: 4 MB in float32."""
 
@@ -67,19 +83,16 @@ class Site:
         """Return what a notebook shows."""
         return self.show()._repr_html_()
 
-    def show(self, head: int | None = None) -> Page:
-        """Return a page of the weights of all heads, or of one: a notebook shows it, and `save` writes it."""
+    def show(self, head: int | None = None) -> Display:
+        """Return the weights of all heads, or of one, as heat maps: a notebook shows it, and `save` writes it."""
         if head is not None and not 0 <= head < self.n_heads:
             raise OptionError(f"{self.name}: there is no head {head}; there are {self.n_heads}, counted from 0")
-        heads_shown = f"head {head}" if head is not None else f"{self.n_heads} heads"
-        title = f"{self.name}, {heads_shown}: {self.n_query} queries x {self.n_key} keys"
-        return page_of(title, [self.to_weights(None if head is None else [head])])
-
-    def to_weights(self, heads: Sequence[int] | None = None) -> SiteWeights:
-        """Return what a page shows of it: the weights of these heads, or of all."""
-        indices = range(self.n_heads) if heads is None else heads
-        weights: dict[int, HeadWeights] = {index: self.head[index].pooled_weights for index in indices}
-        return SiteWeights(name=self.name, queries=self.tokens[0], keys=self.tokens[1], heads=weights)
+        heads = self.head if head is None else [self.head[head]]
+        side = SIDE if len(heads) <= MANY else SMALL
+        drawn = heat_maps([one.matrix(f"head {one.index}", side) for one in heads])
+        which = f"{self.n_heads} heads" if head is None else f"head {head}"
+        title = f"{self.name}, {which}: {self.n_query} queries x {self.n_key} keys"
+        return Display(title, flow(drawn) + paragraph("Rows are queries, columns keys: where each query looks."))
 
     @property
     def kernel(self) -> str:
@@ -188,9 +201,15 @@ class Head:
         """Return what a notebook shows."""
         return self.show()._repr_html_()
 
-    def show(self) -> Page:
-        """Return a page of its weights: a notebook shows it, and `save` writes it."""
+    def show(self) -> Display:
+        """Return its weights as a heat map: a notebook shows it, and `save` writes it."""
         return self.site.show(self.index)
+
+    def matrix(self, name: str, side: int) -> Matrix:
+        """Return its weights to draw: at the finest level with no more rows and columns than `side`."""
+        level = max(0, math.ceil(math.log2(max(self.site.n_query, self.site.n_key) / side)))
+        rows, columns = self.site.tokens if level == 0 else ((), ())
+        return Matrix(name, self.pooled_weights(level), rows, columns, pool=1 << level)
 
     def pooled_weights(self, level: int) -> Float[Tensor, "row column"]:
         """Return all of its weights at a level, as `tile` does, with NaN where every key is masked."""

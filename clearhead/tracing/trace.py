@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
+from clearhead.notebook import Display
 from clearhead.registry import Parts
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
+from clearhead.tracing.display import TraceFacts
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, sides_of
-from clearhead.tracing.notebook import Page, page_of
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.recording import Record, recording
 from clearhead.tracing.rollout import roll_out
@@ -88,22 +89,28 @@ class Trace:
         lines[0] += f": {tokens} tokens, {counts}"
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
+    @property
+    def facts(self) -> TraceFacts:
+        """Return what a trace prints and draws of itself."""
+        return TraceFacts(repr(self).splitlines()[0], self.notes, self.sides, self.sites, self.candidates)
+
+    def __str__(self) -> str:
+        return self.facts.describe()
+
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        return self.show()._repr_html_()
+        """Return what a notebook shows: the text, the answers, and one attention map."""
+        return self.facts.draw()._repr_html_()
 
-    def show(self, site: str | None = None, head: int | None = None) -> Page:
-        """Return a page of the weights: of all attentions, of one, or of one of its heads.
+    def show(self, site: str | None = None, head: int | None = None) -> Display:
+        """Return the weights as heat maps: of all attentions, of one, or of one of its heads.
 
-        In a notebook the page is shown where it is the last value of a cell; `page.save("weights.html")` writes it.
+        In a notebook it is shown where it is the last value of a cell; `show(...).save("weights.html")` writes it.
         """
         if site is not None:
             return self[site].show(head)
         if head is not None:
             raise OptionError(f"show(head={head}) needs a site: one of {', '.join(self.sites)}")
-        sites = [attention.to_weights() for attention in self.sites.values()]
-        crossing = [index for index, attention in enumerate(self.sites.values()) if attention.slot == "cross"]
-        return page_of(repr(self).splitlines()[0], sites, first=[*range(len(sites)), *crossing][-1], notes=self.notes)
+        return self.facts.draw_all()
 
     def __getitem__(self, name: str) -> Site:
         if name not in self.sites:

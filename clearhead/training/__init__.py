@@ -14,7 +14,7 @@ from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load
-from clearhead.training.schedules import Constant, Cosine, InverseSqrt, WarmupStableDecay
+from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, WarmupStableDecay
 from clearhead.training.train import resume, train
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "Checkpointing",
     "Constant",
     "Corpus",
-    "Cosine",
+    "CosineDecay",
     "Documents",
     "Ema",
     "InverseSqrt",

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, options, register
 
@@ -15,7 +16,7 @@ __all__ = ["AVERAGES", "Averaging", "Ema", "Last", "Unaveraged"]
 
 
 @kind("averaging")
-class Averaging(ABC):
+class Averaging(CodeRepr, ABC):
     """A way to move the averaged weights towards the trained ones after a step."""
 
     @abstractmethod

@@ -27,7 +27,7 @@ from clearhead.training.default_models import text_bytes
 from clearhead.training.defaults import with_dropout
 from clearhead.training.machine import matmul_speed, with_serving_threads
 from clearhead.training.recipe import Budget, Plan, Recipe
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.timing import Pace, ScoringPace, time_scoring, time_steps
 
@@ -311,7 +311,7 @@ def fit_learning(recipe: Recipe, workload: Workload, steps: int, pace: Pace) -> 
         share = min(1.0, math.sqrt(recipe.batching.tokens / usual))
         optimizer = replace(optimizer, lr=min(peak, float(f"{peak * RATE_WIDTH / model.d_model * share:.2g}")))
     fits = "schedule" in recipe.open and workload.task.sizes
-    schedule = Cosine(floor=0.02) if fits else optimizer.schedule
+    schedule = CosineDecay(floor=0.02) if fits else optimizer.schedule
     warmup = optimizer.schedule.warmup
     if "warmup" in recipe.open:
         least = min(LEAST_WARMUP, round(MOST_WARMUP_SHARE * steps))

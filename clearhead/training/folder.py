@@ -25,6 +25,7 @@ from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.film import Film
 from clearhead.training.holding import Hold, lock
+from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
 from clearhead.training.tasks.framing import Framing
@@ -315,6 +316,14 @@ class RunFolder:
             return self.read_own(self.evaluation)
         except FileNotFoundError:
             raise RunError(f"{self.evaluation}: is not there; the run has not ended. Go on with --resume") from None
+
+    def best_evaluation(self) -> dict[str, Any]:
+        """Return the scores of a run that has ended; of another, its best evaluation so far, or nothing."""
+        if self.evaluation.exists():
+            return self.read_evaluation()
+        lines = read_metrics(self.metrics) if self.metrics.exists() else []
+        best = [line for line in lines if line.get("kind") == "evaluation" and line.get("best")]
+        return best[-1] if best else {}
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[Hold]:

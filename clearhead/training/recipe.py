@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, read_json, read_sealed, write_sealed
 from clearhead.model import spec_json
@@ -58,7 +59,7 @@ def positive(owner: object, *names: str) -> None:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
+class Optimizer(CodeRepr):
     """AdamW, its schedule, and what the loss adds: label smoothing and R-Drop (0 for none).
 
     `method`: "muon" trains the linear maps inside blocks by Muon, with the same rate and decay, the rest by AdamW.
@@ -78,14 +79,14 @@ class Optimizer:
     def __post_init__(self) -> None:
         positive(self, "lr", "epsilon", "clip")
         if not 0 <= self.smoothing < 1 or self.r_drop < 0 or self.weight_decay < 0:
-            raise OptionError(f"smoothing lies in [0, 1), r_drop and weight_decay are 0 or more; came {self}")
+            raise OptionError(f"smoothing lies in [0, 1), r_drop and weight_decay are 0 or more; came {self!r}")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise OptionError(f"betas lie from 0 to 1, 1 left out; came {self.betas}")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Batching:
+class Batching(CodeRepr):
     """The text of a step: `tokens` or so, in passes of `micro_batch_tokens` at most; `context` is the longest row."""
 
     tokens: int = 4096
@@ -107,7 +108,7 @@ class Batching:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(CodeRepr):
     """When training ends: after so many steps, minutes or epochs, whichever is given.
 
     `patience`: also when so many evaluations in a row have brought nothing better.
@@ -126,7 +127,7 @@ class Budget:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Checkpointing:
+class Checkpointing(CodeRepr):
     """How often to log, evaluate and save; how many checkpoints stay; which one is used in the end.
 
     `score_records`: of how many dev records outputs are made and scored at each evaluation, beside the loss of all.
@@ -145,12 +146,12 @@ class Checkpointing:
     def __post_init__(self) -> None:
         positive(self, "log", "evaluate", "save", "checkpoints")
         if self.score_records < 0 or self.samples < 0:
-            raise OptionError(f"score_records and samples are 0 or more; came {self}")
+            raise OptionError(f"score_records and samples are 0 or more; came {self!r}")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Machine(CodeRepr):
     """Where and how it runs. `threads` None: as many as torch takes; the number is recorded, and kept when resuming.
 
     `graphs`: on a GPU a step is captured once for each shape and replayed, which spares launching its kernels.
@@ -179,7 +180,7 @@ class Machine:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(CodeRepr):
     """How a budget of minutes is spent, measured on the machine when training begins.
 
     `steps` is how many steps it has time for, each of `step_seconds`; the schedule goes by it. `used_seconds` of the
@@ -199,12 +200,12 @@ class Plan:
     def __post_init__(self) -> None:
         positive(self, "steps", "step_seconds")
         if min(self.used_seconds, self.scored, self.scoring_seconds, self.evaluation_seconds) < 0:
-            raise OptionError(f"Plan: times and counts are 0 or more; came {self}")
+            raise OptionError(f"Plan: times and counts are 0 or more; came {self!r}")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class FineTuning:
+class FineTuning(CodeRepr):
     """The run whose weights and tokenisers a run starts from, and which of its parameters are trained.
 
     `source` is its folder, `run` its id, `step` the checkpoint that is taken and `sha256` the checksum of that
@@ -223,7 +224,7 @@ class FineTuning:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(CodeRepr):
     """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults.
 
     `parameters`: how many it shall have. Its width and depth are then chosen once the vocabulary is known.
@@ -263,7 +264,7 @@ class Recipe:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class Origin(CodeRepr):
     """Where the weights of an imported run come from: its recipe.json holds this, since it was not trained here.
 
     `source` is what was given to `clearhead import`, `file_format` how its files were read, `architecture` its own

@@ -34,6 +34,7 @@ from clearhead.training.evaluation import EvaluationOptions, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.pretrained import check_saved, fill_tuned
 from clearhead.training.recipe import Origin
+from clearhead.training.run_display import RunFacts
 from clearhead.training.tasks import Answer, Classify, ClassifyPairs, Fill, Generate, Task, Translate, name_of
 from clearhead.training.tasks.classify import Class
 from clearhead.training.tasks.embed import Pooling, embed_texts
@@ -56,6 +57,19 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r}, task={self.task.name!r}, step={self.step})"
+
+    @property
+    def facts(self) -> RunFacts:
+        """Return what a run prints of itself."""
+        method = self.task.verb if hasattr(self, self.task.verb) else "answer"
+        return RunFacts(self.folder, self.task, self.model, self.step, method)
+
+    def __str__(self) -> str:
+        return self.facts.describe()
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: task, size, score, and how to use it."""
+        return self.facts.draw()._repr_html_()
 
     @property
     def tokenizer(self) -> Tokenizer:

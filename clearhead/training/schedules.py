@@ -1,6 +1,6 @@
 """Schedules: the learning rate at each step, as a share of its peak.
 
->>> [round(Cosine(warmup=10).at(step, total=100), 2) for step in (0, 9, 55, 100)]
+>>> [round(CosineDecay(warmup=10).at(step, total=100), 2) for step in (0, 9, 55, 100)]
 [0.1, 1.0, 0.55, 0.1]
 """
 
@@ -9,15 +9,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, options, register
 
-__all__ = ["SCHEDULES", "Constant", "Cosine", "CosineDecay", "InverseSqrt", "Schedule", "WarmupStableDecay"]
+__all__ = ["SCHEDULES", "Constant", "CosineDecay", "InverseSqrt", "Schedule", "WarmupStableDecay"]
 
 
 @kind("schedule")
 @dataclass(frozen=True, kw_only=True)
-class Schedule(ABC):
+class Schedule(CodeRepr, ABC):
     """Rises to the peak over `warmup` steps, then goes its own way."""
 
     warmup: int = 0
@@ -74,10 +75,6 @@ class CosineDecay(Schedule):
     def after(self, step: int, total: int) -> float:
         progress = min(1.0, (step - self.warmup) / max(total - self.warmup, 1))
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * progress)) / 2
-
-
-Cosine = CosineDecay
-"""What it is called in Python. In a recipe's file it is CosineDecay: attention's Cosine may stand there as well."""
 
 
 @final

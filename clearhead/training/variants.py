@@ -6,7 +6,7 @@ compared and stored in the recipe like any other model.
 >>> from clearhead.model import presets
 >>> spec = with_part(presets.tiny(vocabulary=100), "block", "pre", context=64)
 >>> spec.decoder.blocks[0].arrangement
-PreNorm(norm=LayerNorm(epsilon=1e-05, bias=True))
+PreNorm()
 """
 
 import math

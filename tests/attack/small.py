@@ -17,7 +17,7 @@ from clearhead.plots import curves
 from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import resume, train
 from tests.attack import forking
 from tests.attack.forking import Outcome
@@ -43,7 +43,7 @@ def recipe_of(home: Path, task: str = "translate") -> Recipe:
         small_runs.SIZE = before
     return replace(
         recipe,
-        optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2), smoothing=0.1, averaging=Last(share=0.5, every=2)),
+        optimizer=Optimizer(lr=1e-2, schedule=CosineDecay(warmup=2), smoothing=0.1, averaging=Last(share=0.5, every=2)),
         batching=Batching(tokens=96, context=small_runs.CONTEXT),
         checkpointing=Checkpointing(log=2, evaluate=3, save=SAVE, score_records=1, samples=1),
     )

@@ -1,96 +1,107 @@
-"""Pages for notebooks, opened from disk in a browser: several on one page, read by pointer and by keyboard."""
+"""Displays of a notebook in a browser: they follow the notebook's theme, need no script, and print."""
 
 import pytest
-from playwright.sync_api import expect
+import torch
 
+import clearhead as ch
 from clearhead.tracing.trace import trace_model
-from tests.browser.watching import eventually
 from tests.model.small import both_spec, built, words
 
 pytestmark = pytest.mark.slow
 
-GREY = """canvas => {
-    const [x, y] = [canvas.width - 12, Math.round(canvas.height * 0.45)];
-    const pixels = canvas.getContext("2d").getImageData(x - 8, y, 16, 16).data;
-    return new Set([...Array(256).keys()].map(i => [...pixels.slice(i * 4, i * 4 + 3)].join())).size;
+THEMES = {
+    "Jupyter, light": (":root{--jp-layout-color0:#fff;--jp-content-font-color1:rgb(33,33,33)}", 255, 33),
+    "Jupyter, dark": (":root{--jp-layout-color0:#111;--jp-content-font-color1:rgb(250,250,250)}", 17, 250),
+    "VS Code, dark": (":root{--vscode-editor-background:#1e1e1e;--vscode-editor-foreground:rgb(212,212,212)}", 30, 212),
+}
+COLOURS = """display => {
+    const brightest = text => Math.max(...text.match(/\\d+/g).slice(0, 3).map(Number));
+    const text = display.querySelector("svg text");
+    return [getComputedStyle(display).backgroundColor, getComputedStyle(display).color,
+            getComputedStyle(text).fill].map(brightest);
 }"""
-"""How many colours there are in the masked corner of a causal map."""
+"""How bright the ground, the ink, and the words in a picture are."""
+TEXTS_INSIDE = """display => [...display.querySelectorAll("svg")].every(svg => {
+    const frame = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text")].every(text => {
+        const box = text.getBoundingClientRect();
+        return box.left >= frame.left - 2 && box.right <= frame.right + 2 && box.top >= frame.top - 2;
+    });
+})"""
 
 
 @pytest.fixture(scope="module")
-def trace():
+def shown():
     tokens = {
         "encoder": ["drei", "ثلاثة", "<b>", "東京", "&amp;", "a", "</s>"],
         "decoder": ["<s>", "three", "·", "x", "y"],
     }
-    return trace_model(built(both_spec()), words(1, 7), words(1, 5), pieces=tokens)
+    trace = trace_model(built(both_spec()), words(1, 7), words(1, 5), pieces=tokens)
+    steps = ch.explain(*torch.randn(3, 2, 5, 8).unbind(), mask=ch.masks.causal())
+    return [one._repr_html_() for one in (steps, trace, trace.show(), trace["decoder.1.cross"])]
 
 
-def test_pages_in_one_notebook_are_live_and_tell_the_trace_s_numbers(chromium, trace, tmp_path):
-    shown = trace, trace["decoder.1.cross"], trace["decoder.0.attention"].head[1]
+def open_offline(chromium, tmp_path, body, **options):
     saved = tmp_path / "notebook.html"
-    saved.write_text("<!doctype html><meta charset=utf-8>" + "".join(one._repr_html_() for one in shown), "utf-8")
-    context = chromium.new_context(viewport={"width": 900, "height": 2200}, offline=True)
-    page, complaints, asked = context.new_page(), [], []
-    page.on("console", lambda told: told.type == "error" and complaints.append(told.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    saved.write_text(f"<!doctype html><meta charset=utf-8>{body}", encoding="utf-8")
+    page = chromium.new_context(offline=True, **options).new_page()
     page.goto(saved.as_uri())
-    whole, site, head = (frame.content_frame for frame in page.locator("iframe").all())
-
-    check_cell(whole, trace["decoder.1.cross"].head[0], 2, 4)
-    whole.get_by_role("button", name="head 2").click()
-    check_cell(whole, trace["decoder.1.cross"].head[2], 4, 1)
-    whole.get_by_label("Attention").select_option("decoder.0.attention")
-    check_cell(whole, trace["decoder.0.attention"].head[2], 3, 1)
-    eventually(page, says_masked, whole, 1, 3, "three → x masked")
-    check_cell(site, trace["decoder.1.cross"].head[0], 0, 3)  # the first page left it alone
-    expect(head.get_by_label("Head", exact=True)).to_be_hidden()
-    check_cell(head, trace["decoder.0.attention"].head[1], 4, 0)
-
-    for name in ("Log", "Per row"):
-        head.get_by_role("button", name=name).click()
-        expect(head.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
-    expect(head.locator("#bar")).to_contain_text("the row’s highest")
-    assert 2 <= head.locator("#map").evaluate(GREY) < 40, "lines across one ground"
-    head.locator("#map").focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
-        page.keyboard.press(key)
-    eventually(page, says, head, trace["decoder.0.attention"].head[1], 2, 1)
-    assert not complaints
-    assert asked == [saved.as_uri(), *["about:srcdoc"] * (len(asked) - 1)]
-    context.close()
+    return page
 
 
-def point_at(frame, query, key):
-    """Move the pointer to a cell: the map fills the canvas but for its margins, as the page works them out."""
-    place = frame.locator("#map").evaluate(
-        "(canvas, [q, k]) => [box.left + (k + 0.5) * box.each, box.top + (q + 0.5) * box.each]", [query, key]
-    )
-    frame.locator("#map").hover(position={"x": place[0], "y": place[1]})
+@pytest.mark.parametrize("system", ["light", "dark"])
+@pytest.mark.parametrize("theme", THEMES)
+def test_it_follows_the_notebook_s_theme_whatever_the_system_s(chromium, tmp_path, shown, theme, system):
+    style, ground, ink = THEMES[theme]
+    page = open_offline(chromium, tmp_path, f"<style>{style}</style>" + "".join(shown), color_scheme=system)
+    for display in page.locator(".clearhead").all():
+        assert display.evaluate(COLOURS) == [ground, ink, ink]
+    page.context.close()
 
 
-def says_masked(frame, query, key, said):
-    point_at(frame, query, key)
-    assert said in frame.locator("#reading").inner_text()
-    return True
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_elsewhere_it_follows_the_system(chromium, tmp_path, shown, system):
+    page = open_offline(chromium, tmp_path, "".join(shown), color_scheme=system)
+    for display in page.locator(".clearhead").all():
+        ground, ink, words = display.evaluate(COLOURS)
+        assert words == ink
+        assert (ground > 200, ink > 200) == ((True, False) if system == "light" else (False, True))
+    page.context.close()
 
 
-def check_cell(frame, head, query, key):
-    """Point at a cell, again where the page was not ready for it, until it is read."""
+def test_it_needs_no_script_and_asks_for_nothing(chromium, tmp_path, shown):
+    asked = []
+    page = open_offline(chromium, tmp_path, "".join(shown), java_script_enabled=False)
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    assert asked == [page.url]
+    assert page.locator("svg rect").count() > 100
+    page.context.close()
 
-    def read():
-        point_at(frame, query, key)
-        return says(frame, head, query, key)
 
-    eventually(frame.locator("#map").page, read)
+def test_words_stay_inside_their_pictures(chromium, tmp_path, shown):
+    page = open_offline(chromium, tmp_path, "".join(shown))
+    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
+    assert all(display.evaluate(TEXTS_INSIDE) for display in page.locator(".clearhead").all())
+    page.context.close()
 
 
-def says(frame, head, query, key):
-    queries, keys = head.site.tokens
-    assert f"{queries[query]} → {keys[key]}" in frame.locator("#reading").inner_text()
-    weight = head.weight[query, key].item()
-    assert float(frame.locator("#value").inner_text()) == pytest.approx(weight, rel=1e-5)
-    told = frame.locator("#percent").inner_text()
-    assert float(told.removesuffix(" %")) == pytest.approx(weight * 100, rel=6e-3)
-    return True
+def test_sections_are_opened_by_keyboard(chromium, tmp_path, shown):
+    page = open_offline(chromium, tmp_path, shown[2])
+    first = page.locator("details").first
+    assert first.evaluate("one => one.open") is False
+    first.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert first.evaluate("one => one.open") is True
+    page.context.close()
+
+
+def test_on_paper_a_dark_notebook_is_black_on_white(chromium, tmp_path, shown):
+    style = THEMES["Jupyter, dark"][0]
+    page = open_offline(chromium, tmp_path, f"<style>{style}</style>" + "".join(shown), color_scheme="dark")
+    page.emulate_media(media="print")
+    for display in page.locator(".clearhead").all():
+        assert display.evaluate(COLOURS) == [255, 0, 0]
+    closed = page.locator("details:not([open]) figure").first
+    assert closed.bounding_box()["height"] > 50, "what is folded in is printed too"
+    page.context.close()

@@ -26,7 +26,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe
 from clearhead.training.recipe import Budget, Open
-from clearhead.training.schedules import Constant, Cosine, InverseSqrt, WarmupStableDecay
+from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, WarmupStableDecay
 from clearhead.training.tasks import TASKS
 
 
@@ -80,7 +80,7 @@ def test_with_files_and_nothing_else_it_is_the_default(recipe, text, task):
             "optimizer",
             OptimizerOptions(schedule="cosine", warmup=7),
             lambda r: r.optimizer.schedule,
-            Cosine(warmup=7),
+            CosineDecay(warmup=7),
         ),
         ("optimizer", OptimizerOptions(schedule="constant", warmup=0), lambda r: r.optimizer.schedule, Constant()),
         (

@@ -34,7 +34,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Machine
 from clearhead.training.run import Run
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import Generate
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.train import train
@@ -199,7 +199,7 @@ def test_a_smaller_one_learns_to_sort_some_in_few_steps(tmp_path):
     recipe = replace(
         recipe,
         model=presets.classic(64, size=Size(1, 48, 2, 2, 96), dropout=0.0, arrangement=PreNorm()),
-        optimizer=replace(recipe.optimizer, lr=6e-3, schedule=Cosine(warmup=20, floor=0.05)),
+        optimizer=replace(recipe.optimizer, lr=6e-3, schedule=CosineDecay(warmup=20, floor=0.05)),
         batching=replace(recipe.batching, tokens=1024),
         budget=Budget(steps=150),
     )

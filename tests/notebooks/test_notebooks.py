@@ -38,7 +38,7 @@ def test_every_cell_runs_and_the_pages_appear(path, length, monkeypatch, tmp_pat
         monkeypatch.setenv("CLEARHEAD_SHORT", "1")
     shown = run_notebook(path)
     assert len(shown.pages) == PAGES[path.stem]
-    assert all("<iframe" in page for page in shown.pages)
+    assert all("<svg" in page for page in shown.pages)
     assert shown.printed
 
 

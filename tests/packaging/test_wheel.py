@@ -37,7 +37,7 @@ print("code", run(["demo"]), os.path.exists("runs"))
 run(sys.argv[1:])
 trace = ch.trace(ch.load("runs/small"), "one two three")
 print("file", ch.__file__)
-print("trace", *trace.decoder[0].attention.head[0].weight.shape, "<iframe" in trace.show()._repr_html_())
+print("trace", *trace.decoder[0].attention.head[0].weight.shape, "<svg" in trace.show()._repr_html_())
 """
 
 

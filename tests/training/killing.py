@@ -21,7 +21,7 @@ from clearhead.training import checkpoints, loop
 from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import resume, train
 from tests.training import small_runs
 from tests.training.tiny import differences, quiet, recipe_for
@@ -52,7 +52,7 @@ def the_recipe(home: Path):
     return replace(
         recipe,
         optimizer=Optimizer(
-            lr=1e-2, schedule=Cosine(warmup=5), smoothing=0.1, r_drop=1.0, averaging=Last(share=0.5, every=4)
+            lr=1e-2, schedule=CosineDecay(warmup=5), smoothing=0.1, r_drop=1.0, averaging=Last(share=0.5, every=4)
         ),
         batching=Batching(tokens=256, micro_batch_tokens=128, context=small_runs.CONTEXT),
         checkpointing=Checkpointing(log=4, evaluate=10, save=SAVE, score_records=2, samples=1),

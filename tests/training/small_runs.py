@@ -15,7 +15,7 @@ from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.defaults import decoder, default_recipe, encoder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import train
 from tests.once import made_once
 
@@ -100,7 +100,7 @@ def made_in(folder, kind, steps=60):
         recipe,
         model=spec,
         tokenizing=tokenizing,
-        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=Cosine(warmup=5)),
+        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=CosineDecay(warmup=5)),
         batching=Batching(tokens=1024, context=CONTEXT),
         budget=Budget(steps=steps),
         checkpointing=Checkpointing(evaluate=steps, log=steps, score_records=0, samples=1),

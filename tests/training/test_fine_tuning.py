@@ -23,7 +23,7 @@ from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import resume, train
 from tests.covering import few
 from tests.training import small_runs
@@ -280,14 +280,14 @@ def test_a_pretrained_encoder_needs_fewer_labels_than_one_from_scratch(tmp_path)
     source, tokenizing, size = lines(tmp_path, texts), Tokenizing(kind="word"), small_runs.SIZE
     usual = default_recipe("fill", source, CPU)
     changed = {"tokenizing": tokenizing, "batching": Batching(tokens=1024, context=16)}
-    fast = replace(usual.optimizer, lr=1e-2, schedule=Cosine(warmup=5))
+    fast = replace(usual.optimizer, lr=1e-2, schedule=CosineDecay(warmup=5))
     keeping = Checkpointing(evaluate=150, log=150, score_records=0, samples=0)
     filling = replace(usual, model=encoder(size, Blanks(), 0.0), optimizer=fast, budget=Budget(steps=150), **changed)
     train(tmp_path / "blanks", replace(filling, checkpointing=keeping), log=quiet)
     (tmp_path / "dev").mkdir()
     corpus = replace(labelled(tmp_path, about(8, 101)), dev=labelled(tmp_path / "dev", about(200, 201)).train)
     scratch = default_recipe("classify", corpus, CPU)
-    slow = replace(scratch.optimizer, schedule=Cosine(warmup=3), r_drop=0.0)
+    slow = replace(scratch.optimizer, schedule=CosineDecay(warmup=3), r_drop=0.0)
     last = {"budget": Budget(steps=30), "checkpointing": replace(keeping, evaluate=30, log=30), "optimizer": slow}
     scratch = replace(scratch, model=encoder(size, Classes(2, pool="mean"), 0.0), **changed, **last)
     alone = train(tmp_path / "scratch", scratch, log=quiet)

@@ -18,7 +18,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Optimizer
 from clearhead.training.run import load
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import resume, train
 from clearhead.training.train_step import TrainState
 from tests.covering import few
@@ -44,7 +44,7 @@ def recipe(home):
         home / "text",
         budget=Budget(steps=8),
         checkpointing=KEEPING,
-        optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=2)),
+        optimizer=Optimizer(lr=1e-2, schedule=CosineDecay(warmup=2)),
     )
 
 

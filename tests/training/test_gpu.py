@@ -15,7 +15,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Stream
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Machine, Optimizer
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import Stopped, resume, train
 from clearhead.training.train_step import Captured, Eager, TrainState, make_stepper
 from tests.training import small_runs
@@ -33,7 +33,7 @@ KINDS = [
     small_runs.filling,
     small_runs.classifying,
 ]
-OPTIMISING = Optimizer(lr=1e-3, schedule=Cosine(warmup=3), smoothing=0.1)
+OPTIMISING = Optimizer(lr=1e-3, schedule=CosineDecay(warmup=3), smoothing=0.1)
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.loop import step_seed
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
-from clearhead.training.schedules import Constant, Cosine
+from clearhead.training.schedules import Constant, CosineDecay
 from clearhead.training.tasks import Task
 from clearhead.training.train import Stopped, resume, train
 from clearhead.training.train_step import Eager
@@ -34,7 +34,7 @@ def home(tmp_path_factory):
 @pytest.fixture
 def recipe(home):
     """Of a classifier: the quickest to train and to assess."""
-    return recipe_for(small_runs.classifying, home, optimizer=Optimizer(lr=1e-2, schedule=Cosine(warmup=3)))
+    return recipe_for(small_runs.classifying, home, optimizer=Optimizer(lr=1e-2, schedule=CosineDecay(warmup=3)))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from clearhead.training.averaging import Ema, Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
-from clearhead.training.schedules import Cosine, InverseSqrt
+from clearhead.training.schedules import CosineDecay, InverseSqrt
 from clearhead.training.train import Stopped, resume, train
 from tests.covering import few
 from tests.training import small_runs
@@ -19,7 +19,7 @@ from tests.training.tiny import STEPS, assert_same_run, quiet, recipe_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
 
-OPTIMISING = Optimizer(lr=1e-2, schedule=Cosine(warmup=3), weight_decay=0.1)
+OPTIMISING = Optimizer(lr=1e-2, schedule=CosineDecay(warmup=3), weight_decay=0.1)
 ODD = Checkpointing(log=5, evaluate=7, save=4, score_records=2, samples=1)
 """Stops fall between lines of the log, evaluations and saves."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from clearhead.errors import OptionError
-from clearhead.training.schedules import SCHEDULES, Constant, Cosine, CosineDecay, InverseSqrt, WarmupStableDecay
+from clearhead.training.schedules import SCHEDULES, Constant, CosineDecay, InverseSqrt, WarmupStableDecay
 
 schedules = st.one_of(
     st.builds(Constant, warmup=st.integers(0, 50)),
@@ -59,7 +59,7 @@ def test_cosine_is_torchs(floor):
 
 def test_cosine_after_its_warm_up_is_torchs():
     expected = torchs(lambda optimiser: lr_scheduler.CosineAnnealingLR(optimiser, T_max=40, eta_min=0.1), 40)
-    assert [Cosine(warmup=10).at(step, total=50) for step in range(10, 50)] == pytest.approx(expected)
+    assert [CosineDecay(warmup=10).at(step, total=50) for step in range(10, 50)] == pytest.approx(expected)
 
 
 def test_the_line_of_warmup_stable_decay_is_torchs():

@@ -13,7 +13,7 @@ from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import with_dropout
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
 
@@ -152,6 +152,6 @@ def recipe_of(name, home, way, steps, *, save=None, device="cpu", lr=1e-2):
         machine=Machine(
             device=device, precision="float32", threads=1, parallel=way, deterministic=device != "cpu", graphs=False
         ),
-        optimizer=Optimizer(lr=lr, schedule=Cosine(warmup=2), averaging=Ema(0.9), smoothing=0.1, clip=0.5),
+        optimizer=Optimizer(lr=lr, schedule=CosineDecay(warmup=2), averaging=Ema(0.9), smoothing=0.1, clip=0.5),
     )
     return OPTIONS[name].change(recipe, home) if name in OPTIONS else recipe

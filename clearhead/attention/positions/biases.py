@@ -96,6 +96,9 @@ class LearnedT5Bias(nn.Module, Position):
         self.made_for = MadeFor(n_heads=n_heads)
         self.table = nn.Parameter(torch.randn(spec.buckets, n_heads) * 0.02)
 
+    def extra_repr(self) -> str:
+        return f"{self.spec!r}, heads={self.made_for.n_heads}"
+
     @property
     def structure(self) -> tuple[object, ...]:
         return (LearnedT5Bias, self.spec)

@@ -60,6 +60,9 @@ class SinusoidalTable(PositionTable):
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the module's dtype and device
         self.table = self.encode(torch.arange(0))
 
+    def extra_repr(self) -> str:
+        return f"{self.spec!r}, d_model={self.d_model}"
+
     def encode(self, positions: Tensor) -> Tensor:
         exact = sinusoid(positions, self.d_model, base=self.spec.base, layout=self.spec.layout)
         return exact.to(self.like.device, self.like.dtype)
@@ -110,6 +113,10 @@ class LearnedTable(PositionTable):
         super().__init__()
         self.first = first
         self.table = nn.Parameter(torch.randn(first + length, d_model) * 0.02)
+
+    def extra_repr(self) -> str:
+        first = f", first={self.first}" if self.first else ""
+        return f"length={self.length}, d_model={self.table.shape[1]}{first}"
 
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
         self.check(start, start + n - 1)

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
 
@@ -15,7 +16,7 @@ __all__ = ["LinearScaling", "Llama3Scaling", "RotaryScaling", "YaRNScaling"]
 
 
 @kind("rotary scaling")
-class RotaryScaling(ABC):
+class RotaryScaling(CodeRepr, ABC):
     """Changes how fast the pairs of a rotary position turn."""
 
     @abstractmethod

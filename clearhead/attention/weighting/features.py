@@ -194,6 +194,10 @@ class DrawnFeatures(nn.Module, LogFeatures):
         self.made_for = MadeFor(d_head=projection.shape[1])
         self.factor = factor
 
+    def extra_repr(self) -> str:
+        count, d_head = self.projection.shape
+        return f"count={count}, d_head={d_head}" + ("" if self.factor is None else f", factor={self.factor}")
+
     def log_map(self, vectors: Tensor) -> Tensor:
         return log_positive_random(vectors, self.projection, self.factor)
 
@@ -211,6 +215,9 @@ class FeatureDot(nn.Module, DotForm):
         super().__init__()
         self.features = features
         self.made_for = features.made_for
+
+    def extra_repr(self) -> str:
+        return "" if isinstance(self.features, nn.Module) else f"features={self.features!r}"
 
     @property
     def feature_map(self) -> str:
@@ -234,6 +241,9 @@ class LogFeatureDot(nn.Module, Similarity):
         super().__init__()
         self.features = features
         self.made_for = features.made_for
+
+    def extra_repr(self) -> str:
+        return "" if isinstance(self.features, nn.Module) else f"features={self.features!r}"
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         return self.features.log_map(query), self.features.log_map(key)

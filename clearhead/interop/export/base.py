@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, cast, final
 
 import torch
 from torch import Tensor, nn
 
+from clearhead.code_repr import is_default
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderSpec
@@ -22,7 +23,6 @@ __all__ = [
     "Weights",
     "blocked_segments",
     "chat_of",
-    "name_part",
     "spec_of",
     "task_written_as",
     "unknown_fields",
@@ -105,33 +105,13 @@ def spec_of(run: Run) -> Spec:
     return cast(Spec, run.model.spec)
 
 
-def name_part(part: object) -> str:
-    """Return what a part is called in messages: its class and the fields that are not at their default.
-
-    >>> from clearhead.attention.heads import Heads
-    >>> name_part(Heads(8, kv=2))
-    'Heads(count=8, kv=2)'
-    """
-    if not is_dataclass(part) or isinstance(part, type):
-        return type(part).__name__
-    arguments = [f"{field.name}={getattr(part, field.name)!r}" for field in fields(part) if is_set(part, field)]
-    return f"{type(part).__name__}({', '.join(arguments)})" if arguments else type(part).__name__
-
-
-def is_set(part: object, field: Any) -> bool:
-    value = getattr(part, field.name)
-    if field.default is not MISSING:
-        return value != field.default
-    return field.default_factory is MISSING or value != field.default_factory()
-
-
 def unknown_fields(part: Any, known: Iterable[str]) -> Iterator[str]:
     """Yield `Class(field=value)` for each field that a format does not know and that is not at its default.
 
     So a field that a later version of Clearhead adds to a part is refused, and not left out in silence.
     """
     for field in fields(part):
-        if field.name not in known and is_set(part, field):
+        if field.name not in known and not is_default(part, field):
             yield f"{type(part).__name__}({field.name}={getattr(part, field.name)!r})"
 
 

@@ -20,7 +20,7 @@ from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.files import write_text
-from clearhead.interop.export.base import Figures, Format, Weights, blocked_segments, name_part, spec_of, unknown_fields
+from clearhead.interop.export.base import Figures, Format, Weights, blocked_segments, spec_of, unknown_fields
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer
@@ -116,7 +116,7 @@ def stack_blocked(spec: EncoderSpec | DecoderSpec) -> Iterator[str]:
         yield from block_blocked(block, decoder=isinstance(spec, DecoderSpec))
     if isinstance(spec, DecoderSpec):
         if type(spec.output) is not NextToken:
-            yield f"output {name_part(spec.output)} of a decoder"
+            yield f"output {spec.output!r} of a decoder"
         else:
             yield from unknown_fields(spec.output, ("tied", "bias"))
     elif spec.output is not None and spec.output.reads_tokens:
@@ -134,7 +134,7 @@ def shape_of(block: BlockSpec) -> BlockSpec:
 def embedding_blocked(embedding: Embedding, attention: AttentionSpec) -> Iterator[str]:
     position = embedding.position
     if position is not None and type(position) not in (Sinusoidal, Learned):
-        yield f"position {name_part(position)}"
+        yield f"position {position!r}"
     if position is None and type(attention.position) not in (Rotary, ALiBi):
         yield "models without positions"
     if position is not None and type(attention.position) is Rotary:
@@ -152,7 +152,7 @@ def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
         yield from norm_blocked(arrangement.norm)
         yield from unknown_fields(arrangement, ("norm",))
     else:
-        yield f"arrangement {name_part(arrangement)}"
+        yield f"arrangement {arrangement!r}"
     yield from attention_blocked(block.attention, decoder=decoder and block.cross is None)
     if block.cross is not None:
         yield from attention_blocked(block.cross, decoder=False)
@@ -163,7 +163,7 @@ def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
     if block.feed_forward is None:
         yield "blocks without feed-forward"
     elif type(block.feed_forward) not in (ReLU, GELU, SiLU, SwiGLU):
-        yield f"feed-forward {name_part(block.feed_forward)}"
+        yield f"feed-forward {block.feed_forward!r}"
     else:
         yield from unknown_fields(block.feed_forward, ("d_ff", "bias", "form"))
     yield from unknown_fields(block, ("attention", "cross", "feed_forward", "arrangement", "dropout"))
@@ -173,9 +173,9 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
     weighting = spec.weighting or Softmax()
     similarity = spec.similarity or weighting.similarity
     if type(weighting) is not Softmax:
-        yield f"{name_part(weighting)} attention"
+        yield f"{weighting!r} attention"
     elif type(similarity) not in (Dot, ScaledDot):
-        yield f"similarity {name_part(similarity)}"
+        yield f"similarity {similarity!r}"
     yield from heads_blocked(spec)
     position = spec.position or NoPosition()
     if type(position) is ALiBi and not decoder:
@@ -185,21 +185,21 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
     elif type(position) is ALiBi and isinstance(weighting, Softmax) and weighting.temperature != 1:
         yield "a temperature beside ALiBi, whose bias it divides too"
     elif type(position) not in (NoPosition, Rotary, ALiBi):
-        yield f"position {name_part(position)}"
+        yield f"position {position!r}"
     elif type(position) is Rotary:
         yield from unknown_fields(position, ("pairing", "base", "width"))
     if spec.mask is not None:
-        yield f"mask {name_part(spec.mask)} of a block"
+        yield f"mask {spec.mask!r} of a block"
     yield from unknown_fields(spec, ("heads", "similarity", "weighting", "position", "mask", "dropout", "kernel"))
 
 
 def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
     heads = spec.head_layout
     if not isinstance(heads, Heads):
-        yield f"heads {name_part(heads)}"
+        yield f"heads {heads!r}"
         return
     if heads.value_rank is not None or not heads.output or heads.d_value not in (None, heads.d_head):
-        yield f"heads {name_part(heads)}"
+        yield f"heads {heads!r}"
     yield from unknown_fields(
         heads, ("count", "kv", "d_head", "d_value", "value_rank", "bias", "output", "output_bias")
     )
@@ -207,7 +207,7 @@ def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
 
 def norm_blocked(norm: Norm) -> Iterator[str]:
     if type(norm) not in (LayerNorm, RMSNorm):
-        yield f"norm {name_part(norm)}"
+        yield f"norm {norm!r}"
     else:
         yield from unknown_fields(norm, ("epsilon", "bias"))
 

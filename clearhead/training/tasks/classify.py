@@ -30,7 +30,7 @@ from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
 from clearhead.training.linear import LinearScore, linear_baseline, records_apart
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
@@ -119,7 +119,7 @@ class Classify(Task):
             model=encoder(Size(1 if little else 2, 128, 4, 4, 256), Classes(2, pool="mean", ngrams=ngrams), 0.4),
             optimizer=Optimizer(
                 lr=1e-3,
-                schedule=Cosine(warmup=steps // 10),
+                schedule=CosineDecay(warmup=steps // 10),
                 weight_decay=0.05,
                 smoothing=0.1,
                 r_drop=2.0,

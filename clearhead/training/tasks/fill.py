@@ -27,7 +27,7 @@ from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks.base import (
     Answer,
     Batch,
@@ -79,7 +79,7 @@ class Fill(Task):
             corpus=corpus,
             tokenizing=Tokenizing(kind="bpe"),
             model=encoder(size, Blanks(), 0.1),
-            optimizer=Optimizer(lr=1e-3, schedule=Cosine(warmup=min(500, steps // 10)), averaging=Ema(0.999)),
+            optimizer=Optimizer(lr=1e-3, schedule=CosineDecay(warmup=min(500, steps // 10)), averaging=Ema(0.999)),
             batching=Batching(tokens=8192, context=256),
             budget=Budget(steps=steps, patience=10),
             checkpointing=Checkpointing(evaluate=max(100, steps // 20)),

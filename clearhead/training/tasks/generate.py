@@ -34,7 +34,7 @@ from clearhead.training.averaging import Ema
 from clearhead.training.default_models import decoder, epochs
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_text
 from clearhead.training.tasks.base import (
     Answer,
@@ -130,7 +130,7 @@ class Generate(Task):
             tokenizing=Tokenizing(kind="bpe"),
             model=decoder(size, context, dropout),
             optimizer=Optimizer(
-                lr=1e-3, schedule=Cosine(warmup=100), betas=(0.9, 0.99), weight_decay=0.1, averaging=Ema(0.99)
+                lr=1e-3, schedule=CosineDecay(warmup=100), betas=(0.9, 0.99), weight_decay=0.1, averaging=Ema(0.99)
             ),
             batching=Batching(tokens=tokens, context=context),
             budget=Budget(steps=steps, patience=10),

@@ -159,7 +159,7 @@ def warm(position):
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        (attending(weighting=Argmax()), "Argmax attention"),
+        (attending(weighting=Argmax()), "Argmax() attention"),
         (attending(similarity=Cosine()), "similarity Cosine"),
         (attending(heads=SlicedHeads(4)), "heads SlicedHeads"),
         (attending(heads=Heads(4, value_rank=2)), "heads Heads"),
@@ -167,7 +167,7 @@ def warm(position):
         (attending(position=ALiBi()), "ALiBi outside a decoder"),
         (replace(LLAMA, blocks=(sharing(ALiBi()),)), "ALiBi where several heads share keys"),
         (replace(LLAMA, blocks=(warm(ALiBi()),)), "a temperature beside ALiBi"),
-        (attending(mask=masks.window(3)), "mask Window"),
+        (attending(mask=masks.window(3)), "mask window(3)"),
         (attending(heads=Heads(2)), "cross-attention with other heads"),
         (classic(arrangement=NoNorm()), "arrangement NoNorm"),
         (classic(arrangement=NoteNorm()), "arrangement NoteNorm"),
@@ -188,7 +188,7 @@ def test_what_it_cannot_express_is_named(spec, named):
 
 def test_a_model_that_is_blocked_is_refused_before_anything_is_written(tmp_path):
     run = run_of(attending(weighting=Argmax()), tmp_path / "run")
-    with pytest.raises(OptionError, match="cannot be exported to ctranslate2, which has no Argmax attention"):
+    with pytest.raises(OptionError, match=r"cannot be exported to ctranslate2, which has no Argmax\(\) attention"):
         export(run, to="ctranslate2", path=tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

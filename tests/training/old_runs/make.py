@@ -28,7 +28,7 @@ from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.defaults import decoder, default_recipe, encoder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import resume, train
 
 SIZE = Size(1, 8, 2, 2, 8)
@@ -69,7 +69,7 @@ def recipe_of(task, *, sliced):
         recipe,
         model=spec_of(task, sliced=sliced),
         tokenizing=Tokenizing(kind="char" if task in ("translate", "generate") else "word"),
-        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=Cosine(warmup=5)),
+        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=CosineDecay(warmup=5)),
         batching=Batching(tokens=128, context=24),
         budget=Budget(steps=20),
         checkpointing=Checkpointing(

@@ -20,7 +20,7 @@ from clearhead.text.store import Store
 from clearhead.training.defaults import default_recipe, encoder
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import ClassifyPairs
 from clearhead.training.train import train
 from tests.interop import saved_models
@@ -65,7 +65,7 @@ def run(home):
         recipe,
         model=encoder(SIZE, Classes(2, pool="mean"), 0.0),
         tokenizing=Tokenizing(kind="word"),
-        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=Cosine(warmup=5), r_drop=0.0),
+        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=CosineDecay(warmup=5), r_drop=0.0),
         batching=Batching(tokens=1024, context=12),
         budget=Budget(steps=120),
         checkpointing=Checkpointing(evaluate=120, log=120, score_records=0, samples=2),

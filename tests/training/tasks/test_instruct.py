@@ -16,7 +16,7 @@ from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import load_prepared, resume, train
 from tests.interop import saved_models
 from tests.training import small_runs
@@ -59,7 +59,7 @@ def tune(path, source, corpus, *, steps=4, lr=None, context=32):
         path,
         replace(
             recipe,
-            optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr, schedule=Cosine(warmup=3)),
+            optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr, schedule=CosineDecay(warmup=3)),
             batching=Batching(tokens=512, context=context),
             budget=Budget(steps=steps),
             checkpointing=Checkpointing(log=steps, evaluate=steps, samples=1),

@@ -14,7 +14,7 @@ from clearhead.text.sources import Table
 from clearhead.training.defaults import default_recipe, encoder
 from clearhead.training.evaluation import evaluate
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
-from clearhead.training.schedules import Cosine
+from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.label import Label, score_labels
 from clearhead.training.train import train
@@ -47,7 +47,7 @@ def run(tmp_path_factory):
         recipe,
         model=encoder(SIZE, Classes(2, pool="mean"), 0.0),
         tokenizing=Tokenizing(kind="word"),
-        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=Cosine(warmup=5)),
+        optimizer=replace(recipe.optimizer, lr=1e-2, schedule=CosineDecay(warmup=5)),
         batching=Batching(tokens=1024, context=CONTEXT),
         budget=Budget(steps=80),
         checkpointing=Checkpointing(evaluate=80, log=80, score_records=0, samples=2),
