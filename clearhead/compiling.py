@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from clearhead.calls import public
+
 __all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton"]
 
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
@@ -46,6 +48,7 @@ def missing_triton(device: str) -> str | None:
     return None
 
 
+@public
 def compile(target: Compiled, *, device: str = "cpu") -> Compiled:
     """Return the target compiled as one full graph; the target itself, with a warning, where there is no compiler."""
     missing = missing_compiler(device)

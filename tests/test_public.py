@@ -1,6 +1,7 @@
 """The public names: all there, from where the package says, and none imported before it is used."""
 
 import ast
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,19 @@ def test_every_public_name_is_there():
     assert sorted(ch.__all__) == sorted([*SUBMODULES, *(name for names in CONTENTS.values() for name in names)])
     for name in ch.__all__:
         assert getattr(ch, name) is not None
-    assert set(ch.__all__) <= set(dir(ch))
+
+
+def test_dir_shows_the_public_names_alone():
+    assert set(dir(ch)) == {*ch.__all__, "__version__"}
+
+
+def test_the_version_is_that_of_the_package():
+    assert ch.__version__ == importlib.metadata.version("clearhead")
+
+
+def test_errors_are_there_before_anything_else_is_imported():
+    code = "import sys, clearhead as ch; ch.errors.OptionError, ch.__version__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 def test_a_type_checker_sees_the_same_names_from_the_same_modules():

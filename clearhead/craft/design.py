@@ -16,6 +16,7 @@ from clearhead.attention.masks import Mask
 from clearhead.attention.reference import Steps
 from clearhead.attention.similarity import Dot
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.craft.inputs import Inputs, Tokens
 from clearhead.craft.sharpness import Case, Sharpness, check_epsilon, hardest
 from clearhead.errors import OptionError, ShapeError
@@ -53,6 +54,7 @@ class AskedScores:
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Design:
     """A head: its four maps, for these inputs. `query = scale · x W_Q`, `key = x W_K`, `score = query · key`.
@@ -189,6 +191,7 @@ class Design:
         return vectors if self.asked.content is not None else vectors[:1]
 
 
+@public
 def layer(*designs: Design, weighting: Weighting | None = None) -> Attention:
     """Return an ordinary attention layer with one head for each design: q·k without a factor, and no bias."""
     spec = attention_spec(designs, weighting)

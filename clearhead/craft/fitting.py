@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Sinusoidal
+from clearhead.calls import public
 from clearhead.craft.design import AskedScores, Design
 from clearhead.craft.designs import name_place
 from clearhead.craft.inputs import Inputs
@@ -63,6 +64,7 @@ def vectors_reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor,
     return inputs[0].clone().float().cpu()
 
 
+@public
 def fit_position(
     model: nn.Module, *tokens: Texts, at: str, offset: int | None = None, absolute: int | None = None
 ) -> Design:
@@ -87,6 +89,7 @@ def fit_position(
     return fit_maps(model, tokens, at, codes=codes, asked=asked, name=name_place(offset, absolute))
 
 
+@public
 def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
     """Return a head that looks at tokens equal to the query's, itself included, for this attention of this model."""
     ids = own_texts(model, at, tokens).cpu()

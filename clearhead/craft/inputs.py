@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.attention.positions import Sinusoidal
+from clearhead.calls import public
 from clearhead.errors import OptionError, ShapeError
 
 __all__ = ["Block", "Inputs", "Tokens", "inputs"]
@@ -87,6 +88,7 @@ class Block:
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inputs:
     """The directions of a head's input by name. An input is the sum of one vector from each block that is filled."""
@@ -149,6 +151,7 @@ class Inputs:
             raise ShapeError(f"these inputs are texts of 1 to {self.length or 'any number of'} tokens; came {n}")
 
 
+@public
 def inputs(
     vocabulary: Sequence[str],
     length: int | None = None,

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.errors import OptionError
 
 __all__ = ["Case", "Measured", "Sharpness", "check_epsilon", "hardest", "least_scale", "measure_sharpness", "scale_for"]
@@ -57,6 +58,7 @@ class Case(NamedTuple):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Sharpness:
     """How sharp a design is at length n, whatever the tokens: over every query that has a target key."""

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from clearhead.attention.modes import can_read
 from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
 from clearhead.attention.request import check_dropout
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.norms import Norm
@@ -25,6 +26,7 @@ UNSCALED = 0.02
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Embedding(CodeRepr):
     """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.

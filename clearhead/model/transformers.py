@@ -16,6 +16,7 @@ from clearhead.attention import masks
 from clearhead.attention.mask_numbers import numbers_on, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
@@ -44,6 +45,7 @@ Tied = Literal["none", "two", "three", "embeddings"]
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec(CodeRepr):
     """Spec of an encoder, which sees the whole sequence. With `output=None` it returns its last vectors."""
@@ -73,6 +75,7 @@ class EncoderSpec(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class DecoderSpec(CodeRepr):
     """Spec of a decoder, which never sees later tokens: every mask is causal, and a block may add one of its own."""
@@ -96,6 +99,7 @@ class DecoderSpec(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderSpec(CodeRepr):
     """The classic Transformer: an encoder without output, and a decoder whose blocks all cross-attend to it.
@@ -166,6 +170,7 @@ class Encoder(Tapped):
     def extra_repr(self) -> str:
         return list_sizes(self)
 
+    @public
     def forward(
         self,
         tokens: Tokens,
@@ -217,6 +222,7 @@ class Decoder(Tapped):
     def extra_repr(self) -> str:
         return list_sizes(self)
 
+    @public
     def forward(
         self,
         tokens: Tokens,
@@ -286,6 +292,7 @@ class EncoderDecoder(Tapped):
     def extra_repr(self) -> str:
         return f"d_model={self.spec.d_model}, tied={self.spec.tied!r}, parameters={count_weights(self):,}"
 
+    @public
     def forward(
         self,
         source: Int[Tensor, "batch source"],

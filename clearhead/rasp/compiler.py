@@ -20,6 +20,7 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Learned
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Argmax, Weighting
+from clearhead.calls import public
 from clearhead.errors import ProgramError
 from clearhead.model.arrangements import NoNorm
 from clearhead.model.blocks import AttentionSpec, Block, BlockSpec
@@ -49,6 +50,7 @@ __all__ = ["Plan", "compile", "plan"]
 AVERAGING = Argmax(ties="average")
 
 
+@public
 def compile(
     program: Sequence,
     vocabulary: Iterable[Any],
@@ -136,6 +138,7 @@ def with_plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+@public
 def plan(
     program: Sequence,
     vocabulary: Iterable[Any],

@@ -23,6 +23,7 @@ from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, leave_unchanged
 from clearhead.attention.request import check_kernelized
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, ShapeError
 from clearhead.tracing.names import Names
@@ -37,6 +38,7 @@ INSIDE = ("allowed", "score", "scaled", "masked", "weight")
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Edit(CodeRepr):
     """A change of a value: set `to` another, or multiplied (`times`); in one head, row and column, or in all.
@@ -128,6 +130,7 @@ class Edit(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Swap(CodeRepr):
     """Another weighting for a site: `Swap(at="decoder.1.cross", weighting=ch.weighting.Argmax())`.

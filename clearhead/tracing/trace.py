@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead.calls import public
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
@@ -208,6 +209,7 @@ class Trace:
         return replace(self, notes=(*self.notes, *notes))
 
 
+@public
 def trace_model(
     model: nn.Module,
     *tokens: Tensor,
