@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
+from clearhead.tracing.site import check_place
 from clearhead.tracing.trace import Trace
 
 __all__ = ["Spaces", "compare_spaces"]
@@ -55,8 +56,7 @@ def compare_spaces(trace: Trace, site: str, head: int, places: Sequence[int] | N
             f"{site} attends from one text to another, so its tokens have queries or values, not both; choose a "
             "self-attention"
         )
-    if not 0 <= head < attention.n_heads:
-        raise OptionError(f"{site}: there is no head {head}; there are {attention.n_heads}, counted from 0")
+    check_place(site, "head", head, attention.n_heads)
     indices = tuple(range(attention.n_query) if places is None else places)
     if not indices or not all(0 <= index < attention.n_query for index in indices):
         actual = ", ".join(map(str, indices)) or "none"
