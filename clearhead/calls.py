@@ -173,17 +173,27 @@ def check_fields(cls: type) -> Callable[[Any], None] | None:
         hints = vars(cls)["__annotations__"]
     else:
         return None
-    known = [(name, hint, classes) for name, hint in hints.items() if (classes := classes_of(hint)) is not None]
+    known = [(name, hint, classes_of(hint), items_of(hint)) for name, hint in hints.items()]
+    known = [entry for entry in known if entry[2] is not None]
 
     def check(made: Any) -> None:
         if type(made) is not cls:  # a class derived from it may have other fields
             return
-        for name, hint, classes in known:
+        for name, hint, classes, items in known:
             value = getattr(made, name)
-            if not isinstance(value, classes):
+            if not fits(value, classes, items):
                 raise ArgumentError(f"{cls.__name__}: {name} must be {shown_hint(hint)}; came {value!r:.80}")
 
     return check
+
+
+def fits(value: Any, classes: tuple[type, ...] | None, items: tuple[type, ...] | None) -> bool:
+    """Check a value's type, and those of its items. True is no number here: `vocabulary=True` is a slip."""
+    if classes is None:
+        return True
+    if not isinstance(value, classes) or (isinstance(value, bool) and bool not in classes):
+        return False
+    return items is None or not isinstance(value, tuple | list) or all(isinstance(item, items) for item in value)
 
 
 NUMBERS: Mapping[Any, tuple[type, ...]] = {
@@ -211,8 +221,17 @@ def classes_of(hint: Any) -> tuple[type, ...] | None:
     hint = getattr(hint, "array_type", origin or hint)  # that of an annotation of jaxtyping's
     if hint in NUMBERS:
         return NUMBERS[hint]
-    unchecked = not isinstance(hint, type) or hint is object or getattr(hint, "_is_protocol", False)
+    unchecked = not isinstance(hint, type) or hint in (object, Any) or getattr(hint, "_is_protocol", False)
     return None if unchecked else (hint,)
+
+
+def items_of(hint: Any) -> tuple[type, ...] | None:
+    """Return the classes of the items of a sequence, where its annotation says them."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next((items for part in typing.get_args(hint) if (items := items_of(part)) is not None), None)
+    kinds = [kind for kind in typing.get_args(hint) if kind is not ...]
+    alike = typing.get_origin(hint) in (tuple, list, Sequence) and all(kind == kinds[0] for kind in kinds)
+    return classes_of(kinds[0]) if alike and kinds else None
 
 
 def describe_misfit(function: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]) -> str | None:
@@ -221,9 +240,10 @@ def describe_misfit(function: Callable[..., Any], args: Sequence[object], option
     for key, given in signature.bind(*args, **options).arguments.items():
         parameter = signature.parameters[key]
         hint = parameter.annotation
-        classes = None if hint is parameter.empty else classes_of(hint)
+        if hint is parameter.empty:
+            continue
         for value in given if parameter.kind is parameter.VAR_POSITIONAL else (given,):
-            if classes is not None and not isinstance(value, classes):
+            if not fits(value, classes_of(hint), items_of(hint)):
                 return f"{name_of_call(function)}: {key} must be {shown_hint(hint)}; came {value!r:.80}"
     return None
 

@@ -101,6 +101,8 @@ def replacing(model: nn.Module, replace: Replace) -> Iterator[None]:
 @contextlib.contextmanager
 def attach(model: nn.Module, slot: str, under: Callable[[str, str, Tensor], object]) -> Iterator[None]:
     """Add a function to the `replacers` or `observers` of every tapped module; take out that one alone at the end."""
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"model: expected a layer or a model, an nn.Module; came {type(model).__name__}")
     tapped = [
         (module, functools.partial(under, f"{path}." if path else ""))
         for path, module in model.named_modules()

@@ -457,6 +457,8 @@ def tensor(table: Tensor) -> Mask:
 @public
 def show(mask: Mask, *, batch: int = 1, n_query: int, n_key: int) -> Tensor:
     """Return the mask of one head as a bool tensor `(batch, query, key)`, at the default positions."""
+    if not all(is_count(number) and number > 0 for number in (batch, n_query, n_key)):
+        raise OptionError(f"show: batch, n_query and n_key are 1 or more; came {batch!r}, {n_query!r} and {n_key!r}")
     positions = Positions.aligned(n_query, n_key, torch.device("cpu"))
     mask.check(Extent(batch, 1, n_query, n_key, torch.device("cpu")))
     return mask.allowed(box(positions, batch=batch, n_heads=1)).expand(batch, 1, n_query, n_key)[:, 0]

@@ -46,6 +46,7 @@ class AskedScores:
             scores = scores + self.content(query, key)
         return scores if self.places is None else scores + self.places(len(key))
 
+    @public
     def targets(self, query: Labels, key: Labels, allowed: Bool[Tensor, "query key"]) -> Bool[Tensor, "query key"]:
         """Return which keys a query should attend to, of those that are allowed."""
         scores = self.table(query, key).masked_fill(~allowed, -math.inf)
@@ -125,6 +126,7 @@ class Design:
         """Return an ordinary attention of one head with these weights; softmax unless another weighting is given."""
         return layer(self, weighting=weighting)
 
+    @public
     def explain(
         self, tokens: Tokens, weighting: Weighting | None = None, *, labels: Mapping[str, Tokens] | None = None
     ) -> Steps:
@@ -136,6 +138,7 @@ class Design:
         with torch.no_grad():
             return self.layer(weighting).explain(x)
 
+    @public
     def weights(
         self, tokens: Tokens, weighting: Weighting | None = None, *, labels: Mapping[str, Tokens] | None = None
     ) -> Float[Tensor, "query key"]:
@@ -152,6 +155,7 @@ class Design:
     def allowed(self, n: int) -> Bool[Tensor, "query key"]:
         return masks.show(self.mask, n_query=n, n_key=n)[0]
 
+    @public
     def sharpness(self, n: int, epsilon: float = 0.01) -> Sharpness:
         """Return how sharp the head is on any text of n tokens."""
         check_epsilon(epsilon)

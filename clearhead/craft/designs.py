@@ -98,6 +98,8 @@ def make_content_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) 
         return torch.tensor([[float(asks(query, key)) for key in keys] for query in queries])
     table = torch.zeros(len(queries), len(keys))
     for query, targets in asks.items():
+        if not isinstance(targets, Sequence):
+            raise OptionError(f"by_content: {query!r} asks for a label or a list of labels; came {targets!r:.80}")
         for key in [targets] if isinstance(targets, str) else targets:
             if query not in queries or key not in keys:
                 raise OptionError(

@@ -19,6 +19,7 @@ from clearhead.craft.inputs import Inputs
 from clearhead.craft.sharpness import weight_on
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
+from clearhead.model.transformers import check_tokens
 from clearhead.tracing.names import Names, sides_of
 
 __all__ = ["fit_content", "fit_position", "vectors_reaching"]
@@ -43,7 +44,9 @@ def own_texts(model: nn.Module, at: str, tokens: tuple[Tensor, ...]) -> Texts:
     sides = list(sides_of(model))
     if len(tokens) != len(sides):
         raise OptionError(f"expected token ids for {' and '.join(sides)}; came {len(tokens)} tensors")
-    return tokens[sides.index(side_of(at))]
+    own = tokens[sides.index(side_of(at))]
+    check_tokens("tokens", own, names.sides[side_of(at)][1].spec.vocabulary)
+    return own
 
 
 def side_of(at: str) -> str:

@@ -58,6 +58,8 @@ class Block:
 
     def ids(self, labels: Tokens) -> Int[Tensor, "n"]:
         """Return the numbers of these labels."""
+        if isinstance(labels, str) or (isinstance(labels, Tensor) and labels.is_meta):
+            raise OptionError(f"{self.name}: expected a list of labels, or their numbers; came {labels!r:.80}")
         if isinstance(labels, Tensor) or all(isinstance(label, int) for label in labels):
             ids = torch.as_tensor(labels).long().flatten()
             if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.labels):
@@ -169,7 +171,8 @@ def inputs(
     for name, labels in one_hot.items():
         if name == "position":
             raise OptionError("inputs: `position` is made by `length`; call the room something else")
-        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
+        labelled = not isinstance(labels, str) and all(isinstance(label, str) for label in labels)
+        if not labelled or not labels or len(set(labels)) < len(labels):
             raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
         blocks[name] = Block(name=name, labels=tuple(labels), first=0, vectors=torch.eye(len(labels)))
         if name == "token" and length is not None:

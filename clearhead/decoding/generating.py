@@ -25,7 +25,7 @@ from clearhead.decoding.request import (
     make_request,
     token_rows,
 )
-from clearhead.decoding.rules import FORBIDDEN, USUAL_NEW, Rules
+from clearhead.decoding.rules import FORBIDDEN, USUAL_NEW, Rules, is_id
 from clearhead.decoding.sampling import Chooser, Greedy
 from clearhead.decoding.session import Session, open_session, pad_right
 from clearhead.decoding.topk import top_candidates
@@ -168,8 +168,8 @@ def check_request(
     wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
     if wrong is not None:
         raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
-    if candidates < 0:
-        raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates}")
+    if not is_id(candidates) or candidates < 0:
+        raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates!r:.80}")
     return request
 
 

@@ -89,6 +89,8 @@ def is_row(rows: object) -> bool:
 
 
 def token_rows(name: str, rows: Row | Rows) -> list[list[int]]:
+    if isinstance(rows, Tensor) and rows.is_meta:
+        raise OptionError(f"{name}: expected token ids; came a tensor on the device meta, which holds no numbers")
     values = rows.tolist() if isinstance(rows, Tensor) else rows
     if not isinstance(values, Sequence):
         raise OptionError(f"{name}: expected token ids, one row or several; came {type(rows).__name__}")

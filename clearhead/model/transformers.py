@@ -20,7 +20,7 @@ from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
-from clearhead.model.embedding import Embedding
+from clearhead.model.embedding import Embedding, check_positions
 from clearhead.model.int8 import count_weights
 from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
@@ -244,6 +244,8 @@ class Decoder(Tapped):
         lengths = row_lengths(lengths, tokens)
         cross = None if memory is None else FromMemory(memory, padding(memory_lengths, memory), positions)
         kv_sources = [KVSources(FromSelf(mask, positions), cross)] * len(self.stack.blocks)
+        if positions is not None:
+            check_positions(positions, tokens)
         states = self.states(tokens, kv_sources, positions=positions)
         return apply_output(self, states, lengths, tokens)
 

@@ -193,6 +193,8 @@ Change = Edit | Swap
 
 def check_changes(changes: Sequence[Change], names: Names) -> None:
     """Raise OptionError for a change that names something this model does not have."""
+    if not isinstance(changes, Sequence):
+        raise OptionError(f"changes: expected a list of clearhead.Edit and clearhead.Swap; came {changes!r:.80}")
     tapped = set(names.taps.values())
     for change in changes:
         if not isinstance(change, Edit | Swap):

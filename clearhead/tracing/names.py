@@ -162,6 +162,7 @@ def names_of(model: nn.Module) -> Names:
 
     To make them takes milliseconds, and a recording asks at every pass.
     """
+    sides_of(model)  # raises for what is no model
     modules = list(model.modules())
     parts = [*modules, *(module.position for module in modules if isinstance(module, Attention))]
     before, names = model.__dict__.get(KEPT, ([], None))

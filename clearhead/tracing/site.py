@@ -409,7 +409,7 @@ class Head:
 
 def check_place(site: str, axis: str, index: int, n: int) -> None:
     """Raise PlaceError for a head, a query or a key that is not there."""
-    if not isinstance(index, int) or not 0 <= index < n:
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < n:
         raise PlaceError(f"{site}: there is no {axis} {index!r}; there are {n}, counted from 0")
 
 

@@ -282,6 +282,10 @@ def make_trace(
 ) -> Trace:
     """Return the trace of one row of a record. Of a batch with padding, `ids` may be shorter than the row."""
     parts = sides_of(model)
+    if pieces and (missing := [side for side in parts if side not in pieces]):
+        raise OptionError(
+            f"pieces: expected the tokens as they are shown of {' and '.join(parts)}; there is no {missing[0]}"
+        )
     sides = {
         side: Side(
             ids=ids[side],

@@ -44,7 +44,7 @@ from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Detokenizer
 from clearhead.training.tasks.pairs import Pair
-from clearhead.training.verbs import check_list, check_text, check_text_or_pair, one_or_several
+from clearhead.training.verbs import check_list, check_max_new, check_text, check_text_or_pair, one_or_several
 
 __all__ = ["Run", "as_run", "load"]
 
@@ -88,6 +88,7 @@ class Run:
             )
         return self.task
 
+    @public
     def unseen(self, text: str) -> str:
         """Return what of a text the tokeniser has never seen: characters, or words if its tokens are words."""
         return self.task.unseen(text)
@@ -131,15 +132,15 @@ class Run:
         self, prompts: Sequence[str] = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> list[Written]:
         """Return the continuation of each prompt with its log-probability; of one prompt, a str, that of it."""
-        return self.asked(Generate).continue_texts(self.model, prompts, method, max_new=max_new)
+        return self.asked(Generate).continue_texts(self.model, prompts, method, max_new=check_max_new(max_new))
 
     @public
     def stream(
         self, prompt: str = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> Iterator[str]:
         """Yield what `generate` returns, piece by piece as it is decoded. A piece never ends within a character."""
-        task = self.asked(Generate)
-        yield from stream_text(self.model, task, check_text("prompt", prompt), method, max_new=max_new)
+        task, prompt = self.asked(Generate), check_text("prompt", prompt)
+        return stream_text(self.model, task, prompt, method, max_new=check_max_new(max_new))
 
     def chat_text(self, messages: str | Sequence[Message]) -> str:
         """Return a conversation as the text that the model continues, by the chat template that came with it.
@@ -181,7 +182,7 @@ class Run:
             raise OptionError("chats: expected a list of conversations; came a str. Write [text], or use `chat`")
         task, prompts = self.asked(Generate), [self.chat_text(messages) for messages in chats]
         framing = replace(task.frame(), before=())  # a template brings its own special tokens
-        return task.continue_texts(self.model, prompts, method, max_new=max_new, framing=framing)
+        return task.continue_texts(self.model, prompts, method, max_new=check_max_new(max_new), framing=framing)
 
     @public
     def stream_reply(
@@ -194,7 +195,8 @@ class Run:
         """Yield what `chat` returns, piece by piece as it is decoded."""
         task = self.asked(Generate)
         framing = replace(task.frame(), before=())
-        yield from stream_text(self.model, task, self.chat_text(messages), method, max_new=max_new, framing=framing)
+        prompt, max_new = self.chat_text(messages), check_max_new(max_new)
+        return stream_text(self.model, task, prompt, method, max_new=max_new, framing=framing)
 
     @public
     def embed(
@@ -249,6 +251,7 @@ class Run:
             answers[i] = answer
         return answers
 
+    @public
     def save(self, path: str | Path) -> "Run":
         """Write the run as it is in memory to a new folder, and return it: the model's weights of now, and tokenisers.
 

@@ -22,12 +22,14 @@ from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.edited_decoding import EditedSession
-from clearhead.tracing.edits import Change
+from clearhead.tracing.edits import Change, check_changes
+from clearhead.tracing.names import names_of
 from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run, as_run
 from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.pairs import Pair, trace_pair
+from clearhead.training.verbs import check_text_or_pair
 
 __all__ = ["encode_inputs", "trace"]
 
@@ -51,6 +53,8 @@ def trace(
     the trace of every output.
     """
     run = as_run(run)
+    source = check_text_or_pair("source", source)
+    check_changes(edits, names_of(run.model))
     if method is not None:
         return trace_decoded(run, source, method, target, edits)
     inputs = encode_inputs(run, source, target)

@@ -8,10 +8,12 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, get_args, overload, runtime_checkable
 
+from torch import Tensor
+
 from clearhead.calls import public
 from clearhead.errors import OptionError
 
-__all__ = ["check_list", "check_text", "check_text_or_pair", "one_or_several"]
+__all__ = ["check_list", "check_max_new", "check_text", "check_text_or_pair", "one_or_several"]
 
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Answer = TypeVar("Answer")
@@ -74,9 +76,15 @@ def one_or_several(
 
 def check_list(name: str, texts: object, check: Callable[[str, object], Item_contra]) -> list[Item_contra]:
     """Return several texts as a list, after checking each; OptionError where they are none."""
-    if not isinstance(texts, Iterable) or isinstance(texts, bytes):
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | Tensor):
         raise OptionError(f"{name}: expected a str, or several of them in a list; came {type(texts).__name__}")
     return [check(f"{name}[{index}]", text) for index, text in enumerate(texts)]
+
+
+def check_max_new(max_new: object) -> int:
+    if not isinstance(max_new, int) or isinstance(max_new, bool) or max_new < 1:
+        raise OptionError(f"max_new: at least one token must be asked for, a whole number; came {max_new!r:.80}")
+    return max_new
 
 
 def check_text(name: str, text: object) -> str:
