@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clearhead import craft, decoding, errors, model, rasp, tracing, training
+    from clearhead import craft, decoding, errors, model, rasp, serve, tracing, training
     from clearhead.attention import masks, positions, similarity, weighting
     from clearhead.attention.attend import attend, explain, which_kernel
     from clearhead.attention.grid import check_part
@@ -65,6 +65,7 @@ __all__ = [
     "register",
     "replacing",
     "score",
+    "serve",
     "similarity",
     "stream",
     "trace",
@@ -81,6 +82,7 @@ SUBMODULES = {
     "errors": "clearhead.errors",
     "model": "clearhead.model",
     "rasp": "clearhead.rasp",
+    "serve": "clearhead.serve",
     "tracing": "clearhead.tracing",
     "training": "clearhead.training",
     "masks": "clearhead.attention.masks",

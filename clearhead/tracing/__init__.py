@@ -1,5 +1,6 @@
 """Tracing: every number inside a model, rebuilt from what passed while its fast kernels ran."""
 
+from clearhead.tracing import sentence
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.head_metrics import Effect, Lens, Readings, effects, lens, readings
 from clearhead.tracing.recording import recording
@@ -19,5 +20,6 @@ __all__ = [
     "lens",
     "readings",
     "recording",
+    "sentence",
     "trace_model",
 ]

@@ -188,7 +188,7 @@ PARTS: dict[type, Any] = {
         *(ch.similarity.ScaledDot(), ch.similarity.Cosine(), ch.similarity.Additive()),
         *(ch.positions.Rotary(), ch.positions.ALiBi(), ch.positions.T5Bias(), ch.positions.Learned(8)),
         *(ch.positions.Sinusoidal(), ch.training.Optimizer(), ch.training.Batching(), ch.training.Budget(steps=1)),
-        *(ch.training.Checkpointing(), ch.training.Machine(), ch.training.Tokenizing(), ch.training.Cosine()),
+        *(ch.training.Checkpointing(), ch.training.Machine(), ch.training.Tokenizing(), ch.training.CosineDecay()),
         *(ch.training.Ema(), ch.training.Last(), ch.training.Constant(), ch.training.InverseSqrt()),
         ch.Edit(at="decoder.0.attention", step="context", times=0.0),
         ch.Swap(at="decoder.0.attention", weighting=ch.weighting.Argmax()),
