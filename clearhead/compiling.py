@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from clearhead.calls import public
-from clearhead.errors import OptionError
+from clearhead.errors import ArgumentError
 
 __all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton"]
 
@@ -53,7 +53,7 @@ def missing_triton(device: str) -> str | None:
 def compile(target: Compiled, *, device: str = "cpu") -> Compiled:
     """Return the target compiled as one full graph; the target itself, with a warning, where there is no compiler."""
     if isinstance(target, type) or not callable(target):
-        raise OptionError(f"compile: expected a model or a function; came {target!r:.80}")
+        raise ArgumentError(f"compile: expected a model or a function; came {target!r:.80}")
     missing = missing_compiler(device)
     if missing is None:
         return torch.compile(target, fullgraph=True)  # type: ignore[return-value]

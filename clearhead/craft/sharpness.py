@@ -165,6 +165,7 @@ def weight_on(scores: Rows, wanted: Bool[Tensor, "query key"], scale: float) -> 
     return (torch.softmax(scores[rows].double() * scale, -1) * wanted[rows]).sum(-1)
 
 
+@public
 def least_scale(scores: Rows, wanted: Bool[Tensor, "query key"], *, epsilon: float = 0.01) -> float:
     """Return the least scale at which softmax puts 1 - ε on the wanted keys of these rows, found by bisection.
 

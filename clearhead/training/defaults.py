@@ -100,6 +100,7 @@ def map_blocks(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:
     return spec.map_stacks(lambda stack: replace(stack, blocks=tuple(map(change, stack.blocks))))
 
 
+@public
 def map_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec]) -> Spec:
     """Return the model with every attention slot changed, cross-attention included."""
 

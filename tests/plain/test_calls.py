@@ -65,7 +65,7 @@ WRONG = {
     "a word for a size": (lambda: ch.presets.Size("a", 1, 1, 1, 1), "Size: n_layers must be int; came 'a'"),
     "a word for a width": (lambda: ch.Attention("512"), "Attention: d_model must be int; came '512'"),
     "a word for a share": (lambda: ch.attend(Q, Q, Q, dropout="x"), "attend: dropout must be float; came 'x'"),
-    "no function": (lambda: ch.compile(3), r"compile: target must be Callable\[\.*, object\]; came 3"),
+    "no function": (lambda: ch.compile(3), "compile: expected a model or a function; came 3"),
     "no corpus": (lambda: ch.training.default_recipe("fill", "x.txt"), "corpus must be Corpus; came 'x.txt'"),
     "a context manager": (lambda: ch.watching(LAYER), "watching needs observe; came without"),
 }

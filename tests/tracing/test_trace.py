@@ -176,6 +176,7 @@ def test_a_trace_does_without_the_logits_of_the_whole_text(spec, monkeypatch):
         assert torch.equal(model(*given), logits)
 
 
+@pytest.mark.plain
 def test_a_layer_or_a_head_that_is_not_there_says_how_many_there_are():
     made = trace_model(presets.tiny(vocabulary=20).build(), torch.tensor([[1, 2]]), torch.tensor([[3]]))
     for ask, message in (
