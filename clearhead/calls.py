@@ -227,11 +227,15 @@ def classes_of(hint: Any) -> tuple[type, ...] | None:
 
 def items_of(hint: Any) -> tuple[type, ...] | None:
     """Return the classes of the items of a sequence, where its annotation says them."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return next((items for part in typing.get_args(hint) if (items := items_of(part)) is not None), None)
-    kinds = [kind for kind in typing.get_args(hint) if kind is not ...]
-    alike = typing.get_origin(hint) in (tuple, list, Sequence) and all(kind == kinds[0] for kind in kinds)
-    return classes_of(kinds[0]) if alike and kinds else None
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    items: tuple[type, ...] = ()
+    for part in typing.get_args(hint) if union else (hint,):
+        if typing.get_origin(part) in (tuple, list, Sequence):
+            kinds = [classes_of(kind) for kind in typing.get_args(part) if kind is not ...]
+            if None in kinds:
+                return None
+            items += tuple(cls for kind in kinds for cls in kind or ())
+    return items or None
 
 
 def describe_misfit(function: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]) -> str | None:

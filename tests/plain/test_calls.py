@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -125,6 +126,19 @@ def test_an_error_inside_is_left_as_it_is():
     with pytest.raises(TypeError, match=r"inner\(\) got an unexpected keyword argument 'b'") as caught:
         outer(1)
     assert type(caught.value) is TypeError
+
+
+def test_an_error_inside_is_left_as_it_is_where_the_arguments_are_right():
+    @public
+    def broken(rows: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor, sizes: tuple[int, ...] | None = None):
+        return 1 / 0
+
+    for right in ([1, 2], [[1], [2]], torch.ones(1)):
+        with pytest.raises(ZeroDivisionError):
+            broken(right, (1, 2))
+    with pytest.raises(ArgumentError, match=r"rows must be Sequence\[int\] .* came \[1.5\]") as caught:
+        broken([1.5])
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_signatures_and_docstrings_are_those_of_the_function():
