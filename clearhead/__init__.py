@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clearhead import craft, model, rasp, training
+    from clearhead import craft, decoding, errors, model, rasp, serve, tracing, training
     from clearhead.attention import masks, positions, similarity, weighting
     from clearhead.attention.attend import attend, explain, which_kernel
     from clearhead.attention.grid import check_part
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from clearhead.tracing import Edit, Swap, Trace
     from clearhead.training import Run, load
     from clearhead.training.tracing import trace
+
+    __version__: str
 
 __all__ = [
     "Attention",
@@ -48,6 +50,8 @@ __all__ = [
     "check_part",
     "compile",
     "craft",
+    "decoding",
+    "errors",
     "explain",
     "export",
     "generate",
@@ -61,9 +65,11 @@ __all__ = [
     "register",
     "replacing",
     "score",
+    "serve",
     "similarity",
     "stream",
     "trace",
+    "tracing",
     "training",
     "watching",
     "weighting",
@@ -72,8 +78,12 @@ __all__ = [
 
 SUBMODULES = {
     "craft": "clearhead.craft",
+    "decoding": "clearhead.decoding",
+    "errors": "clearhead.errors",
     "model": "clearhead.model",
     "rasp": "clearhead.rasp",
+    "serve": "clearhead.serve",
+    "tracing": "clearhead.tracing",
     "training": "clearhead.training",
     "masks": "clearhead.attention.masks",
     "positions": "clearhead.attention.positions",
@@ -106,7 +116,9 @@ CONTENTS = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name where it is first asked for."""
-    if name in SUBMODULES:
+    if name == "__version__":
+        value = installed_version()
+    elif name in SUBMODULES:
         value = importlib.import_module(SUBMODULES[name])
     else:
         home = next((module for module, names in CONTENTS.items() if name in names), None)
@@ -117,5 +129,14 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def installed_version() -> str:
+    from importlib import metadata  # takes longer than all else that this module does
+
+    try:
+        return metadata.version("clearhead")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"  # the folder is on Python's path, and nothing was installed
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return ["__version__", *__all__]

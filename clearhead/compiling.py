@@ -10,6 +10,9 @@ from typing import TypeVar
 
 import torch
 
+from clearhead.calls import public
+from clearhead.errors import ArgumentError
+
 __all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton"]
 
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
@@ -46,8 +49,11 @@ def missing_triton(device: str) -> str | None:
     return None
 
 
+@public
 def compile(target: Compiled, *, device: str = "cpu") -> Compiled:
     """Return the target compiled as one full graph; the target itself, with a warning, where there is no compiler."""
+    if isinstance(target, type) or not callable(target):
+        raise ArgumentError(f"compile: expected a model or a function; came {target!r:.80}")
     missing = missing_compiler(device)
     if missing is None:
         return torch.compile(target, fullgraph=True)  # type: ignore[return-value]

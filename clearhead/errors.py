@@ -4,12 +4,14 @@ A message says what was expected, what came, and what to do.
 """
 
 __all__ = [
+    "ArgumentError",
     "ClearheadError",
     "DataError",
     "DeviceError",
     "DtypeError",
     "NotBuiltError",
     "OptionError",
+    "PlaceError",
     "ProgramError",
     "RunError",
     "ShapeError",
@@ -36,6 +38,14 @@ class DeviceError(ClearheadError, ValueError):
 
 class OptionError(ClearheadError, ValueError):
     """An option has an unknown name or an invalid value: an unknown kernel, zero heads, a negative temperature."""
+
+
+class ArgumentError(OptionError, TypeError):
+    """A call has an argument that the function does not take, one of another type, or lacks one that it needs."""
+
+
+class PlaceError(OptionError, IndexError):
+    """There is no layer, head or row with this number."""
 
 
 class NotBuiltError(ClearheadError, RuntimeError):

@@ -56,6 +56,13 @@ PARTIAL = ".partial"
 """How the name of a file ends that is not whole yet."""
 
 
+def partial_of(path: Path) -> Path:
+    """Return a name beside a path for what is not finished yet; OSError for a path that has no name."""
+    if not path.name:
+        raise IsADirectoryError(f"{str(path)!r} is not the name of a file")
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a name beside `path` to write to; on success flush that file and rename it to `path`.
@@ -63,7 +70,7 @@ def replacing(path: Path) -> Iterator[Path]:
     The name is new and unpredictable, so nothing that lies there is written through or over. A link at `path` is
     replaced, not followed. Raises OSError, with `path` as it was.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    partial = partial_of(path)
     try:
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK, 0o666))
         yield partial
@@ -80,7 +87,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     folder. Whatever is raised leaves nothing behind, not even a parent that was made.
     """
     parents = [folder for folder in path.parents if not folder.exists()]
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
+    partial = partial_of(path)
     try:
         partial.mkdir(parents=True)
         yield partial

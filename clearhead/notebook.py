@@ -19,7 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.colours import ROLES
+from clearhead.errors import TraceError
 from clearhead.files import write_text
 
 __all__ = [
@@ -91,11 +93,15 @@ class Display:
         """Return what a notebook shows."""
         return f'<div class="clearhead">{STYLE}<p><b>{html.escape(self.title)}</b></p>{self.body}</div>'
 
+    @public
     def save(self, path: str | Path) -> None:
         """Write it as an HTML file, which any browser opens and prints."""
         head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
         ground = '<body style="margin:0;color-scheme:light dark">'
-        write_text(Path(path), f"{head}{ground}{self._repr_html_()}</body></html>\n")
+        try:
+            write_text(Path(path), f"{head}{ground}{self._repr_html_()}</body></html>\n")
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be written ({error})") from None
 
 
 @final

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar, cast, final
 
 import torch
 
+from clearhead.calls import public
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import check_type, hints_of, name_in_files
 
@@ -76,6 +77,7 @@ def kind(name: str, *, saved: bool = True) -> Callable[[Registered], Registered]
     return declare
 
 
+@public
 def register(part: Registered, *, option: str | None = None, examples: Mapping[str, Any] | None = None) -> Registered:
     """Register a class as a part, so that specs with it are saved, loaded, trained, compared and traced like any other.
 
@@ -83,7 +85,8 @@ def register(part: Registered, *, option: str | None = None, examples: Mapping[s
     part follows from the base class: a weighting, similarity, feature map, position, mask, norm, feed-forward,
     arrangement, schedule or task. `option` is a short name for options of a command (`--feed-forward relu`); without
     one it is named as files name it (`--attention mine:Entmax`). `examples`, by name, go through the grid with the
-    parts of Clearhead's own; unless given, the part with its default fields does.
+    parts of Clearhead's own; unless given, the part with its default fields does. Wrong arguments of the class are
+    answered as those of all public names (`clearhead.calls`).
 
     >>> import clearhead as ch
     >>> ch.register(ch.weighting.Softmax)                              # a second time changes nothing
@@ -107,7 +110,7 @@ def register(part: Registered, *, option: str | None = None, examples: Mapping[s
     if examples is None:
         examples = {option or name: part} if BASES[kind].saved and not needed_fields(part) else {}
     EXAMPLES.setdefault(kind, {}).update(examples)
-    return part
+    return public(part)
 
 
 def kind_of(part: type) -> str:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.files import parse_json, replacing
 
@@ -67,6 +68,7 @@ def table_of(classes: Iterable[type]) -> dict[str, type]:
     return table
 
 
+@public
 def to_json(value: object, known: Mapping[str, type] | None = None, *, where: str = "") -> Any:
     """Return JSON for a dataclass of dataclasses, tuples, mappings, strings and finite numbers.
 

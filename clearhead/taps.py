@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from clearhead.calls import public
 from clearhead.errors import OptionError, ShapeError
 
 __all__ = ["Observe", "Replace", "Tapped", "replacing", "watching"]
@@ -52,6 +53,7 @@ class Tapped(nn.Module):
 
 
 @contextlib.contextmanager
+@public
 def watching(model: nn.Module, observe: Observe) -> Iterator[None]:
     """Call `observe(path, value)` for every named value made inside: `decoder.stack.blocks.1.cross.context`.
 
@@ -69,6 +71,7 @@ def watching(model: nn.Module, observe: Observe) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+@public
 def replacing(model: nn.Module, replace: Replace) -> Iterator[None]:
     """Put `replace(path, value)` in the place of every named value made inside; return `value` to leave it as it is.
 
@@ -98,6 +101,8 @@ def replacing(model: nn.Module, replace: Replace) -> Iterator[None]:
 @contextlib.contextmanager
 def attach(model: nn.Module, slot: str, under: Callable[[str, str, Tensor], object]) -> Iterator[None]:
     """Add a function to the `replacers` or `observers` of every tapped module; take out that one alone at the end."""
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"model: expected a layer or a model, an nn.Module; came {type(model).__name__}")
     tapped = [
         (module, functools.partial(under, f"{path}." if path else ""))
         for path, module in model.named_modules()

@@ -11,6 +11,7 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.request import AttentionOptions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
+from clearhead.calls import public
 
 __all__ = ["attend", "explain", "which_kernel"]
 
@@ -18,6 +19,7 @@ SOFTMAX = Softmax()
 NO_POSITION = NoPosition()
 
 
+@public
 def attend(
     query: Tensor,
     key: Tensor,
@@ -54,6 +56,7 @@ def attend(
     return context if query.ndim == 4 else context.view(*query.shape[:-1], value.shape[-1])
 
 
+@public
 def explain(
     query: Tensor,
     key: Tensor,
@@ -81,6 +84,7 @@ def explain(
     return steps
 
 
+@public
 def which_kernel(
     query: Tensor,
     key: Tensor,

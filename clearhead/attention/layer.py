@@ -18,6 +18,7 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.request import AttentionOptions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
+from clearhead.calls import public
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 from clearhead.taps import Tapped
 
@@ -30,6 +31,7 @@ Runner = Callable[[AttentionInputs], Tensor]
 
 
 @final
+@public
 class Attention(Tapped):
     """Multi-head attention over inputs of width `d_model`, `(batch, n, d_model)` or `(n, d_model)`.
 
@@ -51,8 +53,8 @@ class Attention(Tapped):
     def __init__(
         self,
         d_model: int,
-        *,
         heads: HeadLayout | int = 8,
+        *,
         similarity: Similarity | None = None,
         weighting: Weighting | None = None,
         position: Position | None = None,
@@ -87,6 +89,7 @@ class Attention(Tapped):
         fixed = [f"{name}={part!r}" for name, part in parts.items() if not isinstance(part, nn.Module)]
         return f"{sizes}\n{', '.join(fixed)}"
 
+    @public
     def forward(
         self,
         query_source: Queries,
@@ -122,6 +125,7 @@ class Attention(Tapped):
             mapped = self.query(query), self.key(key), self.value(value)
         return self.tap("query", mapped[0]), self.tap("key", mapped[1]), self.tap("value", mapped[2])
 
+    @public
     def explain(
         self,
         query_source: Queries,
@@ -137,6 +141,7 @@ class Attention(Tapped):
         steps = reference.steps(self.call(sources, mask, (query_positions, key_positions), 0.0))
         return steps if query_source.ndim == 3 else steps.without_batch()
 
+    @public
     def which_kernel(
         self,
         query_source: Queries,

@@ -34,6 +34,7 @@ from clearhead.attention.mask_numbers import (
     row_numbers,
 )
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.registry import kind, register
@@ -371,11 +372,13 @@ for saved in (Everything, Causal, Window, Both, Either, Not):
     register(saved)
 
 
+@public
 def everything() -> Mask:
     """Return a mask under which every query attends to every key."""
     return Everything()
 
 
+@public
 def causal() -> Mask:
     """Return a causal mask: it hides keys after the query, by absolute position.
 
@@ -384,6 +387,7 @@ def causal() -> Mask:
     return Causal()
 
 
+@public
 def window(left: int, right: int = 0) -> Mask:
     """Return a mask under which a query sees itself, `left` positions before it and `right` after it."""
     if not (is_count(left) and is_count(right)):
@@ -394,6 +398,7 @@ def window(left: int, right: int = 0) -> Mask:
     return Window(int(left), int(right))
 
 
+@public
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Return a mask that hides padding: each batch row has keys at positions 0 to length - 1, and no others.
 
@@ -402,11 +407,13 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
     return Padding(row_numbers("padding lengths", lengths))
 
 
+@public
 def prefix(lengths: Tensor | Sequence[int] | int) -> Mask:
     """Return a causal mask with a prefix: every query also sees the first `lengths` keys of its row."""
     return Prefix(row_numbers("prefix lengths", [lengths] if isinstance(lengths, int | float) else lengths))
 
 
+@public
 def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
     """Return a mask under which a query sees the keys of its own document. A negative id belongs to no document.
 
@@ -424,11 +431,13 @@ def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
     return CrossDocument(query, row_numbers("document key ids", key_ids, axes=(1, 2), rows=True))
 
 
+@public
 def function(rule: Callable[[Tensor, Tensor], Tensor]) -> Mask:
     """Return a mask from a rule over positions: `function(lambda query, key: (query - key) % 2 == 0)`."""
     return Function(rule)
 
 
+@public
 def tensor(table: Tensor) -> Mask:
     """Return a mask from a bool tensor that broadcasts to (batch, head, query, key): True where a query may attend."""
     if not isinstance(table, Tensor):
@@ -445,8 +454,11 @@ def tensor(table: Tensor) -> Mask:
     return Table(four_axes(table))
 
 
+@public
 def show(mask: Mask, *, batch: int = 1, n_query: int, n_key: int) -> Tensor:
     """Return the mask of one head as a bool tensor `(batch, query, key)`, at the default positions."""
+    if not all(is_count(number) and number > 0 for number in (batch, n_query, n_key)):
+        raise OptionError(f"show: batch, n_query and n_key are 1 or more; came {batch!r}, {n_query!r} and {n_key!r}")
     positions = Positions.aligned(n_query, n_key, torch.device("cpu"))
     mask.check(Extent(batch, 1, n_query, n_key, torch.device("cpu")))
     return mask.allowed(box(positions, batch=batch, n_heads=1)).expand(batch, 1, n_query, n_key)[:, 0]

@@ -7,12 +7,14 @@ from typing import ClassVar, Optional
 
 from torch import nn
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.registry import kind
 
 __all__ = ["HeadShape", "MadeFor", "Norm", "Part"]
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class HeadShape:
     """Numbers and widths of a layer's heads. A part with parameters is built for them."""

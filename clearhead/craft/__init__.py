@@ -7,7 +7,7 @@ from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.fitting import fit_content, fit_position
 from clearhead.craft.inputs import Inputs, inputs
 from clearhead.craft.installing import Installed, install
-from clearhead.craft.sharpness import Measured, Sharpness
+from clearhead.craft.sharpness import Measured, Sharpness, least_scale
 
 __all__ = [
     "Design",
@@ -23,6 +23,7 @@ __all__ = [
     "inputs",
     "install",
     "layer",
+    "least_scale",
     "model_of",
     "ready",
 ]

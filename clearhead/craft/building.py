@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clearhead.attention.positions import Learned
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.craft.design import Design, attention_spec, write_layer
 from clearhead.craft.inputs import Inputs
 from clearhead.errors import OptionError
@@ -33,6 +34,7 @@ class Units:
     down: Float[Tensor, "d_ff d_model"]
 
 
+@public
 def model_of(
     *layers: Design | Sequence[Design],
     answer: str = "token",

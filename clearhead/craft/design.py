@@ -16,6 +16,7 @@ from clearhead.attention.masks import Mask
 from clearhead.attention.reference import Steps
 from clearhead.attention.similarity import Dot
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.craft.inputs import Inputs, Tokens
 from clearhead.craft.sharpness import Case, Sharpness, check_epsilon, hardest
 from clearhead.errors import OptionError, ShapeError
@@ -45,6 +46,7 @@ class AskedScores:
             scores = scores + self.content(query, key)
         return scores if self.places is None else scores + self.places(len(key))
 
+    @public
     def targets(self, query: Labels, key: Labels, allowed: Bool[Tensor, "query key"]) -> Bool[Tensor, "query key"]:
         """Return which keys a query should attend to, of those that are allowed."""
         scores = self.table(query, key).masked_fill(~allowed, -math.inf)
@@ -53,6 +55,7 @@ class AskedScores:
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Design:
     """A head: its four maps, for these inputs. `query = scale · x W_Q`, `key = x W_K`, `score = query · key`.
@@ -123,6 +126,7 @@ class Design:
         """Return an ordinary attention of one head with these weights; softmax unless another weighting is given."""
         return layer(self, weighting=weighting)
 
+    @public
     def explain(
         self, tokens: Tokens, weighting: Weighting | None = None, *, labels: Mapping[str, Tokens] | None = None
     ) -> Steps:
@@ -134,6 +138,7 @@ class Design:
         with torch.no_grad():
             return self.layer(weighting).explain(x)
 
+    @public
     def weights(
         self, tokens: Tokens, weighting: Weighting | None = None, *, labels: Mapping[str, Tokens] | None = None
     ) -> Float[Tensor, "query key"]:
@@ -150,6 +155,7 @@ class Design:
     def allowed(self, n: int) -> Bool[Tensor, "query key"]:
         return masks.show(self.mask, n_query=n, n_key=n)[0]
 
+    @public
     def sharpness(self, n: int, epsilon: float = 0.01) -> Sharpness:
         """Return how sharp the head is on any text of n tokens."""
         check_epsilon(epsilon)
@@ -189,6 +195,7 @@ class Design:
         return vectors if self.asked.content is not None else vectors[:1]
 
 
+@public
 def layer(*designs: Design, weighting: Weighting | None = None) -> Attention:
     """Return an ordinary attention layer with one head for each design: q·k without a factor, and no bias."""
     spec = attention_spec(designs, weighting)

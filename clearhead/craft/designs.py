@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.craft.design import AskedScores, Design
 from clearhead.craft.inputs import Inputs, inputs
 from clearhead.errors import OptionError, ShapeError
@@ -27,6 +28,7 @@ Asks = Mapping[str, str | Sequence[str]] | Callable[[str, str], float] | Tensor
 """Which labels a label asks for: a list each, or a number for each pair, the query's label first."""
 
 
+@public
 def by_content(
     read: Inputs | Sequence[str],
     asks: Asks,
@@ -96,6 +98,8 @@ def make_content_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) 
         return torch.tensor([[float(asks(query, key)) for key in keys] for query in queries])
     table = torch.zeros(len(queries), len(keys))
     for query, targets in asks.items():
+        if not isinstance(targets, Sequence):
+            raise OptionError(f"by_content: {query!r} asks for a label or a list of labels; came {targets!r:.80}")
         for key in [targets] if isinstance(targets, str) else targets:
             if query not in queries or key not in keys:
                 raise OptionError(
@@ -105,6 +109,7 @@ def make_content_table(asks: Asks, queries: Sequence[str], keys: Sequence[str]) 
     return table
 
 
+@public
 def by_position(
     read: Inputs,
     *,
@@ -191,6 +196,7 @@ def make_places_table(
     return table
 
 
+@public
 def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
     """Return a head that asks for several things at once: it adds the designs' scores, each times its scale and weight.
 

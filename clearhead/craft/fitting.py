@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Sinusoidal
+from clearhead.calls import public
 from clearhead.craft.design import AskedScores, Design
 from clearhead.craft.designs import name_place
 from clearhead.craft.inputs import Inputs
 from clearhead.craft.sharpness import weight_on
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError
+from clearhead.model.transformers import check_tokens
 from clearhead.tracing.names import Names, sides_of
 
 __all__ = ["fit_content", "fit_position", "vectors_reaching"]
@@ -42,7 +44,9 @@ def own_texts(model: nn.Module, at: str, tokens: tuple[Tensor, ...]) -> Texts:
     sides = list(sides_of(model))
     if len(tokens) != len(sides):
         raise OptionError(f"expected token ids for {' and '.join(sides)}; came {len(tokens)} tensors")
-    return tokens[sides.index(side_of(at))]
+    own = tokens[sides.index(side_of(at))]
+    check_tokens("tokens", own, names.sides[side_of(at)][1].spec.vocabulary)
+    return own
 
 
 def side_of(at: str) -> str:
@@ -63,6 +67,7 @@ def vectors_reaching(model: nn.Module, *tokens: Texts, at: str) -> Float[Tensor,
     return inputs[0].clone().float().cpu()
 
 
+@public
 def fit_position(
     model: nn.Module, *tokens: Texts, at: str, offset: int | None = None, absolute: int | None = None
 ) -> Design:
@@ -87,6 +92,7 @@ def fit_position(
     return fit_maps(model, tokens, at, codes=codes, asked=asked, name=name_place(offset, absolute))
 
 
+@public
 def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
     """Return a head that looks at tokens equal to the query's, itself included, for this attention of this model."""
     ids = own_texts(model, at, tokens).cpu()

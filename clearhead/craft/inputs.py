@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.attention.positions import Sinusoidal
+from clearhead.calls import public
 from clearhead.errors import OptionError, ShapeError
 
 __all__ = ["Block", "Inputs", "Tokens", "inputs"]
@@ -57,6 +58,8 @@ class Block:
 
     def ids(self, labels: Tokens) -> Int[Tensor, "n"]:
         """Return the numbers of these labels."""
+        if isinstance(labels, str) or (isinstance(labels, Tensor) and labels.is_meta):
+            raise OptionError(f"{self.name}: expected a list of labels, or their numbers; came {labels!r:.80}")
         if isinstance(labels, Tensor) or all(isinstance(label, int) for label in labels):
             ids = torch.as_tensor(labels).long().flatten()
             if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.labels):
@@ -87,6 +90,7 @@ class Block:
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inputs:
     """The directions of a head's input by name. An input is the sum of one vector from each block that is filled."""
@@ -149,6 +153,7 @@ class Inputs:
             raise ShapeError(f"these inputs are texts of 1 to {self.length or 'any number of'} tokens; came {n}")
 
 
+@public
 def inputs(
     vocabulary: Sequence[str],
     length: int | None = None,
@@ -166,7 +171,8 @@ def inputs(
     for name, labels in one_hot.items():
         if name == "position":
             raise OptionError("inputs: `position` is made by `length`; call the room something else")
-        if isinstance(labels, str) or not labels or len(set(labels)) < len(labels):
+        labelled = not isinstance(labels, str) and all(isinstance(label, str) for label in labels)
+        if not labelled or not labels or len(set(labels)) < len(labels):
             raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
         blocks[name] = Block(name=name, labels=tuple(labels), first=0, vectors=torch.eye(len(labels)))
         if name == "token" and length is not None:

@@ -27,6 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from clearhead.attention.heads import WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.attention.similarity import Dot, ScaledDot
+from clearhead.calls import public
 from clearhead.craft.design import Design, write_head
 from clearhead.craft.fitting import own_texts
 from clearhead.craft.sharpness import Measured, measure_sharpness
@@ -73,6 +74,7 @@ class Installed:
             self.frozen.release()
 
 
+@public
 def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: bool = True) -> Installed:
     """Write a design into a head: its slices of W_Q and W_K, and of W_V and W_O if the design says what it carries.
 

@@ -21,6 +21,7 @@ import torch
 
 from clearhead.attention import masks
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.craft.building import Units, model_of
 from clearhead.craft.design import Design
 from clearhead.craft.designs import by_content, by_position, combine
@@ -60,11 +61,13 @@ def positioned(read: Inputs) -> Inputs:
     return read
 
 
+@public
 def previous_token(read: Inputs) -> Design:
     """Return a head that looks at the token before. The first looks at all alike, or at itself if causally masked."""
     return tokens_back(read, 1).named("previous token")
 
 
+@public
 def tokens_back(read: Inputs, count: int) -> Design:
     """Return a head that looks `count` places back; the first tokens, which have none there, look at all alike."""
     if not 0 <= count < (positioned(read).length or 0):
@@ -72,11 +75,13 @@ def tokens_back(read: Inputs, count: int) -> Design:
     return finish_head(by_position(read, offset=-count), f"{count} back")
 
 
+@public
 def first_token(read: Inputs) -> Design:
     """Return a head that looks at the first token."""
     return finish_head(by_position(positioned(read), absolute=0), "first token")
 
 
+@public
 def same_token(read: Inputs) -> Design:
     """Return a head that looks at the query's own token wherever else it stands: the same content at another place.
 
@@ -87,11 +92,13 @@ def same_token(read: Inputs) -> Design:
     return finish_head(combine(by_token, elsewhere, weights=(1.0, -1.0)), "same token")
 
 
+@public
 def induction_inputs(vocabulary: Sequence[str], length: int) -> Inputs:
     """Return inputs with room for the token before, and for what induction finds."""
     return inputs(vocabulary, length, room={"before": vocabulary, "found": vocabulary})
 
 
+@public
 def induction(read: Inputs) -> tuple[Design, Design]:
     """Return the induction heads, one for each of two layers: they look at what followed the query's token earlier.
 
@@ -103,6 +110,7 @@ def induction(read: Inputs) -> tuple[Design, Design]:
     return before, finish_head(match, "induction")
 
 
+@public
 def induction_model(vocabulary: Sequence[str], length: int, *, weighting: Weighting | None = None) -> Decoder:
     """Return a model of two layers that answers with what followed the last token, where it stood before."""
     model = model_of(*induction(induction_inputs(vocabulary, length)), answer="found", weighting=weighting)
@@ -110,17 +118,20 @@ def induction_model(vocabulary: Sequence[str], length: int, *, weighting: Weight
     return model
 
 
+@public
 def bracket_levels(length: int) -> list[str]:
     """Return each bracket with the depth outside it: what a closing bracket and the one it closes share."""
     return [f"{bracket} {depth}" for bracket in (OPENING, CLOSING) for depth in range(-length, length)]
 
 
+@public
 def bracket_inputs(length: int) -> Inputs:
     """Return inputs of brackets, with room for their balance so far, for their depth, and for what is found."""
     room = {"balance": ["mean"], "level": bracket_levels(length), "found": [OPENING, CLOSING]}
     return inputs([OPENING, CLOSING], length, room=room)
 
 
+@public
 def matching_bracket(read: Inputs) -> Design:
     """Return a head by which a closing bracket looks at the one it closes, and all else at itself.
 
@@ -138,6 +149,7 @@ def matching_bracket(read: Inputs) -> Design:
     return finish_head(combine(match, latest), "matching bracket")
 
 
+@public
 def bracket_model(length: int, *, weighting: Weighting | None = None) -> Decoder:
     """Return two layers: a head averages what opens and closes so far, units turn it into a depth, a head matches."""
     read = bracket_inputs(length)

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.errors import OptionError
 
 __all__ = ["Case", "Measured", "Sharpness", "check_epsilon", "hardest", "least_scale", "measure_sharpness", "scale_for"]
@@ -57,6 +58,7 @@ class Case(NamedTuple):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Sharpness:
     """How sharp a design is at length n, whatever the tokens: over every query that has a target key."""
@@ -163,6 +165,7 @@ def weight_on(scores: Rows, wanted: Bool[Tensor, "query key"], scale: float) -> 
     return (torch.softmax(scores[rows].double() * scale, -1) * wanted[rows]).sum(-1)
 
 
+@public
 def least_scale(scores: Rows, wanted: Bool[Tensor, "query key"], *, epsilon: float = 0.01) -> float:
     """Return the least scale at which softmax puts 1 - ε on the wanted keys of these rows, found by bisection.
 

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.topk import top
@@ -29,6 +30,7 @@ ROOT_NODE = 0
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Beam(CodeRepr):
     """Beam search: at each step it continues the `width` best beginnings; it returns the `n_best` best outputs.

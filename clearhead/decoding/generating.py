@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead.calls import public
 from clearhead.decoding.beam import Beam, beam_search
 from clearhead.decoding.graph_cache import record_translation, replay_translation
 from clearhead.decoding.greedy import greedy_search
@@ -16,13 +17,15 @@ from clearhead.decoding.recorded import can_record_on, is_worth_recording
 from clearhead.decoding.request import (
     Model,
     Request,
+    Row,
     Rows,
     check_ids,
     check_length,
+    is_row,
     make_request,
     token_rows,
 )
-from clearhead.decoding.rules import FORBIDDEN, Rules
+from clearhead.decoding.rules import FORBIDDEN, USUAL_NEW, Rules, is_id
 from clearhead.decoding.sampling import Chooser, Greedy
 from clearhead.decoding.session import Session, open_session, pad_right
 from clearhead.decoding.topk import top_candidates
@@ -43,35 +46,68 @@ class Token(NamedTuple):
     candidates: Candidates = ()
 
 
+@overload
+def generate(
+    model: Model,
+    inputs: Row,
+    method: Chooser | Beam = ...,
+    *,
+    rules: Rules | None = ...,
+    prefix: Row | Rows | None = ...,
+    candidates: int = ...,
+) -> list[Hypothesis]: ...
+@overload
 def generate(
     model: Model,
     inputs: Rows,
+    method: Chooser | Beam = ...,
+    *,
+    rules: Rules | None = ...,
+    prefix: Row | Rows | None = ...,
+    candidates: int = ...,
+) -> list[list[Hypothesis]]: ...
+@public
+def generate(
+    model: Model,
+    inputs: Row | Rows,
     method: Chooser | Beam = Greedy(),
     *,
-    rules: Rules,
-    prefix: Rows | None = None,
+    rules: Rules | None = None,
+    prefix: Row | Rows | None = None,
     candidates: int = 0,
-) -> list[list[Hypothesis]]:
+) -> list[Hypothesis] | list[list[Hypothesis]]:
     """Return the model's hypotheses for each input, the best first: one, or a beam's `n_best`.
 
-    A decoder continues `inputs`. An encoder-decoder translates them; its output begins with `prefix`, a start token and
-    whatever else you want there. Inputs may differ in length. `candidates` is how many of the likeliest tokens each
-    step reports.
+    `inputs` are rows of token ids, in lists or a tensor, which may differ in length. One row alone is one input, and
+    gives its hypotheses. A decoder continues `inputs`. An encoder-decoder translates them; its output begins with
+    `prefix`, a start token and whatever else you want there: one row, or one for each input. Without `rules` there are
+    64 new tokens, or as many as the model has positions for. `candidates` is how many of the likeliest tokens each step
+    reports.
 
     >>> import torch
-    >>> from clearhead.decoding import Beam, Rules, generate
-    >>> from clearhead.model import presets
+    >>> import clearhead as ch
     >>> _ = torch.manual_seed(0)
-    >>> model = presets.tiny(vocabulary=20).build()
-    >>> found = generate(model, [[5, 6, 7], [8, 9]], Beam(width=3, n_best=2), rules=Rules(max_new=4), prefix=[[1]])
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> [best] = ch.generate(model, [5, 6, 7])
+    >>> len(best.tokens)
+    64
+    >>> model = ch.presets.tiny(vocabulary=20).build()
+    >>> found = ch.generate(
+    ...     model, [[5, 6, 7], [8, 9]], ch.Beam(width=3, n_best=2), rules=ch.Rules(max_new=4), prefix=[1]
+    ... )
     >>> [len(hypotheses) for hypotheses in found], len(found[0][0].tokens)
     ([2, 2], 4)
     """
     if not isinstance(method, Chooser | Beam):
         raise OptionError(f"method: expected Greedy(), Sample() or Beam(), made and not the class; came {method!r}")
+    rules = usual_rules(model, inputs, prefix) if rules is None else rules
     request = check_request(model, inputs, prefix, rules, candidates)
-    if not request.inputs:
-        return []
+    hypotheses = generate_rows(request, method, rules, candidates) if request.inputs else []
+    return hypotheses[0] if is_row(inputs) else hypotheses
+
+
+def generate_rows(request: Request, method: Chooser | Beam, rules: Rules, candidates: int) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each input of a checked request."""
     device, alone = request.decoder.embedding.table.device, len(request.inputs) == 1
     # These methods can choose on the device alone, where no rule and no caller must see each token as it is chosen.
     simple = not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
@@ -80,7 +116,7 @@ def generate(
     if keeps and on_device and (translation := replay_translation(request, on_device, rules)) is not None:
         return [translation]
     # Several sentences have steps that are large enough for all threads, on a busy machine too.
-    with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(model):
+    with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(request.model):
         session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
         if keeps and on_device and session.can_record():
             translation = record_translation(request, session, on_device, rules)
@@ -93,13 +129,14 @@ def generate(
         return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
 
 
+@public
 def stream(
     model: Model,
-    inputs: Rows,
+    inputs: Row | Rows,
     method: Chooser = Greedy(),
     *,
-    rules: Rules,
-    prefix: Rows | None = None,
+    rules: Rules | None = None,
+    prefix: Row | Rows | None = None,
     candidates: int = 0,
 ) -> Iterator[Token]:
     """Yield the tokens of `generate`, each as soon as it is chosen. Until the last, the model is in eval mode."""
@@ -107,19 +144,32 @@ def stream(
         raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
     if not isinstance(method, Chooser):
         raise OptionError(f"method: expected Greedy() or Sample(), made and not the class; came {method!r}")
+    rules = usual_rules(model, inputs, prefix) if rules is None else rules
     request = check_request(model, inputs, prefix, rules, candidates)
     method.draws(len(request.inputs))  # raises here, and not at the first token
     return stream_tokens(request, method, rules, candidates) if request.inputs else iter(())
 
 
-def check_request(model: Model, inputs: Rows, prefix: Rows | None, rules: Rules, candidates: int) -> Request:
+def usual_rules(model: Model, inputs: Row | Rows, prefix: Row | Rows | None) -> Rules:
+    """Return the rules where none are given: `USUAL_NEW` tokens, or as many as there are positions for."""
+    request = make_request(model, inputs, prefix, 1)
+    position, longest = request.decoder.embedding.position, max(map(len, request.prompts), default=0)
+    room = USUAL_NEW if position is None or position.length is None else position.length - longest + 1
+    return Rules(max_new=min(USUAL_NEW, room))
+
+
+def check_request(
+    model: Model, inputs: Row | Rows, prefix: Row | Rows | None, rules: Rules, candidates: int
+) -> Request:
+    if not isinstance(rules, Rules):
+        raise OptionError(f"rules: expected Rules(max_new=…); came {rules!r:.80}")
     request = make_request(model, inputs, prefix, rules.max_new)
     vocabulary = request.decoder.spec.vocabulary
     wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
     if wrong is not None:
         raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
-    if candidates < 0:
-        raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates}")
+    if not is_id(candidates) or candidates < 0:
+        raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates!r:.80}")
     return request
 
 
@@ -210,8 +260,23 @@ class Score(NamedTuple):
     total: float
 
 
-def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Rows | None = None) -> list[Score]:
-    """Return the log-probability of every token of outputs that you give, each after its input (and prefix)."""
+@overload
+def score(model: Model, inputs: Row, outputs: Row, *, prefix: Row | Rows | None = ...) -> Score: ...
+@overload
+def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Row | Rows | None = ...) -> list[Score]: ...
+@public
+def score(
+    model: Model, inputs: Row | Rows, outputs: Row | Rows, *, prefix: Row | Rows | None = None
+) -> Score | list[Score]:
+    """Return the log-probability of every token of outputs that you give, each after its input (and prefix).
+
+    One row of inputs, with one of outputs, gives one score.
+    """
+    scores = score_rows(model, inputs, outputs, prefix)
+    return scores[0] if is_row(inputs) else scores
+
+
+def score_rows(model: Model, inputs: Row | Rows, outputs: Row | Rows, prefix: Row | Rows | None) -> list[Score]:
     output_rows = token_rows("outputs", outputs)
     request = make_request(model, inputs, prefix, 1)
     check_ids("outputs", output_rows, request.decoder.spec.vocabulary)

@@ -12,13 +12,13 @@ from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
-__all__ = ["Model", "Request", "Rows", "make_request"]
+__all__ = ["Model", "Request", "Row", "Rows", "is_row", "make_request"]
 
 Model = Decoder | EncoderDecoder
+Row = Sequence[int]
+"""Token ids of one sequence; a tensor of one axis is such a row too."""
 Rows = Sequence[Sequence[int]] | Tensor
 """Token ids, a row for each sequence; rows may differ in length."""
-EVERY_ROW = object()
-"""Sentinel for "every row is right": None would be a wrong row."""
 
 
 @final
@@ -35,8 +35,8 @@ class Request:
         return self.model if isinstance(self.model, Decoder) else self.model.decoder
 
 
-def make_request(model: Model, inputs: Rows, prefix: Rows | None, n_new: int) -> Request:
-    """Return the request, after checking it for outputs of at most `n_new` tokens."""
+def make_request(model: Model, inputs: Row | Rows, prefix: Row | Rows | None, n_new: int) -> Request:
+    """Return the request, after checking it for outputs of at most `n_new` tokens. One row may come without a list."""
     check_model(model)
     decoder = model if isinstance(model, Decoder) else model.decoder
     rows = token_rows("inputs", inputs)
@@ -70,10 +70,10 @@ def check_model(model: object) -> None:
         )
 
 
-def prefixes(prefix: Rows | None, count: int) -> list[list[int]]:
+def prefixes(prefix: Row | Rows | None, count: int) -> list[list[int]]:
     if prefix is None:
         raise OptionError(
-            "an encoder-decoder starts its output from a token: give prefix=[[start]], or one row a source"
+            "an encoder-decoder starts its output from a token: give prefix=[start], or a row for each source"
         )
     rows = token_rows("prefix", prefix)
     if len(rows) not in (1, count):
@@ -81,14 +81,24 @@ def prefixes(prefix: Rows | None, count: int) -> list[list[int]]:
     return rows if len(rows) == count else rows * count
 
 
-def token_rows(name: str, rows: Rows) -> list[list[int]]:
+def is_row(rows: object) -> bool:
+    """Check for the ids of one sequence, and not a list of several."""
+    if isinstance(rows, Tensor):
+        return rows.ndim == 1
+    return isinstance(rows, Sequence) and len(rows) > 0 and is_id(rows[0])
+
+
+def token_rows(name: str, rows: Row | Rows) -> list[list[int]]:
+    if isinstance(rows, Tensor) and rows.is_meta:
+        raise OptionError(f"{name}: expected token ids; came a tensor on the device meta, which holds no numbers")
     values = rows.tolist() if isinstance(rows, Tensor) else rows
     if not isinstance(values, Sequence):
-        raise OptionError(f"{name}: expected rows of token ids; came {type(rows).__name__}")
-    wrong = next((row for row in values if not isinstance(row, Sequence | Tensor)), EVERY_ROW)
-    if wrong is not EVERY_ROW:
-        raise OptionError(f"{name}: expected rows of token ids; came a bare {type(wrong).__name__}. Write [ids]")
-    listed = [row.tolist() if isinstance(row, Tensor) else list(row) for row in values]
+        raise OptionError(f"{name}: expected token ids, one row or several; came {type(rows).__name__}")
+    listed = []
+    for row in [values] if is_row(rows) else values:
+        if not isinstance(row, Sequence | Tensor):
+            raise OptionError(f"{name}: expected rows of token ids; came {row!r:.40} among them")
+        listed.append(row.tolist() if isinstance(row, Tensor) else list(row))
     for index, row in enumerate(listed):
         strange = [] if set(map(type, row)) <= {int} else [token for token in row if not is_id(token)]
         if strange:

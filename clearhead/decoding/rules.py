@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 
@@ -16,9 +17,12 @@ __all__ = ["Rules"]
 Logits = Float[Tensor, "row vocabulary"]
 FORBIDDEN = float("-inf")
 """The log-probability of what may not come next; a token is chosen with it only where nothing may."""
+USUAL_NEW = 64
+"""How many tokens are written where nobody says how many."""
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Rules(CodeRepr):
     """Constraints on an output, whichever way its tokens are chosen.

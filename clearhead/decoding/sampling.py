@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.decoding.topk import best
 from clearhead.errors import OptionError
@@ -31,6 +32,7 @@ class Chooser(CodeRepr, ABC):
 
 
 @final
+@public
 @dataclass(frozen=True)
 class Greedy(Chooser):
     """Greedy decoding: takes the likeliest token each time."""
@@ -43,6 +45,7 @@ class Greedy(Chooser):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Sample(Chooser):
     """Sampling: draws each token by its probability, after the cuts below, in this order.

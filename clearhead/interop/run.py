@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from clearhead.calls import public
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import replacing_folder
@@ -60,6 +61,7 @@ NEUTRAL: Mapping[str, object] = {
 """Settings of generation_config.json that change what is written, and the value with which they do not."""
 
 
+@public
 def import_model(
     source: str | Path,
     path: str | Path,

@@ -16,8 +16,10 @@ from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, PostNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
+from clearhead.model.int8 import Int8Linear, round_inputs
 from clearhead.model.norms import LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken, Output
+from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
@@ -41,8 +43,10 @@ __all__ = [
     "EncoderDecoder",
     "EncoderDecoderSpec",
     "EncoderSpec",
+    "Explained",
     "FeedForward",
     "GeGLU",
+    "Int8Linear",
     "LayerNorm",
     "NextToken",
     "NoNorm",
@@ -54,5 +58,7 @@ __all__ = [
     "RMSNorm",
     "ReLU",
     "SiLU",
+    "Step",
     "SwiGLU",
+    "round_inputs",
 ]

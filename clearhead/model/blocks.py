@@ -16,6 +16,7 @@ from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement, Connection, PreNorm
@@ -31,6 +32,7 @@ Vectors = Float[Tensor, "batch n d_model"]
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec(CodeRepr):
     """Spec of an attention layer: the arguments of `clearhead.Attention` but its width."""
@@ -70,6 +72,7 @@ class AttentionSpec(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class BlockSpec(CodeRepr):
     """One block: attention, and, in the slots that are filled, cross-attention and feed-forward."""

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from clearhead.attention.modes import can_read
 from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
 from clearhead.attention.request import check_dropout
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
-from clearhead.errors import OptionError, ShapeError
+from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.norms import Norm
 from clearhead.serialization import added
 from clearhead.taps import Tapped
@@ -25,6 +26,7 @@ UNSCALED = 0.02
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Embedding(CodeRepr):
     """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
@@ -124,6 +126,15 @@ class TokenEmbedding(Tapped):
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
         return self.tap("out", x)
+
+
+def check_positions(positions: Tensor, tokens: Tokens) -> None:
+    """Raise for positions that are not one whole number for each token."""
+    if not isinstance(positions, Tensor) or positions.dtype not in (torch.int64, torch.int32):
+        came = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
+        raise DtypeError(f"positions: expected a tensor of int64 or int32; came {came}")
+    if positions.shape not in (tokens.shape[1:], tokens.shape):
+        raise ShapeError(f"positions: expected one for each token {tuple(tokens.shape)}; came {tuple(positions.shape)}")
 
 
 def check_segments(segments: Tensor | None, tokens: Tokens, table: Tensor) -> Tokens:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.calls import public
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, SteppedLinear, multiply_by
 from clearhead.model.int8_matmul import (
@@ -155,6 +156,7 @@ def quantize_output(model: nn.Module) -> nn.Module:
     return model
 
 
+@public
 def round_inputs(model: nn.Module) -> nn.Module:
     """Let int8 maps round their inputs to 7 bits on a CPU, each row by its largest number; return the model."""
     for module in model.modules():

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Learned, Rotary
+from clearhead.calls import public
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement, PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -27,6 +28,7 @@ from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, Encode
 __all__ = ["AttentionSpec", "Size", "base", "bert", "big", "classic", "gpt2", "llama", "tiny"]
 
 
+@public
 class Size(NamedTuple):
     """Size of a model: blocks, width, heads and d_ff."""
 
@@ -66,6 +68,7 @@ LLAMA = {
 """`15m` and `110m` are llama2.c's, `1b` Llama 3.2's and `7b` Llama 2's, whatever the vocabulary; `tiny` is ours."""
 
 
+@public
 def classic(
     vocabulary: int,
     *,
@@ -95,21 +98,25 @@ def classic(
     )
 
 
+@public
 def tiny(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
     """Return an encoder-decoder of 4 + 4 blocks, 128 wide: it learns a small corpus on two cores."""
     return classic(vocabulary, size=Size(4, 128, 4, 4, 256), attention=attention, dropout=dropout)
 
 
+@public
 def base(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
     """Return the paper's base model: 6 + 6 blocks, 512 wide."""
     return classic(vocabulary, size=Size(6, 512, 8, 8, 2048), attention=attention, dropout=dropout)
 
 
+@public
 def big(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.3) -> EncoderDecoderSpec:
     """Return the paper's big model: 6 + 6 blocks, 1024 wide."""
     return classic(vocabulary, size=Size(6, 1024, 16, 16, 4096), attention=attention, dropout=dropout)
 
 
+@public
 def gpt2(
     size: str | Size = "small",
     *,
@@ -134,6 +141,7 @@ def gpt2(
     )
 
 
+@public
 def bert(
     size: str | Size = "base",
     *,
@@ -164,6 +172,7 @@ def bert(
     )
 
 
+@public
 def llama(
     size: str | Size = "110m",
     *,

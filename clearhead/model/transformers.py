@@ -16,10 +16,11 @@ from clearhead.attention import masks
 from clearhead.attention.mask_numbers import numbers_on, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, Stack
-from clearhead.model.embedding import Embedding
+from clearhead.model.embedding import Embedding, check_positions
 from clearhead.model.int8 import count_weights
 from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
@@ -44,6 +45,7 @@ Tied = Literal["none", "two", "three", "embeddings"]
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec(CodeRepr):
     """Spec of an encoder, which sees the whole sequence. With `output=None` it returns its last vectors."""
@@ -73,6 +75,7 @@ class EncoderSpec(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class DecoderSpec(CodeRepr):
     """Spec of a decoder, which never sees later tokens: every mask is causal, and a block may add one of its own."""
@@ -96,6 +99,7 @@ class DecoderSpec(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderSpec(CodeRepr):
     """The classic Transformer: an encoder without output, and a decoder whose blocks all cross-attend to it.
@@ -166,6 +170,7 @@ class Encoder(Tapped):
     def extra_repr(self) -> str:
         return list_sizes(self)
 
+    @public
     def forward(
         self,
         tokens: Tokens,
@@ -217,6 +222,7 @@ class Decoder(Tapped):
     def extra_repr(self) -> str:
         return list_sizes(self)
 
+    @public
     def forward(
         self,
         tokens: Tokens,
@@ -238,6 +244,8 @@ class Decoder(Tapped):
         lengths = row_lengths(lengths, tokens)
         cross = None if memory is None else FromMemory(memory, padding(memory_lengths, memory), positions)
         kv_sources = [KVSources(FromSelf(mask, positions), cross)] * len(self.stack.blocks)
+        if positions is not None:
+            check_positions(positions, tokens)
         states = self.states(tokens, kv_sources, positions=positions)
         return apply_output(self, states, lengths, tokens)
 
@@ -286,6 +294,7 @@ class EncoderDecoder(Tapped):
     def extra_repr(self) -> str:
         return f"d_model={self.spec.d_model}, tied={self.spec.tied!r}, parameters={count_weights(self):,}"
 
+    @public
     def forward(
         self,
         source: Int[Tensor, "batch source"],

@@ -8,7 +8,7 @@ an encoder for up to 4 tokens: 1 layer, 1 head, 11 wide, 0 units in networks
 [None, 'a', 'b', 'b']
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -20,6 +20,7 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Learned
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Argmax, Weighting
+from clearhead.calls import public
 from clearhead.errors import ProgramError
 from clearhead.model.arrangements import NoNorm
 from clearhead.model.blocks import AttentionSpec, Block, BlockSpec
@@ -49,6 +50,7 @@ __all__ = ["Plan", "compile", "plan"]
 AVERAGING = Argmax(ties="average")
 
 
+@public
 def compile(
     program: Sequence,
     vocabulary: Iterable[Any],
@@ -136,6 +138,7 @@ def with_plural(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+@public
 def plan(
     program: Sequence,
     vocabulary: Iterable[Any],
@@ -149,10 +152,15 @@ def plan(
 ) -> Plan:
     """Plan how a program is built and what it costs: layers, heads, width. Raises where it cannot be."""
     layouts = layouts or {"target": Layout(), "source": Layout()}
+    for tokens in (vocabulary, source_vocabulary or ()):
+        if not isinstance(tokens, Iterable) or isinstance(tokens, Tensor):
+            raise ProgramError(f"vocabulary: expected a list of tokens; came {type(tokens).__name__}")
     vocabulary, source_vocabulary = list(vocabulary), None if source_vocabulary is None else list(source_vocabulary)
     has_source = any(part.side == "source" for part in parts_of(program))
     if length < 1:
         raise ProgramError(f"length is how many tokens a text may have, 1 or more; came {length}")
+    if wrong := [token for token in (*vocabulary, *(source_vocabulary or ())) if not isinstance(token, Hashable)]:
+        raise ProgramError(f"vocabulary: tokens are words, numbers or pairs of them; came {wrong[0]!r:.80}")
     check_sides(program, vocabulary, source_vocabulary, layouts)
     check_weighting(weighting, sharpness)
     possible = Possible(vocabulary, length, source_vocabulary or ())

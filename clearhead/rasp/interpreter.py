@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Row
 from typing import Any
 
+from clearhead.calls import public
 from clearhead.errors import ProgramError
 from clearhead.rasp.language import (
     Aggregate,
@@ -23,6 +24,7 @@ __all__ = ["run"]
 Values = list[Any]
 
 
+@public
 def run(program: Sequence, tokens: Row[Any], source: Row[Any] = ()) -> Values:
     """Run the program on these tokens (and, for an encoder-decoder program, on this source)."""
     return Interpreter(tokens, source).of(program)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
+from clearhead.calls import public
 from clearhead.errors import ProgramError
 
 __all__ = [
@@ -237,16 +238,19 @@ source_tokens = Tokens(side="source", name="source tokens")
 source_indices = Indices(side="source", name="source indices")
 
 
+@public
 def constant(value: Value, *, numeric: bool = False) -> Constant:
     """Return a sequence of the same value everywhere."""
     return Constant(value=value, numeric=numeric, name=str(value))
 
 
+@public
 def map(function: Callable[[Value], Value], inner: Sequence, *, numeric: bool = False, name: str = "") -> Map:
     """Apply a function to each value; the result is categorical unless it is said to be `numeric`."""
     return Map(function=function, inner=inner, side=inner.side, numeric=numeric, name=name or f"map({inner.name})")
 
 
+@public
 def sequence_map(
     function: Callable[[Value, Value], Value],
     first: Sequence,
@@ -261,16 +265,19 @@ def sequence_map(
     return SequenceMap(function=function, first=first, second=second, side=first.side, numeric=numeric, name=name)
 
 
+@public
 def numeric(inner: Sequence) -> Sequence:
     """Return the same values as numbers."""
     return inner if inner.numeric else map(float, inner, numeric=True, name=inner.name)
 
 
+@public
 def categorical(inner: Sequence) -> Sequence:
     """Return the same values as categories."""
     return map(lambda value: value, inner, name=inner.name) if inner.numeric else inner
 
 
+@public
 def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value], bool], *, name: str = "") -> Selector:
     """Return, for each query, the keys for which `predicate(key, query)` holds.
 
@@ -284,6 +291,7 @@ def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value]
     return Selector([Select(keys=keys, queries=queries, predicate=predicate)], name=name)
 
 
+@public
 def past(selector: Selector | None = None, *, side: Side = "target") -> Selector:
     """Select the keys that are not after the query; with a selector, those of its keys."""
     positions = Indices(side=side, name="indices") if side == "source" else indices
@@ -291,6 +299,7 @@ def past(selector: Selector | None = None, *, side: Side = "target") -> Selector
     return before if selector is None else selector & before
 
 
+@public
 def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggregate:
     """Return, at each query, the mean of the selected keys' numbers, or the category that the selected keys share."""
     if values.side != selector.key_side:
@@ -302,6 +311,7 @@ def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggreg
     return Aggregate(selector=selector, values=values, side=selector.query_side, numeric=values.numeric, name=name)
 
 
+@public
 def selector_width(selector: Selector, *, name: str = "") -> Width:
     """Return, at each query, how many keys it selects."""
     return Width(selector=selector, side=selector.query_side, name=name or "width")

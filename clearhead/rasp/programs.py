@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.rasp.compiled_model import CompiledModel
 from clearhead.rasp.compiler import AVERAGING, Plan, plan
 from clearhead.rasp.language import (
@@ -39,6 +40,7 @@ SHOWN_TOKENS = 4
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A RASP program, what it takes to compile it, and a plain Python function to test it against."""

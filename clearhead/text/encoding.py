@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, final
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError
 from clearhead.text.problems import Problems
@@ -41,6 +42,7 @@ FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split":
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Corpus(CodeRepr):
     """The user's files. Without `dev`, one record in twenty is held out, at most a thousand, evenly over the corpus.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
@@ -58,6 +59,7 @@ NOTES_THEN = {**NOTES_LATER, "key": None, "files": {}}
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Tokenizing(CodeRepr):
     """The choice of a tokeniser. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.

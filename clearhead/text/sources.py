@@ -13,6 +13,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import PurePath
 from typing import Literal, NamedTuple, NoReturn, final, get_args
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts
@@ -61,6 +62,7 @@ class Source(CodeRepr, ABC):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Aligned(Source):
     """Files in pairs: line i of the target belongs to line i of the source."""
@@ -88,6 +90,7 @@ class Aligned(Source):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Table(Source):
     """Files with a record a line; `columns` are those that are read, and `fields` what they hold, in the same order.
@@ -127,6 +130,7 @@ class Table(Source):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Documents(Source):
     """Running text: a document a `line`, where blank lines are passed over, or a document a `file`.

@@ -11,6 +11,7 @@ kernels; what is made between the keys and the weights exists only in the refere
 """
 
 import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn, final
@@ -21,11 +22,13 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, leave_unchanged
-from clearhead.attention.request import check_kernelized
+from clearhead.attention.request import check_kernelized, check_kind
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
-from clearhead.errors import OptionError, ShapeError
-from clearhead.tracing.names import Names
+from clearhead.errors import OptionError, PlaceError, ShapeError
+from clearhead.model.arrangements import Connection
+from clearhead.tracing.names import CONCAT, Names, list_near
 
 __all__ = ["ALL_ROWS", "Change", "Edit", "Swap", "apply_edits", "apply_to_inputs", "check_changes", "step_tap"]
 
@@ -36,7 +39,22 @@ INSIDE = ("allowed", "score", "scaled", "masked", "weight")
 """Steps that only the reference makes."""
 
 
+SITE = re.compile(r"(encoder|decoder)\.\d+\.(attention|cross)")
+"""The name of an attention."""
+
+
+def site_steps() -> list[str]:
+    """Return the names of all values at an attention and in the connection around it, those of a user's own too."""
+    connections = [Connection]
+    for cls in connections:  # it grows meanwhile, by the classes derived from each
+        connections += cls.__subclasses__()
+    around = {step.out for cls in connections for step in cls.steps if step.out}
+    mapped = [f"{before}_{role}" for before in ("mapped", "projected") for role in ("query", "key")]
+    return [*OUTSIDE, *INSIDE, CONCAT, "out", *sorted(around - {"out"}), *mapped]
+
+
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Edit(CodeRepr):
     """A change of a value: set `to` another, or multiplied (`times`); in one head, row and column, or in all.
@@ -58,10 +76,25 @@ class Edit(CodeRepr):
     times: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.at, str) or not isinstance(self.step, str):
+            names = f"{self.at!r:.80}, {self.step!r:.80}"
+            raise OptionError(f"Edit: at and step are names, as 'decoder.1.cross', 'context'; came {names}")
+        if SITE.fullmatch(self.at) and self.step not in site_steps():
+            steps = site_steps()
+            raise OptionError(
+                f"there is no {self.name!r}; {list_near(self.step, steps)}. Its steps are {', '.join(steps)}"
+            )
+        for axis in ("head", "query", "key", "unit"):
+            index = getattr(self, axis)
+            if index is not None and (not isinstance(index, int) or index < 0):
+                raise PlaceError(f"{self.name}: {axis} is counted from 0, in whole numbers; came {index!r:.80}")
         if (self.to is None) == (self.times is None):
             raise OptionError(f"{self.name}: an edit has either `to`, a new value, or `times`, a factor; give one")
         if self.step == "allowed" and not isinstance(self.to, bool | Tensor):
             raise OptionError(f"{self.name}: what is allowed is set `to` True or False; came {self.to!r}")
+        for field, number in (("to", self.to), ("times", self.times)):
+            if not isinstance(number, int | float | Tensor | None):
+                raise OptionError(f"{self.name}: `{field}` must be a number or a tensor; came {number!r:.80}")
 
     @property
     def name(self) -> str:
@@ -124,10 +157,11 @@ class Edit(CodeRepr):
         return index if 0 <= index < size else self.raise_outside(index, size, axis)
 
     def raise_outside(self, index: int, size: int, axis: str) -> NoReturn:
-        raise OptionError(f"{self.name}: {axis} {index} is changed, and there are {size}, counted from 0")
+        raise PlaceError(f"{self.name}: {axis} {index} is changed, and there are {size}, counted from 0")
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Swap(CodeRepr):
     """Another weighting for a site: `Swap(at="decoder.1.cross", weighting=ch.weighting.Argmax())`.
@@ -137,6 +171,9 @@ class Swap(CodeRepr):
 
     at: str
     weighting: Weighting
+
+    def __post_init__(self) -> None:
+        check_kind("weighting", self.weighting, Weighting, "clearhead.weighting.Argmax()")
 
     def reaches(self, n_target: int) -> bool:
         return True
@@ -156,6 +193,8 @@ Change = Edit | Swap
 
 def check_changes(changes: Sequence[Change], names: Names) -> None:
     """Raise OptionError for a change that names something this model does not have."""
+    if not isinstance(changes, Sequence):
+        raise OptionError(f"changes: expected a list of clearhead.Edit and clearhead.Swap; came {changes!r:.80}")
     tapped = set(names.taps.values())
     for change in changes:
         if not isinstance(change, Edit | Swap):
@@ -169,7 +208,9 @@ def check_changes(changes: Sequence[Change], names: Names) -> None:
             )
         names.check_site(change.at)
         if isinstance(change, Edit) and change.step not in OUTSIDE + INSIDE:
-            raise OptionError(f"there is no {change.name!r}; its steps are {', '.join((*OUTSIDE, *INSIDE))}")
+            raise OptionError(
+                f"{change.name!r} is not in this model, or cannot be changed; {', '.join((*OUTSIDE, *INSIDE))} can"
+            )
         heads = names.sites[change.at].shape.n_heads
         if isinstance(change, Edit) and change.head is not None:
             heads = heads if change.step not in ("key", "value") else names.sites[change.at].shape.n_kv_heads

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.decoding.generating import eval_mode
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
@@ -120,8 +121,15 @@ def sum_rows(
     return metrics
 
 
-def readings(trace: Trace, site: Site, rows: int | None = None) -> list[Readings]:
-    """Return the metrics of every head of a site; `rows` is as in `read_head`."""
+@public
+def readings(trace: Trace, site: Site | str, rows: int | None = None) -> list[Readings]:
+    """Return the metrics of every head of a site, `trace.decoder[1].cross` or its name.
+
+    With `rows`, only about that many queries of a long text are read: blocks of them, spread evenly.
+    """
+    site = trace[site] if isinstance(site, str) else site
+    if rows is not None and not isinstance(rows, int):
+        raise OptionError(f"rows: expected a whole number, or None for all; came {rows!r:.80}")
     tokens = None if site.slot == "cross" else trace.sides[site.side].ids
     return [read_head(head, tokens, rows) for head in site.head]
 
@@ -135,10 +143,13 @@ class Lens(NamedTuple):
     rows: list[list[Candidate]]
 
 
+@public
 def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
     """Return the next-token distribution after every layer (the logit lens): the last norm and the unembedding on
-    each.
+    each. `shown` is how many of the likeliest answers there are of each.
     """
+    if shown < 1:
+        raise OptionError(f"shown is how many likeliest answers to give, 1 or more; came {shown}")
     side = trace.answer_side
     part, ids = sides_of(model)[side][1], trace.sides[side].ids
     if part.output is None:
@@ -186,12 +197,15 @@ class Effect(NamedTuple):
     """Kullback-Leibler divergence from the answers with the head to those without: 0 where nothing changes."""
 
 
+@public
 def effects(
     model: Model, forward: Callable[[Sequence[Change]], Tensor], site: str, n_heads: int, changes: Sequence[Change] = ()
 ) -> list[Effect]:
     """Return the effect of ablating each head of a site. `forward` runs the model with changes and gives its logits."""
     with eval_mode(model):
         unchanged = forward(changes)
+        if not isinstance(unchanged, Tensor) or unchanged.ndim < 2:
+            raise OptionError("forward: expected a function of the changes that returns logits, (…, n, vocabulary)")
         head_effects = []
         for head in range(n_heads):
             check_stopped()

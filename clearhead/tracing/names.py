@@ -15,6 +15,7 @@ A box is what a picture of the model has one of: an embedding, a norm, an attent
 ['encoder.0.feed_forward.pre_activation', 'encoder.0.feed_forward.hidden', 'encoder.0.feed_forward.out']
 """
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from clearhead.model.blocks import Block
 from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 
-__all__ = ["CONCAT", "STEPS", "Box", "Model", "Names", "Value", "names_of", "sides_of"]
+__all__ = ["CONCAT", "STEPS", "Box", "Model", "Names", "Value", "list_near", "names_of", "sides_of"]
 
 Model = Encoder | Decoder | EncoderDecoder
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
@@ -138,7 +139,19 @@ class Names:
 
     def check_site(self, name: str) -> None:
         if name not in self.sites:
-            raise OptionError(f"there is no attention called {name!r} in this model; there are {', '.join(self.sites)}")
+            raise OptionError(
+                f"there is no attention called {name!r} in this model; {list_near(name, list(self.sites))}"
+            )
+
+
+def list_near(name: object, names: Sequence[str]) -> str:
+    """Say which of some names was meant, where one is like it, and else which there are.
+
+    >>> list_near("decoder.logits", ["encoder.embedding.out", "decoder.output.logits"])
+    'the nearest is decoder.output.logits'
+    """
+    near = difflib.get_close_matches(str(name), names, 1)
+    return f"the nearest is {near[0]}" if near else f"there are {', '.join(names)}"
 
 
 KEPT = "_clearhead_names"
@@ -149,6 +162,7 @@ def names_of(model: nn.Module) -> Names:
 
     To make them takes milliseconds, and a recording asks at every pass.
     """
+    sides_of(model)  # raises for what is no model
     modules = list(model.modules())
     parts = [*modules, *(module.position for module in modules if isinstance(module, Attention))]
     before, names = model.__dict__.get(KEPT, ([], None))

@@ -25,6 +25,7 @@ from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import kernel_for, run
 from clearhead.attention.layer import Attention
+from clearhead.calls import public
 from clearhead.taps import replacing, watching
 from clearhead.tracing.edits import Change, Edit, apply_edits, apply_to_inputs, check_changes, step_tap
 from clearhead.tracing.names import names_of
@@ -63,6 +64,7 @@ class Record:
 
 
 @contextlib.contextmanager
+@public
 def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Record]:
     """Record the first forward pass inside; with `changes`, of the changed model.
 

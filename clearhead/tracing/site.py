@@ -23,9 +23,10 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.score_index import Positions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
-from clearhead.errors import OptionError, TraceError
+from clearhead.errors import OptionError, PlaceError, TraceError
 from clearhead.notebook import Display, Matrix, flow, heat_maps, paragraph
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
+from clearhead.tracing.counted import Counted
 from clearhead.tracing.edits import apply_edits, step_tap
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.stopping import check_stopped
@@ -40,6 +41,7 @@ __all__ = [
     "TOLERANCE",
     "Head",
     "Site",
+    "check_place",
     "overflow_of",
 ]
 
@@ -71,7 +73,7 @@ class Site:
         """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
         self.recorded_context = recorded.context[row]
         """The context of every head, as the kernel gave it: `(head, query, d_value)`."""
-        self.head = [Head(self, index) for index in range(self.n_heads)]
+        self.head = Counted([Head(self, index) for index in range(self.n_heads)], f"{name}: head")
         self.tokens: tuple[Sequence[str], Sequence[str]] = range_names(self.n_query), range_names(self.n_key)
         """The queries and the keys as they are shown: numbers, until a trace names them."""
 
@@ -85,8 +87,8 @@ class Site:
 
     def show(self, head: int | None = None) -> Display:
         """Return the weights of all heads, or of one, as heat maps: a notebook shows it, and `save` writes it."""
-        if head is not None and not 0 <= head < self.n_heads:
-            raise OptionError(f"{self.name}: there is no head {head}; there are {self.n_heads}, counted from 0")
+        if head is not None:
+            check_place(self.name, "head", head, self.n_heads)
         heads = self.head if head is None else [self.head[head]]
         side = SIDE if len(heads) <= MANY else SMALL
         drawn = heat_maps([one.matrix(f"head {one.index}", side) for one in heads])
@@ -273,9 +275,10 @@ class Head:
     def rows(self, start: int = 0, stop: int | None = None) -> Steps:
         """Return all steps of these query rows, without batch and head axes; the context is as it went on."""
         check_stopped()
-        rows = slice(start, self.site.n_query if stop is None else min(stop, self.site.n_query))
-        if not 0 <= rows.start < rows.stop:
-            raise OptionError(f"{self.site.name}: rows {start} to {stop} of {self.site.n_query} queries are none")
+        whole = isinstance(start, int) and isinstance(stop, int | None)
+        rows = slice(start, self.site.n_query if stop is None else min(stop, self.site.n_query)) if whole else slice(0)
+        if not whole or not 0 <= rows.start < rows.stop:
+            raise PlaceError(f"{self.site.name}: rows {start!r} to {stop!r} of {self.site.n_query} queries are none")
         call, (query, key) = self.call, self.prepared
         tap = step_tap(self.site.recorded.changes, call, rows)
         weighed = reference.weigh(call, query[:, :, rows], key, rows, tap)
@@ -321,6 +324,7 @@ class Head:
 
     def column(self, key: int) -> Float[Tensor, "query"]:
         """Return how much each query looks at one key."""
+        check_place(self.site.name, "key", key, self.site.n_key)
         column = self.query.new_empty(self.site.n_query)
         for start, stop in self.spans(range(self.site.n_query)):
             column[start:stop] = self.rows(start, stop).weight[:, key]
@@ -359,20 +363,21 @@ class Head:
 
     def tile_range(self, level: int, row: int, column: int) -> tuple[range, range]:
         """Return the queries and the keys that a tile shows; raise where there are none."""
+        if not all(isinstance(number, int) and number >= 0 for number in (level, row, column)):
+            raise PlaceError(f"{self.site.name}: there is no tile ({row!r}, {column!r}) at level {level!r}")
         size = TILE << level
         rows, columns = (
             range(index * size, min((index + 1) * size, n))
             for index, n in ((row, self.site.n_query), (column, self.site.n_key))
         )
-        if min(row, column, level) < 0 or not rows or not columns:
-            raise OptionError(f"{self.site.name}: there is no tile ({row}, {column}) at level {level}")
+        if not rows or not columns:
+            raise PlaceError(f"{self.site.name}: there is no tile ({row}, {column}) at level {level}")
         return rows, columns
 
     def cell(self, query: int, key: int) -> Cell:
         """Return the arithmetic of one cell, every number of it."""
-        for axis, index, n in (("query", query, self.site.n_query), ("key", key, self.site.n_key)):
-            if not 0 <= index < n:
-                raise OptionError(f"{self.site.name}: there is no {axis} {index}; there are {n}, counted from 0")
+        check_place(self.site.name, "query", query, self.site.n_query)
+        check_place(self.site.name, "key", key, self.site.n_key)
         row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)[0]
         meeting = self.prepared[0][0, self.call_index, query], self.prepared[1][0, self.call_index, key]
         turn = self.turn(query, key)
@@ -380,6 +385,8 @@ class Head:
 
     def turn(self, query: int, key: int) -> Turn | None:
         """Return how the position turned this query and this key; None where it turns nothing, or it is not known."""
+        check_place(self.site.name, "query", query, self.site.n_query)
+        check_place(self.site.name, "key", key, self.site.n_key)
         if self.site.projected is None:
             return None
         queries, keys = self.site.projected
@@ -395,8 +402,15 @@ class Head:
 
     def ties(self, query: int) -> list[int]:
         """Return the keys whose score is the row's highest, within argmax's tolerance for ties."""
+        check_place(self.site.name, "query", query, self.site.n_query)
         row, allowed = self.rows(query, query + 1), self.allowed(query, query + 1)
         return tie_mask(row.masked[0], allowed[0]).nonzero().flatten().tolist()
+
+
+def check_place(site: str, axis: str, index: int, n: int) -> None:
+    """Raise PlaceError for a head, a query or a key that is not there."""
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < n:
+        raise PlaceError(f"{site}: there is no {axis} {index!r}; there are {n}, counted from 0")
 
 
 def range_names(n: int) -> list[str]:

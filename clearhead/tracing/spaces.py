@@ -20,7 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.calls import public
 from clearhead.errors import OptionError
+from clearhead.tracing.site import check_place
 from clearhead.tracing.trace import Trace
 
 __all__ = ["Spaces", "compare_spaces"]
@@ -47,6 +49,7 @@ class Spaces:
 
 
 @torch.no_grad()
+@public
 def compare_spaces(trace: Trace, site: str, head: int, places: Sequence[int] | None = None) -> Spaces:
     """Return how alike tokens are in the three spaces of a head of self-attention; all tokens unless some are named."""
     attention = trace[site]
@@ -55,10 +58,9 @@ def compare_spaces(trace: Trace, site: str, head: int, places: Sequence[int] | N
             f"{site} attends from one text to another, so its tokens have queries or values, not both; choose a "
             "self-attention"
         )
-    if not 0 <= head < attention.n_heads:
-        raise OptionError(f"{site}: there is no head {head}; there are {attention.n_heads}, counted from 0")
+    check_place(site, "head", head, attention.n_heads)
     indices = tuple(range(attention.n_query) if places is None else places)
-    if not indices or not all(0 <= index < attention.n_query for index in indices):
+    if not indices or not all(isinstance(index, int) and 0 <= index < attention.n_query for index in indices):
         actual = ", ".join(map(str, indices)) or "none"
         raise OptionError(f"places: expected one or more from 0 to {attention.n_query - 1}; came {actual}")
     rows, head_values = list(indices), attention.head[head]

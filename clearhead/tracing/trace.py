@@ -21,16 +21,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead.calls import public
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
 from clearhead.notebook import Display
 from clearhead.registry import Parts
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
+from clearhead.tracing.counted import Counted
 from clearhead.tracing.display import TraceFacts
 from clearhead.tracing.edits import ALL_ROWS, Change
 from clearhead.tracing.inner import InnerValues, site_value
-from clearhead.tracing.names import CONCAT, STEPS, sides_of
+from clearhead.tracing.names import CONCAT, STEPS, list_near, sides_of
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.recording import Record, recording
 from clearhead.tracing.rollout import roll_out
@@ -101,6 +103,7 @@ class Trace:
         """Return what a notebook shows: the text, the answers, and one attention map."""
         return self.facts.draw()._repr_html_()
 
+    @public
     def show(self, site: str | None = None, head: int | None = None) -> Display:
         """Return the weights as heat maps: of all attentions, of one, or of one of its heads.
 
@@ -113,25 +116,27 @@ class Trace:
         return self.facts.draw_all()
 
     def __getitem__(self, name: str) -> Site:
-        if name not in self.sites:
-            raise OptionError(f"there is no attention called {name!r} in this trace; there are {', '.join(self.sites)}")
+        if not isinstance(name, str) or name not in self.sites:
+            near = list_near(name, list(self.sites))
+            raise OptionError(f"there is no attention called {name!r} in this trace; {near}")
         return self.sites[name]
 
     @property
-    def encoder(self) -> list[Layer]:
+    def encoder(self) -> Sequence[Layer]:
         return self.layers("encoder")
 
     @property
-    def decoder(self) -> list[Layer]:
+    def decoder(self) -> Sequence[Layer]:
         return self.layers("decoder")
 
-    def layers(self, side: str) -> list[Layer]:
+    def layers(self, side: str) -> Sequence[Layer]:
         if side not in self.sides:
-            raise OptionError(f"this model is a {self.kind}: it has no {side}")
-        return [
+            raise OptionError(f"this model is {'an' if self.kind[0] == 'e' else 'a'} {self.kind}: it has no {side}")
+        layers = [
             Layer(self.sites[f"{side}.{i}.attention"], self.sites.get(f"{side}.{i}.cross"))
             for i in range(self.sides[side].n_layers)
         ]
+        return Counted(layers, f"{side}: layer")
 
     @property
     def names(self) -> list[str]:
@@ -141,18 +146,18 @@ class Trace:
         """
         return [name for name in self.all_names if self.inner is not None or self.is_stored(name)]
 
+    @public
     def value(self, name: str, rows: slice = ALL_ROWS) -> Tensor:
         """Return a value by its name: of the residual stream, a step of an attention, or any other in between.
 
         `encoder.0.feed_forward.hidden` is `(n, d_ff)`; what heads have comes with the head first. Of a long text
         `rows` makes a few rows alone.
         """
-        if name not in self.all_names:
-            at = ".".join(name.split(".")[:3])
-            near = [candidate for candidate in self.all_names if candidate.startswith(at)] or list(self.stream)
-            raise OptionError(
-                f"there is no {name!r} in this trace; there are {', '.join(near)}. All are in trace.names"
-            )
+        if not isinstance(name, str) or name not in self.all_names:
+            near = list_near(name, self.all_names or list(self.stream))
+            raise OptionError(f"there is no {name!r} in this trace; {near}. All are in trace.names")
+        if not isinstance(rows, slice):
+            raise OptionError(f"rows: expected a slice, such as slice(0, 5); came {rows!r:.80}")
         if self.inner is not None:
             return self.inner.value(name, rows)
         if name in self.stream:
@@ -162,6 +167,7 @@ class Trace:
         at, _, step = name.rpartition(".")
         return site_value(self.sites[at], step, rows)
 
+    @public
     def rollout(self, name: str) -> Float[Tensor, "query token"]:
         """Return the attention rollout (Abnar and Zuidema, 2020) of a side, or up to a site: `decoder.1.attention`.
 
@@ -194,11 +200,13 @@ class Trace:
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
         return sum(storages.values())
 
+    @public
     def save(self, path: str | Path) -> None:
         """Write the trace to a file that opens without the model, by `Trace.load`."""
         save_trace(TraceContent(**{field.name: getattr(self, field.name) for field in fields(TraceContent)}), path)
 
     @staticmethod
+    @public
     def load(path: str | Path, model: nn.Module | None = None, *, parts: Parts | None = None) -> "Trace":
         """Return a saved trace; with a `model`, the one it was made from. `parts` is as in `clearhead.load`."""
         content, inner = load_trace(path, model, parts=parts)
@@ -208,6 +216,7 @@ class Trace:
         return replace(self, notes=(*self.notes, *notes))
 
 
+@public
 def trace_model(
     model: nn.Module,
     *tokens: Tensor,
@@ -273,6 +282,10 @@ def make_trace(
 ) -> Trace:
     """Return the trace of one row of a record. Of a batch with padding, `ids` may be shorter than the row."""
     parts = sides_of(model)
+    if pieces and (missing := [side for side in parts if side not in pieces]):
+        raise OptionError(
+            f"pieces: expected the tokens as they are shown of {' and '.join(parts)}; there is no {missing[0]}"
+        )
     sides = {
         side: Side(
             ids=ids[side],

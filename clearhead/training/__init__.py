@@ -7,15 +7,20 @@ run.translate(["zweiundvierzig"])
 ```
 """
 
+from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training import tasks
 from clearhead.training.averaging import Ema, Last, Unaveraged
-from clearhead.training.defaults import default_recipe
+from clearhead.training.defaults import default_recipe, map_attention
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, WarmupStableDecay
+from clearhead.training.tensorboard import TensorBoard
 from clearhead.training.train import resume, train
+from clearhead.training.variants import with_parts
 
 __all__ = [
     "Aligned",
@@ -34,11 +39,17 @@ __all__ = [
     "Recipe",
     "Run",
     "Table",
+    "TensorBoard",
+    "Tokenizer",
     "Tokenizing",
     "Unaveraged",
     "WarmupStableDecay",
     "default_recipe",
     "load",
+    "map_attention",
     "resume",
+    "tasks",
+    "to_json",
     "train",
+    "with_parts",
 ]

@@ -13,6 +13,7 @@ from clearhead.attention import weighting
 from clearhead.attention.positions import EmbeddedPosition, Position
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -87,6 +88,7 @@ POSITIONS = (*options("embedded position"), *options("position"), "none")
 """What `--position` takes, beside parts of a user's own."""
 
 
+@public
 def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> Recipe:
     """Return the recipe for a task, by name, on this corpus."""
     kind = task_named(task)
@@ -98,6 +100,7 @@ def map_blocks(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:
     return spec.map_stacks(lambda stack: replace(stack, blocks=tuple(map(change, stack.blocks))))
 
 
+@public
 def map_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec]) -> Spec:
     """Return the model with every attention slot changed, cross-attention included."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
+from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, read_json, read_sealed, write_sealed
@@ -58,6 +59,7 @@ def positive(owner: object, *names: str) -> None:
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(CodeRepr):
     """AdamW, its schedule, and what the loss adds: label smoothing and R-Drop (0 for none).
@@ -85,6 +87,7 @@ class Optimizer(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Batching(CodeRepr):
     """The text of a step: `tokens` or so, in passes of `micro_batch_tokens` at most; `context` is the longest row."""
@@ -107,6 +110,7 @@ class Batching(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Budget(CodeRepr):
     """When training ends: after so many steps, minutes or epochs, whichever is given.
@@ -126,6 +130,7 @@ class Budget(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Checkpointing(CodeRepr):
     """How often to log, evaluate and save; how many checkpoints stay; which one is used in the end.
@@ -150,6 +155,7 @@ class Checkpointing(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Machine(CodeRepr):
     """Where and how it runs. `threads` None: as many as torch takes; the number is recorded, and kept when resuming.
@@ -223,6 +229,7 @@ class FineTuning(CodeRepr):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Recipe(CodeRepr):
     """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults.

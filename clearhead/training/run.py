@@ -2,7 +2,8 @@
 
 ```
 run = ch.load("runs/de-en")
-run.translate(["zweiundvierzig"], beam=5)
+run.translate("zweiundvierzig")              # one text, one answer: "forty-two"
+run.translate(["zwei", "drei"], beam=5)      # several texts, a list of answers
 ```
 """
 
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead.calls import public
 from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
@@ -42,8 +44,9 @@ from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Detokenizer
 from clearhead.training.tasks.pairs import Pair
+from clearhead.training.verbs import check_list, check_max_new, check_text, check_text_or_pair, one_or_several
 
-__all__ = ["Run", "load"]
+__all__ = ["Run", "as_run", "load"]
 
 AnyTask = TypeVar("AnyTask", bound=Task)
 
@@ -85,49 +88,65 @@ class Run:
             )
         return self.task
 
+    @public
     def unseen(self, text: str) -> str:
         """Return what of a text the tokeniser has never seen: characters, or words if its tokens are words."""
         return self.task.unseen(text)
 
+    @one_or_several(check_text)
     def translate(self, texts: Sequence[str], *, beam: int = 5, length_penalty: float = 1.0) -> list[str]:
-        """Return the best translation of each text. A beam of 1 is greedy. A blank text gives a blank translation."""
+        """Return the best translation of each text; of one text, a str, its translation.
+
+        A beam of 1 is greedy. A blank text gives a blank translation.
+        """
         return [best_first[0] for best_first in self.translations(texts, beam=beam, length_penalty=length_penalty)]
 
+    @one_or_several(check_text)
     def translations(
         self, texts: Sequence[str], *, beam: int = 5, n_best: int = 1, length_penalty: float = 1.0
     ) -> list[list[str]]:
-        """Return the `n_best` best translations of each text."""
+        """Return the `n_best` best translations of each text; of one text, a str, a list of them."""
         scored = self.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
         return [[hypothesis.text for hypothesis in hypotheses] for hypotheses in scored]
 
+    @one_or_several(check_text)
     def scored_translations(
         self, texts: Sequence[str], *, beam: int = 5, n_best: int = 1, length_penalty: float = 1.0
     ) -> list[list[Written]]:
-        """Return the `n_best` best translations of each text, with their scores."""
+        """Return the `n_best` best translations of each text with their scores; of one text, a str, a list of them."""
         method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=length_penalty)
         return self.asked(Translate).translate(self.model, texts, method)
 
+    @one_or_several(check_text)
     def generate(
-        self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
+        self, prompts: Sequence[str] = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> list[str]:
-        """Return the continuation of each prompt, without the prompt. Of a long prompt only the end is read."""
+        """Return the continuation of each prompt, without the prompt; of one prompt, a str, its continuation.
+
+        Of a long prompt only the end is read.
+        """
         return [continuation.text for continuation in self.scored_texts(prompts, max_new=max_new, method=method)]
 
+    @one_or_several(check_text)
     def scored_texts(
-        self, prompts: Sequence[str] = ("",), *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
+        self, prompts: Sequence[str] = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> list[Written]:
-        """Return the continuation of each prompt, with its log-probability."""
-        return self.asked(Generate).continue_texts(self.model, prompts, method, max_new=max_new)
+        """Return the continuation of each prompt with its log-probability; of one prompt, a str, that of it."""
+        return self.asked(Generate).continue_texts(self.model, prompts, method, max_new=check_max_new(max_new))
 
+    @public
     def stream(
         self, prompt: str = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> Iterator[str]:
         """Yield what `generate` returns, piece by piece as it is decoded. A piece never ends within a character."""
-        task = self.asked(Generate)
-        yield from stream_text(self.model, task, prompt, method, max_new=max_new)
+        task, prompt = self.asked(Generate), check_text("prompt", prompt)
+        return stream_text(self.model, task, prompt, method, max_new=check_max_new(max_new))
 
-    def chat_text(self, messages: Sequence[Message]) -> str:
-        """Return a conversation as the text that the model continues, by the chat template that came with it."""
+    def chat_text(self, messages: str | Sequence[Message]) -> str:
+        """Return a conversation as the text that the model continues, by the chat template that came with it.
+
+        A str is a conversation of one message, the user's.
+        """
         self.asked(Generate)
         template = self.folder.chat()
         if template is None:
@@ -135,33 +154,40 @@ class Run:
                 f"{self.folder.path} has no chat template: its model was not trained to talk. Leave out chat, and give "
                 "a text to continue"
             )
-        return template.render(messages)
+        return template.render([{"role": "user", "content": messages}] if isinstance(messages, str) else messages)
 
+    @public
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: str | Sequence[Message],
         *,
         max_new: int = 200,
         method: Greedy | Sample = Sample(temperature=0.8),
     ) -> str:
-        """Return the model's reply to messages, each with a `role` (system, user or assistant) and `content`."""
+        """Return the model's reply to messages, each with a `role` (system, user or assistant) and `content`.
+
+        A str is one message of the user's.
+        """
         return self.scored_replies([messages], max_new=max_new, method=method)[0].text
 
     def scored_replies(
         self,
-        chats: Sequence[Sequence[Message]],
+        chats: Sequence[str | Sequence[Message]],
         *,
         max_new: int = 200,
         method: Greedy | Sample = Sample(temperature=0.8),
     ) -> list[Written]:
-        """Return the reply to each conversation, with its log-probability."""
+        """Return the reply to each conversation, with its log-probability; each may be a str, as in `chat`."""
+        if isinstance(chats, str):
+            raise OptionError("chats: expected a list of conversations; came a str. Write [text], or use `chat`")
         task, prompts = self.asked(Generate), [self.chat_text(messages) for messages in chats]
         framing = replace(task.frame(), before=())  # a template brings its own special tokens
-        return task.continue_texts(self.model, prompts, method, max_new=max_new, framing=framing)
+        return task.continue_texts(self.model, prompts, method, max_new=check_max_new(max_new), framing=framing)
 
+    @public
     def stream_reply(
         self,
-        messages: Sequence[Message],
+        messages: str | Sequence[Message],
         *,
         max_new: int = 200,
         method: Greedy | Sample = Sample(temperature=0.8),
@@ -169,22 +195,28 @@ class Run:
         """Yield what `chat` returns, piece by piece as it is decoded."""
         task = self.asked(Generate)
         framing = replace(task.frame(), before=())
-        yield from stream_text(self.model, task, self.chat_text(messages), method, max_new=max_new, framing=framing)
+        prompt, max_new = self.chat_text(messages), check_max_new(max_new)
+        return stream_text(self.model, task, prompt, method, max_new=max_new, framing=framing)
 
+    @public
     def embed(
-        self, texts: Sequence[str | Pair], *, pooling: Pooling = "mean", normalize: bool = False
-    ) -> Float[Tensor, "text d_model"]:
+        self, texts: str | Sequence[str | Pair], *, pooling: Pooling = "mean", normalize: bool = False
+    ) -> Float[Tensor, "*text d_model"]:
         """Return a vector for each text: the mean of its tokens' last vectors, or the first (`pooling="first"`).
 
-        A text may be a pair of two, for an imported model that reads pairs.
+        Of one text, a str, it is one vector. A text may be a pair of two, for an imported model that reads pairs; give
+        one pair in a list.
 
         Any run with an encoder will do. `normalize` makes each vector's length 1, so that a dot product of two is
         their cosine.
         """
-        return embed_texts(self.task, self.model, texts, pooling=pooling, normalize=normalize)
+        several = [texts] if isinstance(texts, str) else check_list("texts", texts, check_text_or_pair)
+        vectors = embed_texts(self.task, self.model, several, pooling=pooling, normalize=normalize)
+        return vectors[0] if isinstance(texts, str) else vectors
 
-    def classify(self, texts: Sequence[str] | Sequence[Pair]) -> list[Class]:
-        """Return the class of each text, with the probability of every label.
+    @one_or_several(check_text_or_pair)
+    def classify(self, texts: Sequence[str | Pair]) -> list[Class]:
+        """Return the class of each text, with the probability of every label; of one text, a str, its class.
 
         A model that reads two texts is given pairs: `run.classify([("It rains.", "It is wet.")])`.
         """
@@ -199,12 +231,16 @@ class Run:
         single = [text for text in texts if isinstance(text, str)]
         return task.classify(self.model, task.tokenizer.encode_batch(single))
 
+    @one_or_several(check_text)
     def fill(self, texts: Sequence[str], *, shown: int = 5) -> list[Filling]:
-        """Fill every `<mask>`, and return the `shown` likeliest pieces for each."""
+        """Fill every `<mask>` of each text with its `shown` likeliest pieces; one text, a str, gives one filling."""
         return self.asked(Fill).fill(self.model, texts, shown=shown)
 
+    @one_or_several(check_text)
     def answer(self, texts: Sequence[str]) -> list[Answer]:
         """Return what the run's task answers to each text, as `clearhead answer --json` tells it: `output`, and more.
+
+        Of one text, a str, it is one answer.
 
         It serves any task, one of your own too; the verbs above have the options of ours.
         """
@@ -215,6 +251,7 @@ class Run:
             answers[i] = answer
         return answers
 
+    @public
     def save(self, path: str | Path) -> "Run":
         """Write the run as it is in memory to a new folder, and return it: the model's weights of now, and tokenisers.
 
@@ -251,6 +288,7 @@ class Run:
             folder.begin(origin)
         return load(path, device=str(next(self.model.parameters()).device))
 
+    @public
     def evaluate(
         self,
         source: Source,
@@ -293,6 +331,7 @@ def to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+@public
 def load(
     path: str | Path,
     *,
@@ -312,6 +351,8 @@ def load(
     `dtype`, one of `clearhead.model.dtypes.DTYPES`, is how weights are kept in memory, if not as they were saved.
     `merge=False` keeps the adapters of LoRA beside the weights of a fine-tuned run, instead of adding them.
     """
+    if not isinstance(path, str | Path):
+        raise OptionError(f"path: expected the folder of a run, a str or a Path; came {type(path).__name__}")
     check_dtype(dtype)
     import_parts(parts)
     folder = RunFolder(Path(path))
@@ -330,6 +371,11 @@ def load(
     if dtype is not None:
         model = DTYPES[dtype](model)
     return Run(folder, task, model.to(choose_device(device)).eval(), used_step)
+
+
+def as_run(run: Run | str | Path, *, device: str = "auto") -> Run:
+    """Return a run as it is, or load it from the path of its folder."""
+    return run if isinstance(run, Run) else load(run, device=device)
 
 
 def check_fit(task: Task, spec: Spec, where: str) -> None:

@@ -8,33 +8,37 @@ trace.decoder[1].cross.head[3].weight       # (query, key)
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import torch
 
+from clearhead.calls import public
 from clearhead.decoding import Beam, Greedy, Sample, generate
 from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
 from clearhead.decoding.request import Model
+from clearhead.decoding.rules import USUAL_NEW
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.edited_decoding import EditedSession
-from clearhead.tracing.edits import Change
+from clearhead.tracing.edits import Change, check_changes
+from clearhead.tracing.names import names_of
 from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
 from clearhead.training.answers import token_names
-from clearhead.training.run import Run
+from clearhead.training.run import Run, as_run
 from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.pairs import Pair, trace_pair
+from clearhead.training.verbs import check_text_or_pair
 
 __all__ = ["encode_inputs", "trace"]
 
-MAX_NEW = 64
-"""How much of a text is written where a method is given and the run has no end of its own."""
 OWN_OUTPUT = "the target is its own greedy output"
 
 
+@public
 def trace(
-    run: Run,
+    run: Run | str | Path,
     source: str | Pair,
     target: str | Sequence[int] | None = None,
     *,
@@ -43,10 +47,14 @@ def trace(
 ) -> Trace:
     """Trace a text. For a translator, `target=None` traces the model's own greedy output, and a note says so.
 
-    A language model reads the source and, after it, the target. A model that reads two texts is given a pair of them.
-    `edits` change what happens inside; an own output is then what the changed model writes. With a `method` what is
-    written is traced as it was, step by step on a cache; of a beam `beams` has the trace of every output.
+    `run` is a run, or the path of its folder. A language model reads the source and, after it, the target. A model that
+    reads two texts is given a pair of them. `edits` change what happens inside; an own output is then what the changed
+    model writes. With a `method` what is written is traced as it was, step by step on a cache; of a beam `beams` has
+    the trace of every output.
     """
+    run = as_run(run)
+    source = check_text_or_pair("source", source)
+    check_changes(edits, names_of(run.model))
     if method is not None:
         return trace_decoded(run, source, method, target, edits)
     inputs = encode_inputs(run, source, target)
@@ -77,7 +85,7 @@ def encode_inputs(run: Run, source: str | Pair, target: str | Sequence[int] | No
 
 def with_own_output(run: Run, inputs: TraceInputs, edits: Sequence[Change]) -> TraceInputs:
     """Return the source with the model's greedy output for it, as the edits change it."""
-    decoding = run.task.decoding(inputs.ids, max_new=None, usual=MAX_NEW)
+    decoding = run.task.decoding(inputs.ids, max_new=None, usual=USUAL_NEW)
     writes, rules, prefix = decoding.writes, decoding.rules, decoding.prefix
     if not edits:
         [[hypothesis]] = generate(cast(Model, run.model), [decoding.source], Greedy(), rules=rules, prefix=prefix)
@@ -105,7 +113,7 @@ def trace_decoded(
     if run.task.target == "none":
         raise OptionError(f"{run.folder.path} was trained to {run.task.name}, and writes nothing; leave out the method")
     inputs = encode_inputs(run, source)
-    decoding = run.task.decoding(inputs.ids, max_new=None, usual=MAX_NEW)
+    decoding = run.task.decoding(inputs.ids, max_new=None, usual=USUAL_NEW)
     prefix = None if decoding.prefix is None else decoding.prefix[0]
     decoded = trace_decoding(run.model, decoding.source, method, rules=decoding.rules, prefix=prefix)  # type: ignore[arg-type]
     traces = []

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from clearhead.calls import public
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
@@ -61,6 +62,7 @@ HEADERS = frozenset(
 """Names of columns that are no likely labels."""
 
 
+@public
 def train(
     path: str | Path,
     recipe: Recipe,
@@ -244,6 +246,7 @@ def prepare_text(
     return prepared, replace(kind.of(prepared, context), framing=tuned.framing)
 
 
+@public
 def resume(
     path: str | Path,
     *,

@@ -17,6 +17,7 @@ from typing import Any, cast
 from clearhead.attention.heads import HeadLayout, Heads, SlicedHeads
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
+from clearhead.calls import public
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -230,6 +231,7 @@ def with_part(spec: Spec, name: str, value: str, *, context: int) -> Spec:
     return PARTS[name](spec, value, context)
 
 
+@public
 def with_parts(spec: Spec, values: Mapping[str, str], *, context: int) -> Spec:
     """Return the model with several parts changed, whatever the order in which they are given."""
     for name in sorted(values, key=lambda name: [*PARTS, name].index(name)):

@@ -306,3 +306,33 @@ def test_an_output_of_ones_own_writes_text(method):
             table = case.log_probs(row, [list(made.tokens)])[0]
             wanted = [table[place, token] for place, token in enumerate(made.tokens)]
             assert apart("log-probabilities", list(made.log_probs), torch.stack(wanted)) == []
+
+
+@pytest.mark.parametrize("method", [Greedy(), Sample(seeds=1), Beam(width=3, n_best=2)])
+def test_one_row_is_one_input_and_gives_its_hypotheses(method):
+    model, rules = presets.gpt2("tiny", vocabulary=20).build(), Rules(max_new=5)
+    [expected] = generate(model, [[5, 6, 7]], method, rules=rules)
+    for row in ([5, 6, 7], (5, 6, 7), torch.tensor([5, 6, 7])):
+        assert generate(model, row, method, rules=rules) == expected
+    assert generate(model, torch.tensor([[5, 6, 7]]), method, rules=rules) == [expected]
+    both = presets.tiny(vocabulary=20).build()
+    assert (
+        generate(both, [5, 6], method, rules=rules, prefix=[1])
+        == generate(both, [[5, 6]], method, rules=rules, prefix=[[1]])[0]
+    )
+
+
+def test_one_row_is_scored_and_streamed_alone():
+    model = presets.gpt2("tiny", vocabulary=20).build()
+    assert score(model, [5, 6], [7, 8]) == score(model, [[5, 6]], [[7, 8]])[0]
+    rules = Rules(max_new=3)
+    assert list(stream(model, [5, 6], rules=rules)) == list(stream(model, [[5, 6]], rules=rules))
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1024, 64), (10, 8)])
+def test_without_rules_there_are_64_tokens_or_as_many_as_there_are_positions(length, expected):
+    model = presets.gpt2("tiny", vocabulary=20, length=length).build()
+    [best] = generate(model, [5, 6, 7])
+    assert len(best.tokens) == len(list(stream(model, [5, 6, 7]))) == expected
+    [shorter], [longer] = generate(model, [[5], [5, 6, 7]])
+    assert len(shorter.tokens) == len(longer.tokens) == expected

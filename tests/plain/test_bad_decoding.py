@@ -92,11 +92,13 @@ INPUTS = {
         torch.ones(1, 2, dtype=torch.bool),
         r"inputs\[0\]: token ids are whole numbers; there is True",
     ),
-    "a flat list": ([1, 2, 3], r"inputs: expected rows of token ids; came a bare int\. Write \[ids\]"),
-    "a flat tensor": (torch.tensor([1, 2]), r"inputs: expected rows of token ids; came a bare int\. Write \[ids\]"),
-    "a number": (7, "inputs: expected rows of token ids; came"),
-    "nothing": (None, "inputs: expected rows of token ids; came"),
-    "a row that is none": ([[1], None], "inputs: expected rows of token ids; came"),
+    "a row with a word": ([1, "a"], r"inputs\[0\]: token ids are whole numbers; there is 'a'"),
+    "a row among rows": ([[1], 2], "inputs: expected rows of token ids; came 2 among them"),
+    "a flat tensor of floats": (torch.ones(2), r"inputs\[0\]: token ids are whole numbers; there is 1\.0"),
+    "a number": (7, "inputs: expected token ids, one row or several; came int"),
+    "a tensor of one number": (torch.tensor(7), "inputs: expected token ids, one row or several; came Tensor"),
+    "nothing": (None, "inputs: expected token ids, one row or several; came NoneType"),
+    "a row that is none": ([[1], None], "inputs: expected rows of token ids; came None among them"),
     "rows of rows": ([[[1, 2]]], r"inputs\[0\]: token ids are whole numbers; there is \[1, 2\]"),
     "past the learned positions": (
         [[1], [2] * 9],
@@ -177,7 +179,7 @@ def test_prefix_where_there_is_none_and_none_where_there_is_one(decoder, both):
         )
         told(
             lambda run=run: run(both, [[1]], rules=RULES),
-            r"an encoder-decoder starts its output from a token: give prefix=\[\[start\]\], or one row a source",
+            r"an encoder-decoder starts its output from a token: give prefix=\[start\], or a row for each source",
         )
     told(lambda: score(decoder, [[1]], [[1]], prefix=[[1]]), "prefix is for an encoder-decoder")
     told(lambda: score(both, [[1]], [[1]]), "starts its output from a token")
@@ -195,7 +197,7 @@ def test_what_cannot_write(both):
 def test_an_output_for_classes():
     spec = replace(presets.gpt2("tiny", vocabulary=VOCABULARY), output=Classes(3))
     message = re.escape(
-        "this decoder's output is Classes(count=3, pool='first', hidden=False, activation='tanh', ngrams=None); "
+        "this decoder's output is Classes(3); "
         "to write text it must be NextToken, or one of your own that is causal and by_position"
     )
     for run in (generate, stream):
@@ -225,7 +227,7 @@ OUTPUTS = {
     "empty": ([[]], r"outputs\[0\] is empty"),
     "floats": ([[1.0]], r"outputs\[0\]: token ids are whole numbers; there is 1\.0"),
     "bools": ([[True]], r"outputs\[0\]: token ids are whole numbers; there is True"),
-    "flat": ([1], r"outputs: expected rows of token ids; came a bare int"),
+    "more rows than inputs": ([[1], [2]], "there are 1 inputs and 2 outputs; give one for each"),
     "id too large": ([[VOCABULARY, 1]], "outputs.*ids go from 0 to 11 in this vocabulary; there is 12"),
     "last id too large": ([[1, VOCABULARY]], "outputs.*ids go from 0 to 11 in this vocabulary; there is 12"),
     "last id negative": ([[1, -1]], "outputs.*ids go from 0 to 11 in this vocabulary; there is -1"),

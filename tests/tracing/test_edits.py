@@ -114,17 +114,44 @@ def test_nothing_is_left_behind(model, tokens):
         ({"at": "decoder.7.attention", "step": "score", "to": 1.0}, r"there is no attention called 'decoder\.7\.att"),
         (
             {"at": SITE, "step": "scores", "to": 1.0},
-            r"there is no 'decoder\.1\.attention\.scores'; its steps are",
+            r"there is no 'decoder\.1\.attention\.scores'; the nearest is score\. Its steps are query, key",
         ),
+        ({"at": SITE, "step": "projected_key", "to": 1.0}, "'decoder.1.attention.projected_key' is not in this model"),
         ({"at": SITE, "step": "score", "head": 3, "to": 1.0}, "head 3 is changed, and there are 3"),
         ({"at": SITE, "step": "score", "query": 9, "to": 1.0}, "query 9 is changed, and there are 5"),
-        ({"at": SITE, "step": "score", "key": -1, "to": 1.0}, "key -1 is changed"),
+        ({"at": SITE, "step": "score", "key": -1, "to": 1.0}, "key is counted from 0, in whole numbers; came -1"),
         ({"at": SITE, "step": "value", "key": 5, "to": 1.0}, "key 5 is changed, and there are 5"),
     ],
 )
 def test_what_is_not_there_is_told(model, tokens, change, match):
     with pytest.raises(OptionError, match=match):
         trace_model(model, tokens, changes=[ch.Edit(**change)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        (
+            {"at": SITE, "step": "contxt", "to": 1.0},
+            r"there is no '.*\.contxt'; the nearest is context",
+        ),
+        ({"at": SITE, "step": "context", "head": "3", "to": 1.0}, "head is counted from 0, in whole numbers; came '3'"),
+        ({"at": SITE, "step": "context", "unit": 1.5, "to": 1.0}, "unit is counted from 0, in whole numbers; came 1.5"),
+        ({"at": SITE, "step": "context", "times": "0"}, "`times` must be a number or a tensor; came '0'"),
+        ({"at": SITE, "step": "context", "to": [1.0]}, r"`to` must be a number or a tensor; came \[1\.0\]"),
+        ({"at": 3, "step": "context", "to": 1.0}, "at and step are names, as"),
+    ],
+)
+@pytest.mark.plain
+def test_an_edit_that_cannot_be_is_refused_when_it_is_made(fields, match):
+    with pytest.raises(OptionError, match=match):
+        ch.Edit(**fields)
+
+
+@pytest.mark.plain
+def test_a_swap_that_cannot_be_is_refused_when_it_is_made():
+    with pytest.raises(OptionError, match="weighting must be a part such as"):
+        ch.Swap(at=SITE, weighting="argmax")
 
 
 def test_an_edit_says_what_it_lacks(model, tokens):

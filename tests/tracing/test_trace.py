@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.errors import TraceError
+from clearhead.errors import OptionError, PlaceError, TraceError
+from clearhead.model import presets
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.names import sides_of
 from clearhead.tracing.recording import recording
@@ -173,3 +174,27 @@ def test_a_trace_does_without_the_logits_of_the_whole_text(spec, monkeypatch):
     assert [row[0].id for row in trace.candidates] == logits[0].argmax(-1).tolist()
     with torch.inference_mode():
         assert torch.equal(model(*given), logits)
+
+
+@pytest.mark.plain
+def test_a_layer_or_a_head_that_is_not_there_says_how_many_there_are():
+    made = trace_model(presets.tiny(vocabulary=20).build(), torch.tensor([[1, 2]]), torch.tensor([[3]]))
+    for ask, message in (
+        (lambda: made.decoder[7], "decoder: layer 7 is not there; there are 4, counted from 0"),
+        (lambda: made.decoder["0"], "decoder: layer '0' is not there; there are 4"),
+        (lambda: made.decoder[1].cross.head[9], r"decoder\.1\.cross: head 9 is not there; there are 4, counted"),
+    ):
+        with pytest.raises(PlaceError, match=message) as caught:
+            ask()
+        assert isinstance(caught.value, IndexError)
+    assert len([layer for layer in made.decoder]) == len(list(reversed(made.decoder))) == 4  # noqa: C416
+    assert [head.index for head in made.decoder[-1].cross.head] == [0, 1, 2, 3]
+    assert [head.index for head in made.decoder[0].cross.head[1:3]] == [1, 2]
+
+
+def test_a_name_that_is_not_there_is_answered_with_the_nearest():
+    made = trace_model(presets.tiny(vocabulary=20).build(), torch.tensor([[1, 2]]), torch.tensor([[3]]))
+    with pytest.raises(OptionError, match=r"'decoder\.logits' .*; the nearest is decoder\.output\.logits"):
+        made.value("decoder.logits")
+    with pytest.raises(OptionError, match=r"'decoder\.1\.cros' .*; the nearest is decoder\.1\.cross"):
+        made["decoder.1.cros"]

@@ -1,12 +1,13 @@
 """A run that is loaded: which weights it has, and its verbs."""
 
+import inspect
 import shutil
 
 import pytest
 import torch
 
 from clearhead.decoding import Beam, Greedy, Sample
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import ArgumentError, OptionError, RunError
 from clearhead.model.int8 import int8_maps
 from clearhead.text.sources import Aligned
 from clearhead.training.evaluation import evaluate
@@ -26,6 +27,53 @@ def test_a_translation_for_each_text_in_order_and_a_blank_one_for_a_blank_one(tr
     assert found[2] == found[3] == ""
     assert found == [translator.translate([text], beam=3)[0] for text in SPOKEN]
     assert translator.translate([]) == []
+
+
+def test_a_str_is_one_text_and_gives_one_answer(translator, documents, filler, classifier):
+    """And not the answers to its letters."""
+    text, greedy = "zwei null drei", {"max_new": 5, "method": Greedy()}
+    for verb in (translator.translate, translator.translations, translator.scored_translations, translator.answer):
+        assert verb(text) == verb([text])[0]
+        assert verb(texts=text) == verb(texts=[text])[0]
+        assert verb(iter([text, "eins"])) == verb((text, "eins"))
+    assert isinstance(translator.translate(text), str)
+    for verb in (documents.generate, documents.scored_texts):
+        assert verb("the", **greedy) == verb(["the"], **greedy)[0]
+        assert verb(**greedy) == verb("", **greedy) == verb([""], **greedy)[0]
+    assert filler.fill("the <mask> eats") == filler.fill(["the <mask> eats"])[0]
+    assert classifier.classify("red plum") == classifier.classify(["red plum"])[0]
+    assert filler.embed("the cat").shape == (filler.model.spec.d_model,)
+    torch.testing.assert_close(filler.embed("the cat"), filler.embed(["the cat"])[0], rtol=0, atol=0)
+
+
+@pytest.mark.plain
+def test_what_is_no_text_is_told(translator, documents, filler, classifier):
+    for verb in (translator.translate, translator.answer, documents.generate, filler.fill, filler.embed):
+        name = next(iter(inspect.signature(verb).parameters))
+        for wrong in (7, None, b"zwei"):
+            with pytest.raises(OptionError, match=f"{name}: expected a str, or several of them in a list; came"):
+                verb(wrong)
+        for wrong in ([7], ["eins", None], [["eins"]]):
+            with pytest.raises(OptionError, match=rf"{name}\[.\]: expected a text, a str.* came"):
+                verb(wrong)
+    with pytest.raises(OptionError, match=r"texts\[0\]: expected a text, a str, or a pair of two; came \('a',\)"):
+        classifier.classify([("a",)])
+    with pytest.raises(OptionError, match="prompt: expected a text, a str; came"):
+        next(documents.stream(["the"]))
+
+
+@pytest.mark.plain
+def test_a_verb_s_wrong_arguments_are_told(translator, documents):
+    with pytest.raises(ArgumentError, match=r"Run\.translate has no argument 'num_beams': write beam=4"):
+        translator.translate("eins", num_beams=4)
+    with pytest.raises(ArgumentError, match=r"Run\.generate has no argument 'max_new_tokens': write max_new=4"):
+        documents.generate("the", max_new_tokens=4)
+    with pytest.raises(ArgumentError, match=r"Run\.translate needs texts; came without"):
+        translator.translate()
+    with pytest.raises(ArgumentError, match=r"Run\.translate: texts is given twice"):
+        translator.translate("eins", texts="zwei")
+    with pytest.raises(OptionError, match="path: expected the folder of a run, a str or a Path; came Run"):
+        load(translator)
 
 
 def test_a_beam_of_one_is_greedy(translator):

@@ -27,6 +27,12 @@ def test_a_translation_is_its_own_greedy_output(translator):
     torch.testing.assert_close(weight.sum(-1), torch.ones(len(weight)))
 
 
+def test_a_run_may_be_given_by_its_folder(translator):
+    expected = ch.trace(translator, "vier zwei")
+    for path in (translator.folder.path, str(translator.folder.path)):
+        assert ch.trace(path, "vier zwei").sides == expected.sides
+
+
 def test_a_given_target_is_read_as_it_is(translator):
     run = translator
     trace = ch.trace(run, "vier zwei", "42")

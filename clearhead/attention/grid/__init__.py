@@ -21,6 +21,7 @@ from clearhead.attention.parts import Part
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
+from clearhead.calls import public
 from clearhead.errors import OptionError
 
 __all__ = ["Report", "axes", "check", "check_part", "combinations"]
@@ -144,6 +145,7 @@ def small_kernels() -> Iterator[None]:
         flex.compile_flex.cache_clear()
 
 
+@public
 def check_part(part: Part) -> Report:
     """Test a similarity, weighting or position of your own: run the grid of tests that Clearhead's own parts pass."""
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from clearhead.calls import public
 from clearhead.errors import OptionError, RunError
 from clearhead.files import replacing_folder
 from clearhead.interop.export.base import Figures, Format, spec_of
@@ -16,7 +17,7 @@ from clearhead.interop.export.tokens import save_tokenizers
 from clearhead.interop.export.torch_program import TorchProgram
 from clearhead.model.int8 import dequantize
 from clearhead.model.sizes import Spec
-from clearhead.training.run import Run, load
+from clearhead.training.run import Run, as_run
 
 __all__ = ["FORMATS", "Exported", "Figures", "Format", "blocks_by_format", "check_exportable", "export"]
 
@@ -54,6 +55,7 @@ def check_exportable(to: str, spec: Spec, task: str, tokenizers: tuple[str, ...]
         raise OptionError(f"this model cannot be exported to {to}, which has no {'; no '.join(blocks)}")
 
 
+@public
 def export(run: Run | str | Path, *, to: str, path: str | Path, quantization: str | None = None) -> Exported:
     """Write a run for another program, and return what its check has measured.
 
@@ -69,7 +71,7 @@ def export(run: Run | str | Path, *, to: str, path: str | Path, quantization: st
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise OptionError(f"{target}: is there already, and is not empty; choose another folder")
-    loaded = on_cpu(run if isinstance(run, Run) else load(run, device="cpu"))
+    loaded = on_cpu(as_run(run, device="cpu"))
     kinds = tuple(tokenizer.kind for tokenizer in loaded.task.tokenizers.values())
     check_exportable(to, spec_of(loaded), loaded.task.name, kinds)
     return Exported(target, to, quantized_as, write_checked(loaded, format, target, quantized_as))
