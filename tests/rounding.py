@@ -12,7 +12,7 @@ ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5}
 """Of the largest number, or of 1 if that is larger."""
 
 
-def assert_equal_but_rounding(found: Tensor, wanted: Tensor, what: str = "") -> None:
+def assert_equal_but_rounding(found: Tensor, wanted: Tensor, what: str = "found") -> None:
     """Fail unless both have the same dtype and shape, the same infinities, and numbers that rounding explains."""
     finite = wanted.detach()[wanted.isfinite()]
     largest = float(finite.abs().max()) if finite.numel() else 0.0

@@ -209,5 +209,5 @@ def test_a_second_norm_at_the_end_would_show(dtype):
     copy(ours, classic_weights(peer))
     assert_equal_but_rounding(translate(ours, source, target), peer(source, target)[target.real])
     peer.transformer.encoder.norm = nn.LayerNorm(kind.size.d_model, dtype=dtype)
-    with pytest.raises(AssertionError, match="apart"):
+    with pytest.raises(AssertionError, match="not close"):
         assert_equal_but_rounding(translate(ours, source, target), peer(source, target)[target.real])

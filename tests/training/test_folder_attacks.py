@@ -660,8 +660,8 @@ def test_a_missing_field_is_named(run):
 
 def test_a_run_of_an_earlier_version_loads_resumes_and_gives_the_same(run, trained, go_on, tmp_path):
     other = RunFolder(shutil.copytree(trained[1].path, tmp_path / "undisturbed"))
+    go_on(other)  # first: it sets the run's number of threads
     before = load(run.path, device="cpu").classify(["red plum", "old cow"])
-    go_on(other)
     as_format_0(run)
     assert load(run.path, device="cpu").classify(["red plum", "old cow"]) == before
     assert go_on(run) == ["from step 8"]
