@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.options import Parts, flag, given_flags, import_named, new_folder, one_of, wrong
 from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, find_task, override_recipe
 from clearhead.cli.screen import prose, rule, show, show_json
@@ -70,7 +71,9 @@ class ComparingOptions:
     probe: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}."
+            metavar="NAME",
+            autocompletion=complete_names(PROBES),
+            help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}.",
         ),
     ] = None
     longest: Annotated[

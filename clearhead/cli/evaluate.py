@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.line_io import Device, Dtype, RunPath
 from clearhead.cli.options import Parts, given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
@@ -104,7 +105,12 @@ class Scoring:
     beam: Annotated[int, typer.Option(min=1, help="translate: beam width; 1 is greedy decoding.", metavar="N")] = 5
     length_penalty: Annotated[float, typer.Option(help="translate: above 1 favours long outputs.", metavar="X")] = 1.0
     tokenize: Annotated[
-        str, typer.Option(help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.", metavar="NAME")
+        str,
+        typer.Option(
+            help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.",
+            metavar="NAME",
+            autocompletion=complete_names(TOKENIZERS),
+        ),
     ] = "13a"
     lower: Annotated[bool, typer.Option("--lower", help="translate: ignore case in BLEU and chrF.")] = False
     stride: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.line_io import RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show_json, write
@@ -24,7 +25,12 @@ Examples:
 def export(
     run: RunPath,
     *,
-    to: Annotated[str, typer.Option("--to", help=f"The format: {', '.join(FORMATS)}.", metavar="FORMAT")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help=f"The format: {', '.join(FORMATS)}.", metavar="FORMAT", autocompletion=complete_names(FORMATS)
+        ),
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder to write; it must not be there yet.", metavar="FOLDER")
     ],
@@ -34,6 +40,9 @@ def export(
             help="; ".join(f"{name}: {', '.join(one.quantizations)}" for name, one in FORMATS.items())
             + ".  [default: the first]",
             metavar="KIND",
+            autocompletion=complete_names(
+                dict.fromkeys(kind for one in FORMATS.values() for kind in one.quantizations)
+            ),
         ),
     ] = None,
     step: Annotated[

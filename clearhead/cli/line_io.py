@@ -14,6 +14,8 @@ from typing import Annotated, Any, NamedTuple, final
 
 import typer
 
+from clearhead.cli.completion import RUNS, complete_names
+from clearhead.cli.options import DEVICES
 from clearhead.cli.screen import escape_controls, write_output
 from clearhead.errors import OptionError
 from clearhead.model.dtypes import DTYPES
@@ -44,18 +46,31 @@ CHUNK = 256
 SHOWN, SHOWN_UNSEEN = 10, 50
 """The most odd lines, and the most characters, that are listed."""
 
-RunPath = Annotated[str, typer.Argument(help="A run folder, written by `clearhead train` or `import`.", metavar="RUN")]
+RunPath = Annotated[
+    str,
+    typer.Argument(
+        help="A run folder, written by `clearhead train` or `import`.",
+        metavar="RUN",
+        autocompletion=complete_names([RUNS]),
+    ),
+]
 File = Annotated[
     str, typer.Argument(help="A text file, may be gzipped; without it, stdin.", metavar="FILE", show_default=False)
 ]
 Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", metavar="NAME")
+    str,
+    typer.Option(
+        help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.",
+        metavar="NAME",
+        autocompletion=complete_names(DEVICES),
+    ),
 ]
 Dtype = Annotated[
     str | None,
     typer.Option(
         help=f"Weights as {', '.join(DTYPES)}; int8-dynamic is faster on a CPU.  [default: as they were saved]",
         metavar="NAME",
+        autocompletion=complete_names(DTYPES),
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Host, NoOpen, Parts, Port, Token
 from clearhead.cli.screen import write
@@ -30,7 +31,10 @@ Examples:
 OtherRun = Annotated[
     str | None,
     typer.Argument(
-        help="A second run, to see both side by side and their difference.", metavar="[RUN]", show_default=False
+        help="A second run, to see both side by side and their difference.",
+        metavar="[RUN]",
+        show_default=False,
+        autocompletion=complete_names([RUNS]),
     ),
 ]
 

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 __all__ = [
+    "DEVICES",
     "Host",
     "NoOpen",
     "Parts",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 Chosen = TypeVar("Chosen")
+DEVICES = ("auto", "cpu", "cuda")
+"""Devices that a shell completes; others, such as cuda:1, can be typed."""
 
 
 def flatten_groups(verb: Callable[..., None]) -> Callable[..., None]:

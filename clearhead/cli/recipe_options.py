@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar, cast, final, get_args
 
 import typer
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.fine_tuning_options import FineTuningOptions, as_freeze, as_lora
 from clearhead.cli.model_options import ModelOptions, as_model
-from clearhead.cli.options import above_zero, given_flags, import_named, one_of, share, wrong, zero_or_more
+from clearhead.cli.options import DEVICES, above_zero, given_flags, import_named, one_of, share, wrong, zero_or_more
 from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.devices import choose_device
@@ -69,7 +70,11 @@ class TokenizerOptions:
 
     tokenizer: Annotated[
         Name,
-        typer.Option(metavar="KIND", help=f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json."),
+        typer.Option(
+            metavar="KIND",
+            autocompletion=complete_names(KINDS),
+            help=f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json.",
+        ),
     ] = None
     vocabulary: Annotated[
         Count, typer.Option(min=1, metavar="N", help="Size of the vocabulary.  [default: chosen from the text]")
@@ -98,10 +103,17 @@ class OptimizerOptions:
     title: ClassVar[str] = "Optimizer"
 
     optimizer: Annotated[
-        Name, typer.Option(metavar="NAME", help="adamw, or muon for the linear maps inside blocks.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(METHODS),
+            help="adamw, or muon for the linear maps inside blocks.",
+        ),
     ] = None
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
-    schedule: Annotated[Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}")] = None
+    schedule: Annotated[
+        Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}", SCHEDULES)
+    ] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
     r_drop: Annotated[
@@ -114,7 +126,12 @@ class OptimizerOptions:
         None
     )
     average: Annotated[
-        Name, typer.Option(metavar="NAME", help=f"Average the weights over steps: {', '.join(AVERAGES)}.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(AVERAGES),
+            help=f"Average the weights over steps: {', '.join(AVERAGES)}.",
+        ),
     ] = None
 
 
@@ -166,7 +183,14 @@ class CheckpointingOptions:
     ] = None
     log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Log metrics.")] = None
     keep: Annotated[Count, typer.Option(min=1, metavar="N", help="Keep the N newest checkpoints, and the best.")] = None
-    select: Annotated[Name, typer.Option(metavar="NAME", help="Which checkpoint to use: best or last.")] = None
+    select: Annotated[
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(get_args(Select)),
+            help="Which checkpoint to use: best or last.",
+        ),
+    ] = None
     film: Annotated[
         bool | None,
         typer.Option(
@@ -183,9 +207,17 @@ class MachineOptions:
 
     title: ClassVar[str] = "Machine"
 
-    device: Annotated[Name, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda, cuda:1.")] = None
+    device: Annotated[
+        Name,
+        typer.Option(metavar="NAME", autocompletion=complete_names(DEVICES), help="Device: auto, cpu, cuda, cuda:1."),
+    ] = None
     precision: Annotated[
-        Name, typer.Option(metavar="NAME", help=f"Numbers in training: {', '.join(get_args(Precision))}.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(get_args(Precision)),
+            help=f"Numbers in training: {', '.join(get_args(Precision))}.",
+        ),
     ] = None
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile, or not.")] = None
     deterministic: Annotated[
@@ -219,6 +251,7 @@ class Choices:
         typer.Option(
             metavar="NAME",
             callback=import_named("--task"),
+            autocompletion=complete_names([*TASKS, "instruct"]),
             help=f"What to learn: {', '.join(TASKS)}, with --from also instruct; or your own, module:Class.",
         ),
     ] = None

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, final
 
 import typer
 
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.line_io import Device, Dtype
 from clearhead.cli.options import Host, Parts, above_zero, wrong
 from clearhead.cli.screen import write
@@ -26,7 +27,12 @@ SWITCH = 0.0005
 """Seconds after which a thread of Python lets another go on. Between two of its many small operations the model's
 thread would wait 5 ms for the thread that reads requests, the usual value, as long as there are any to read."""
 
-Runs = Annotated[list[str], typer.Argument(help="Run folders; each is a model of its own.", metavar="RUN...")]
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        help="Run folders; each is a model of its own.", metavar="RUN...", autocompletion=complete_names([RUNS])
+    ),
+]
 Names = Annotated[
     list[str] | None,
     typer.Option(

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, cast, final, get_args
 
 import typer
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.options import flag, given_flags, one_of, wrong
 from clearhead.text.encoding import Corpus
 from clearhead.text.lines import spool
@@ -45,12 +46,20 @@ Columns = Annotated[
 ]
 FormName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The table's format: tsv, csv, jsonl, parquet.  [default: by the file's name]"),
+    typer.Option(
+        metavar="NAME",
+        autocompletion=complete_names(get_args(Form)),
+        help="The table's format: tsv, csv, jsonl, parquet.  [default: by the file's name]",
+    ),
 ]
 TextFiles = Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")]
 DocumentUnit = Annotated[
     str | None,
-    typer.Option(metavar="UNIT", help="What one document is: line or file.  [default: file to generate, line to fill]"),
+    typer.Option(
+        metavar="UNIT",
+        autocompletion=complete_names(get_args(Unit)),
+        help="What one document is: line or file.  [default: file to generate, line to fill]",
+    ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip lines that cannot be used.")]
 TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"

@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.options import Parts, given_flags, new_folder, one_of, wrong
 from clearhead.cli.progress import Progress, format_duration, format_own_scores, format_scores, open_progress
 from clearhead.cli.recipe_options import (
@@ -59,6 +60,8 @@ Examples:
   clearhead train runs/poems --task generate --text poems/ --processes 4"""
 
 COLUMN = 14
+EXPORTS = ("hf", "ctranslate2", "onnx", "gguf", "torch")
+"""The formats of `clearhead export`, whose import takes a second."""
 
 
 @final
@@ -80,7 +83,8 @@ class RunOptions:
         typer.Option(
             "--must-export",
             metavar="FORMAT[,…]",
-            help="Refuse a model that these formats cannot express: hf, ctranslate2, onnx, gguf, torch.",
+            autocompletion=complete_names(EXPORTS, several=True),
+            help=f"Refuse a model that these formats cannot express: {', '.join(EXPORTS)}.",
         ),
     ] = None
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
@@ -106,6 +110,7 @@ class RunOptions:
         typer.Option(
             "--parallel",
             metavar="WAY",
+            autocompletion=complete_names(get_args(ParallelWay)),
             help="Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
         ),
     ] = None
@@ -114,7 +119,12 @@ class RunOptions:
 
 def train(
     run: Annotated[
-        str, typer.Argument(help="The run folder to write: a new one, or with --resume an existing one.", metavar="RUN")
+        str,
+        typer.Argument(
+            help="The run folder to write: a new one, or with --resume an existing one.",
+            metavar="RUN",
+            autocompletion=complete_names([RUNS]),
+        ),
     ],
     choices: Choices,
     ways: RunOptions,
