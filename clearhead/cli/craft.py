@@ -202,10 +202,13 @@ def look_at_program(
     file of your own is run: see `clearhead craft show --help`.
     """
     from clearhead.cli.look import look
+    from clearhead.serve.server import check_page, check_port
     from clearhead.training.rasp_run import compile_to_run
 
     _, part = find_weighting(weighting)
     changes = Changes(vocabulary=vocabulary, length=length, causal=causal)
+    check_page()
+    check_port(host, port)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
     with place_for(ask, folder) as path:
         with errors_with_line(ask.file):

@@ -11,7 +11,6 @@ from clearhead.cli.options import Parts
 from clearhead.cli.screen import show_json, write
 from clearhead.interop.export import FORMATS
 from clearhead.interop.export import export as export_run
-from clearhead.training.run import load
 
 __all__ = ["EXAMPLES", "export"]
 
@@ -56,7 +55,7 @@ def export(
     The program loads the export, and its numbers are compared with the run's own on texts of the validation set. An
     export that differs is not left behind, and what a format cannot express is refused by name.
     """
-    exported = export_run(load(run, device="cpu", step=step), to=to, path=output, quantization=quantization)
+    exported = export_run(run, to=to, path=output, quantization=quantization, step=step)
     files = [path for path in sorted(output.rglob("*")) if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     if as_json:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, final
 
 import typer
@@ -19,10 +20,12 @@ from clearhead.cli.options import DEVICES
 from clearhead.cli.screen import escape_controls, write_output
 from clearhead.errors import OptionError
 from clearhead.model.dtypes import DTYPES
-from clearhead.text.lines import read_lines
+from clearhead.text.lines import open_text, read_lines
 from clearhead.text.problems import Place, Problems
 from clearhead.training.answers import one_line
-from clearhead.training.run import Run
+from clearhead.training.folder import RunFolder
+from clearhead.training.run import Run, check_asked, load
+from clearhead.training.tasks import Task
 
 __all__ = [
     "AsJson",
@@ -38,6 +41,7 @@ __all__ = [
     "as_line",
     "cell",
     "cells",
+    "open_run",
 ]
 
 STDIN = "-"
@@ -107,6 +111,25 @@ class InputLine(NamedTuple):
     def is_asked(self) -> bool:
         """Return whether the line has an answer: it can be used, and is not blank."""
         return self.text is not None and not self.why and bool(self.text.strip())
+
+
+def open_run(
+    path: str,
+    *,
+    device: str,
+    dtype: str | None = None,
+    file: str = STDIN,
+    task: type[Task] | None = None,
+) -> Run:
+    """Load a run to answer lines; before its weights are read, raise where the file is not there or the task wrong."""
+    if file != STDIN:
+        with open_text(file):
+            pass
+    folder = RunFolder(Path(path))
+    folder.origin()
+    if task is not None:
+        check_asked(folder, folder.task_kind(), task)
+    return load(path, device=device, dtype=dtype)
 
 
 def answer_lines(run: Run, file: str, how: Lines) -> None:

@@ -12,15 +12,16 @@ from clearhead.cli.options import flag, one_of, share, wrong
 from clearhead.cli.part_options import part_option
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
-from clearhead.model.transformers import EncoderSpec
+from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, resized, sized
+from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
 from clearhead.registry import options as part_names
 from clearhead.text.kinds import SPECIALS
-from clearhead.text.tokenizer import Tokenizer, suggested_size
+from clearhead.text.tokenizer import Tokenizer, expected_size
 from clearhead.training import defaults, variants
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.base import with_article
+from clearhead.training.tasks.translate import TIED_APART
 
 __all__ = ["ModelOptions", "as_model"]
 
@@ -151,6 +152,9 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
     elif options.size is not None:
         try:
             spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
+            if isinstance(spec, EncoderDecoderSpec) and not recipe.tokenizing.shared:
+                # Two vocabularies take more tables of tokens: the least size is larger.
+                resized(replace(spec, tied=TIED_APART.get(spec.tied, spec.tied)), parse_count(options.size))
         except OptionError as error:
             raise wrong("--size", str(error)) from error
     else:
@@ -170,7 +174,9 @@ def likely_vocabulary(recipe: Recipe) -> int:
         return Tokenizer.load(tokenizing.given).vocabulary
     if tokenizing.kind in FEW_TOKENS:
         return FEW_TOKENS[tokenizing.kind]
-    return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
+    # Of a large corpus a sample is read, of at most twice this many megabytes.
+    n_bytes = min(defaults.text_bytes(recipe.corpus), 2_000_000 * tokenizing.sample_mb)
+    return tokenizing.size or expected_size(n_bytes, tokenizing.size_factor)
 
 
 def with_context(spec: Spec, context: int) -> Spec:

@@ -10,7 +10,17 @@ import typer
 from clearhead.cli.completion import complete_names
 from clearhead.cli.fine_tuning_options import FineTuningOptions, as_freeze, as_lora
 from clearhead.cli.model_options import ModelOptions, as_model
-from clearhead.cli.options import DEVICES, above_zero, given_flags, import_named, one_of, share, wrong, zero_or_more
+from clearhead.cli.options import (
+    DEVICES,
+    above_zero,
+    given_flags,
+    import_named,
+    missing,
+    one_of,
+    share,
+    wrong,
+    zero_or_more,
+)
 from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.devices import choose_device
@@ -19,6 +29,7 @@ from clearhead.model.sizes import Spec, parse_count
 from clearhead.registry import parse
 from clearhead.text.kinds import KINDS
 from clearhead.text.preparing import Tokenizing
+from clearhead.text.tokenizer import Tokenizer, least_size
 from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
@@ -279,7 +290,7 @@ def as_recipe(choices: Choices) -> Recipe:
     if choices.fine_tuning.from_ is not None:
         return as_fine_tuned(choices, choices.fine_tuning.from_)
     if choices.task is None:
-        raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
+        raise missing("--task", f"say what to learn ({', '.join(TASKS)})")
     task = find_task(choices.task)
     check_text(task, choices.text)
     machine = as_machine(choices.machine)
@@ -404,6 +415,8 @@ def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
         raise wrong("--vectors", f"they are of words: leave out --tokenizer {options.tokenizer}, or choose word")
     name = options.tokenizer or (default.kind if options.vectors is None else "word")
     if name in KINDS:
+        if options.vocabulary is not None and options.vocabulary < (least := least_size(name)):
+            raise wrong("--vocabulary", f"the tokeniser {name} has at least {least} tokens; came {options.vocabulary}")
         lower = default.lower if options.lower is None else options.lower
         size = options.vocabulary or (default.size if name == default.kind else None)
         return replace(default, kind=name, size=size, shared=shared, lower=lower)
@@ -416,6 +429,12 @@ def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
     ):
         if value:
             raise wrong(option, f"is decided by the tokeniser that is given, {name}")
+    try:
+        kind = Tokenizer.load(name).kind
+    except ClearheadError as error:
+        raise wrong("--tokenizer", str(error)) from error
+    if options.vectors is not None and kind != "word":
+        raise wrong("--vectors", f"they are of words, and {name} is a tokeniser of kind {kind!r}: leave it out")
     return replace(default, given=name)
 
 

@@ -70,9 +70,10 @@ def steps(
     mask_name, chosen_mask = find_by_name("--mask", mask, MASKS)
     weighting_name, chosen_weighting = find_weighting(weighting)
     _, row = find_by_name("--token", token, {word: index for index, word in enumerate(TOKENS)})
-    demo = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
     if svg is not None:
         check_output(svg, option="--svg")
+    demo = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
+    if svg is not None:
         with os_errors_as_run_errors(svg):
             write_text(svg, draw_sequence(creature_exchange(row, chosen_weighting, chosen_mask)))
     if as_json:
