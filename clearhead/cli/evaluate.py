@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.completion import complete_names
-from clearhead.cli.line_io import Device, Dtype, RunPath
+from clearhead.cli.line_io import Device, Dtype, RunPath, check_machine
 from clearhead.cli.options import Parts, given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
@@ -142,6 +142,7 @@ def evaluate(
     Translations: BLEU, chrF and exact match. Text: perplexity and bits per byte. Blanks: accuracy. Classes: accuracy
     and F1.
     """
+    check_machine(device, dtype)
     folder = RunFolder(Path(run))
     origin, task = folder.origin(), folder.task_kind()
     options = with_columns_of(origin, TextOptions(**vars(text)))

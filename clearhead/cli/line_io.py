@@ -18,8 +18,9 @@ import typer
 from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.options import DEVICES
 from clearhead.cli.screen import escape_controls, write_output
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError
-from clearhead.model.dtypes import DTYPES
+from clearhead.model.dtypes import DTYPES, check_dtype
 from clearhead.text.lines import open_text, read_lines
 from clearhead.text.problems import Place, Problems
 from clearhead.training.answers import one_line
@@ -41,6 +42,7 @@ __all__ = [
     "as_line",
     "cell",
     "cells",
+    "check_machine",
     "open_run",
 ]
 
@@ -113,6 +115,12 @@ class InputLine(NamedTuple):
         return self.text is not None and not self.why and bool(self.text.strip())
 
 
+def check_machine(device: str, dtype: str | None) -> None:
+    """Raise OptionError for a device or a kind of weights that there is not."""
+    check_dtype(dtype)
+    choose_device(device)
+
+
 def open_run(
     path: str,
     *,
@@ -122,6 +130,7 @@ def open_run(
     task: type[Task] | None = None,
 ) -> Run:
     """Load a run to answer lines; before its weights are read, raise where the file is not there or the task wrong."""
+    check_machine(device, dtype)
     if file != STDIN:
         with open_text(file):
             pass
