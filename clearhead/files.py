@@ -81,6 +81,19 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """Raise RunError where a folder cannot be made at a path, or written to, as far as it shows before it is tried.
+
+    Its parents are made with it: so the nearest one that is there must be a folder that may be written to.
+    """
+    home = Path(os.path.abspath(path))
+    nearest = next(folder for folder in (home, *home.parents) if os.path.lexists(folder))
+    if not nearest.is_dir():
+        raise RunError(f"{path}: cannot be written to, since {nearest} is not a folder; choose another folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise RunError(f"{path}: cannot be written to, since {nearest} is read-only for you; choose another folder")
+
+
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a new folder beside `path`, whose parents are made; on success rename it to `path`, which may be an empty

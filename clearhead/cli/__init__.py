@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from clearhead.cli.completion import COMPLETE, complete
 from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import CLOSED_PIPE, discard_output, escape_controls
 from clearhead.errors import ClearheadError
@@ -24,32 +25,47 @@ __all__ = ["main"]
 CONTEXT = {"help_option_names": ["--help", "-h"]}
 FAILED, ASKED_WRONGLY, INTERRUPTED = 1, 2, 130
 
-VERBS = {
-    "demo": "Train a small translator in a minute, and show where it looks.",
-    "steps": "Show attention in four steps, with every number.",
-    "describe": "Count parameters, FLOPs and memory of a model, by part.",
-    "kernels": "List which kernel can compute which kind of attention.",
-    "import": "Import a Hugging Face or GGUF model as a run.",
-    "train": "Train a model on your text.",
-    "compare": "Train several models at one budget, and compare them.",
-    "runs": "List run folders and their scores.",
-    "look": "Open a trained model in the browser.",
-    "trace": "Show what a model does with a text, head by head.",
-    "craft": "Compile RASP programs into Transformers.",
-    "translate": "Translate lines of text.",
-    "generate": "Continue a prompt.",
-    "fill": "Fill the blanks in lines of text.",
-    "classify": "Label lines of text.",
-    "embed": "Turn lines of text into vectors.",
-    "answer": "Answer lines of text with a run of any task.",
-    "evaluate": "Score a trained model on your files.",
-    "serve": "Serve runs over HTTP, as OpenAI's API does.",
-    "export": "Write a run for other programs, checked by them.",
-    "page": "Write a run as one HTML page that runs in the browser.",
+GROUPS = {
+    "Start": {
+        "demo": "Train a small translator in a minute, and show where it looks.",
+        "steps": "Show attention in four steps, with every number.",
+        "import": "Import a Hugging Face or GGUF model as a run.",
+    },
+    "Train": {
+        "train": "Train a model on your text.",
+        "compare": "Train several models at one budget, and compare them.",
+        "evaluate": "Score a trained model on your files.",
+        "runs": "List run folders and their scores.",
+    },
+    "Use": {
+        "translate": "Translate lines of text.",
+        "generate": "Continue a prompt.",
+        "fill": "Fill the blanks in lines of text.",
+        "classify": "Label lines of text.",
+        "embed": "Turn lines of text into vectors.",
+        "answer": "Answer lines of text with a run of any task.",
+    },
+    "Look": {
+        "look": "Open a trained model in the browser.",
+        "trace": "Show what a model does with a text, head by head.",
+        "craft": "Compile RASP programs into Transformers.",
+    },
+    "Share": {
+        "export": "Write a run for other programs, checked by them.",
+        "page": "Write a run as one HTML page that runs in the browser.",
+        "serve": "Serve runs over HTTP, as OpenAI's API does.",
+    },
+    "Reference": {
+        "describe": "Count parameters, FLOPs and memory of a model, by part.",
+        "kernels": "List which kernel can compute which kind of attention.",
+        "help": "Show the help of a command.",
+        "completion": "Print a script that completes commands in your shell.",
+    },
 }
-"""Every verb and what it does, in the order of the help. `clearhead.cli.NAME` has the verb itself."""
-ELSEWHERE = {"import": ("import_model", "import_run")}
-"""Module and function of a verb whose name Python keeps for itself."""
+"""Every verb and what it does, in the groups and the order of the help. `clearhead.cli.NAME` has the verb itself."""
+VERBS = {name: about for group in GROUPS.values() for name, about in group.items()}
+ELSEWHERE = {"import": ("import_model", "import_run"), "help": ("help", "show_help")}
+"""Module and function of a verb whose name Python has taken."""
 TRAINING = {"train", "demo"}
 """Verbs that spend their time in steps of training."""
 SECTIONED = ("train", "compare", "generate", "evaluate", "describe", "serve")
@@ -79,8 +95,11 @@ class LazyGroup(TyperGroup):
         self.commands = Verbs()  # type: ignore[assignment]  # it is only read
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        width = max(map(len, VERBS))
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                # One width for all: the columns of the groups stand under each other.
+                formatter.write_dl([(name.ljust(width), about) for name, about in verbs.items()])
 
 
 def load_verb(name: str) -> Any:
@@ -108,7 +127,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     context_settings=CONTEXT,
-    epilog="\b\nExample:\n  clearhead demo",
+    epilog="\b\nExamples:\n  clearhead demo\n  clearhead help train",
 )
 
 
@@ -145,11 +164,20 @@ def clearhead(
 def main(args: Sequence[str] | None = None) -> None:
     """Runs a verb, and ends the process with its exit code."""
     words = sys.argv[1:] if args is None else args
+    if COMPLETE in os.environ:
+        print_candidates(words)
+        return
     set_waiting(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an arrow on a terminal that knows only ASCII is no reason to stop
     sys.exit(run(words))
+
+
+def print_candidates(words: Sequence[str]) -> None:
+    """Print what the last word may become, for a shell: a line for each, with a tab before what it is."""
+    for candidate in complete(words or [""]):
+        print("\t".join(candidate))
 
 
 def set_waiting(args: Sequence[str]) -> None:

@@ -1,8 +1,7 @@
 """`clearhead answer`: a run answers each line, whatever its task is."""
 
-from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells
+from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells, open_run
 from clearhead.cli.options import Parts
-from clearhead.training.run import load
 from clearhead.training.tasks import ClassifyPairs
 from clearhead.training.tasks.pairs import split_pair
 
@@ -28,7 +27,7 @@ def answer(
     Use it for a task of your own. For the built-in tasks, `translate`, `generate`, `fill` and `classify` do the same
     with more options. A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
     """
-    loaded = load(run, device=device, dtype=dtype)
+    loaded = open_run(run, device=device, dtype=dtype, file=file)
 
     def answers(texts: list[str], numbers: list[int]) -> list[Fields]:
         return loaded.task.answer(loaded.model, texts)

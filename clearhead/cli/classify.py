@@ -1,12 +1,13 @@
 """`clearhead classify`: a run gives each line its label."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells, open_run
 from clearhead.cli.options import Parts
-from clearhead.training.run import load
+from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import Classify, ClassifyPairs
 from clearhead.training.tasks.pairs import split_pair
 
@@ -38,7 +39,8 @@ def classify(
     A blank line stays blank. So does a line that is no pair where pairs are read, with a note on stderr. Of a line
     longer than the model's context only the beginning is read, with a note on stderr.
     """
-    loaded = load(run, device=device)
+    takes_pairs = issubclass(RunFolder(Path(run)).task_kind(), ClassifyPairs)
+    loaded = open_run(run, device=device, file=file, task=ClassifyPairs if takes_pairs else Classify)
     task = loaded.task if isinstance(loaded.task, ClassifyPairs) else loaded.asked(Classify)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:

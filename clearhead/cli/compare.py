@@ -12,10 +12,11 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.options import Parts, flag, given_flags, import_named, new_folder, one_of, wrong
+from clearhead.cli.completion import complete_names
+from clearhead.cli.options import Parts, flag, given_flags, import_named, missing, new_folder, one_of, wrong
 from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, find_task, override_recipe
 from clearhead.cli.screen import prose, rule, show, show_json
-from clearhead.cli.texts import check_text, with_spooled
+from clearhead.cli.texts import as_corpus, check_text, with_spooled
 from clearhead.cli.train import render_row
 from clearhead.errors import OptionError, RunError
 from clearhead.experiments.comparing import BASE, grid, one_by_one
@@ -26,6 +27,7 @@ from clearhead.extras import has_package, how_to_install
 from clearhead.model.sizes import parse_count
 from clearhead.training.defaults import ABSENT, KINDS, choose
 from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import TASKS
 from clearhead.training.variants import HEADS, PARTS, parse_scale, parse_whole
 
 __all__ = ["EXAMPLES", "compare"]
@@ -70,7 +72,9 @@ class ComparingOptions:
     probe: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}."
+            metavar="NAME",
+            autocompletion=complete_names(PROBES),
+            help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}.",
         ),
     ] = None
     longest: Annotated[
@@ -95,6 +99,8 @@ def compare(
     in FOLDER. If the command is stopped, run it again: it continues.
     """
     home = new_folder("FOLDER", folder)
+    if not has_package("matplotlib"):
+        to_stderr(f"There will be no picture: that needs matplotlib ({how_to_install('plots')}).")
     seeds = numbers(comparing.seeds)
     if comparing.variant is None:
         arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))
@@ -165,9 +171,9 @@ def parse_lists(choices: Choices) -> dict[str, list[str]]:
     values_of = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
     lists = {name: values for name, values in values_of.items() if values}
     if not lists:
-        raise wrong(
+        raise missing(
             "--attention",
-            "is missing: give a list, or one to --position, --size, --heads, …, such as softmax,cosine; or give "
+            "give a list, or one to --position, --size, --heads, …, such as softmax,cosine; or give "
             "--variant several times",
         )
     check_values(lists)
@@ -199,11 +205,13 @@ def make_recipe_maker(
     if comparing.probe is not None:
         make = make_probe_maker(home, comparing, choices)
     elif choices.task is None:
-        raise wrong("--task", f"is missing: say what to learn, or give --probe {', '.join(PROBES)}")
+        raise missing("--task", f"say what to learn ({', '.join(TASKS)}), or give --probe ({', '.join(PROBES)})")
     elif comparing.longest is not None:
         raise wrong("--longest", "is for probes; the longest row of your text is --context")
     else:
-        check_text(find_task(choices.task), choices.text)
+        task = find_task(choices.task)
+        check_text(task, choices.text)
+        as_corpus(task, choices.text).check()
         choices = replace(choices, text=with_spooled(choices.text, home / "data"))
 
     def arm_recipe(choice: Mapping[str, str]) -> Recipe:
@@ -245,8 +253,6 @@ def render_page(comparison: Comparison) -> Iterator[RenderableType]:
     yield Text()
     written = [name for name in WRITTEN if (Path(comparison.folder) / name).exists()]
     yield Group(*(render_row(name.rpartition(".")[2], str(Path(comparison.folder) / name)) for name in written))
-    if not has_package("matplotlib"):
-        yield prose(escape(f"No picture: that needs matplotlib ({how_to_install('plots')})."), style="quiet")
     yield Text()
 
 

@@ -11,11 +11,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from clearhead.attention.weighting import TABLE as WEIGHTINGS
+from clearhead.cli.completion import complete_names
 from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
 from clearhead.cli.options import Host, NoOpen, Parts, Port, above_zero, wrong
 from clearhead.cli.part_options import find_weighting, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import ProgramError
+from clearhead.rasp import PROGRAMS
 
 __all__ = ["ABOUT", "EXAMPLES", "app"]
 
@@ -67,7 +70,12 @@ class Verbs(TyperGroup):
 app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None)
 
 ProgramName = Annotated[
-    str, typer.Argument(help="A name from `craft list`, or file.py:NAME, which runs that file.", metavar="PROGRAM")
+    str,
+    typer.Argument(
+        help="A name from `craft list`, or file.py:NAME, which runs that file.",
+        metavar="PROGRAM",
+        autocompletion=complete_names(PROGRAMS),
+    ),
 ]
 Vocabulary = Annotated[
     str | None, typer.Option(help="The tokens: characters, or words separated by spaces.", metavar="TEXT")
@@ -79,7 +87,11 @@ Length = Annotated[int | None, typer.Option(min=1, help="Longest text, in tokens
 Causal = Annotated[bool, typer.Option("--causal", help="Compile a decoder, which does not look ahead.")]
 WeightingName = Annotated[
     str,
-    part_option("--weighting", "What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not"),
+    part_option(
+        "--weighting",
+        "What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not",
+        WEIGHTINGS,
+    ),
 ]
 Sharpness = Annotated[
     float, typer.Option(help="Multiply scores by X: larger is closer to exact.", metavar="X", callback=above_zero)
@@ -190,10 +202,13 @@ def look_at_program(
     file of your own is run: see `clearhead craft show --help`.
     """
     from clearhead.cli.look import look
+    from clearhead.serve.server import check_page, check_port
     from clearhead.training.rasp_run import compile_to_run
 
     _, part = find_weighting(weighting)
     changes = Changes(vocabulary=vocabulary, length=length, causal=causal)
+    check_page()
+    check_port(host, port)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
     with place_for(ask, folder) as path:
         with errors_with_line(ask.file):

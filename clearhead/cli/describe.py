@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.model_facts import LENGTH, VOCABULARY, ModelFacts, Purpose, gather_facts
 from clearhead.cli.options import Parts
 from clearhead.cli.progress import format_scores
@@ -20,7 +21,7 @@ from clearhead.cli.scaling_page import training_object, training_page
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.describe import Description, Part, Section, block_name
-from clearhead.model.sizes import KINDS, kind_of
+from clearhead.model.sizes import KINDS, PRESETS, kind_of
 from clearhead.model.spec_json import spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.training.metrics import replace_nonfinite
@@ -62,6 +63,7 @@ def describe(
             help="A run folder, a JSON file with a spec or a recipe, a preset (tiny, base, big, gpt2, bert-large, "
             f"llama-1b, …), or with --size: {', '.join(KINDS)}.",
             metavar="MODEL",
+            autocompletion=complete_names([RUNS, *PRESETS, *KINDS]),
         ),
     ],
     *,

@@ -7,12 +7,28 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, Notes, RunPath, answer_lines, read_chunks
+from clearhead.cli.line_io import (
+    AsJson,
+    Device,
+    Fields,
+    File,
+    Lines,
+    Notes,
+    RunPath,
+    answer_lines,
+    open_run,
+    read_chunks,
+)
 from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import write
+from clearhead.errors import OptionError
 from clearhead.files import replacing
+from clearhead.model.sizes import kind_of
+from clearhead.model.transformers import EncoderSpec
+from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
-from clearhead.training.run import Run, load
+from clearhead.training.run import Run
+from clearhead.training.tasks.base import with_article
 from clearhead.training.tasks.embed import Pooling
 from clearhead.training.tasks.pairs import split_pair
 
@@ -55,14 +71,16 @@ def embed(
         raise wrong("--json", "is for lines, and --output writes an array: leave one of them out")
     if output is not None:
         check_output(output, option="--output", inputs=() if file == "-" else (file,))
-    loaded = load(run, device=device)
+    spec = RunFolder(Path(run)).spec()
+    if not isinstance(spec, EncoderSpec):
+        raise OptionError(f"to embed takes an encoder, and {run} is {with_article(kind_of(spec))}")
+    loaded = open_run(run, device=device, file=file)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         inputs = [split_pair(text) for text in texts] if pairs else texts
         vectors = loaded.embed(inputs, pooling=pooling, normalize=normalize)
         return [{"vector": vector} for vector in vectors.tolist()]
 
-    loaded.embed([])  # raises for a run without an encoder, before a line is read
     lines = Lines(
         answer=answer,
         as_text=lambda answered: json.dumps(answered["vector"]),

@@ -10,7 +10,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.line_io import Device, Dtype, RunPath
+from clearhead.cli.completion import complete_names
+from clearhead.cli.line_io import Device, Dtype, RunPath, check_machine
 from clearhead.cli.options import Parts, given_flags, wrong
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.texts import (
@@ -30,10 +31,11 @@ from clearhead.cli.texts import (
 )
 from clearhead.errors import OptionError
 from clearhead.text.sources import Table
-from clearhead.training.evaluation import EvaluationOptions
+from clearhead.training.evaluation import EvaluationOptions, check_outputs
 from clearhead.training.evaluation import evaluate as evaluate_run
-from clearhead.training.recipe import Recipe
-from clearhead.training.run import Run, load
+from clearhead.training.folder import RunFolder
+from clearhead.training.recipe import Origin, Recipe
+from clearhead.training.run import load
 from clearhead.training.scores import TOKENIZERS
 from clearhead.training.tasks import TASKS
 
@@ -104,7 +106,12 @@ class Scoring:
     beam: Annotated[int, typer.Option(min=1, help="translate: beam width; 1 is greedy decoding.", metavar="N")] = 5
     length_penalty: Annotated[float, typer.Option(help="translate: above 1 favours long outputs.", metavar="X")] = 1.0
     tokenize: Annotated[
-        str, typer.Option(help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.", metavar="NAME")
+        str,
+        typer.Option(
+            help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.",
+            metavar="NAME",
+            autocompletion=complete_names(TOKENIZERS),
+        ),
     ] = "13a"
     lower: Annotated[bool, typer.Option("--lower", help="translate: ignore case in BLEU and chrF.")] = False
     stride: Annotated[
@@ -135,9 +142,10 @@ def evaluate(
     Translations: BLEU, chrF and exact match. Text: perplexity and bits per byte. Blanks: accuracy. Classes: accuracy
     and F1.
     """
-    loaded = load(run, device=device, dtype=dtype)
-    task = type(loaded.task)
-    options = with_columns_of(loaded, TextOptions(**vars(text)))
+    check_machine(device, dtype)
+    folder = RunFolder(Path(run))
+    origin, task = folder.origin(), folder.task_kind()
+    options = with_columns_of(origin, TextOptions(**vars(text)))
     check_text(task, options)
     for flag in given_flags(scoring):
         name = flag.removeprefix("--").replace("-", "_")
@@ -145,8 +153,13 @@ def evaluate(
             tasks = " or ".join(other.name for other in TASKS.values() if name in other.options)
             raise wrong(flag, f"is for {tasks}, and {run} was trained to {task.name}")
     how = as_options(scoring, skip_bad=text.skip_bad)
-    with tempfile.TemporaryDirectory() as folder:
-        source = as_corpus(task, with_spooled(options, Path(folder))).train
+    files = as_corpus(task, options).train
+    files.check()
+    if output is not None:
+        check_outputs(task, Path(output), files.files)
+    loaded = load(run, device=device, dtype=dtype)
+    with tempfile.TemporaryDirectory() as spooled:
+        source = as_corpus(task, with_spooled(options, Path(spooled))).train
         results = evaluate_run(loaded, source, how, output=output)
     if as_json:
         show_json(results)
@@ -158,9 +171,8 @@ def evaluate(
         )
 
 
-def with_columns_of(run: Run, options: TextOptions) -> TextOptions:
+def with_columns_of(origin: Recipe | Origin, options: TextOptions) -> TextOptions:
     """Return the options with the columns that the run was trained on, where a table is given without any."""
-    origin = run.folder.origin()
     if options.table is None or options.columns is not None or not isinstance(origin, Recipe):
         return options
     trained_on = origin.corpus.train

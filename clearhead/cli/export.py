@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.line_io import RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show_json, write
 from clearhead.interop.export import FORMATS
 from clearhead.interop.export import export as export_run
-from clearhead.training.run import load
 
 __all__ = ["EXAMPLES", "export"]
 
@@ -24,7 +24,12 @@ Examples:
 def export(
     run: RunPath,
     *,
-    to: Annotated[str, typer.Option("--to", help=f"The format: {', '.join(FORMATS)}.", metavar="FORMAT")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help=f"The format: {', '.join(FORMATS)}.", metavar="FORMAT", autocompletion=complete_names(FORMATS)
+        ),
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder to write; it must not be there yet.", metavar="FOLDER")
     ],
@@ -34,6 +39,9 @@ def export(
             help="; ".join(f"{name}: {', '.join(one.quantizations)}" for name, one in FORMATS.items())
             + ".  [default: the first]",
             metavar="KIND",
+            autocompletion=complete_names(
+                dict.fromkeys(kind for one in FORMATS.values() for kind in one.quantizations)
+            ),
         ),
     ] = None,
     step: Annotated[
@@ -47,7 +55,7 @@ def export(
     The program loads the export, and its numbers are compared with the run's own on texts of the validation set. An
     export that differs is not left behind, and what a format cannot express is refused by name.
     """
-    exported = export_run(load(run, device="cpu", step=step), to=to, path=output, quantization=quantization)
+    exported = export_run(run, to=to, path=output, quantization=quantization, step=step)
     files = [path for path in sorted(output.rglob("*")) if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     if as_json:

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells
+from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells, open_run
 from clearhead.cli.options import Parts
-from clearhead.training.run import load
 from clearhead.training.tasks import Fill
 from clearhead.training.tasks.fill import BLANK, CANDIDATES
 
@@ -36,7 +35,7 @@ def fill(
     Only the blanks change; a line without one comes back as it is. Of a line longer than the model's context only the
     beginning is read and filled, with a note on stderr.
     """
-    loaded = load(run, device=device)
+    loaded = open_run(run, device=device, file=file, task=Fill)
     task = loaded.asked(Fill)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:

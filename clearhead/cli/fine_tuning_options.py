@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, final
 
 import typer
 
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.options import above_zero, wrong
 from clearhead.errors import OptionError
 from clearhead.model.lora import ALL, MAPS, Lora
@@ -24,6 +25,7 @@ class FineTuningOptions:
         typer.Option(
             "--from",
             metavar="RUN",
+            autocompletion=complete_names([RUNS]),
             help="Start from this run, trained or imported: its model, weights and tokenisers. The usual learning rate "
             "is a fifth of that from scratch.",
         ),
@@ -37,7 +39,9 @@ class FineTuningOptions:
     lora_maps: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help=f"lora: maps with adapters: {', '.join(MAPS)} or {ALL}.  [default: query,value]"
+            metavar="NAMES",
+            autocompletion=complete_names([*MAPS, ALL], several=True),
+            help=f"lora: maps with adapters: {', '.join(MAPS)} or {ALL}.  [default: query,value]",
         ),
     ] = None
     lora_alpha: Annotated[

@@ -1,6 +1,7 @@
 """`clearhead generate`: a run continues a prompt, or each line of a file."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, final
 
 import typer
@@ -18,12 +19,14 @@ from clearhead.cli.line_io import (
     answer_lines,
     as_line,
     cells,
+    open_run,
 )
 from clearhead.cli.options import Parts, flag, wrong
 from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.text.problems import Place
-from clearhead.training.run import Run, load
+from clearhead.training.folder import RunFolder
+from clearhead.training.run import Run, check_asked, find_template
 from clearhead.training.tasks import Generate
 from clearhead.training.tasks.generate import window
 
@@ -106,10 +109,12 @@ def generate(
     if system is not None and not chat:
         raise wrong("--system", "is for --chat: add it, or leave this out")
     how.method([0])
-    loaded = load(run, device=device, dtype=dtype)
+    ask = Conversation(system) if chat else None
+    if ask is not None:
+        check_chat(RunFolder(Path(run)), ask)
+    loaded = open_run(run, device=device, dtype=dtype, file="-" if prompt is not None else file, task=Generate)
     task = loaded.asked(Generate)
     reads, _ = window(task.context, how.tokens)
-    ask = Conversation(loaded, system) if chat else None
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         return continuations(loaded, texts, numbers, how, ask)
@@ -133,15 +138,17 @@ def generate(
 class Conversation:
     """A conversation that begins with a user's message, after what the system says if anything."""
 
-    run: Run
     system: str | None
-
-    def __post_init__(self) -> None:
-        self.run.chat_text(self.messages("Hello"))  # raises where the run has no template, before a line is read
 
     def messages(self, text: str) -> list[dict[str, str]]:
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*first, {"role": "user", "content": text}]
+
+
+def check_chat(folder: RunFolder, ask: Conversation) -> None:
+    """Raise OptionError where a run cannot be talked to, or not after a system's message."""
+    check_asked(folder, folder.task_kind(), Generate)
+    find_template(folder).render(ask.messages("Hello"))
 
 
 def continuations(

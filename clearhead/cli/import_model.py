@@ -8,6 +8,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.line_io import Device
 from clearhead.cli.options import new_folder
 from clearhead.cli.screen import named_row, rule, show, show_json
@@ -47,9 +48,13 @@ def import_run(
         typer.Option(
             help=f"What the run shall do: {', '.join((*TASKS, Embed.name))}; without it, what its class is for.",
             metavar="NAME",
+            autocompletion=complete_names((*TASKS, Embed.name)),
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help=f"Weights as {' or '.join(DTYPES)}.", metavar="NAME")] = "float32",
+    dtype: Annotated[
+        str,
+        typer.Option(help=f"Weights as {' or '.join(DTYPES)}.", metavar="NAME", autocompletion=complete_names(DTYPES)),
+    ] = "float32",
     context: Annotated[
         int | None,
         typer.Option(min=1, help="Longest text in tokens, if shorter than the model's own.", metavar="N"),

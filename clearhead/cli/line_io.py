@@ -10,17 +10,23 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, final
 
 import typer
 
+from clearhead.cli.completion import RUNS, complete_names
+from clearhead.cli.options import DEVICES
 from clearhead.cli.screen import escape_controls, write_output
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError
-from clearhead.model.dtypes import DTYPES
-from clearhead.text.lines import read_lines
+from clearhead.model.dtypes import DTYPES, check_dtype
+from clearhead.text.lines import open_text, read_lines
 from clearhead.text.problems import Place, Problems
 from clearhead.training.answers import one_line
-from clearhead.training.run import Run
+from clearhead.training.folder import RunFolder
+from clearhead.training.run import Run, check_asked, load
+from clearhead.training.tasks import Task
 
 __all__ = [
     "AsJson",
@@ -36,6 +42,8 @@ __all__ = [
     "as_line",
     "cell",
     "cells",
+    "check_machine",
+    "open_run",
 ]
 
 STDIN = "-"
@@ -44,18 +52,31 @@ CHUNK = 256
 SHOWN, SHOWN_UNSEEN = 10, 50
 """The most odd lines, and the most characters, that are listed."""
 
-RunPath = Annotated[str, typer.Argument(help="A run folder, written by `clearhead train` or `import`.", metavar="RUN")]
+RunPath = Annotated[
+    str,
+    typer.Argument(
+        help="A run folder, written by `clearhead train` or `import`.",
+        metavar="RUN",
+        autocompletion=complete_names([RUNS]),
+    ),
+]
 File = Annotated[
     str, typer.Argument(help="A text file, may be gzipped; without it, stdin.", metavar="FILE", show_default=False)
 ]
 Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", metavar="NAME")
+    str,
+    typer.Option(
+        help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.",
+        metavar="NAME",
+        autocompletion=complete_names(DEVICES),
+    ),
 ]
 Dtype = Annotated[
     str | None,
     typer.Option(
         help=f"Weights as {', '.join(DTYPES)}; int8-dynamic is faster on a CPU.  [default: as they were saved]",
         metavar="NAME",
+        autocompletion=complete_names(DTYPES),
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
@@ -92,6 +113,32 @@ class InputLine(NamedTuple):
     def is_asked(self) -> bool:
         """Return whether the line has an answer: it can be used, and is not blank."""
         return self.text is not None and not self.why and bool(self.text.strip())
+
+
+def check_machine(device: str, dtype: str | None) -> None:
+    """Raise OptionError for a device or a kind of weights that there is not."""
+    check_dtype(dtype)
+    choose_device(device)
+
+
+def open_run(
+    path: str,
+    *,
+    device: str,
+    dtype: str | None = None,
+    file: str = STDIN,
+    task: type[Task] | None = None,
+) -> Run:
+    """Load a run to answer lines; before its weights are read, raise where the file is not there or the task wrong."""
+    check_machine(device, dtype)
+    if file != STDIN:
+        with open_text(file):
+            pass
+    folder = RunFolder(Path(path))
+    folder.origin()
+    if task is not None:
+        check_asked(folder, folder.task_kind(), task)
+    return load(path, device=device, dtype=dtype)
 
 
 def answer_lines(run: Run, file: str, how: Lines) -> None:

@@ -13,9 +13,11 @@ from typing import Annotated
 
 import typer
 
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Host, NoOpen, Parts, Port, Token
 from clearhead.cli.screen import write
+from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 
 __all__ = ["EXAMPLES", "look"]
@@ -30,7 +32,10 @@ Examples:
 OtherRun = Annotated[
     str | None,
     typer.Argument(
-        help="A second run, to see both side by side and their difference.", metavar="[RUN]", show_default=False
+        help="A second run, to see both side by side and their difference.",
+        metavar="[RUN]",
+        show_default=False,
+        autocompletion=complete_names([RUNS]),
     ),
 ]
 
@@ -61,10 +66,16 @@ def look(
     (--token). Ctrl-C stops it.
     """
     from clearhead.serve.explorer import Explorer, side_by_side
-    from clearhead.serve.server import Server, check_page
+    from clearhead.serve.guard import check_token
+    from clearhead.serve.server import Server, check_page, check_port
 
-    loaded = load(run, device=device)
     check_page()
+    if token is not None:
+        check_token(token)
+    for path in [run] if other is None else [run, other]:
+        RunFolder(Path(path)).origin()
+    check_port(host, port)
+    loaded = load(run, device=device)
     explorer = Explorer(loaded) if other is None else side_by_side(loaded, load(other, device=device))
     server = Server(explorer, host=host, port=port, token=token)
     if host not in LOOPBACK:

@@ -154,7 +154,9 @@ DESCRIBED: Mapping[str, Any] = {"task": str, "context": int}
 def read_run(folder: RunFolder) -> tuple[Spec, Purpose]:
     """Return the spec of a run and what it was trained to do, with its steps and scores so far."""
     if not (folder.exists() or folder.model_file.exists()):
-        raise RunError(f"{folder.path} is no run folder: it has no model.json; `clearhead runs` lists those there are")
+        raise RunError(
+            f"{folder.path} is not a run folder: it has no model.json; `clearhead runs` lists those there are"
+        )
     description = folder.read_description()
     saved = folder.checkpoints.all()
     evaluated = folder.best_evaluation()

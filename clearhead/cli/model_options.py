@@ -7,19 +7,21 @@ from typing import Annotated, ClassVar, final
 import typer
 
 from clearhead.attention.positions import Learned
+from clearhead.cli.completion import complete_names
 from clearhead.cli.options import flag, one_of, share, wrong
 from clearhead.cli.part_options import part_option
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, sized
-from clearhead.model.transformers import EncoderSpec
+from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, resized, sized
+from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
 from clearhead.registry import options as part_names
 from clearhead.text.kinds import SPECIALS
-from clearhead.text.tokenizer import Tokenizer, suggested_size
+from clearhead.text.tokenizer import Tokenizer, expected_size
 from clearhead.training import defaults, variants
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.base import with_article
+from clearhead.training.tasks.translate import TIED_APART
 
 __all__ = ["ModelOptions", "as_model"]
 
@@ -35,17 +37,41 @@ class ModelOptions:
     title: ClassVar[str] = "Model"
 
     preset: Annotated[
-        Name, typer.Option(metavar="NAME", help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(PRESETS),
+            help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).",
+        ),
     ] = None
     size: Annotated[
         Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
     ] = None
-    attention: Annotated[Name, part_option("--attention", f"Kind of attention: {', '.join(defaults.ATTENTIONS)}")] = (
-        None
-    )
-    position: Annotated[Name, part_option("--position", f"Positional encoding: {', '.join(defaults.POSITIONS)}")] = None
+    attention: Annotated[
+        Name,
+        part_option(
+            "--attention",
+            f"Kind of attention: {', '.join(defaults.ATTENTIONS)}",
+            defaults.ATTENTIONS,
+            several=True,
+        ),
+    ] = None
+    position: Annotated[
+        Name,
+        part_option(
+            "--position",
+            f"Positional encoding: {', '.join(defaults.POSITIONS)}",
+            defaults.POSITIONS,
+            several=True,
+        ),
+    ] = None
     heads: Annotated[
-        Name, typer.Option(metavar="NAME", help="whole: each head sees the whole input; sliced: its own slice of it.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(variants.HEADS, several=True),
+            help="whole: each head sees the whole input; sliced: its own slice of it.",
+        ),
     ] = None
     value_rank: Annotated[
         Name, typer.Option(metavar="N", help="Low-rank values: d_model to N to d_value, in each head.")
@@ -53,15 +79,35 @@ class ModelOptions:
     d_value: Annotated[
         Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
     ] = None
-    block: Annotated[Name, part_option("--block", "Where the norm is: pre, post, none, or note: norm(FFN(a) + a)")] = (
-        None
-    )
-    norm: Annotated[Name, part_option("--norm", f"Kind of norm: {', '.join(part_names('norm'))}")] = None
+    block: Annotated[
+        Name,
+        part_option(
+            "--block",
+            "Where the norm is: pre, post, none, or note: norm(FFN(a) + a)",
+            part_names("arrangement"),
+            several=True,
+        ),
+    ] = None
+    norm: Annotated[
+        Name,
+        part_option("--norm", f"Kind of norm: {', '.join(part_names('norm'))}", part_names("norm"), several=True),
+    ] = None
     scale: Annotated[
-        Name, typer.Option(metavar="X", help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.")
+        Name,
+        typer.Option(
+            metavar="X",
+            autocompletion=complete_names(variants.SCALES, several=True),
+            help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.",
+        ),
     ] = None
     feed_forward: Annotated[
-        Name, part_option("--feed-forward", f"Activation: {', '.join(part_names('feed-forward'))}, none")
+        Name,
+        part_option(
+            "--feed-forward",
+            f"Activation: {', '.join(part_names('feed-forward'))}, none",
+            [*part_names("feed-forward"), "none"],
+            several=True,
+        ),
     ] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
@@ -106,6 +152,9 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
     elif options.size is not None:
         try:
             spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
+            if isinstance(spec, EncoderDecoderSpec) and not recipe.tokenizing.shared:
+                # Two vocabularies take more tables of tokens: the least size is larger.
+                resized(replace(spec, tied=TIED_APART.get(spec.tied, spec.tied)), parse_count(options.size))
         except OptionError as error:
             raise wrong("--size", str(error)) from error
     else:
@@ -125,7 +174,9 @@ def likely_vocabulary(recipe: Recipe) -> int:
         return Tokenizer.load(tokenizing.given).vocabulary
     if tokenizing.kind in FEW_TOKENS:
         return FEW_TOKENS[tokenizing.kind]
-    return tokenizing.size or suggested_size(defaults.text_bytes(recipe.corpus))
+    # Of a large corpus a sample is read, of at most twice this many megabytes.
+    n_bytes = min(defaults.text_bytes(recipe.corpus), 2_000_000 * tokenizing.sample_mb)
+    return tokenizing.size or expected_size(n_bytes, tokenizing.size_factor)
 
 
 def with_context(spec: Spec, context: int) -> Spec:

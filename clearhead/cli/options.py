@@ -17,7 +17,10 @@ from typing import Annotated, Any, TypeGuard, TypeVar, get_args
 import typer
 from typer.core import TyperCommand
 
+from clearhead.files import check_writable
+
 __all__ = [
+    "DEVICES",
     "Host",
     "NoOpen",
     "Parts",
@@ -30,6 +33,7 @@ __all__ = [
     "flatten_groups",
     "given_flags",
     "import_named",
+    "missing",
     "new_folder",
     "one_of",
     "share",
@@ -38,6 +42,8 @@ __all__ = [
 ]
 
 Chosen = TypeVar("Chosen")
+DEVICES = ("auto", "cpu", "cuda")
+"""Devices that a shell completes; others, such as cuda:1, can be typed."""
 
 
 def flatten_groups(verb: Callable[..., None]) -> Callable[..., None]:
@@ -123,12 +129,25 @@ def wrong(option: str, message: str) -> typer.BadParameter:
     return typer.BadParameter(message, param_hint=option)
 
 
+class MissingOption(typer.BadParameter):
+    """The error of an option that is needed and not given."""
+
+    def format_message(self) -> str:
+        return f"Missing option {self.param_hint}: {self.message}"
+
+
+def missing(option: str, message: str) -> typer.BadParameter:
+    """Return the error of an option that has to be given; the message says what to give."""
+    return MissingOption(message, param_hint=option)
+
+
 def new_folder(option: str, path: str) -> Path:
     """Return the path of a folder to write. An empty one, such as a shell's variable that is not set, is refused: it
-    would stand for the folder that the command is given in.
+    would stand for the folder that the command is given in. So is one that cannot be written to.
     """
     if not path.strip():
         raise wrong(option, "it is empty: name a folder, or give . for this one")
+    check_writable(Path(path))
     return Path(path)
 
 

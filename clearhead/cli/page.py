@@ -9,7 +9,8 @@ from clearhead.cli.line_io import RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show_json, write
 from clearhead.files import write_text
-from clearhead.serve.live import live_page
+from clearhead.serve.live import check_built, check_size, live_page
+from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.run import load
 
@@ -38,6 +39,8 @@ def page(
     that the page cannot compute is refused by name.
     """
     check_output(output, option="--output")
+    check_built()
+    check_size(RunFolder(Path(run)))
     live = live_page(load(run, device="cpu", step=step))
     write_text(output, live.text)
     size = output.stat().st_size

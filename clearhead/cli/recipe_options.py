@@ -7,9 +7,20 @@ from typing import Annotated, Any, ClassVar, cast, final, get_args
 
 import typer
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.fine_tuning_options import FineTuningOptions, as_freeze, as_lora
 from clearhead.cli.model_options import ModelOptions, as_model
-from clearhead.cli.options import above_zero, given_flags, import_named, one_of, share, wrong, zero_or_more
+from clearhead.cli.options import (
+    DEVICES,
+    above_zero,
+    given_flags,
+    import_named,
+    missing,
+    one_of,
+    share,
+    wrong,
+    zero_or_more,
+)
 from clearhead.cli.part_options import part_option
 from clearhead.cli.texts import TextOptions, as_corpus, check_text
 from clearhead.devices import choose_device
@@ -18,6 +29,7 @@ from clearhead.model.sizes import Spec, parse_count
 from clearhead.registry import parse
 from clearhead.text.kinds import KINDS
 from clearhead.text.preparing import Tokenizing
+from clearhead.text.tokenizer import Tokenizer, least_size
 from clearhead.text.vectors import vector_size
 from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
@@ -69,7 +81,11 @@ class TokenizerOptions:
 
     tokenizer: Annotated[
         Name,
-        typer.Option(metavar="KIND", help=f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json."),
+        typer.Option(
+            metavar="KIND",
+            autocompletion=complete_names(KINDS),
+            help=f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json.",
+        ),
     ] = None
     vocabulary: Annotated[
         Count, typer.Option(min=1, metavar="N", help="Size of the vocabulary.  [default: chosen from the text]")
@@ -98,10 +114,17 @@ class OptimizerOptions:
     title: ClassVar[str] = "Optimizer"
 
     optimizer: Annotated[
-        Name, typer.Option(metavar="NAME", help="adamw, or muon for the linear maps inside blocks.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(METHODS),
+            help="adamw, or muon for the linear maps inside blocks.",
+        ),
     ] = None
     lr: Annotated[Number, typer.Option(metavar="X", callback=above_zero, help="Peak learning rate.")] = None
-    schedule: Annotated[Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}")] = None
+    schedule: Annotated[
+        Name, part_option("--schedule", f"Learning rate schedule: {', '.join(SCHEDULES)}", SCHEDULES)
+    ] = None
     warmup: Annotated[Count, typer.Option(min=0, metavar="STEPS", help="Warm-up steps.")] = None
     smoothing: Annotated[Number, typer.Option(metavar="X", callback=share, help="Label smoothing.")] = None
     r_drop: Annotated[
@@ -114,7 +137,12 @@ class OptimizerOptions:
         None
     )
     average: Annotated[
-        Name, typer.Option(metavar="NAME", help=f"Average the weights over steps: {', '.join(AVERAGES)}.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(AVERAGES),
+            help=f"Average the weights over steps: {', '.join(AVERAGES)}.",
+        ),
     ] = None
 
 
@@ -166,7 +194,14 @@ class CheckpointingOptions:
     ] = None
     log_every: Annotated[Count, typer.Option(min=1, metavar="STEPS", help="Log metrics.")] = None
     keep: Annotated[Count, typer.Option(min=1, metavar="N", help="Keep the N newest checkpoints, and the best.")] = None
-    select: Annotated[Name, typer.Option(metavar="NAME", help="Which checkpoint to use: best or last.")] = None
+    select: Annotated[
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(get_args(Select)),
+            help="Which checkpoint to use: best or last.",
+        ),
+    ] = None
     film: Annotated[
         bool | None,
         typer.Option(
@@ -183,9 +218,17 @@ class MachineOptions:
 
     title: ClassVar[str] = "Machine"
 
-    device: Annotated[Name, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda, cuda:1.")] = None
+    device: Annotated[
+        Name,
+        typer.Option(metavar="NAME", autocompletion=complete_names(DEVICES), help="Device: auto, cpu, cuda, cuda:1."),
+    ] = None
     precision: Annotated[
-        Name, typer.Option(metavar="NAME", help=f"Numbers in training: {', '.join(get_args(Precision))}.")
+        Name,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(get_args(Precision)),
+            help=f"Numbers in training: {', '.join(get_args(Precision))}.",
+        ),
     ] = None
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile, or not.")] = None
     deterministic: Annotated[
@@ -219,6 +262,7 @@ class Choices:
         typer.Option(
             metavar="NAME",
             callback=import_named("--task"),
+            autocompletion=complete_names([*TASKS, "instruct"]),
             help=f"What to learn: {', '.join(TASKS)}, with --from also instruct; or your own, module:Class.",
         ),
     ] = None
@@ -246,7 +290,7 @@ def as_recipe(choices: Choices) -> Recipe:
     if choices.fine_tuning.from_ is not None:
         return as_fine_tuned(choices, choices.fine_tuning.from_)
     if choices.task is None:
-        raise wrong("--task", f"is missing: say what to learn: {', '.join(TASKS)}")
+        raise missing("--task", f"say what to learn ({', '.join(TASKS)})")
     task = find_task(choices.task)
     check_text(task, choices.text)
     machine = as_machine(choices.machine)
@@ -371,6 +415,8 @@ def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
         raise wrong("--vectors", f"they are of words: leave out --tokenizer {options.tokenizer}, or choose word")
     name = options.tokenizer or (default.kind if options.vectors is None else "word")
     if name in KINDS:
+        if options.vocabulary is not None and options.vocabulary < (least := least_size(name)):
+            raise wrong("--vocabulary", f"the tokeniser {name} has at least {least} tokens; came {options.vocabulary}")
         lower = default.lower if options.lower is None else options.lower
         size = options.vocabulary or (default.size if name == default.kind else None)
         return replace(default, kind=name, size=size, shared=shared, lower=lower)
@@ -383,6 +429,12 @@ def as_tokenizing(options: TokenizerOptions, recipe: Recipe) -> Tokenizing:
     ):
         if value:
             raise wrong(option, f"is decided by the tokeniser that is given, {name}")
+    try:
+        kind = Tokenizer.load(name).kind
+    except ClearheadError as error:
+        raise wrong("--tokenizer", str(error)) from error
+    if options.vectors is not None and kind != "word":
+        raise wrong("--vectors", f"they are of words, and {name} is a tokeniser of kind {kind!r}: leave it out")
     return replace(default, given=name)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, final
 
 import typer
 
+from clearhead.cli.completion import complete_names
 from clearhead.cli.options import above_zero, flag, given_flags, one_of, wrong
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec, parse_count
@@ -33,7 +34,13 @@ class ScalingOptions:
         int | None, typer.Option(min=1, metavar="N", help="Estimate training on N GPUs: memory, communication, time.")
     ] = None
     parallel: Annotated[
-        str, typer.Option(metavar="NAME", help="ddp, fsdp, or auto: the quickest that fits.", show_default=False)
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(PARALLEL),
+            help="ddp, fsdp, or auto: the quickest that fits.",
+            show_default=False,
+        ),
     ] = "auto"
     tokens: Annotated[
         int | None,
@@ -59,7 +66,12 @@ class ScalingOptions:
         ),
     ] = None
     precision: Annotated[
-        str | None, typer.Option(metavar="NAME", help="bfloat16 or float32.  [default: the run's, or bfloat16]")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=complete_names(PRECISIONS),
+            help="bfloat16 or float32.  [default: the run's, or bfloat16]",
+        ),
     ] = None
     average: Annotated[
         bool | None,

@@ -7,11 +7,13 @@ from typing import Annotated, ClassVar, Literal, final
 
 import typer
 
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.line_io import Device, Dtype
 from clearhead.cli.options import Host, Parts, above_zero, wrong
 from clearhead.cli.screen import write
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.files import read_bytes
+from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 
 __all__ = ["EXAMPLES", "serve"]
@@ -26,7 +28,12 @@ SWITCH = 0.0005
 """Seconds after which a thread of Python lets another go on. Between two of its many small operations the model's
 thread would wait 5 ms for the thread that reads requests, the usual value, as long as there are any to read."""
 
-Runs = Annotated[list[str], typer.Argument(help="Run folders; each is a model of its own.", metavar="RUN...")]
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        help="Run folders; each is a model of its own.", metavar="RUN...", autocompletion=complete_names([RUNS])
+    ),
+]
 Names = Annotated[
     list[str] | None,
     typer.Option(
@@ -146,21 +153,31 @@ def serve(
 
     from clearhead.serve.api.limits import ApiLimits
     from clearhead.serve.api.logs import Logs
-    from clearhead.serve.api.served import batched
+    from clearhead.serve.api.served import batched, names_of
     from clearhead.serve.api.server import LOOPBACK, ApiServer, Tls
     from clearhead.serve.guard import check_token
+    from clearhead.serve.server import check_port
 
     token = listening.read_token()
     if token is not None:
         check_token(token)
+    if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
+        raise wrong("--ssl-keyfile", "needs its certificate: add --ssl-certfile")
+    certificate = listening.ssl_certfile
+    tls = None if certificate is None else Tls(certificate=certificate, key=listening.ssl_keyfile)
+    if tls is not None:
+        tls.check()
+    folders = [RunFolder(Path(run)) for run in runs]
+    names_of(folders, names or ())
+    for folder in folders:
+        folder.origin()
+    check_port(listening.host, listening.port)
     threads = torch.get_num_threads()
     if "OMP_NUM_THREADS" not in os.environ:  # threads that share a core wait for one another
         # A single process leaves one core to the requests; of several, whichever is on that core gives way.
         threads = max(1, threads - 1 if bounds.replicas == 1 else threads // bounds.replicas)
     torch.set_num_threads(1)  # until the models have their processes: a fork does not take threads along
     sys.setswitchinterval(SWITCH)
-    if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
-        raise wrong("--ssl-keyfile", "needs its certificate: add --ssl-certfile")
     limits = ApiLimits(
         body=bounds.max_body,
         text=bounds.max_text,
@@ -171,7 +188,6 @@ def serve(
         drain=bounds.drain_seconds,
     )
     limits = limits if bounds.memory is None else replace(limits, memory=bounds.memory * 1_000_000)
-    certificate = listening.ssl_certfile
     server = ApiServer(
         [load(run, device=device, dtype=dtype) for run in runs],
         names=names or (),
@@ -182,7 +198,7 @@ def serve(
         port=listening.port,
         token=token,
         cors=tuple(listening.cors or ()),
-        tls=None if certificate is None else Tls(certificate=certificate, key=listening.ssl_keyfile),
+        tls=tls,
         limits=limits,
         logs=Logs(log_format),
     )

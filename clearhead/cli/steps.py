@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead.attention import masks
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
+from clearhead.cli.completion import complete_names
 from clearhead.cli.demonstration import Demonstration, demonstrate
 from clearhead.cli.four_steps import render_page
 from clearhead.cli.options import Parts, find_by_name
@@ -33,17 +34,28 @@ Examples:
 
 def steps(
     mask: Annotated[
-        str, typer.Option(help=f"Which keys a query may attend to: {', '.join(MASKS)}.", metavar="NAME")
+        str,
+        typer.Option(
+            help=f"Which keys a query may attend to: {', '.join(MASKS)}.",
+            metavar="NAME",
+            autocompletion=complete_names(MASKS),
+        ),
     ] = "none",
     weighting: Annotated[
         str,
         part_option(
             "--weighting",
             f"What turns scores into weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}",
+            WEIGHTINGS,
         ),
     ] = "softmax",
     token: Annotated[
-        str, typer.Option(help=f"The token whose row is worked out: {', '.join(TOKENS)}.", metavar="WORD")
+        str,
+        typer.Option(
+            help=f"The token whose row is worked out: {', '.join(TOKENS)}.",
+            metavar="WORD",
+            autocompletion=complete_names(TOKENS),
+        ),
     ] = "creature",
     *,
     svg: Annotated[Path | None, typer.Option(help="Write the steps as a sequence diagram.", metavar="FILE")] = None,
@@ -58,9 +70,10 @@ def steps(
     mask_name, chosen_mask = find_by_name("--mask", mask, MASKS)
     weighting_name, chosen_weighting = find_weighting(weighting)
     _, row = find_by_name("--token", token, {word: index for index, word in enumerate(TOKENS)})
-    demo = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
     if svg is not None:
         check_output(svg, option="--svg")
+    demo = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)
+    if svg is not None:
         with os_errors_as_run_errors(svg):
             write_text(svg, draw_sequence(creature_exchange(row, chosen_weighting, chosen_mask)))
     if as_json:

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, cast, final, get_args
 
 import typer
 
-from clearhead.cli.options import flag, given_flags, one_of, wrong
+from clearhead.cli.completion import complete_names
+from clearhead.cli.options import flag, given_flags, missing, one_of, wrong
 from clearhead.text.encoding import Corpus
 from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Form, Messages, Source, Table, Unit
@@ -45,12 +46,20 @@ Columns = Annotated[
 ]
 FormName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The table's format: tsv, csv, jsonl, parquet.  [default: by the file's name]"),
+    typer.Option(
+        metavar="NAME",
+        autocompletion=complete_names(get_args(Form)),
+        help="The table's format: tsv, csv, jsonl, parquet.  [default: by the file's name]",
+    ),
 ]
 TextFiles = Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")]
 DocumentUnit = Annotated[
     str | None,
-    typer.Option(metavar="UNIT", help="What one document is: line or file.  [default: file to generate, line to fill]"),
+    typer.Option(
+        metavar="UNIT",
+        autocompletion=complete_names(get_args(Unit)),
+        help="What one document is: line or file.  [default: file to generate, line to fill]",
+    ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip lines that cannot be used.")]
 TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
@@ -102,8 +111,8 @@ def check_text(task: type[Task], options: TextOptions) -> None:
             )
     for first, second in (("source", "target"), ("dev_source", "dev_target")):
         if bool(getattr(options, first)) != bool(getattr(options, second)):
-            missing, given = (second, first) if getattr(options, first) else (first, second)
-            raise wrong(flag(missing), f"is missing: {flag(given)} needs its other side")
+            absent, given = (second, first) if getattr(options, first) else (first, second)
+            raise missing(flag(absent), f"{flag(given)} needs its other side")
     check_table(task, options)
     check_stdin(options)
     check_weights(way, options)
@@ -136,8 +145,10 @@ def way_of(task: type[Task], options: TextOptions) -> str:
         if way not in task.ways:
             raise wrong(flag(way), f"{task.name} takes {takes}")
     if len(ways) != 1:
-        problem = f"not {' and '.join(SHOWN[way] for way in ways)} together" if ways else "which is missing"
-        raise wrong(flag(task.ways[0]), f"{task.name} takes {takes}, {problem}")
+        if not ways:
+            raise missing(flag(task.ways[0]), f"{task.name} takes {takes}")
+        given = " and ".join(SHOWN[way] for way in ways)
+        raise wrong(flag(task.ways[0]), f"{task.name} takes {takes}, not {given} together")
     return ways[0]
 
 

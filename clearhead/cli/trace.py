@@ -14,14 +14,14 @@ from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
 from clearhead.decoding import Beam
 from clearhead.files import write_text
-from clearhead.serve.page import page_of
+from clearhead.serve.page import check_built, page_of
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
+from clearhead.tracing.names import names_of
 from clearhead.tracing.survey import View, clearest, survey
-from clearhead.tracing.trace import Trace
 from clearhead.training import tracing
 from clearhead.training.outputs import check_output
-from clearhead.training.run import Run, load
+from clearhead.training.run import load
 from clearhead.training.tasks.pairs import split_pair
 
 __all__ = ["EXAMPLES", "trace"]
@@ -81,11 +81,19 @@ def trace(
     for option, path in (("--html", html), ("--svg", svg)):
         if path is not None:
             check_output(path, option=option)
+    if html is not None:
+        check_built()
     loaded = load(run, device=device)
+    sites = names_of(loaded.model).sites
+    among = select_sites(list(sites), site, head)
+    chosen_head = None if head is None else select_head(sites[among[0]].shape.n_heads, among[0], head)
+    exact = None if layers is None else sites_of(list(sites), layers)
     method = None if beam is None else Beam(width=beam)
     traced = tracing.trace(loaded, split_pair(text) if pairs else text, target, method=method)
-    exact = None if layers is None else sites_of(traced, layers)
-    looked = look(loaded, TraceRequest(source=text, target=target, edits=[], step=loaded.step), traced, site, head)
+    surveys = survey(traced)
+    view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
+    request = TraceRequest(source=text, target=target, edits=[], step=loaded.step)
+    looked = SurveyedTrace(traced=Traced(request, loaded, traced), surveys=surveys, view=view)
     files = write_files(looked, html=html, svg=svg, exact=exact)
     if as_json:
         show_json(as_object(looked, files, site=site, head=head))
@@ -93,29 +101,19 @@ def trace(
         show(*(render_files(looked, files) if files else render_page(looked)))
 
 
-def look(run: Run, request: TraceRequest, traced: Trace, site: str | None, head: str | None) -> SurveyedTrace:
-    """Check what is to be shown before every head is surveyed, which takes a while for a long text."""
-    among = select_sites(traced, site, head)
-    chosen_head = None if head is None else select_head(traced, site or "", head)
-    surveys = survey(traced)
-    view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
-    return SurveyedTrace(traced=Traced(request, run, traced), surveys=surveys, view=view)
-
-
-def select_sites(traced: Trace, site: str | None, head: str | None) -> list[str]:
+def select_sites(sites: Sequence[str], site: str | None, head: str | None) -> list[str]:
     """Return the sites to choose a head from: the one asked for, else cross-attentions, else all."""
     if site is None:
         if head is not None:
-            raise wrong("--head", f"a head of which attention? Say --site too: {', '.join(traced.sites)}")
-        return [name for name in traced.sites if name.endswith(".cross")] or list(traced.sites)
-    if site not in traced.sites:
-        raise wrong("--site", f"there is no {site!r}. There are: {', '.join(traced.sites)}")
+            raise wrong("--head", f"a head of which attention? Say --site too: {', '.join(sites)}")
+        return [name for name in sites if name.endswith(".cross")] or list(sites)
+    if site not in sites:
+        raise wrong("--site", f"there is no {site!r}. There are: {', '.join(sites)}")
     return [site]
 
 
-def select_head(traced: Trace, site: str, head: str) -> int | None:
+def select_head(n_heads: int, site: str, head: str) -> int | None:
     """Return the index of a head, None for the mean."""
-    n_heads = traced[site].n_heads
     if head == MEAN:
         return None
     if not head.isdecimal() or int(head) >= n_heads:
@@ -123,17 +121,17 @@ def select_head(traced: Trace, site: str, head: str) -> int | None:
     return int(head)
 
 
-def sites_of(traced: Trace, layers: str) -> list[str]:
+def sites_of(sites: Sequence[str], layers: str) -> list[str]:
     """Return the sites of these layers, numbers or names with commas between them."""
+    layer_of = {name: name.split(".")[1] for name in sites}  # a site is called decoder.1.cross
     names: list[str] = []
     for wanted_layer in (part.strip() for part in layers.split(",")):
-        matching = [name for name, site in traced.sites.items() if wanted_layer in (name, str(site.layer))]
+        matching = [name for name, layer in layer_of.items() if wanted_layer in (name, layer)]
         if not matching:
-            layer_numbers = sorted({site.layer for site in traced.sites.values()})
             raise wrong(
                 "--layers",
-                f"there is no layer {wanted_layer!r}: there are 0 to {layer_numbers[-1]}, and "
-                f"{', '.join(traced.sites)}",
+                f"there is no layer {wanted_layer!r}: there are 0 to {max(map(int, layer_of.values()))}, and "
+                f"{', '.join(sites)}",
             )
         names += matching
     return list(dict.fromkeys(names))

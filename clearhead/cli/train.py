@@ -14,6 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead import training
+from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.options import Parts, given_flags, new_folder, one_of, wrong
 from clearhead.cli.progress import Progress, format_duration, format_own_scores, format_scores, open_progress
 from clearhead.cli.recipe_options import (
@@ -26,20 +27,21 @@ from clearhead.cli.recipe_options import (
 )
 from clearhead.cli.screen import named_row, prose, rule, show, show_json
 from clearhead.cli.texts import with_spooled
+from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError
-from clearhead.extras import has_package, how_to_install
 from clearhead.serialization import to_json
 from clearhead.training.claiming import check_new, check_unlinked, claim, leave_nothing
-from clearhead.training.distributed import EndedElsewhere, is_launched, joined
+from clearhead.training.distributed import EndedElsewhere, check_devices, is_launched, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.launching import ProcessFailed, launch
 from clearhead.training.loop import Watcher
+from clearhead.training.machine import resolve_machine
 from clearhead.training.parallel import check_together
 from clearhead.training.recipe import CLASSES, ParallelWay, Recipe, load_recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
-from clearhead.training.tensorboard import TensorBoard
-from clearhead.training.train import followed_recipe, take_part
+from clearhead.training.tensorboard import TensorBoard, import_writer
+from clearhead.training.train import check_recipe, followed_recipe, take_part
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -59,6 +61,8 @@ Examples:
   clearhead train runs/poems --task generate --text poems/ --processes 4"""
 
 COLUMN = 14
+EXPORTS = ("hf", "ctranslate2", "onnx", "gguf", "torch")
+"""The formats of `clearhead export`, whose import takes a second."""
 
 
 @final
@@ -80,7 +84,8 @@ class RunOptions:
         typer.Option(
             "--must-export",
             metavar="FORMAT[,…]",
-            help="Refuse a model that these formats cannot express: hf, ctranslate2, onnx, gguf, torch.",
+            autocompletion=complete_names(EXPORTS, several=True),
+            help=f"Refuse a model that these formats cannot express: {', '.join(EXPORTS)}.",
         ),
     ] = None
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
@@ -106,6 +111,7 @@ class RunOptions:
         typer.Option(
             "--parallel",
             metavar="WAY",
+            autocompletion=complete_names(get_args(ParallelWay)),
             help="Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
         ),
     ] = None
@@ -114,7 +120,12 @@ class RunOptions:
 
 def train(
     run: Annotated[
-        str, typer.Argument(help="The run folder to write: a new one, or with --resume an existing one.", metavar="RUN")
+        str,
+        typer.Argument(
+            help="The run folder to write: a new one, or with --resume an existing one.",
+            metavar="RUN",
+            autocompletion=complete_names([RUNS]),
+        ),
     ],
     choices: Choices,
     ways: RunOptions,
@@ -128,8 +139,11 @@ def train(
     Everything is written to the run folder.
     """
     folder = RunFolder(new_folder("RUN", run))
-    if ways.tensorboard and not has_package("tensorboard"):
-        raise wrong("--tensorboard", f"it is not installed: {how_to_install('tensorboard')}")
+    if ways.tensorboard:
+        try:
+            import_writer()
+        except OptionError as error:
+            raise wrong("--tensorboard", str(error)) from None
     try:
         with joined() as processes:
             if processes.is_first:
@@ -142,14 +156,20 @@ def train(
 
 def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
     """Train, as the process that reads the options and the text, and speaks."""
+    if not (ways.resume or ways.dry_run):
+        check_new(folder)
     recipe = with_parallel(recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways), ways)
     if ways.must_export is not None:
         check_must_export(ways.must_export, recipe)
+    if not ways.resume:
+        check_recipe(recipe)
     if ways.dry_run:
         print_recipe(recipe, choices, ways)
         return
     if ways.processes is not None and not is_launched():
         check_together(recipe)
+        check_devices(choose_device(recipe.machine.device), ways.processes)
+        resolve_machine(recipe.machine)
         launch(ways.processes, without_option(sys.argv[1:], "--processes"), run=str(folder.path))
         return
     with ExitStack() as stack:
@@ -259,7 +279,6 @@ def begin_run(
     folder: RunFolder, recipe: Recipe, choices: Choices, ways: RunOptions, *, watcher: Watcher, shown: Progress
 ) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
-    check_new(folder)
     with leave_nothing(folder):
         if ways.recipe is None:
             with folder.lock():

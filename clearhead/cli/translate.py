@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells
+from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells, open_run
 from clearhead.cli.options import Parts, wrong
-from clearhead.training.run import load
 from clearhead.training.tasks import Translate
 
 __all__ = ["EXAMPLES", "translate"]
@@ -42,7 +41,7 @@ def translate(
     """
     if n_best > beam:
         raise wrong("--n-best", f"it cannot be more than the beam, {beam}: widen that too")
-    loaded = load(run, device=device, dtype=dtype)
+    loaded = open_run(run, device=device, dtype=dtype, file=file, task=Translate)
     task = loaded.asked(Translate)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:

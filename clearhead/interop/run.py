@@ -19,7 +19,7 @@ from torch import nn
 from clearhead.calls import public
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
-from clearhead.files import replacing_folder
+from clearhead.files import check_writable, replacing_folder
 from clearhead.interop.config import Config, shorten
 from clearhead.interop.gguf import read_gguf
 from clearhead.interop.hub import PREFIX, fetch_from_hub
@@ -82,8 +82,11 @@ def import_model(
     """
     if dtype not in DTYPES:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
+    chosen_device = choose_device(device)
+    check_task(task)
     target = Path(os.path.abspath(path))
     check_free(Path(path))
+    check_writable(target)
     read = read_source(source)
     imported, tokens = read.imported, read.tokens
     run_task = make_task(imported, tokens, read.generation, task=task, context=context)
@@ -105,7 +108,7 @@ def import_model(
         log(f"{source}: asks to decode with {', '.join(left)}, which a run does not keep: give them as options")
     if imported.left_out:
         log(f"{source}: to {run_task.name} takes no {', '.join(imported.left_out)}: left out")
-    return Run(RunFolder(Path(path)), run_task, model.to(choose_device(device)).eval(), 0)
+    return Run(RunFolder(Path(path)), run_task, model.to(chosen_device).eval(), 0)
 
 
 class SourceFiles(NamedTuple):
@@ -150,13 +153,17 @@ def rows_of(spec: Spec) -> int:
     return spec.stacks[0].vocabulary
 
 
+def check_task(task: str | None) -> None:
+    """Raise OptionError for a task that a model cannot be imported for."""
+    task_names = (*TASKS, Embed.name)
+    if task is not None and task not in task_names:
+        raise OptionError(f"task: there is no {task!r}; there are {', '.join(task_names)}")
+
+
 def make_task(
     imported: Imported, tokens: ImportedTokenizer, generation: Config, *, task: str | None, context: int | None
 ) -> Task:
     """Return the task of the run, with the special tokens that the model expects around its texts."""
-    task_names = (*TASKS, Embed.name)
-    if task is not None and task not in task_names:
-        raise OptionError(f"task: there is no {task!r}; there are {', '.join(task_names)}")
     if context is not None and not 1 <= context <= imported.context:
         raise OptionError(f"context: the model reads 1 to {imported.context} tokens; came {context}")
     if len(set(imported.labels)) < len(imported.labels):

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.model.int8 import count_weights
+from clearhead.model.shapes import build_for_shapes
 from clearhead.serve.curves import Curves
 from clearhead.serve.facts import run_facts
 from clearhead.serve.live_plan import Planner, known_weightings
 from clearhead.serve.live_text import task_plan, tokenizer_plan
 from clearhead.serve.page import PLACE, read_template, script_json
 from clearhead.serve.waves import positions
+from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 
-__all__ = ["MOST", "LivePage", "is_built", "live_page", "round_weights"]
+__all__ = ["MOST", "LivePage", "check_built", "check_size", "is_built", "live_page", "round_weights"]
 
 TEMPLATE = Path(__file__).parent / "static" / "live.html"
 """The page without a model, as `make web` builds it."""
@@ -59,14 +61,29 @@ def is_built() -> bool:
     return TEMPLATE.is_file()
 
 
+def check_built() -> None:
+    """Raise RunError where the page without a model is not built."""
+    read_template(TEMPLATE, PLACE, WEIGHTS)
+
+
+def check_size(folder: RunFolder) -> None:
+    """Raise OptionError where a run's model is too large for a page, before its weights are read."""
+    folder.origin()
+    check_count(folder, sum(parameter.numel() for parameter in build_for_shapes(folder.spec()).parameters()))
+
+
+def check_count(folder: RunFolder, parameters: int) -> None:
+    if parameters > MOST:
+        raise OptionError(
+            f"{folder.path}: has {parameters:,} parameters, and a page that runs by itself holds {MOST:,} at most. "
+            "Open the run with `clearhead look`, or save one text with `clearhead trace RUN TEXT --html FILE`"
+        )
+
+
 def live_page(run: Run) -> LivePage:
     """Return the page of a run. OptionError where it is too large, or has a part that the page cannot compute."""
     parameters = count_weights(run.model)
-    if parameters > MOST:
-        raise OptionError(
-            f"{run.folder.path}: has {parameters:,} parameters, and a page that runs by itself holds {MOST:,} at most. "
-            "Open the run with `clearhead look`, or save one text with `clearhead trace RUN TEXT --html FILE`"
-        )
+    check_count(run.folder, parameters)
     dtype = page_dtype(parameters)
     model = copy.deepcopy(run.model)  # the plan is of the rounded weights, and the run keeps its own
     round_weights(model)

@@ -59,6 +59,11 @@ def is_built() -> bool:
     return TEMPLATE.is_file()
 
 
+def check_built() -> None:
+    """Raise RunError where the page without a trace is not built."""
+    read_template(TEMPLATE, PLACE)
+
+
 def page_of(
     traced: Traced, surveys: Mapping[str, SiteSurvey], *, view: View, exact: Sequence[str] | None = None
 ) -> Page:

@@ -59,6 +59,11 @@ class Server:
         self.uvicorn.should_exit = True
 
 
+def check_port(host: str, port: int) -> None:
+    """Raise OptionError where nothing can listen at a port: it is taken, or the address is none of this machine."""
+    listen(host, port).close()
+
+
 def listen(host: str, port: int) -> socket.socket:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

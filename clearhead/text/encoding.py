@@ -54,6 +54,12 @@ class Corpus(CodeRepr):
     dev: Source | None = None
     skip_bad: bool = False
 
+    def check(self) -> None:
+        """Raise DataError for files that cannot be used, as far as it shows before they are read."""
+        for source in (self.train, self.dev):
+            if source is not None:
+                source.check()
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ Aligned files, tables (tab-separated, comma-separated or JSON lines) and documen
 
 import csv
 import json
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Literal, NamedTuple, NoReturn, final, get_args
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError
-from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts
+from clearhead.text.lines import MAX_LINE, PIECE, Line, empty_error, files_of, open_text, read_lines, read_parts
 from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Place, Problems, display_name
 
@@ -46,6 +47,13 @@ class Record(NamedTuple):
     ends: bool = True
 
 
+class Row(NamedTuple):
+    """The values of a record, and the line where it begins."""
+
+    values: tuple[str, ...]
+    place: Place
+
+
 class Source(CodeRepr, ABC):
     """The description of a corpus: its files, and the fields of its records."""
 
@@ -59,6 +67,17 @@ class Source(CodeRepr, ABC):
     @abstractmethod
     def records(self, problems: Problems) -> Iterator[Record]:
         """Yield the records. One with something wrong goes to `problems` and is left out."""
+
+    def check(self) -> None:
+        """Raise DataError for what is wrong with the files, as far as it shows without reading them to the end.
+
+        Pipes are passed over: what is read of them is gone.
+        """
+        for path in dict.fromkeys(self.files):
+            if os.path.isfile(path):
+                with open_text(path):
+                    if not os.path.getsize(path):
+                        raise empty_error(path)
 
 
 @final
@@ -80,12 +99,20 @@ class Aligned(Source):
     def files(self) -> tuple[str, ...]:
         return files_of(self.source) + files_of(self.target)
 
-    def records(self, problems: Problems) -> Iterator[Record]:
+    def check(self) -> None:
+        super().check()
+        self.pairs()
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the files that belong together; DataError where one has no partner."""
         sources, targets = files_of(self.source), files_of(self.target)
         if len(sources) != len(targets):
             counts = f"{len(sources)} of the source and {len(targets)} of the target"
             raise DataError(f"aligned files come in pairs; there are {counts}")
-        for source, target in zip(sources, targets, strict=True):
+        return list(zip(sources, targets, strict=True))
+
+    def records(self, problems: Problems) -> Iterator[Record]:
+        for source, target in self.pairs():
             yield from read_aligned(source, target, problems)
 
 
@@ -118,10 +145,20 @@ class Table(Source):
     def files(self) -> tuple[str, ...]:
         return files_of(self.paths)
 
+    def check(self) -> None:
+        """Raise DataError also where a file does not have the columns, or its form is not known."""
+        super().check()
+        for path in dict.fromkeys(self.files):
+            if os.path.isfile(path):
+                next(self.rows(path, Problems(skip=True)), None)
+
+    def rows(self, path: str, problems: Problems) -> Iterator[Row]:
+        form = form_of(path) if self.form == "auto" else self.form
+        return READERS[form](path, self.columns, problems)
+
     def records(self, problems: Problems) -> Iterator[Record]:
         for path in self.files:
-            form = form_of(path) if self.form == "auto" else self.form
-            for values, place in READERS[form](path, self.columns, problems):
+            for values, place in self.rows(path, problems):
                 empty = [column for column, value in zip(self.columns, values, strict=True) if not value.strip()]
                 if empty:
                     problems.add(place, f"column {quote(empty[0])} is empty", "empty value")
@@ -244,13 +281,6 @@ def form_of(path: str) -> Form:
             f"{display_name(path)}: the name does not tell the form of the table; give it: tsv, csv, jsonl or parquet"
         )
     return FORMS[name.suffix]
-
-
-class Row(NamedTuple):
-    """The values of a record, and the line where it begins."""
-
-    values: tuple[str, ...]
-    place: Place
 
 
 def read_tsv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, kind_of
 
-__all__ = ["LOST", "Span", "SpecialIds", "Tokenizer", "suggested_size"]
+__all__ = ["LOST", "Span", "SpecialIds", "Tokenizer", "expected_size", "least_size", "suggested_size"]
 
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
@@ -254,6 +254,11 @@ class Tokenizer:
             raise
 
 
+def expected_size(n_bytes: int, factor: float = 1.0) -> int:
+    """Return the most tokens of a vocabulary whose size is chosen from this many bytes of text."""
+    return min(round(factor * suggested_size(n_bytes)), MOST_TOKENS)
+
+
 def suggested_size(n_bytes: int) -> int:
     """Return a vocabulary size for a corpus of `n_bytes`: 4,200 for a megabyte, 1.5 times as many for twice that.
 
@@ -290,10 +295,17 @@ def learn(
         floor = kind.least(twin, frozenset())
         return kind.learn(untrained, check_size(kind, twin, reading, size), max(size, floor), LEAST_OFTEN)
     with spool_texts(reading) as texts:
-        size = min(round(size_factor * suggested_size(reading.n_bytes)), MOST_TOKENS)
+        size = expected_size(reading.n_bytes, size_factor)
         size = max(size, kind.least(untrained, reading.characters))
         often = min(max(round(reading.n_bytes / 200_000 / size_factor), LEAST_OFTEN), MOST_OFTEN)
         return kind.learn(untrained, texts, size, often)
+
+
+def least_size(kind: str) -> int:
+    """Return the fewest tokens that a tokenizer of a kind has, whatever its texts: special ones, and all bytes of a
+    kind that falls back to bytes.
+    """
+    return KINDS[kind].least(KINDS[kind].untrained(), frozenset())
 
 
 def check_size(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:

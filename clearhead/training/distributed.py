@@ -26,7 +26,16 @@ if TYPE_CHECKING:  # a build of torch without distributed training has neither
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["HANGS", "EndedElsewhere", "Processes", "current_processes", "is_launched", "joined", "new_gloo_group"]
+__all__ = [
+    "HANGS",
+    "EndedElsewhere",
+    "Processes",
+    "check_devices",
+    "current_processes",
+    "is_launched",
+    "joined",
+    "new_gloo_group",
+]
 
 STEP_TIMEOUT = timedelta(minutes=10)
 """How long a collective of a training step may take: a process that hangs ends the job after it."""
@@ -139,15 +148,7 @@ class Processes:
         """Return this process's own device of a kind; OptionError where there are fewer than processes."""
         if device.type == "cpu" or not self.together:
             return device
-        if device.type != "cuda":
-            raise OptionError(
-                f"device: several processes train on cpu or cuda, and not on {device.type}; take --device cpu"
-            )
-        if self.local_count > torch.cuda.device_count():
-            raise OptionError(
-                f"processes: there are {self.local_count} on this machine, and {torch.cuda.device_count()} GPUs: start "
-                "one for each GPU, or train with --device cpu"
-            )
+        check_devices(device, self.local_count)
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
@@ -204,6 +205,21 @@ class Processes:
                 return int(self.store.get(FAILED).decode())
             time.sleep(0.05)
         return None
+
+
+def check_devices(device: torch.device, count: int) -> None:
+    """Raise OptionError where so many processes of this machine have no device of a kind each."""
+    if device.type == "cpu" or count == 1:
+        return
+    if device.type != "cuda":
+        raise OptionError(
+            f"device: several processes train on cpu or cuda, and not on {device.type}; take --device cpu"
+        )
+    if count > torch.cuda.device_count():
+        raise OptionError(
+            f"processes: there are {count} on this machine, and {torch.cuda.device_count()} GPUs: start one for each "
+            "GPU, or train with --device cpu"
+        )
 
 
 def is_about_others(error: Exception) -> bool:

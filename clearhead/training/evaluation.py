@@ -4,6 +4,7 @@ Each task scores its own answers. References are the text of the files, as it st
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +24,7 @@ from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.tasks.measures import EvaluationOptions
 
-__all__ = ["EvaluationOptions", "evaluate"]
+__all__ = ["EvaluationOptions", "check_outputs", "evaluate"]
 
 
 @runtime_checkable
@@ -48,9 +49,7 @@ def evaluate(
     if run.task.chats:
         source = with_template(source, run.folder.chat())
     check_fields(run.task, layout, source)
-    if output is not None and not run.task.outputs:
-        raise OptionError(f"output: to {run.task.name} is scored without outputs, so there are none to write")
-    file = None if output is None else check_output(Path(output), option="output", inputs=source.files)
+    file = None if output is None else check_outputs(type(run.task), Path(output), source.files)
     surveyed = survey(source, layout, Problems(skip=how.skip_bad), run.task.labels if layout.label else None)
     started = time.perf_counter()
     scores, outputs = run.task.evaluate(run.model, source, how)
@@ -69,6 +68,13 @@ def evaluate(
         "output": None if file is None else str(file),
         "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+def check_outputs(task: type[Task], path: Path, inputs: Sequence[str]) -> Path:
+    """Return the file for the outputs of a task; OptionError where it has none, or they cannot be written there."""
+    if not task.outputs:
+        raise OptionError(f"output: to {task.name} is scored without outputs, so there are none to write")
+    return check_output(path, option="output", inputs=inputs)
 
 
 def check_fields(task: Task, layout: Layout, source: Source) -> None:

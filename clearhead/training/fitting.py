@@ -31,7 +31,7 @@ from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.timing import Pace, ScoringPace, time_scoring, time_steps
 
-__all__ = ["choose_vocabulary", "fit", "plan_minutes", "planned_again"]
+__all__ = ["check_minutes", "choose_vocabulary", "fit", "plan_minutes", "planned_again"]
 
 Log = Callable[[str], None]
 
@@ -75,6 +75,7 @@ TIMING = 0.03
 MOST_TIMING = 3.0
 FEWEST, FEW = 20, 200
 """With fewer steps than the first nothing is learned, with fewer than the second hardly anything."""
+MOST_SPEEDUP = 4.0
 LOG_SECONDS = 5.0
 USUAL_MINUTES = 60.0
 """Without a budget, a run takes no longer than this on the machine."""
@@ -395,6 +396,28 @@ def planned_again(recipe: Recipe, *, done: int, seconds: float, spent: float) ->
     step_seconds = seconds / done if done and seconds > 0 else old.step_seconds
     left = 60 * recipe.budget.minutes - spent - old.scoring_seconds
     return replace(old, steps=done + max(1, int(left / step_seconds)), step_seconds=step_seconds, enough=False)
+
+
+def check_minutes(recipe: Recipe) -> None:
+    """Raise OptionError where a model that is given cannot make FEWEST steps in its minutes, however quick it is.
+
+    That shows before any text is read; what is near the limit is found by timing steps. A product of large matrices is
+    at most MOST_SPEEDUP times as quick as those that are measured here. Of a parameter that is frozen no gradient is
+    computed, so only its two products are counted.
+    """
+    minutes, device = recipe.budget.minutes, recipe.machine.device
+    if minutes is None or not recipe.open or "model" in recipe.open or not device.startswith("cpu"):
+        return
+    tokens = LEAST_BATCH if "batch" in recipe.open else recipe.batching.tokens
+    # One thread is measured: several wait for each other on a machine that is busy just now.
+    speed = MOST_SPEEDUP * (recipe.machine.threads or torch.get_num_threads()) * matmul_speed(1)
+    least = FEWEST * 4 * active_parameters(recipe.model) * tokens / speed / 60
+    if minutes < least:
+        raise OptionError(
+            f"minutes: in {minutes:g} this model has no time for {FEWEST} steps of {tokens:,} tokens on this machine, "
+            f"and with fewer nothing is learned. Give {math.ceil(10 * least) / 10:g} minutes or more, or take a "
+            "smaller model"
+        )
 
 
 def choose_vocabulary(recipe: Recipe) -> Recipe:

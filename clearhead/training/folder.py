@@ -253,7 +253,7 @@ class RunFolder:
     def task(self) -> Task:
         description = self.read_description()
         try:
-            kind = task_named(description["task"])
+            kind = self.task_kind()
             special = self.read_parts(description, "special", SpecialIds)
             framing = self.read_parts(description, "framing", Framing)
         except OptionError as error:
@@ -267,6 +267,13 @@ class RunFolder:
             documents=description["documents"],
             framing=framing if "framing" in description else None,
         )
+
+    def task_kind(self) -> type[Task]:
+        """Return the class of the run's task, which is known before its tokenisers and weights are read."""
+        try:
+            return task_named(self.read_description()["task"])
+        except OptionError as error:
+            raise RunError(f"{self.model_file}: {error}") from None
 
     def read_parts(self, description: Mapping[str, Any], field: str, kind: type[Part]) -> dict[str, Part]:
         """Return the parts in a field of model.json by name; RunError where one is of another kind."""

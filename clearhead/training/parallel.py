@@ -255,6 +255,8 @@ def check_shardable(recipe: Recipe) -> None:
     """Raise OptionError where a recipe asks for what sharded weights cannot do."""
     if recipe.checkpointing.film:
         raise OptionError("film: weights that are sharded are not filmed; leave out --film, or take --parallel ddp")
+    if recipe.optimizer.method == "muon":
+        raise OptionError("muon needs whole matrices, and fsdp shards them: take --parallel ddp, or adamw")
     if recipe.machine.compile:
         raise OptionError("compile: is not offered with --parallel fsdp; leave out --compile, or take --parallel ddp")
 
@@ -273,6 +275,7 @@ def check_together(recipe: Recipe) -> None:
     """Raise OptionError, before any text is read, for what several processes cannot do with a recipe."""
     if recipe.machine.parallel == "fsdp":
         check_shardable(recipe)
+        check_axes(build_for_shapes(recipe.model))
 
 
 def check_room(recipe: Recipe, processes: Processes) -> None:

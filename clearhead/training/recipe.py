@@ -363,7 +363,7 @@ def read_origin(path: Path, *, check: Callable[[dict[str, Any]], object] | None 
         sealed = read_sealed(path)
     except FileNotFoundError:
         raise RunError(
-            f"{path.parent} is no run folder: it has no {path.name}; `clearhead runs` lists those there are"
+            f"{path.parent} is not a run folder: it has no {path.name}; `clearhead runs` lists those there are"
         ) from None
     old = "format" not in sealed
     content = {name: value for name, value in sealed.items() if old or name not in ("format", "run", "sha256")}

@@ -29,7 +29,7 @@ from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.answers import Written
-from clearhead.training.chat import Message
+from clearhead.training.chat import ChatTemplate, Message
 from clearhead.training.checkpoints import MODEL, UNTRAINED, Checkpoint, copy_into, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.evaluation import EvaluationOptions, evaluate
@@ -81,11 +81,8 @@ class Run:
 
     def asked(self, task: type[AnyTask]) -> AnyTask:
         """Return the run's task, if it is this one; raise OptionError where the run was trained to do another."""
-        if not isinstance(self.task, task):
-            raise OptionError(
-                f"{self.folder.path} was trained to {self.task.name}, and was asked to {task.name}; "
-                f"use `clearhead {self.task.verb} {self.folder.path}`"
-            )
+        check_asked(self.folder, type(self.task), task)
+        assert isinstance(self.task, task)
         return self.task
 
     @public
@@ -148,12 +145,7 @@ class Run:
         A str is a conversation of one message, the user's.
         """
         self.asked(Generate)
-        template = self.folder.chat()
-        if template is None:
-            raise OptionError(
-                f"{self.folder.path} has no chat template: its model was not trained to talk. Leave out chat, and give "
-                "a text to continue"
-            )
+        template = find_template(self.folder)
         return template.render([{"role": "user", "content": messages}] if isinstance(messages, str) else messages)
 
     @public
@@ -308,6 +300,26 @@ class Run:
         return evaluate(self, source, options)
 
 
+def find_template(folder: RunFolder) -> ChatTemplate:
+    """Return the chat template that came with a run; OptionError where there is none."""
+    template = folder.chat()
+    if template is None:
+        raise OptionError(
+            f"{folder.path} has no chat template: its model was not trained to talk. Leave out chat, and give a text "
+            "to continue"
+        )
+    return template
+
+
+def check_asked(folder: RunFolder, trained: type[Task], asked: type[Task]) -> None:
+    """Raise OptionError where a run was trained to do another task than the one it is asked to do."""
+    if not issubclass(trained, asked):
+        raise OptionError(
+            f"{folder.path} was trained to {trained.name}, and was asked to {asked.name}; "
+            f"use `clearhead {trained.verb} {folder.path}`"
+        )
+
+
 def stream_text(
     model: nn.Module,
     task: Generate,
@@ -354,6 +366,7 @@ def load(
     if not isinstance(path, str | Path):
         raise OptionError(f"path: expected the folder of a run, a str or a Path; came {type(path).__name__}")
     check_dtype(dtype)
+    chosen_device = choose_device(device)
     import_parts(parts)
     folder = RunFolder(Path(path))
     tuning = folder.fine_tuning()
@@ -370,7 +383,7 @@ def load(
         fill_tuned(model, folder, tuning, weights, merge=merge, where=where)
     if dtype is not None:
         model = DTYPES[dtype](model)
-    return Run(folder, task, model.to(choose_device(device)).eval(), used_step)
+    return Run(folder, task, model.to(chosen_device).eval(), used_step)
 
 
 def as_run(run: Run | str | Path, *, device: str = "auto") -> Run:

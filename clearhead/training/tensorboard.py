@@ -8,7 +8,7 @@ from typing import Any, final
 from clearhead.errors import OptionError
 from clearhead.extras import how_to_install
 
-__all__ = ["TensorBoard"]
+__all__ = ["TensorBoard", "import_writer"]
 
 GROUPS = {"step": "train", "evaluation": "dev"}
 """The prefix of the curves of a kind of line."""
@@ -25,13 +25,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, *, resumed: int = 0) -> None:
         """Open the folder for writing; what was logged after step `resumed`, where a resume starts, is hidden."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise OptionError(
-                f"TensorBoard is not installed, or too old; install it: {how_to_install('tensorboard')}"
-            ) from error
-        self.writer = SummaryWriter(str(folder), purge_step=resumed + 1 if resumed else None, flush_secs=10)
+        self.writer = import_writer()(str(folder), purge_step=resumed + 1 if resumed else None, flush_secs=10)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Add the numbers of a line of the metrics log; a line that is no step and no evaluation has none."""
@@ -44,6 +38,17 @@ class TensorBoard:
     def close(self) -> None:
         """Write what is left and close the file."""
         self.writer.close()
+
+
+def import_writer() -> Any:
+    """Return torch's writer of event files; OptionError where TensorBoard, which it needs, cannot be imported."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise OptionError(
+            f"TensorBoard is not installed, or too old; install it: {how_to_install('tensorboard')}"
+        ) from error
+    return SummaryWriter
 
 
 def numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from clearhead.calls import public
+from clearhead.devices import choose_device
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
@@ -31,9 +32,9 @@ from clearhead.training.claiming import (
     remove_litter,
     upgrade,
 )
-from clearhead.training.distributed import Processes, current_processes, joined
+from clearhead.training.distributed import Processes, check_devices, current_processes, joined
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
-from clearhead.training.fitting import Workload, choose_vocabulary, fit, planned_again
+from clearhead.training.fitting import Workload, check_minutes, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.linear import LinearScore
@@ -53,7 +54,7 @@ from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import ValidationSet, assess
 
-__all__ = ["followed_recipe", "resume", "train"]
+__all__ = ["check_recipe", "followed_recipe", "resume", "train"]
 
 MOST_ASSESSED = 2000
 HEADERS = frozenset(
@@ -90,6 +91,7 @@ def train(
             recipe = starting_from(initial, recipe)
         if processes.together:
             check_together(recipe)
+            check_devices(choose_device(recipe.machine.device), processes.local_count)
         return train_first(folder, recipe, watcher=watcher, log=log, data=data, checkpoints=checkpoints)
 
 
@@ -170,24 +172,36 @@ class Followed(NamedTuple):
 def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None]) -> Followed:
     """Prepare the text of a recipe, train the simple model of its task, and fit what the recipe leaves open."""
     began = time.perf_counter()
+    check_recipe(recipe)
     recipe = choose_vocabulary(replace(recipe, machine=resolve_machine(recipe.machine)))
     check_room(recipe, current_processes())
+    check_minutes(recipe)
     with phase("reading and tokenising the text", log):
         prepared, task = prepare_text(recipe, task_named(recipe.task), source, data, log)
     if header := find_header(task, prepared):
         log(header)
-    with phase("training a linear model to compare with", log):
-        baseline = announce_records(task, recipe, prepared, log)
     spec = task.fitted(recipe.model)
     if recipe.parameters is not None:
         spec = resized(spec, recipe.parameters)
     recipe = replace(recipe, model=spec)
+    with phase("training a linear model to compare with", log):
+        baseline = announce_records(task, recipe, prepared, log)
     if recipe.open or recipe.budget.minutes is not None:
         prepare_machine(recipe.machine)
         workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began)
         with phase("timing a few steps", log):
             recipe = fit(recipe, workload, log)
     return Followed(recipe, task, prepared, baseline)
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise for what is wrong with a recipe, as far as it shows before the text is read."""
+    recipe.corpus.check()
+    kind, context, given = task_named(recipe.task), recipe.batching.context, recipe.tokenizing.given
+    # Whether a task takes a model does not depend on the tokeniser, so any will do.
+    tokenizer = Tokenizer.train(["a"], "word") if given is None else Tokenizer.load(given)
+    texts = kind.layout(context).texts
+    kind(tokenizers=dict.fromkeys(texts, tokenizer), context=context, labels=("a", "b")).fitted(recipe.model)
 
 
 def find_header(task: Task, prepared: Prepared) -> str | None:

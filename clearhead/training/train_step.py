@@ -67,8 +67,6 @@ class TrainState:
         check_buffers(model)
         self.model, self.task, self.optimizer = model, task, optimizer
         self.parallel = SingleProcess(Processes()) if parallel is None else parallel
-        if optimizer.method == "muon" and self.parallel.shards:
-            raise OptionError("muon needs whole matrices, and fsdp shards them: take --parallel ddp, or adamw")
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
         # So it does with activation checkpointing, which computes again when copies of the weights are gone; what FSDP

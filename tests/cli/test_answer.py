@@ -218,7 +218,7 @@ def test_a_run_of_another_task_is_refused(runs, command, verb):
 def test_what_is_no_run_and_what_is_no_file_are_told(runs, command, tmp_path):
     code, out, err = command("translate", tmp_path)
     assert (code, out) == (1, "")
-    assert "is no run folder" in err
+    assert "is not a run folder" in err
     code, out, err = command("translate", runs["translate"].folder.path, tmp_path / "none")
     assert (code, out) == (1, "")
     assert "none: there is no such file" in err

@@ -179,9 +179,9 @@ def test_options_override_what_a_probe_has(command, asked, tmp_path):
 
 
 WRONG = [
-    (["--probe", "sort"], "--attention: is missing: give a list"),
+    (["--probe", "sort"], "Missing option --attention: give a list"),
     (["--probe", "spell", "--attention", "softmax"], "--probe: there is no 'spell'. There are: copy, sort, recall"),
-    (["--attention", "softmax"], "--task: is missing: say what to learn, or give --probe copy"),
+    (["--attention", "softmax"], "Missing option --task: say what to learn (translate"),
     ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'; there are softmax, argmax"),
     ([*SORT, "--position", "polar"], "--position: there is no 'polar'"),
     ([*SORT, "--size", "big"], "--size: 'big' is no number of parameters"),

@@ -123,4 +123,4 @@ def test_options_of_fine_tuning_need_a_run_to_start_from(table, tmp_path, comman
         assert "goes with --from RUN" in error
     code, _, error = command("train", tmp_path / "new", "--from", tmp_path / "none", "--table", table)
     assert code == 2
-    assert "is no run folder" in error
+    assert "is not a run folder" in error

@@ -98,7 +98,7 @@ def test_a_second_run_is_served_beside_the_first(command, classifier, translator
     assert (made[0].run.task.name, made[0].beside.run.task.name) == ("classify", "translate")
     code, _, err = command(classifier.folder.path, page / "nothing", "--no-open")
     assert code != 0
-    assert "is no run folder" in " ".join(err.split())
+    assert "is not a run folder" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("end", few([signal.SIGTERM, signal.SIGINT], 1))

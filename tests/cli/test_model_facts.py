@@ -90,7 +90,7 @@ def test_a_runs_model_json_will_do(translator):
 def test_what_describes_no_model_is_told_in_a_line(said, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "is no run folder: it has no model.json" in said(empty)[1]
+    assert "is not a run folder: it has no model.json" in said(empty)[1]
     for content, why in (
         ("[1]", "expected a JSON object"),
         ("{", "Expecting property name"),

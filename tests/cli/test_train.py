@@ -318,7 +318,7 @@ def test_a_resume_takes_nothing_that_would_make_it_another_run(command, files, t
     assert f"--resume: goes on with what the run was begun with: leave out {listed}\n" in err
     code, _, err = command(tmp_path / "run", "--resume")
     assert code == 1
-    assert "is no run folder" in err
+    assert "is not a run folder" in err
 
 
 @pytest.mark.slow
@@ -388,11 +388,11 @@ def test_tensorboard_gets_the_numbers_too(command, files, tmp_path):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--text", "a.txt"], "--task: is missing"),
+        (["--text", "a.txt"], "Missing option --task: say what to learn (translate"),
         (["--task", "sing"], "--task: there is no 'sing'; there are translate, generate, fill, classify"),
-        (["--task", "translate", "--source", "a"], "--target: is missing: --source needs its other side"),
+        (["--task", "translate", "--source", "a"], "Missing option --target: --source needs its other side"),
         (["--task", "translate", "--text", "a"], "--text: translate takes --source with --target or --table"),
-        (["--task", "generate"], "--text: generate takes --text or --table, which is missing"),
+        (["--task", "generate"], "Missing option --text: generate takes --text or --table"),
         (["--task", "generate", "--text", "a", "--columns", "b"], "--columns: goes with --table"),
         (["--task", "fill", "--text", "a", "--lr", "0"], "'--lr': it must be above 0; came 0"),
         (["--task", "fill", "--text", "a", "--dropout", "1"], "'--dropout': it must be 0 or more, and less than 1"),

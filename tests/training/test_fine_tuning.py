@@ -260,7 +260,7 @@ def test_a_source_that_has_changed_since_is_refused(runs, tmp_path):
     changed = replace(recipe, fine_tuning=replace(recipe.fine_tuning, sha256="0" * 64))
     with pytest.raises(RunError, match="not those that the recipe was made for"):
         train(tmp_path / "run", changed, log=quiet)
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         open_source(tmp_path / "nothing")
 
 

@@ -168,7 +168,7 @@ def test_a_folder_that_is_no_run(tmp_path):
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path, tmp_path / "none", tmp_path / "file"):
         assert not RunFolder(path).exists()
-        with pytest.raises(RunError, match=r"is no run folder: it has no recipe\.json"):
+        with pytest.raises(RunError, match=r"is not a run folder: it has no recipe\.json"):
             RunFolder(path).recipe()
 
 

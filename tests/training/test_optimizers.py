@@ -6,15 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from clearhead.errors import OptionError
 from clearhead.model import presets
-from clearhead.training.distributed import Processes
 from clearhead.training.optimizers import AdamW, Muon, hidden_maps, make_optimizer, orthogonalize
-from clearhead.training.parallel import SingleProcess
 from clearhead.training.recipe import Optimizer
-from clearhead.training.train_step import TrainState
-from tests.training.test_train_step import CPU as CPU_MACHINE
-from tests.training.test_train_step import TASK, learner_of
+from tests.training.test_train_step import learner_of
 
 CPU = torch.device("cpu")
 
@@ -109,10 +104,3 @@ def test_a_run_starts_without_momentum():
     state = learner_of(method="muon").optimiser.state
     assert any("momentum_buffer" in one for one in state.values())
     assert not any(tensor.any() for one in state.values() for tensor in one.values())
-
-
-def test_muon_refuses_weights_that_are_sharded():
-    parallel = SingleProcess(Processes())
-    parallel.shards = True
-    with pytest.raises(OptionError, match="muon needs whole matrices, and fsdp shards them: take --parallel ddp"):
-        TrainState(gpt(), TASK, Optimizer(method="muon"), CPU_MACHINE, parallel)

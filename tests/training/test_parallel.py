@@ -101,6 +101,8 @@ def test_one_process_trains_alone_and_unfit_choices_are_refused(tmp_path):
         choose_parallel(compiled, TOGETHER, model, device)
     with pytest.raises(OptionError, match="compile: is not offered with --parallel fsdp"):
         check_together(compiled)
+    with pytest.raises(OptionError, match="muon needs whole matrices, and fsdp shards them: take --parallel ddp"):
+        check_together(replace(sharded, optimizer=replace(sharded.optimizer, method="muon")))
     check_together(replace(compiled, machine=replace(compiled.machine, parallel="auto")))
     model.alpha = torch.nn.Parameter(torch.tensor(0.5))
     with pytest.raises(OptionError, match=r"alpha is a single number.*shape \(1,\).*--parallel ddp"):

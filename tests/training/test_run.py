@@ -230,7 +230,7 @@ def test_a_step_that_is_not_there_is_told_with_those_that_are(several):
 
 
 def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         load(tmp_path)
 
 

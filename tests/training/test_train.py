@@ -105,10 +105,10 @@ def test_a_run_in_use_is_refused(run, recipe, tmp_path):
 
 
 def test_what_is_no_run_cannot_be_resumed_and_is_left_alone(tmp_path):
-    with pytest.raises(RunError, match=r"is no run folder: it has no recipe\.json"):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no recipe\.json"):
         resume(tmp_path)
     assert os.listdir(tmp_path) == []
-    with pytest.raises(RunError, match="is no run folder"):
+    with pytest.raises(RunError, match="is not a run folder"):
         resume(tmp_path / "none")
     assert os.listdir(tmp_path) == []
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from clearhead.calls import public
 from clearhead.errors import OptionError, RunError
-from clearhead.files import replacing_folder
+from clearhead.extras import has_package
+from clearhead.files import check_writable, replacing_folder
 from clearhead.interop.export.base import Figures, Format, spec_of
 from clearhead.interop.export.ctranslate2 import CTranslate2
 from clearhead.interop.export.gguf import Gguf
@@ -17,7 +18,8 @@ from clearhead.interop.export.tokens import save_tokenizers
 from clearhead.interop.export.torch_program import TorchProgram
 from clearhead.model.int8 import dequantize
 from clearhead.model.sizes import Spec
-from clearhead.training.run import Run, as_run
+from clearhead.training.folder import RunFolder
+from clearhead.training.run import Run, load
 
 __all__ = ["FORMATS", "Exported", "Figures", "Format", "blocks_by_format", "check_exportable", "export"]
 
@@ -56,25 +58,49 @@ def check_exportable(to: str, spec: Spec, task: str, tokenizers: tuple[str, ...]
 
 
 @public
-def export(run: Run | str | Path, *, to: str, path: str | Path, quantization: str | None = None) -> Exported:
+def export(
+    run: Run | str | Path, *, to: str, path: str | Path, quantization: str | None = None, step: int | None = None
+) -> Exported:
     """Write a run for another program, and return what its check has measured.
 
+    `step` is the checkpoint to take of a run folder, the best one if it is None.
     `to` is one of `FORMATS`. What the format cannot express is refused by name with an OptionError. The folder is
     written beside `path`, loaded by the other program and compared with the run; only then is it renamed to `path`.
     RunError where it differs.
     """
+    target = Path(path)
+    quantized_as = check_target(to, target, quantization)
+    if not isinstance(run, Run):
+        check_run(to, run)
+    loaded = on_cpu(run if isinstance(run, Run) else load(run, device="cpu", step=step))
+    kinds = tuple(tokenizer.kind for tokenizer in loaded.task.tokenizers.values())
+    check_exportable(to, spec_of(loaded), loaded.task.name, kinds)
+    return Exported(target, to, quantized_as, write_checked(loaded, find_format(to), target, quantized_as))
+
+
+def check_target(to: str, target: Path, quantization: str | None) -> str:
+    """Return how weights are written; OptionError for what is wrong with the request, whatever the run is."""
     format = find_format(to)
     quantized_as = quantization or format.quantizations[0]
     if quantized_as not in format.quantizations:
         available = ", ".join(format.quantizations)
         raise OptionError(f"quantization: {to} is written in {available}; came {quantized_as!r}")
-    target = Path(path)
+    if missing := [package for package in format.packages if not has_package(package)]:
+        named = " and ".join(missing)
+        raise OptionError(f"an export to {to} needs {named}, which is not installed: pip install {' '.join(missing)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise OptionError(f"{target}: is there already, and is not empty; choose another folder")
-    loaded = on_cpu(as_run(run, device="cpu"))
-    kinds = tuple(tokenizer.kind for tokenizer in loaded.task.tokenizers.values())
-    check_exportable(to, spec_of(loaded), loaded.task.name, kinds)
-    return Exported(target, to, quantized_as, write_checked(loaded, format, target, quantized_as))
+    check_writable(target)
+    return quantized_as
+
+
+def check_run(to: str, path: str | Path) -> None:
+    """Raise OptionError where a format cannot express the model of a run, before its weights are read."""
+    folder = RunFolder(Path(path))
+    folder.origin()
+    task = folder.task()
+    kinds = tuple(tokenizer.kind for tokenizer in task.tokenizers.values())
+    check_exportable(to, folder.spec(), task.name, kinds)
 
 
 def on_cpu(run: Run) -> Run:

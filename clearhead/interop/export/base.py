@@ -66,6 +66,8 @@ class Format(ABC):
     about: ClassVar[str]
     quantizations: ClassVar[tuple[str, ...]] = ("float32",)
     """The kinds of number that weights can be written in, the usual one first."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """What writing and checking it imports, beside what Clearhead needs anyway."""
 
     @abstractmethod
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:

@@ -52,6 +52,7 @@ class CTranslate2(Format):
     name = "ctranslate2"
     about = "CTranslate2: translators, decoders and encoders; float32 or int8"
     quantizations = ("float32", "int8")
+    packages = ("ctranslate2",)
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
         return list(dict.fromkeys([*blocked(spec), *blocked_segments(spec, task)]))

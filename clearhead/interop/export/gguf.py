@@ -48,6 +48,7 @@ class Gguf(Format):
     name = "gguf"
     about = "GGUF for llama.cpp: decoders like Llama or GPT-2; f32, f16 or q8_0"
     quantizations = ("f32", "f16", "q8_0")
+    packages = ("gguf",)
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
         if task_written_as(task) != "generate":

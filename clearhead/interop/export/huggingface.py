@@ -59,6 +59,7 @@ class HuggingFace(Format):
 
     name = "hf"
     about = "Hugging Face transformers: the models that one of its classes expresses"
+    packages = ("transformers",)
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
         if len(set(tokenizers)) > 1:

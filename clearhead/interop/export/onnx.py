@@ -41,6 +41,7 @@ class Onnx(Format):
 
     name = "onnx"
     about = "ONNX for onnxruntime: any model; decoders with their cache as inputs and outputs"
+    packages = ("onnxscript", "onnxruntime")
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
         output = spec.output if isinstance(spec, DecoderSpec) else None

@@ -6,7 +6,6 @@ copied out of their file, and the chat template and the names of classes are kep
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, cast, final
 
 import torch
@@ -22,6 +21,7 @@ from clearhead.serve.api.limits import ApiLimits
 from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.worker import Worker
+from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
 
@@ -166,11 +166,11 @@ class Models:
         return self.by_name[name]
 
 
-def names_of(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+def names_of(folders: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Return what runs are called: by the names that were given, else by their folders."""
-    if names and len(names) != len(runs):
-        raise OptionError(f"name: there are {len(runs)} runs and {len(names)} names; give one for each, or none")
-    chosen = list(names) or [Path(run.folder.path).resolve().name for run in runs]
+    if names and len(names) != len(folders):
+        raise OptionError(f"name: there are {len(folders)} runs and {len(names)} names; give one for each, or none")
+    chosen = list(names) or [folder.path.resolve().name for folder in folders]
     twice = next((name for name in chosen if chosen.count(name) > 1), None)
     if twice is not None:
         raise OptionError(f"two runs are called {twice!r}: give each a --name of its own")

@@ -101,7 +101,7 @@ class ApiServer:
         self.models = Models(
             [
                 Served(name, run, scheduler or batched(), limits=limits, metrics=self.metrics, logs=self.logs)
-                for name, run in zip(names_of(runs, names), runs, strict=True)
+                for name, run in zip(names_of([run.folder for run in runs], names), runs, strict=True)
             ]
         )
         self.socket = listen(host, port)

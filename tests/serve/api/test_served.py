@@ -30,7 +30,7 @@ def test_a_folder_that_is_replaced_or_damaged_changes_no_answer(api_runs, tmp_pa
 
 
 def test_names_are_of_the_folders_or_given_and_each_is_one(api_runs):
-    two = [api_runs["translator"], api_runs["documents"]]
+    two = [api_runs["translator"].folder, api_runs["documents"].folder]
     assert names_of(two[:1], ()) == ["run"]
     assert names_of(two, ("a", "b")) == ["a", "b"]
     with pytest.raises(OptionError, match="two runs are called 'run'"):
