@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.cli import run
 from clearhead.serve.page import is_built
-from tests.browser.looking import missing
 from clearhead.tracing.survey import clearest, survey
+from tests.browser.looking import missing
 from tests.browser.watching import GO, SITE, SOURCE, Tabs, address_of, comes_to, rests, says, shown, steady
 
 pytestmark = pytest.mark.slow
