@@ -2,8 +2,11 @@
 
 import functools
 import re
+from html import escape
+from importlib.metadata import metadata
 from importlib.metadata import version as version_of
 from typing import Any
+from urllib.parse import urljoin
 
 from docutils import nodes
 from sphinx import addnodes
@@ -14,6 +17,11 @@ author = "Clearhead contributors"
 copyright = "2026, Clearhead contributors"
 version = release = version_of("clearhead")
 
+home = next(
+    line.split(", ")[1] for line in metadata("clearhead").get_all("Project-URL") or () if "Documentation" in line
+)
+summary = "Build, train and run Transformers in PyTorch, and see every number inside them."
+
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["conf.py"]
 suppress_warnings = ["myst.header"]  # a page may begin a section two levels down
@@ -23,6 +31,8 @@ html_title = "Clearhead"
 html_static_path = ["_static"]
 html_extra_path = ["live"]
 html_css_files = ["style.css"]
+html_js_files = ["theme.js"]
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = html_copy_source = html_use_index = html_domain_indices = False
 html_theme_options = {
     "light_css_variables": {
@@ -110,6 +120,26 @@ def menu_of_titles(app: Any, _page: str, _template: str, context: dict[str, Any]
     context["toctree"] = made
 
 
+def card_of_links(_app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
+    """Say what a link to a page is shown with elsewhere. Its picture is by docs/recordings.py; no page loads it."""
+    said = {
+        "og:type": "website",
+        "og:site_name": project,
+        "og:title": re.sub(r"<[^>]+>", "", context.get("title") or project),
+        "og:description": summary,
+        "og:image": urljoin(home, "_static/social.png"),
+        "og:image:width": "1200",
+        "og:image:height": "630",
+        "og:image:alt": "The attention of a small Transformer that translates vierundzwanzig: it crosses",
+    }
+    tags = [f'<meta property="{name}" content="{escape(text)}">' for name, text in said.items()]
+    tags += [
+        f'<meta name="description" content="{summary}">',
+        '<meta name="twitter:card" content="summary_large_image">',
+    ]
+    context["metatags"] = (context.get("metatags") or "") + "\n".join(tags)
+
+
 def titles_in(toc: nodes.Element) -> nodes.Element:
     """Return a page's table of contents without its sections: its title, and the trees of pages below it."""
     kept = toc.deepcopy()
@@ -123,6 +153,7 @@ def titles_in(toc: nodes.Element) -> nodes.Element:
 def setup(app: Any) -> None:
     app.add_search_language(Search)
     app.connect("html-page-context", menu_of_titles, priority=400)  # Furo makes the menu at 500
+    app.connect("html-page-context", card_of_links)
     app.connect("autodoc-process-docstring", to_rst)
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-skip-member", skip_fields)

@@ -21,6 +21,7 @@ from clearhead.cli.demo_page import (
     page_path,
     render_page,
     score_by_digits,
+    write_opening,
 )
 from clearhead.cli.number_words import Numbers, draw, write_pairs
 from clearhead.cli.options import new_folder, wrong
@@ -61,7 +62,7 @@ LEARNED = (0, 4, 10, 24, 42, 67, 100, 1_000)
 ASKED = (313, 1_024, 2_048, 5_086, 48_067, 90_210, 271_828, 999_999)
 """Numbers to show that are not, in addition to the held-out ones."""
 MAPPED = (24, 48_067)
-"""Those whose attention is drawn."""
+"""Those whose attention is drawn. Pages open on the first."""
 MARKER = "demo.json"
 """A file in each run folder that the demo has made: no other is ever removed."""
 USUAL_SEED, USUAL_STEPS = 1, 360
@@ -111,6 +112,7 @@ def demo(
         raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
     run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps)
     results = inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
+    write_opening(results)
     files = write_pages(results)
     if as_json:
         show_json(as_object(results, files))

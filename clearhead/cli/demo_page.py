@@ -32,6 +32,7 @@ __all__ = [
     "page_path",
     "render_page",
     "score_by_digits",
+    "write_opening",
 ]
 
 END = "</s>"
@@ -89,8 +90,8 @@ class DemoResults:
 
     @property
     def html(self) -> str:
-        """Return the page for a browser: the last of the translations, with every number."""
-        traced = self.looks[-1].traced
+        """Return the page for a browser: the first of the translations, with every number."""
+        traced = self.looks[0].traced
         return page_of(traced, survey(traced.trace), view=self.view).text
 
 
@@ -173,11 +174,26 @@ def trace_translation(run: Run, text: str) -> TracedTranslation:
 
 
 def choose_view(looks: Sequence[TracedTranslation]) -> View:
-    """Return the clearest of the views that show a swap in each translation; of all of them where none does."""
+    """Return the view of cross-attention that shows the swap: in the first translation, then in the next, then most
+    clearly.
+    """
     crossing = [layer.cross for layer in looks[0].trace.decoder if layer.cross is not None]
-    weights = {view: [view.of(translation.trace) for translation in looks] for view in views(crossing)}
-    swapping = [view for view, maps in weights.items() if all(map(find_swap, looks, maps))]
-    return max(swapping or weights, key=lambda view: sum(information([weight]) for weight in weights[view]))
+
+    def rank(view: View) -> tuple[list[bool], float]:
+        maps = [view.of(translation.trace) for translation in looks]
+        swaps = [find_swap(translation, weight) is not None for translation, weight in zip(looks, maps, strict=True)]
+        return swaps, sum(information([weight]) for weight in maps)
+
+    return max(views(crossing), key=rank)
+
+
+def write_opening(results: DemoResults) -> None:
+    """Write what every page of the run opens on: the first number that is mapped, and the view in which it swaps."""
+    folder = results.run.folder
+    mapped = [translation.traced.request.source for translation in results.looks]
+    texts = dict.fromkeys([*mapped, *(translation.source for translation in results.translations)])
+    examples = [{"source": text} for text in texts]
+    folder.write_own(folder.opening_file, {"examples": examples, **results.view.opening})
 
 
 def find_swap(translation: TracedTranslation, weight: Weights) -> Swap | None:
@@ -280,7 +296,7 @@ def render_next_steps(results: DemoResults, files: Pages) -> Page:
         ("curves", str(folder.curves)),
         ("text", str(folder.path / "data-files")),
         ("try", f"echo dreiundzwanzigtausendvier | clearhead translate {quoted}"),
-        ("", f"clearhead trace {quoted} vierundzwanzig"),
+        ("", f"clearhead trace {quoted} {results.looks[0].traced.request.source}"),
         ("", f"clearhead look {quoted}"),
         ("", "clearhead steps"),
     ):

@@ -31,6 +31,7 @@ TRIED = 200
 def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
     names = Names(run.model)
     sides = names.sides
+    opening = read_opening(run)
     facts = {
         "name": run.folder.path.resolve().name,
         "path": str(run.folder.path),
@@ -46,8 +47,9 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         "target": run.task.target,
         "place": run.task.place,
         "fields": list(run.task.layout(run.task.context).texts),
-        "examples": examples(run, curves),
+        "examples": known_texts(opening.get("examples", ())) or examples(run, curves),
         "training": is_training(run.folder),
+        **({"opening": {"site": opening["site"], "head": opening["head"]}} if opening else {}),
     }
     program = load_program(run)
     return {
@@ -56,6 +58,12 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         **({"labels": list(run.task.labels)} if run.task.labels else {}),
         **({"program": program.facts(run), "directions": program.directions} if program else {}),
     }
+
+
+def read_opening(run: Run) -> dict[str, Any]:
+    """Return what the run's maker chose for pages to open on; nothing where nobody chose."""
+    file = run.folder.opening_file
+    return run.folder.read_own(file) if file.exists() else {}
 
 
 def absent_views(run: Run, curves: Curves, program: RunProgram | None) -> dict[str, str]:

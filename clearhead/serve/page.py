@@ -67,12 +67,12 @@ def check_built() -> None:
 def page_of(
     traced: Traced, surveys: Mapping[str, SiteSurvey], *, view: View, exact: Sequence[str] | None = None
 ) -> Page:
-    """Return the page of a trace. `exact` None is the site of the view, then the clearest others, while there is
-    room.
+    """Return the page of a trace, which opens on the view. `exact` None is the site of the view, then the clearest
+    others, while there is room.
     """
     before, after = read_template(TEMPLATE, PLACE)
     sites = None if exact is None else exact_sites(traced, exact)
-    data = page_data(traced)
+    data = page_data(traced, view)
     if sites is None:
         sites = dict(
             fit_sites(traced, surveys, view, ROOM - len((before + script_json(data) + after).encode()) - SPARE)
@@ -93,12 +93,12 @@ def read_template(file: Path, *tags: str) -> list[str]:
     return pieces
 
 
-def page_data(traced: Traced) -> dict[str, Any]:
+def page_data(traced: Traced, view: View) -> dict[str, Any]:
     """Return the page's data, all but the exact numbers."""
     trace, run = traced.trace, traced.run
     return {
         "version": VERSION,
-        "run": run_facts(run, Curves(run.folder.metrics)) | {"path": run.folder.path.name},
+        "run": run_facts(run, Curves(run.folder.metrics)) | {"path": run.folder.path.name, "opening": view.opening},
         "meta": traced.meta(),
         # A byte for each weight: weight × 255.
         "weights": {

@@ -106,6 +106,13 @@ class Program(TypedDict):
     """Whether the weights are still those that were compiled."""
 
 
+class Opening(TypedDict):
+    """The head that a page opens on."""
+
+    site: str
+    head: int | Literal["mean"]
+
+
 class Run(TypedDict):
     name: str
     path: str
@@ -129,6 +136,9 @@ class Run(TypedDict):
     fields: list[str]
     labels: NotRequired[list[str]]
     examples: list[Example]
+    """Texts to look at; a page opens on the first."""
+    opening: NotRequired[Opening]
+    """What a page opens on; the model's picture where there is none."""
     training: bool
     absent: NotRequired[dict[str, str]]
     """Views that would have nothing to show for this run, each with the reason."""

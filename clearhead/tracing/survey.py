@@ -32,6 +32,11 @@ class View(NamedTuple):
     site: str
     head: int | None
 
+    @property
+    def opening(self) -> dict[str, int | str]:
+        """Return the view as a page's data names it: what the page opens on."""
+        return {"site": self.site, "head": "mean" if self.head is None else self.head}
+
     def of(self, trace: Trace) -> Float[Tensor, "query key"]:
         """Return the weights it shows."""
         heads = trace[self.site].head

@@ -100,6 +100,11 @@ class RunFolder:
         return self.path / "program.json"
 
     @property
+    def opening_file(self) -> Path:
+        """Return the file that says what pages of the run open on, if one does: example texts, a site and a head."""
+        return self.path / "opening.json"
+
+    @property
     def pretrained_file(self) -> Path:
         """Return the file of the weights that a fine-tuned run starts from: the run needs no other folder."""
         return self.path / PRETRAINED

@@ -12,7 +12,7 @@ from clearhead.cli import run
 from clearhead.serve.live import is_built
 from tests.browser.looking import missing
 from tests.browser.test_every_view import AXE, faults
-from tests.browser.watching import SITE, SOURCE, Tabs, shown
+from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, shown
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def window(chromium, page_file):
     context.route(re.compile("^(http|ws)"), lambda route: route.abort())
     page = context.new_page()
     page.goto(page_file.as_uri())
-    shown(page, "model")
+    shown(page, "head")
     yield page, tabs
     tabs.close()
 
@@ -59,6 +59,21 @@ def opened(window):
         page.reload()  # an edit stays until it is undone
     shown(page, "model")
     yield page
+    tabs.check()
+
+
+def test_it_opens_where_the_demos_first_number_crosses(window, page_file):
+    page, tabs = window
+    fresh = page.context.new_page()
+    fresh.goto(page_file.as_uri())
+    comes_to(fresh, source="vierundzwanzig")
+    shown(fresh, "head")
+    expect(fresh.get_by_test_id("site-picker")).to_have_value(re.compile(r"decoder\.\d\.cross"))
+    expect(fresh.get_by_test_id("source")).to_have_value("vierundzwanzig")
+    fresh.goto(f"{page_file.as_uri()}#/model")
+    fresh.reload()
+    shown(fresh, "model")
+    fresh.close()
     tabs.check()
 
 

@@ -11,8 +11,9 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.cli import run
 from clearhead.serve.page import is_built
+from clearhead.tracing.survey import clearest, survey
 from tests.browser.looking import missing
-from tests.browser.watching import GO, SITE, SOURCE, Tabs, address_of, rests, says, shown, steady
+from tests.browser.watching import GO, SITE, SOURCE, Tabs, address_of, comes_to, rests, says, shown, steady
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def offline(cut_off, page_file):
         elif view:
             there.evaluate(GO, f"#/{'steps' if view == 'model' else 'model'}?{state}")
             there.evaluate(GO, f"#/{view}?{state}")
-        shown(there, view or "model")
+        shown(there, view)
         return there
 
     yield opened
@@ -65,7 +66,7 @@ def traced(demo):
 
 
 def test_it_needs_no_network_and_has_four_views(offline, demo, traced):
-    page = offline()
+    page = offline("model")
     said = demo.task.tokenizers["target"].decode([row[0].id for row in traced.candidates])
     expect(page.get_by_test_id("answer")).to_have_text(said)
     expect(page.get_by_test_id("nav").get_by_role("button")).to_have_text(
@@ -76,6 +77,17 @@ def test_it_needs_no_network_and_has_four_views(offline, demo, traced):
         page.get_by_test_id(f"nav-{view}").click()
         shown(page, view)
         assert len(steady(page, view)) > 200
+
+
+def test_it_opens_on_the_head_that_the_command_shows(cut_off, page_file, traced):
+    page, _ = cut_off
+    fresh = page.context.new_page()
+    fresh.goto(page_file.as_uri())
+    shown(fresh, "head")
+    view = clearest({name: site for name, site in survey(traced).items() if name.endswith("cross")})
+    expect(fresh.get_by_test_id("site-picker")).to_have_value(view.site)
+    comes_to(fresh, site=view.site, head=view.head)
+    fresh.close()
 
 
 def test_a_heads_weights_to_one_part_in_255(offline, traced):

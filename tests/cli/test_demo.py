@@ -15,7 +15,7 @@ import torch
 
 import clearhead as ch
 from clearhead.cli import demo, demo_page, run
-from clearhead.cli.attention_map import swap
+from clearhead.cli.attention_map import Swap, swap
 from clearhead.cli.demo_page import Translation, render_translation
 from clearhead.cli.number_words import ROUND, english, german
 from clearhead.cli.progress import PlainProgress, open_progress
@@ -23,6 +23,10 @@ from clearhead.cli.screen import show
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.serve import page as serve_page
+from clearhead.serve.curves import Curves
+from clearhead.serve.facts import run_facts
+from clearhead.serve.live import live_page
+from clearhead.tracing.survey import views
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Budget
@@ -127,8 +131,35 @@ def test_it_trains_and_leaves_a_run_with_its_text_scores_and_page(made, small):
         assert lines(made.path / "data-files" / f"train.{side}") == [say(number) for number in drawn.train]
         assert lines(made.path / "data-files" / f"held-out.{side}") == [say(number) for number in drawn.held_out]
     data = page_data(made.path / "attention.html")
-    assert data["meta"]["source"] == german(demo.MAPPED[-1])
+    assert data["meta"]["source"] == german(demo.MAPPED[0])
     assert set(data["exact"]) == {one["name"] for one in data["meta"]["sites"]}
+
+
+def test_every_page_opens_on_the_number_that_is_named_first(made, small):
+    there = load(made.path)
+    opening = run_facts(there, Curves(there.folder.metrics))
+    assert opening["examples"] == [{"source": german(number)} for number in (24, 48_067, 777_777)]
+    assert re.fullmatch(r"decoder\.[01]\.cross", opening["opening"]["site"])
+    assert page_data(made.path / "attention.html")["run"]["opening"] == opening["opening"]
+    live = json.loads(live_page(there).data)["run"]
+    assert (live["examples"], live["opening"]) == (opening["examples"], opening["opening"])
+
+
+def test_the_view_is_one_in_which_the_first_number_swaps(made, monkeypatch):
+    """Also where others say more, and show the swap of the next number."""
+    there = load(made.path)
+    looks = [demo_page.trace_translation(there, german(number)) for number in (24, 48_067)]
+    crossing = [layer.cross for layer in looks[0].trace.decoder]
+    swapped = Swap(("twenty", "four"), ("zwanzig", "vier"), (1.0, 1.0))
+    for view in views(crossing):
+        swapping = [view.of(looks[0].trace).tolist()]
+        swapping += [other.of(looks[1].trace).tolist() for other in views(crossing)]
+        monkeypatch.setattr(
+            demo_page,
+            "find_swap",
+            lambda _, weight, swapping=swapping: swapped if weight.tolist() in swapping else None,
+        )
+        assert demo_page.choose_view(looks) == view
 
 
 def test_the_page_says_what_came_of_it_in_80_columns(made, small):

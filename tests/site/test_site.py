@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 from tests.browser.looking import missing
@@ -82,6 +83,55 @@ def test_the_model_runs_on_the_front_page_from_disk(site, chromium):
     expect(model.get_by_test_id("answer")).not_to_have_text("")
     expect(model.get_by_role("alert")).to_have_count(0)
     tab.context.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (360, 780)])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_first_screen_has_the_crossing_of_vierundzwanzig(site, chromium, width, height, dark):
+    tab = open_from_disk(chromium, site / "index.html", dark, width)
+    tab.set_viewport_size({"width": width, "height": height})
+    model = tab.frame_locator("iframe.live")
+    expect(model.get_by_test_id("source")).to_have_value("vierundzwanzig")
+    expect(model.get_by_test_id("answer")).not_to_have_text("")
+    expect(model.get_by_test_id("site-picker")).to_have_value(re.compile(r"decoder\.\d\.cross"))
+    expect(model.locator("html")).to_have_attribute("data-theme", "dark" if dark else "light")
+    # The small demo does not know the answer yet: with the right one the page is as it is on the site.
+    frame = tab.frames[1]
+    frame.evaluate("location.hash = '#/?glance=1&source=vierundzwanzig&target=twenty-four'")
+    frame.wait_for_function("document.querySelectorAll('[data-testid=weight-grid] tbody tr').length < 6")
+    assert frame.evaluate("document.documentElement.scrollHeight - innerHeight") <= 0
+    box = tab.locator("iframe.live").bounding_box()
+    assert box["y"] + box["height"] <= height
+    assert box["x"] + box["width"] <= width
+    expect(model.get_by_test_id("arcs")).to_be_visible()
+    expect(model.get_by_test_id("weight-grid")).to_be_visible(visible=width > 500)
+    tab.context.close()
+
+
+def test_a_head_is_switched_off_and_the_theme_is_followed_on_the_front_page(site, chromium):
+    tab = open_from_disk(chromium, site / "index.html")
+    model = tab.frame_locator("iframe.live")
+    switch = model.get_by_test_id("switch-head")
+    expect(switch).to_be_checked()
+    before = tab.frames[1].url
+    switch.click()
+    expect(switch).not_to_be_checked()
+    assert "edits" in tab.frames[1].url
+    assert "edits" not in before
+    expect(model.get_by_test_id("was")).to_contain_text("was ")
+    tab.evaluate("document.body.dataset.theme = 'dark'")
+    expect(model.locator("html")).to_have_attribute("data-theme", "dark")
+    tab.context.close()
+
+
+def test_three_doors_an_icon_and_a_picture_for_links(site):
+    front = (site / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'<div class="door[^>]*>\s*<p><a[^>]*><span[^>]*>(\w+)', front) == ["Learn", "Research", "Build"]
+    [icon] = re.findall(r'<link rel="shortcut icon" href="([^"]+)"', front)
+    assert (site / icon.partition("?")[0]).read_text(encoding="utf-8").startswith("<svg")
+    [address] = re.findall(r'<meta property="og:image" content="(https://[^"]+)"', front)
+    with Image.open(site / "_static" / address.rpartition("/")[2]) as social:
+        assert social.size == (1200, 630)
 
 
 def test_search_finds_a_page_from_disk(site, chromium):

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from clearhead.cli.demo import demo_recipe, write_corpus
+from clearhead.cli.demo import ASKED, LEARNED, MAPPED, demo_recipe, write_corpus
+from clearhead.cli.demo_page import inspect_run, write_opening
 from clearhead.cli.number_words import draw
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.train import train
@@ -26,6 +27,7 @@ def train_small(folder, files):
     )
     threads = torch.get_num_threads()
     try:
-        train(folder, recipe, log=lambda _: None)
+        run = train(folder, recipe, log=lambda _: None)
+        write_opening(inspect_run(run, {}, learned=LEARNED, asked=ASKED, mapped=MAPPED))
     finally:
         torch.set_num_threads(threads)

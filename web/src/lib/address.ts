@@ -119,10 +119,18 @@ function whole(text: string | null): number | null {
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
 }
 
-/** What belongs to the page and not to one view of it: the chapter of Learn, what is solved, the projector, the language. */
-const LASTING = new Set(["learn", "solved", "projector", "lang"]);
+/** What belongs to the page and not to one view of it: the chapter of Learn, what is solved, the projector, the language, and whether it is
+ * shown at a glance within another page. */
+const LASTING = new Set(["learn", "solved", "projector", "lang", "glance"]);
 
 /** Return what is left of a view's own words when another view is opened. */
 export function lasting(own: Record<string, string>): Record<string, string> {
   return Object.fromEntries(Object.entries(own).filter(([name]) => LASTING.has(name)));
+}
+
+/** Whether an address leaves it to the page what to show: it names no view, no text, no site and no chapter. */
+export function saysNothing(hash: string): boolean {
+  const { request, site, own } = read(hash);
+  const chosen = Object.keys(own).length > Object.keys(lasting(own)).length || "learn" in own;
+  return /^(#\/?)?(\?|$)/.test(hash) && request === null && site === null && !chosen;
 }

@@ -38,8 +38,6 @@ export interface Saved {
   version: 1;
   run: Run;
   meta: Meta;
-  /** What the page opens on. */
-  shown?: { site: string; head: HeadChoice };
   /** Of every site: one byte a weight (weight × 255, rounded), [head][query][key]. */
   weights: Record<string, string>;
   /** Of every site that masks: one bit a cell as in `Exact.allowed`. */
@@ -121,10 +119,6 @@ export class EmbeddedSource implements Source {
   private readonly known = new Map<string, Promise<Numbers>>();
 
   constructor(private readonly saved: Saved) {}
-
-  get shown(): Saved["shown"] {
-    return this.saved.shown;
-  }
 
   /** There are no requests to abort. */
   during(): this {

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 
-import { Heat, type Inks } from "./heat";
+import { clip, Heat, type Inks, rowNames } from "./heat";
 import type { TileStore } from "./tilestore";
 
 const LETTER = 7;
@@ -46,4 +46,12 @@ it.each([
 it("where there is room every token has its name", () => {
   const written = labels(12, (place) => `token${place}`);
   expect(written).toEqual([...Array(12).keys(), ...Array(12).keys()].map((place) => `token${place}`));
+});
+
+it("names a row by what is read and written there, and shortens both", () => {
+  expect(rowNames(["a", "\u2581b"], null)).toEqual(["a", "·b"]);
+  const [name] = rowNames(["<s>"], ["twenty"]);
+  const letters = (text: string): string => text.replace(/[\u2068\u2069]/g, "");
+  expect(letters(name)).toBe("<s> → twenty");
+  expect(letters(clip(name, 9, (text) => letters(text).length))).toBe("<s> → tw…");
 });

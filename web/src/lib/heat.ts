@@ -2,6 +2,7 @@
 
 import { fit, kept, levelFor, seen, type Span, type Viewport, TILE, type TilePlace, zoomed } from "./tiles";
 import type { TileStore } from "./tilestore";
+import { isolated, piece } from "./words";
 
 export interface Inks {
   ground: string;
@@ -361,6 +362,14 @@ export function clip(name: string, room: number, measure: (text: string) => numb
   const half = (room - arrow) / 2;
   const first = cut(read, Math.max(half, room - arrow - measure(written)), measure);
   return first + ARROW + cut(written, room - arrow - measure(first), measure);
+}
+
+/** The names of rows: of each token that is read and, where something is written there, of what: "read → written". */
+export function rowNames(read: readonly string[], written: readonly string[] | null): string[] {
+  return read.map((token, at) => {
+    const next = written?.[at];
+    return next === undefined ? piece(token) : isolated(piece(token)) + ARROW + isolated(piece(next));
+  });
 }
 
 /** Between the token that is read and the one that is written. */

@@ -99,6 +99,12 @@ export interface Program {
   exact: boolean;
 }
 
+/** The head that a page opens on. */
+export interface Opening {
+  site: string;
+  head: number | "mean";
+}
+
 export interface Run {
   name: string;
   path: string;
@@ -121,7 +127,10 @@ export interface Run {
   place: "first" | "last" | "blank";
   fields: string[];
   labels?: string[];
+  /** Texts to look at; a page opens on the first. */
   examples: Example[];
+  /** What a page opens on; the model's picture where there is none. */
+  opening?: Opening;
   training: boolean;
   /** Views that would have nothing to show for this run, each with the reason. */
   absent?: Record<string, string>;

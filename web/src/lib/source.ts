@@ -158,8 +158,6 @@ export class SourceError extends Error {
 export interface Source {
   /** The views this source has the numbers for. */
   readonly views: readonly ViewName[];
-  /** What to open on, where the address says nothing. */
-  readonly shown?: { site: string; head: HeadChoice };
   /** True where it can be asked for the weights of every step that the run has kept. */
   readonly everyStep?: boolean;
   /** True where tiles can be asked for as the attention rollout. */

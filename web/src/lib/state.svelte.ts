@@ -2,7 +2,7 @@
 
 import { getContext, setContext } from "svelte";
 
-import { lasting, read, type State, type Theme, write } from "./address";
+import { lasting, read, saysNothing, type State, type Theme, write } from "./address";
 import { requestWith, sameEdits } from "./edits";
 import { begun, did, type History, redone, undone } from "./history";
 import { type Answer, type Resource, resource } from "./resource.svelte";
@@ -155,10 +155,10 @@ export class Explorer {
 
   /** Reads the address, then the run, then traces what the address or the run's first example says. */
   async start(): Promise<void> {
-    const state = read(this.bar.read());
+    const hash = this.bar.read();
+    const state = read(hash);
     this.apply(state);
     this.request = state.request;
-    this.openOn(this.source.shown);
     this.followMachine();
     this.bar.follow(() => this.followAddress());
     try {
@@ -166,6 +166,7 @@ export class Explorer {
     } catch (error) {
       return this.fail(error);
     }
+    if (state.site === null) this.openOn(this.run.opening, saysNothing(hash));
     const first = { source: this.run.examples[0]?.source ?? "" };
     await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
     if (this.meta === null && state.request !== null) await this.askInstead(first);
@@ -387,9 +388,11 @@ export class Explorer {
     this.own = state.own;
   }
 
-  private openOn(shown: Source["shown"]): void {
-    if (shown === undefined || this.siteName !== null) return;
-    [this.siteName, this.head] = [shown.site, shown.head];
+  /** Chooses the head that the run opens on; `shown`: goes to its view as well. */
+  private openOn(opening: Run["opening"], shown: boolean): void {
+    if (opening === undefined) return;
+    [this.siteName, this.head] = [opening.site, opening.head];
+    if (shown) this.view = "head";
   }
 
   private publishLate(): void {

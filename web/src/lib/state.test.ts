@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import type { EditJson, Meta, Run, Source, TraceRequest } from "./source";
+import type { EditJson, HeadChoice, Meta, Run, Source, TraceRequest } from "./source";
 import { Explorer } from "./state.svelte";
 
 const OFF: EditJson = { at: "encoder.0.attention", step: "context", head: 1, times: 0 };
@@ -66,6 +66,40 @@ describe("an address", () => {
     expect(pages.hash).toBe("#/head?source=first");
     pages.go(0);
     expect(explorer.view).toBe("head");
+  });
+});
+
+describe("a page", () => {
+  const opening = { site: "decoder.0.cross", head: 2 };
+  const sites = ["decoder.0.cross", "decoder.1.cross"].map((name) => ({ name, slot: "cross", n_heads: 4 }));
+
+  async function opened(
+    hash: string,
+    at: Run["opening"] | null = opening,
+  ): Promise<[string, string | undefined, HeadChoice]> {
+    pages.entries[0] = hash;
+    const trace = async ({ source }: TraceRequest): Promise<Meta> => ({ id: "1", source, sites }) as never;
+    const run = async (): Promise<Run> => ({ examples: [{ source: "first" }], opening: at ?? undefined }) as Run;
+    const explorer = new Explorer({ views: ["model", "head", "intervene"], trace, run } as unknown as Source);
+    await explorer.start();
+    return [explorer.view, explorer.site?.name, explorer.head];
+  }
+
+  it("opens on the head that the run opens on", async () => {
+    expect(await opened("")).toEqual(["head", "decoder.0.cross", 2]);
+    expect(await opened("#/?theme=dark&glance=1")).toEqual(["head", "decoder.0.cross", 2]);
+    expect(await opened("", { site: "decoder.1.cross", head: "mean" })).toEqual(["head", "decoder.1.cross", "mean"]);
+  });
+
+  it("opens on the model where the run says nothing", async () => {
+    expect(await opened("", null)).toEqual(["model", "decoder.1.cross", 0]);
+  });
+
+  it("opens where its address says", async () => {
+    expect(await opened("#/model")).toEqual(["model", "decoder.0.cross", 2]);
+    expect(await opened("#/?source=second")).toEqual(["model", "decoder.0.cross", 2]);
+    expect(await opened("#/?learn=tokens")).toEqual(["model", "decoder.0.cross", 2]);
+    expect(await opened("#/?site=decoder.1.cross&head=1")).toEqual(["model", "decoder.1.cross", 1]);
   });
 });
 

@@ -1207,6 +1207,13 @@ export const de: Text = {
       `${views}, der Film des Trainings, Rollout und A | B brauchen den Lauf selbst: clearhead look LAUF.`,
     noView: (view) => `Die Ansicht ${view} hat diese Seite nicht. Den Lauf öffnen: clearhead look LAUF`,
   },
+  glance: {
+    ends: { query: "schreibt", key: "blickt auf" },
+    off: "Ausschalten",
+    on: "Einschalten",
+    sure: (share) => `${share} sicher`,
+    was: (answer, share) => `vorher ${answer}, ${share}`,
+  },
   rollout: {
     short: "Rollout",
     about: "Attention-Rollout: wie viel von jedem Token über die Schichten bis zu dieser an jede Stelle gelangt",

@@ -1235,6 +1235,14 @@ export const en = {
       `${views}, the film of the training, rollout and A | B need the run itself: clearhead look RUN.`,
     noView: (view: string): string => `This page does not have the view ${view}. Open the run: clearhead look RUN`,
   },
+  /** One head within another page. */
+  glance: {
+    ends: { query: "writes", key: "looks at" },
+    off: "Switch off",
+    on: "Switch on",
+    sure: (share: string): string => `${share} sure`,
+    was: (answer: string, share: string): string => `was ${answer}, ${share}`,
+  },
   rollout: {
     short: "rollout",
     about: "Attention rollout: how much of each token reaches each position over the layers up to this one",
