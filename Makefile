@@ -55,7 +55,7 @@ demo: $(PACKAGE) $(WEB)
 web: $(WEB)
 
 wheel: $(TOOLS) $(WEB)
-	$(BIN)/python release/wheel.py
+	$(BIN)/python -m release.wheel
 
 docs: $(TOOLS) $(WEB)
 	$(BIN)/python site/build.py

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["PLACES", "files_with_places", "fill_places", "read_addresses"]
+__all__ = ["PLACES", "files_with_places", "fill_places", "read_addresses", "with_absolute_links"]
 
 ROOT = Path(__file__).parents[1]
 KEYS = ("SOURCE", "SITE", "SECURITY", "PACKAGE", "RELEASED")
@@ -103,6 +103,26 @@ def fill_places(text: str, addresses: Mapping[str, str]) -> str:
         return f"{found['begin']}{lines}{found['end']}"
 
     return PLACE.sub(fill, text)
+
+
+def with_absolute_links(text: str, source: str) -> str:
+    """Return Markdown for a page outside the repository, such as a package index: relative links lead nowhere there.
+
+    With an address of the source they lead into it; without one links become plain words, and pictures are left out.
+
+    >>> with_absolute_links("![head](docs/head.png) See [the tour](docs/tour.md).", "")
+    ' See the tour.'
+    >>> with_absolute_links("See [the tour](docs/tour.md#next).", "https://example.org/x")
+    'See [the tour](https://example.org/x/blob/main/docs/tour.md#next).'
+    """
+
+    def change(found: re.Match[str]) -> str:
+        picture, words, path = found.groups()
+        if source:
+            return f"{picture}[{words}]({source}/{'raw' if picture else 'blob'}/main/{path})"
+        return "" if picture else words
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", change, text)
 
 
 def files_with_places() -> list[Path]:

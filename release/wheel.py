@@ -1,6 +1,6 @@
 """Builds the wheel with the explorer's page inside, checks what is in it, and prints its size and its files.
 
-    python release/wheel.py [FOLDER]        # FOLDER: dist, unless another is given
+    python -m release.wheel [FOLDER]        # FOLDER: dist, unless another is given
 
 It builds from a copy of what belongs to the package, so nothing of an earlier build gets into it.
 """
@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 from zipfile import ZipFile
+
+from release.addresses import read_addresses, with_absolute_links
 
 __all__ = ["build_wheel", "stray_files", "table_of_files"]
 
@@ -43,6 +45,10 @@ def build_wheel(folder: Path) -> Path:
                 shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(ROOT / name, copy / name)
+        readme, addresses = copy / "README.md", read_addresses((ROOT / "release/ADDRESSES").read_text(encoding="utf-8"))
+        readme.write_text(
+            with_absolute_links(readme.read_text(encoding="utf-8"), addresses["SOURCE"]), encoding="utf-8"
+        )
         code = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
         command = [sys.executable, "-c", code, str(folder.resolve())]
         done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release.addresses import KEYS, PLACE, PLACES, ROOT, files_with_places, fill_places, read_addresses
+from release.addresses import (
+    KEYS,
+    PLACE,
+    PLACES,
+    ROOT,
+    files_with_places,
+    fill_places,
+    read_addresses,
+    with_absolute_links,
+)
 
 ADDRESSES = read_addresses((ROOT / "release/ADDRESSES").read_text(encoding="utf-8"))
 EMPTY = dict.fromkeys(KEYS, "")
@@ -130,3 +139,15 @@ def test_addresses_that_do_not_exist_are_left_out():
 def test_a_key_that_is_misspelt_is_told():
     with pytest.raises(ValueError, match=r"expected the lines SOURCE, SITE, .*; came SORCE"):
         read_addresses("SORCE = https://git.example\n")
+
+
+def test_links_of_the_readme_lead_into_the_source_or_are_words():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    relative = re.findall(r"!?\[[^\]]*\]\((?!https?:|#)([^)\s]+)\)", readme)
+    assert len(relative) > 10
+    there = with_absolute_links(readme, "https://git.example/x")
+    assert [path for path in relative if f"/main/{path})" not in there] == []
+    assert "https://git.example/x/raw/main/docs/figures/" in there
+    plain = with_absolute_links(readme, "")
+    assert "](" not in re.sub(r"\]\(https?:", "", plain)
+    assert "A tour of three minutes" in plain

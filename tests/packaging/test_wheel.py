@@ -57,6 +57,15 @@ def demo(environment, bare):
     return json.JSONDecoder().raw_decode(printed)[0]  # the log on stderr comes after it
 
 
+def test_no_link_of_its_page_leads_nowhere(wheel):
+    """An index shows the README by itself: a relative link would lead nowhere there."""
+    with ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("METADATA"))
+        page = archive.read(name).decode().partition("\n\n")[2]
+    assert "## Three doors" in page
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", page) == []
+
+
 def test_it_has_the_page_and_nothing_that_does_not_belong(wheel):
     assert stray_files(wheel) == []
     with ZipFile(wheel) as archive:
