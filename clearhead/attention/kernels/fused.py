@@ -52,8 +52,8 @@ class Fused(Kernel):
         return None
 
     def yields_to(self, facts: KernelFacts) -> str | None:
-        """Prefer flex for a long mask or bias on a GPU: here it would be read as a matrix."""
-        reads_matrix = builds_mask(facts) or facts.bias != "none"
+        """Prefer flex for a long mask or bias on a GPU: here it would be read as a matrix, and no key skipped."""
+        reads_matrix = builds_mask(facts) or facts.masks == {"padding"} or facts.bias != "none"
         return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
