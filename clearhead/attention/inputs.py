@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.mask_numbers import Extent, Run, cut_runs
 from clearhead.attention.masks import Causal, Document, Mask
-from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers, is_captured
+from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers, is_captured, is_exported
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes
 from clearhead.attention.similarity import Similarity
@@ -138,7 +138,7 @@ class AttentionInputs:
 
         Compiled for lengths that may change, a graph serves all long ones, or all others.
         """
-        if not self.query.is_cuda or torch.compiler.is_exporting():
+        if not self.query.is_cuda or is_exported():
             return False
         return self.n_query * self.n_key >= LONG
 

@@ -103,7 +103,8 @@ def empty_lists(like: Tensor, batch: int, heads: int, n_rows: int, n_columns: in
 def in_order(
     tiles: Bool[Tensor, "b h line place"],
 ) -> tuple[Int[Tensor, "b h line"], Int[Tensor, "b h line place"]]:
-    """Return how many tiles each line has, and their places, those it has first."""
+    """Return how many tiles each line has, and their places, those it has first; both laid out as new tensors are."""
+    tiles = tiles.contiguous()  # an argsort has the layout of what it sorts
     indices = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)
     return tiles.sum(-1, dtype=torch.int32), indices.to(torch.int32)
 
