@@ -283,4 +283,24 @@ class Visibility:
     @staticmethod
     def of(allowed: Bool[Tensor, "..."]) -> "Visibility":
         mask = four_axes(allowed)
-        return Visibility(rows=mask.any(-1), keys=mask.any(-2))
+        rows, keys = (
+            who_sees(mask) if mask.is_cuda and torch.compiler.is_dynamo_compiling() else (mask.any(-1), mask.any(-2))
+        )
+        return Visibility(rows, keys)
+
+
+@torch.library.custom_op("clearhead::who_sees", mutates_args=())
+def who_sees(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which queries see any key, and which keys any query sees, of a mask `(b, h, query, key)`.
+
+    It is an operator, which a compiler leaves as it is: the compiler of torch 2.11 keeps a mask of more than 1,024 keys
+    in rows that are a little longer, and its sum over the queries leaves out as many of them (on an H200, n = 1,500:
+    the last 36 queries; their own keys were taken for hidden).
+    """
+    return allowed.any(-1), allowed.any(-2)
+
+
+@who_sees.register_fake
+def _(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    batch, heads, n_query, n_key = allowed.shape
+    return allowed.new_empty(batch, heads, n_query), allowed.new_empty(batch, heads, n_key)

@@ -267,3 +267,15 @@ def test_long_masks_of_any_length_are_compiled_twice_at_most(name):
         torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
         got.sum().backward()
     assert counter.frame_count <= 2
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("n", [1100, 1404, 1500])
+@pytest.mark.parametrize("mask", ["causal padding", "union", "function", "tensor"])
+def test_a_matrix_of_more_than_1024_keys_compiled_is_the_reference(mask, n):
+    """Where the compiler keeps a mask in longer rows, the last keys were taken for hidden (torch 2.11)."""
+    device = torch.device("cuda")
+    tensors = [torch.randn(3, 4, n, 64, device=device, dtype=torch.bfloat16) for _ in range(4)]
+    made = ch.masks.TABLE[mask](ch.masks.Extent(3, 4, n, n, device))
+    for kernel in ("fused", "flex"):
+        hold_to_reference(kernel, tensors[:3], tensors[3], compiled=True, mask=made)

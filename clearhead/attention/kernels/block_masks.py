@@ -25,6 +25,7 @@ from clearhead.attention.kernels.tiles import TILE, TileLists, list_counted_tile
 from clearhead.attention.mask_numbers import ListedNumbers
 from clearhead.attention.modes import can_read, has_numbers, is_captured
 from clearhead.attention.score_index import four_axes
+from clearhead.attention.similarity import Similarity
 from clearhead.lru_cache import LRUCache
 
 __all__ = ["MaskTiles", "tiles_of"]
@@ -153,7 +154,7 @@ def range_sight(
 ) -> Visibility | None:
     """Return which keys are seen, and which queries see any; None if the kind of mask says that all are and do.
 
-    Queries that see no key need no care if no tile of theirs is visited.
+    Queries that see no key need no care if no tile of theirs is visited, and if they reach flex as they are.
     """
     if call.n_query == call.n_key and all(term.sees_itself for term in call.mask.terms):
         return None
@@ -161,7 +162,8 @@ def range_sight(
     sees = (first < stop).to(edges.dtype)
     edges = edges.scatter_add(1, first.long(), sees).scatter_add(1, stop.long(), -sees)
     keys = edges.cumsum(1)[:, None, :-1] > 0
-    alone = call.n_query <= call.n_key and all(term.from_first_key for term in call.mask.terms)
+    unchanged = type(call.similarity).prepare is Similarity.prepare and not isinstance(call.scale, Tensor)
+    alone = unchanged and call.n_query <= call.n_key and all(term.from_first_key for term in call.mask.terms)
     sight = Visibility(rows=None if alone else (first < stop).unsqueeze(1), keys=keys)
     return None if can_read(keys) and sees_all(sight) else sight
 
@@ -178,9 +180,9 @@ def count_tiles(call: AttentionInputs, rule: Rule) -> MaskTiles:
     for rows_of_band in bands:
         cells = call.cells(rows_of_band)
         allowed = four_axes(call.mask.allowed(cells)).expand(batch, heads, cells.query.shape[2], n_key)
-        rows.append(allowed.any(-1))
-        seen_keys = allowed.any(-2)
-        keys = seen_keys if keys is None else keys | seen_keys
+        sight = Visibility.of(allowed)
+        rows.append(sight.rows)
+        keys = sight.keys if keys is None else keys | sight.keys
         counts.append(count_cells(allowed))
     assert keys is not None
     sight = Visibility(rows=torch.cat(rows, -1), keys=keys)
