@@ -293,9 +293,7 @@ class Visibility:
 def who_sees(allowed: Tensor) -> tuple[Tensor, Tensor]:
     """Return which queries see any key, and which keys any query sees, of a mask `(b, h, query, key)`.
 
-    It is an operator, which a compiler leaves as it is: the compiler of torch 2.11 keeps a mask of more than 1,024 keys
-    in rows that are a little longer, and its sum over the queries leaves out as many of them (on an H200, n = 1,500:
-    the last 36 queries; their own keys were taken for hidden).
+    It is an operator, so that a compiler gives it the mask as a whole and in dense rows: see `fused.in_dense_rows`.
     """
     return allowed.any(-1), allowed.any(-2)
 

@@ -30,7 +30,7 @@ BACKEND = "inductor"
 COPIES = itertools.count()
 CPU_SERVES = torch.backends.cpu.get_cpu_capability().startswith("AVX") and sys.platform != "darwin"
 """Whether torch compiles flex for this processor: 2.13 does not without AVX2, nor on macOS."""
-NARROW: FlexKernelOptions = {
+NARROW: Any = {
     "fwd_BLOCK_M": 128,
     "fwd_BLOCK_N": 64,
     "fwd_num_warps": 4,
@@ -42,8 +42,9 @@ NARROW: FlexKernelOptions = {
     "bwd_num_warps": 4,
     "bwd_num_stages": 3,
 }
-"""Tiles for heads of 64 in bfloat16, of eight choices tried on an H200 (4 x 16 heads, n = 4,096). Eight documents: 0.11
-ms forward instead of 0.25, 0.30 backward instead of 0.33; every tile full: 0.78 instead of 1.20, 2.08 instead of 2.34."""
+"""Tiles for heads of 64 in bfloat16, of eight choices tried on an H200 (4 x 16 heads, n = 4,096). Eight documents:
+0.11 ms forward instead of 0.25, 0.30 backward instead of 0.33. Every tile full: 0.78 instead of 1.20, 2.08 instead of
+2.34."""
 FULL: Any = {"fwd_USE_TMA": True}
 """For heads of 128 where most tiles are full, as under padding: 1.25 ms forward instead of 1.43, and documents 0.23
 instead of 0.18 (the same H200 and shapes)."""

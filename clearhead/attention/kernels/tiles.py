@@ -90,8 +90,8 @@ def list_range_tiles(first: Tensor, stop: Tensor, n_key: int) -> TenTensors:
 @list_range_tiles.register_fake
 def _(first: Tensor, stop: Tensor, n_key: int) -> TenTensors:
     batch, n_query = first.shape
-    ranges = (first.new_empty(batch, n_query, dtype=torch.int32) for _ in range(2))
-    return *ranges, *empty_lists(first, batch, 1, -(-n_query // TILE), -(-n_key // TILE))
+    made = first.new_empty(batch, n_query, dtype=torch.int32)
+    return made, torch.empty_like(made), *empty_lists(first, batch, 1, -(-n_query // TILE), -(-n_key // TILE))
 
 
 def empty_lists(like: Tensor, batch: int, heads: int, n_rows: int, n_columns: int) -> EightTensors:
