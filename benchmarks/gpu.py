@@ -97,6 +97,46 @@ def forward_backward(
     yield figure("backward", taken)
 
 
+def compiled_masks() -> Iterator[Figure]:
+    """Masks inside a user's torch.compile beside the same call eagerly, at n = 16,384, 16 heads of 128, bf16."""
+    n = 16_384
+    tensors = [torch.randn(1, 16, n, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    causal, place = ch.masks.causal(), torch.arange(n, device="cuda")
+    uneven = torch.searchsorted(torch.tensor([n // 20, n // 3, n // 2, 2 * n // 3], device="cuda"), place, right=True)
+    for name, options in (
+        ("window 256", {"mask": ch.masks.window(256)}),
+        ("5 unequal documents, causal", {"mask": causal & ch.masks.document(uneven)}),
+        ("half padding", {"mask": ch.masks.padding(torch.tensor([n // 2], device="cuda"))}),
+        ("ALiBi, causal", {"mask": causal, "position": ch.positions.ALiBi()}),
+    ):
+        run = functools.partial(ch.attend, **options)
+        eagerly = list(forward_backward(f"mask, eager: {name}", tensors, run))
+        compiled = list(forward_backward(f"mask, compiled: {name}", tensors, torch.compile(run, fullgraph=True)))
+        for one, other in zip(eagerly, compiled, strict=True):
+            yield one
+            yield replace(other, beside=f"{other.figure / one.figure:.2f} x eager")
+
+
+def padding() -> Iterator[Figure]:
+    """Padding beside calls of torch on the keys that are left, 4 x 16 heads of 128, n = 4,096, bf16."""
+    n = 4096
+    tensors = [torch.randn(4, 16, n, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    for share in (0.0, 0.1, 0.5, 0.9):
+        lengths = [round(n * (1 - share) * part) for part in ((1, 1, 1, 1) if share == 0 else (0.9, 1, 1, 1.1))]
+        mask = ch.masks.padding(torch.tensor(lengths, device="cuda"))
+
+        def unpadded(query: Tensor, key: Tensor, value: Tensor, lengths: list[int] = lengths) -> Tensor:
+            rows = zip(*(side.split(1) for side in (query, key, value)), lengths, strict=True)
+            cut = [F.scaled_dot_product_attention(q, k[:, :, :kept], v[:, :, :kept]) for q, k, v, kept in rows]
+            return torch.cat(cut)
+
+        peers = list(forward_backward(f"{share:.0%} padding left out, torch", tensors, unpadded))
+        own = list(forward_backward(f"{share:.0%} padding", tensors, functools.partial(ch.attend, mask=mask)))
+        for one, other in zip(peers, own, strict=True):
+            yield one
+            yield replace(other, beside=f"{other.figure / one.figure:.2f} x")
+
+
 LINEAR_SIZES = [(16, 4096), (1, 65_536)]
 
 
@@ -275,6 +315,8 @@ SECTIONS: dict[str, Section] = {
     "gpt2": lambda: in_turn("gpt2's peer", "gpt2"),
     "base": lambda: in_turn("base's peer", "base"),
     "masks": masks,
+    "compiled_masks": compiled_masks,
+    "padding": padding,
     "linear": linear,
     "argmax": argmax,
     "decoding": decoding,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.mask_numbers import Extent, Run, cut_runs
 from clearhead.attention.masks import Causal, Document, Mask
-from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers, is_captured
+from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers, is_captured, is_exported
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes
 from clearhead.attention.similarity import Similarity
@@ -134,8 +134,11 @@ class AttentionInputs:
         )
 
     def is_long(self) -> bool:
-        """Check whether compiling the mask into the kernel pays. Traced code never asks: lengths stay free."""
-        if not self.query.is_cuda or torch.compiler.is_compiling():
+        """Check whether compiling the mask into the kernel pays. Code traced for export never asks: lengths stay free.
+
+        Compiled for lengths that may change, a graph serves all long ones, or all others.
+        """
+        if not self.query.is_cuda or is_exported():
             return False
         return self.n_query * self.n_key >= LONG
 
@@ -241,7 +244,8 @@ class AttentionInputs:
         """
         if self.assume_finite:
             return self
-        harmless = can_read(self.query) and bool(sight.rows.all()) and ordinary(self.key) and ordinary(self.value)
+        readable = can_read(self.query) and (sight.rows is None or bool(sight.rows.all()))
+        harmless = readable and ordinary(self.key) and ordinary(self.value)
         return self if harmless else self.set_hidden_to_zero(sight)
 
     def set_hidden_to_zero(self, sight: "Visibility") -> "AttentionInputs":
@@ -251,7 +255,7 @@ class AttentionInputs:
             group = self.n_heads // self.key.shape[1]
             unseen = rearrange(unseen, "b (head group) key 1 -> b head group key 1", group=group).all(2)
         return self.replace(
-            query=self.query.masked_fill(~sight.rows.unsqueeze(-1), 0),
+            query=self.query if sight.rows is None else self.query.masked_fill(~sight.rows.unsqueeze(-1), 0),
             key=self.key.masked_fill(unseen, 0),
             value=self.value.masked_fill(unseen, 0),
         )
@@ -272,10 +276,29 @@ def ordinary(vectors: Tensor) -> bool:
 class Visibility:
     """Which queries see any key, and which keys are seen by any query; `1` where an axis serves every index."""
 
-    rows: Bool[Tensor, "b h query"]
+    rows: Bool[Tensor, "b h query"] | None
+    """None if queries that see no key do no harm."""
     keys: Bool[Tensor, "b h key"]
 
     @staticmethod
     def of(allowed: Bool[Tensor, "..."]) -> "Visibility":
         mask = four_axes(allowed)
-        return Visibility(rows=mask.any(-1), keys=mask.any(-2))
+        rows, keys = (
+            who_sees(mask) if mask.is_cuda and torch.compiler.is_dynamo_compiling() else (mask.any(-1), mask.any(-2))
+        )
+        return Visibility(rows, keys)
+
+
+@torch.library.custom_op("clearhead::who_sees", mutates_args=())
+def who_sees(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which queries see any key, and which keys any query sees, of a mask `(b, h, query, key)`.
+
+    It is an operator, so that a compiler gives it the mask as a whole and in dense rows: see `fused.in_dense_rows`.
+    """
+    return allowed.any(-1), allowed.any(-2)
+
+
+@who_sees.register_fake
+def _(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    batch, heads, n_query, n_key = allowed.shape
+    return allowed.new_empty(batch, heads, n_query), allowed.new_empty(batch, heads, n_key)

@@ -152,6 +152,8 @@ class Runs(NamedTuple):
     lengths change more than `MOST_RUNS` times."""
     version: int | None
     """The ids' version when they were read; None for numbers that nobody can change."""
+    complete: bool
+    """Every position belongs to a document."""
 
 
 MOST_RUNS = 1024
@@ -164,9 +166,11 @@ def read_runs(numbers: Numbers) -> Runs | None:
         return None
     listed = not isinstance(numbers, Tensor)
     with torch.inference_mode(False), torch.no_grad():
-        packed, rows = find_runs(ids.cpu())
-    watched = listed or not ids.is_inference()  # an inference tensor does not count its changes
-    return Runs(packed, rows if watched else None, None if listed or not watched else ids._version)
+        here = ids.cpu()
+        packed, rows = find_runs(here)
+    if not listed and ids.is_inference():  # it does not count its changes
+        return Runs(packed, None, None, complete=False)
+    return Runs(packed, rows, None if listed else ids._version, complete=bool((here >= 0).all()))
 
 
 def find_runs(ids: Tensor) -> tuple[bool, tuple[tuple[Run, ...], ...] | None]:

@@ -19,6 +19,7 @@ from typing import ClassVar, SupportsIndex, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.attention.mask_numbers import (
     Extent,
@@ -52,6 +53,9 @@ __all__ = [
     "window",
 ]
 
+KeyRange = tuple[Tensor, Tensor]
+"""The first key that each query sees, and the one after the last, `(batch or 1, query or 1)`."""
+
 
 @kind("mask")
 class Mask(CodeRepr, ABC):
@@ -65,6 +69,23 @@ class Mask(CodeRepr, ABC):
 
     def check(self, extent: Extent) -> None:
         """Raise where the mask's own tensors do not fit the box."""
+
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange | None:
+        """Return which keys each query sees, where these always follow each other; None where they may not.
+
+        `query` are positions `(n_query,)`, and keys count from 0. The range may reach beyond the keys there are.
+        """
+        return None
+
+    @property
+    def sees_itself(self) -> bool:
+        """True if a query always sees the key at its own position."""
+        return False
+
+    @property
+    def from_first_key(self) -> bool:
+        """True if a query that sees any key sees that of position 0, and all queries of a row see it or none does."""
+        return False
 
     @property
     def terms(self) -> tuple["Mask", ...]:
@@ -116,6 +137,17 @@ class Everything(Mask):
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return torch.ones((), dtype=torch.bool, device=cells.key.device)
 
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange:
+        return query.new_zeros(1, 1), query.new_full((1, 1), n_key)
+
+    @property
+    def sees_itself(self) -> bool:
+        return True
+
+    @property
+    def from_first_key(self) -> bool:
+        return True
+
 
 @final
 @dataclass(frozen=True)
@@ -125,6 +157,17 @@ class Causal(Mask):
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return cells.key <= cells.query
+
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange:
+        return query.new_zeros(1, 1), (query + 1).unsqueeze(0)
+
+    @property
+    def sees_itself(self) -> bool:
+        return True
+
+    @property
+    def from_first_key(self) -> bool:
+        return True
 
 
 @final
@@ -143,6 +186,13 @@ class Window(Mask):
         back = cells.query - cells.key
         return (back <= self.left) & (back >= -self.right)
 
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange:
+        return (query - self.left).unsqueeze(0), (query + self.right + 1).unsqueeze(0)
+
+    @property
+    def sees_itself(self) -> bool:
+        return True
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -157,6 +207,13 @@ class Padding(Mask):
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return (cells.key >= 0) & (cells.key < cells.row(numbers_on(self.lengths, cells.key.device)))
 
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange:
+        return query.new_zeros(1, 1), numbers_on(self.lengths, query.device).unsqueeze(1)
+
+    @property
+    def from_first_key(self) -> bool:
+        return True
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -170,6 +227,18 @@ class Prefix(Mask):
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return (cells.key <= cells.query) | (cells.key < cells.row(numbers_on(self.lengths, cells.key.device)))
+
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange:
+        lengths = numbers_on(self.lengths, query.device).unsqueeze(1)
+        return query.new_zeros(1, 1), torch.maximum(query + 1, lengths)
+
+    @property
+    def sees_itself(self) -> bool:
+        return True
+
+    @property
+    def from_first_key(self) -> bool:
+        return True
 
 
 @final
@@ -193,8 +262,12 @@ class Document(Mask):
         """Lengths of the documents of each row, or of every row; None if unknown, or if the ids have changed since."""
         if self.runs is None or self.runs.rows is None:
             return None
-        changed = isinstance(self.ids, Tensor) and self.ids._version != self.runs.version
-        return None if changed else self.runs.rows
+        return None if self.changed else self.runs.rows
+
+    @property
+    def changed(self) -> bool:
+        """True if the ids were written to since they were read."""
+        return self.runs is not None and isinstance(self.ids, Tensor) and self.ids._version != self.runs.version
 
     @property
     def can_change(self) -> bool:
@@ -212,6 +285,24 @@ class Document(Mask):
     def allowed(self, cells: ScoreIndex) -> Tensor:
         query, key = at_position(self.ids, cells, cells.query), at_position(self.ids, cells, cells.key)
         return (query == key) & (query >= 0)
+
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange | None:
+        if not self.packed:
+            return None
+        ids = numbers_on(self.ids, query.device)[:, :n_key]
+        place = query.clamp(min=0)
+        # Runs are numbered from the left, so that the numbers of a row are sorted.
+        run = F.pad((ids[:, 1:] != ids[:, :-1]).cumsum(1), (1, 0))
+        own = run[:, place].contiguous()
+        first, stop = (torch.searchsorted(run, own, right=right) for right in (False, True))
+        return first, torch.where((ids[:, place] >= 0) & (query >= 0), stop, first)
+
+    @property
+    def sees_itself(self) -> bool:
+        """True if every position belongs to a document. A compiled call cannot ask whether the ids have changed."""
+        if self.runs is None or not self.runs.complete:
+            return False
+        return torch.compiler.is_compiling() or not self.changed
 
 
 @final
@@ -320,6 +411,23 @@ class Both(Mask):
             answer = answer & part.allowed(cells)
         return answer
 
+    def key_range(self, query: Tensor, n_key: int) -> KeyRange | None:
+        first, stop = query.new_zeros(1, 1), query.new_full((1, 1), n_key)
+        for part in self.parts:
+            seen = part.key_range(query, n_key)
+            if seen is None:
+                return None
+            first, stop = torch.maximum(first, seen[0]), torch.minimum(stop, seen[1])
+        return first, stop
+
+    @property
+    def sees_itself(self) -> bool:
+        return all(part.sees_itself for part in self.parts)
+
+    @property
+    def from_first_key(self) -> bool:
+        return all(part.from_first_key for part in self.parts)
+
 
 @final
 @dataclass(frozen=True)
@@ -395,7 +503,7 @@ def window(left: int, right: int = 0) -> Mask:
             f"window: left and right count positions, 0 or more; came left={left!r}, right={right!r}. "
             "Give whole numbers"
         )
-    return Window(int(left), int(right))
+    return Window(left if isinstance(left, int) else int(left), right if isinstance(right, int) else int(right))
 
 
 @public
@@ -502,4 +610,6 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 
 def is_count(number: object) -> bool:
     """Check for a whole number, 0 or more, of any type that counts (numpy's too); bool is none."""
-    return isinstance(number, SupportsIndex) and not isinstance(number, bool) and operator.index(number) >= 0
+    if isinstance(number, int):  # asked first: a compiler keeps such a number free, and `index` would fix it
+        return not isinstance(number, bool) and number >= 0
+    return isinstance(number, SupportsIndex) and operator.index(number) >= 0

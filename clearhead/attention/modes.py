@@ -21,6 +21,7 @@ __all__ = [
     "can_read",
     "has_numbers",
     "is_captured",
+    "is_exported",
     "outside_modes",
     "under_torch_func",
 ]
@@ -53,6 +54,14 @@ def has_numbers(tensor: Tensor) -> bool:
 def is_captured(tensor: Tensor) -> bool:
     """Check whether a CUDA graph is being captured on the tensor's device: then its values cannot be read."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def is_exported() -> bool:
+    """Check whether torch.export traces the call, as it does by default: without Dynamo.
+
+    Dynamo of torch 2.11 says of every call that it compiles that it is exported.
+    """
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
 
 
 def under_torch_func() -> bool:

@@ -215,3 +215,67 @@ def test_every_kernel_with_real_tiles_is_the_reference(kernel, mask, dtype, comp
         key, value = hide(key, kept(n)), hide(value, kept(n))
     options = {"mask": MASKS[mask](n), "weighting": weighting}
     hold_to_reference(kernel, (query, key, value), upstream, compiled=compiled, **options)
+
+
+N_LONG = 1500
+"""Long enough for a mask to be compiled into the kernel."""
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("mask", ch.masks.TABLE)
+def test_long_masks_are_the_reference_eager_and_compiled(mask, compiled):
+    device = torch.device("cuda")
+    tensors = [torch.randn(3, heads, N_LONG, 64, device=device, dtype=torch.bfloat16) for heads in (4, 2, 2, 4)]
+    made = ch.masks.TABLE[mask](ch.masks.Extent(3, 4, N_LONG, N_LONG, device))
+    hold_to_reference("auto", tensors[:3], tensors[3], compiled=compiled, mask=made)
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("inside", [False, True])
+def test_documents_expanded_over_the_batch_compile(inside):
+    """Flex read the tiles of such a mask in another layout than the compiler had given them: a CUDA error."""
+    ids = (torch.arange(4096, device="cuda") // 512).expand(4, 4096)
+    tensors = [torch.randn(4, 2, 4096, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    mask = ch.masks.document(ids)
+
+    def run(query, key, value):
+        return ch.attend(query, key, value, mask=ch.masks.document(ids) if inside else mask, kernel="flex")
+
+    context = torch.compile(run, fullgraph=True)(*tensors)
+    one_by_one = torch.nn.functional.scaled_dot_product_attention(
+        *(side.unflatten(2, (8, 512)).transpose(1, 2).flatten(0, 1) for side in tensors)
+    )
+    wanted = one_by_one.unflatten(0, (4, 8)).transpose(1, 2).flatten(2, 3)
+    torch.testing.assert_close(context, wanted, rtol=2e-2, atol=2e-2)
+    for got, right in zip(*(torch.autograd.grad(side.sum(), tensors) for side in (context, wanted)), strict=True):
+        assert (got - right).norm() <= 2e-2 * right.norm()
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("name", ["window", "padding", "prefix", "document", "causal padding", "tensor"])
+def test_long_masks_of_any_length_are_compiled_twice_at_most(name):
+    """Once for the first length, and once for all others; with gradients."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("inductor")
+    compiled = torch.compile(lambda q, mask: ch.attend(q, q, q, mask=mask), backend=counter, fullgraph=True)
+    for n in (N_LONG, 1700, 2048, 1601):
+        query = torch.randn(2, 2, n, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        mask = ch.masks.TABLE[name](ch.masks.Extent(2, 2, n, n, query.device))
+        got, wanted = (run(query, mask) for run in (compiled, lambda q, mask: ch.attend(q, q, q, mask=mask)))
+        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+        got.sum().backward()
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.usefixtures("_unchecked")
+@pytest.mark.parametrize("n", [1100, 1404, 1500])
+@pytest.mark.parametrize("mask", ["causal padding", "union", "function", "tensor"])
+def test_a_matrix_of_more_than_1024_keys_compiled_is_the_reference(mask, n):
+    """Where the compiler keeps a mask in longer rows, the last keys were taken for hidden (torch 2.11)."""
+    device = torch.device("cuda")
+    tensors = [torch.randn(3, 4, n, 64, device=device, dtype=torch.bfloat16) for _ in range(4)]
+    made = ch.masks.TABLE[mask](ch.masks.Extent(3, 4, n, n, device))
+    for kernel in ("fused", "flex"):
+        hold_to_reference(kernel, tensors[:3], tensors[3], compiled=True, mask=made)

@@ -21,7 +21,7 @@ from triton.runtime import interpreter
 import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
-from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan
+from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan, tiles
 from clearhead.decoding import beam_gpu, greedy_gpu, one_query_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.rules import FORBIDDEN
@@ -220,6 +220,26 @@ def greedy_problems():
                 yield [] if text is None else [text]
 
 
+def tiles_problems():
+    """Yield where the lists of tiles differ from those of counted cells: ends of tiles, queries that see nothing."""
+    for batch, n_query, n_key in ((2, 300, 300), (1, 128, 256), (1, 2200, 2100), (2, 5, 130)):
+        first = torch.randint(-50, n_key, (batch, 1)) + torch.randint(0, 90, (batch, n_query))
+        stop = first + torch.randint(0, 600, (batch, n_query))
+        first[-1], stop[-1, : n_query // 2] = 0, n_key  # full tiles
+        first[0, n_query // 3 :] = n_key  # nothing
+        made = tiles.list_range_tiles(first, stop, n_key)
+        cut, end = made[0].long(), made[1].long()
+        wanted = tiles.list_counted_tiles(tiles.count_range_cells(cut, end, n_key).unsqueeze(1))
+        sees = first.clamp(min=0) < stop.clamp(max=n_key)
+        right = [torch.equal(cut, first.clamp(min=0) * sees), torch.equal(end, stop.clamp(max=n_key) * sees)]
+        for at in range(0, 8, 2):
+            counts, places = made[2 + at], made[3 + at]
+            unlisted = torch.arange(places.shape[-1]) >= counts.unsqueeze(-1)
+            right.append(torch.equal(counts, wanted[at]))
+            right.append(torch.equal(places.masked_fill(unlisted, -1), wanted[at + 1].masked_fill(unlisted, -1)))
+        yield [] if all(right) else [f"{batch} x {n_query} queries on {n_key} keys: {right}"]
+
+
 def one_query_problems():
     """Yield what attention with one query a head gets wrong: blocks that the keys do not fill, grouped heads, biases,
     NaN at columns that are hidden or not filled, rows that see nothing.
@@ -301,6 +321,7 @@ def main(kernels: list[str]) -> None:
         "beam": beam_problems,
         "greedy": greedy_problems,
         "one_query": one_query_problems,
+        "tiles": tiles_problems,
     }
     for kernel in kernels:
         torch.manual_seed(0)

@@ -216,3 +216,58 @@ def test_a_layer_is_one_graph_forward_and_backward_on_torch_2_11(weighting):
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     for a, b in zip(results(layer, compiled, x, lengths), results(layer, layer, x, lengths), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+MASKS = {
+    "window": lambda box, step: ch.masks.window(20 + step),
+    "padding": lambda box, step: ch.masks.padding(box.lengths()),
+    "prefix": lambda box, step: ch.masks.prefix(box.lengths()),
+    "causal padding": lambda box, step: ch.masks.causal() & ch.masks.padding(box.lengths()),
+    "documents": lambda box, step: ch.masks.causal() & ch.masks.document(box.places(box.n_key + step) // 50),
+    "documents of each row": lambda box, step: ch.masks.document((box.places(box.n_key) // 50).expand(2, -1)),
+    "scattered documents": lambda box, step: ch.masks.document(box.places(box.n_key) % 7),
+    "negation": lambda box, step: ~ch.masks.window(20 + step),
+    "function": lambda box, step: ch.masks.function(lambda query, key: (query - key) % 2 == 0),
+    "tensor": lambda box, step: ch.masks.TABLE["tensor"](box),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_of_any_length_is_compiled_twice_at_most(name):
+    """As one graph for the first length, and one for all others; with the numbers of the reference."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(
+        lambda q, mask: ch.attend(q, q, q, mask=mask, kernel="flex"), backend=counter, fullgraph=True
+    )
+    for step, n in enumerate((300, 260, 390, 513)):
+        query, box = torch.randn(2, 2, n, 16), ch.masks.Extent(2, 2, n, n, torch.device("cpu"))
+        mask = MASKS[name](box, step)
+        wanted = ch.attend(query, query, query, mask=mask, kernel="reference")
+        torch.testing.assert_close(compiled(query, mask), wanted)
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("name", ["window", "padding", "causal padding"])
+def test_a_mask_made_inside_a_compiled_function_is_compiled_twice_at_most(name):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    make = {
+        "window": lambda lengths, step: ch.masks.window(step),
+        "padding": lambda lengths, step: ch.masks.padding(lengths),
+        "causal padding": lambda lengths, step: ch.masks.causal() & ch.masks.padding(lengths),
+    }[name]
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def run(query, lengths, step):
+        return ch.attend(query, query, query, mask=make(lengths, step), kernel="flex")
+
+    compiled = torch.compile(run, backend=counter, fullgraph=True)
+    for step, n in enumerate((300, 260, 390, 513), start=2):
+        query, lengths = torch.randn(2, 2, n, 16), torch.tensor([n, n // 3])
+        wanted = ch.attend(query, query, query, mask=make(lengths, step), kernel="reference")
+        torch.testing.assert_close(compiled(query, lengths, step), wanted)
+    assert counter.frame_count <= 2

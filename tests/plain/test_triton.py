@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 WEIGHTINGS = {"linear": ch.weighting.Kernelized(), "argmax": ch.weighting.Argmax()}
 
 
-INTERPRETED = [*WEIGHTINGS, "layer_norm", "activation", "loss", "beam", "greedy", "one_query"]
+INTERPRETED = [*WEIGHTINGS, "layer_norm", "activation", "loss", "beam", "greedy", "one_query", "tiles"]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ is softmax attention's at the same scores, and torch's fused kernel computes it 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, cast, final
@@ -223,7 +224,8 @@ def attend_compiled(inputs: Inputs, task: Task) -> Context:
     )
     context = chosen[0]
     if rule.gradient == "straight-through" and torch.is_grad_enabled() and (query.requires_grad or key.requires_grad):
-        soft = soften(query, key, value, task)
+        with fastest_softmax(query):
+            soft = soften(query, key, value, task)
         context = context + (soft - soft.detach()).to(context.dtype)
     return context
 
@@ -303,14 +305,11 @@ def empty_choice(query: Tensor, value: Tensor, ties: str) -> Choice:
     return Choice(out, winners, thresholds, shares)
 
 
-@contextlib.contextmanager
-def fastest_softmax(query: Tensor) -> Iterator[None]:
+def fastest_softmax(query: Tensor) -> AbstractContextManager[object]:
     """Let torch try its attention kernels in the order of `BACKENDS`, where it has a choice."""
     if query.device.type != "cuda" or query.dtype not in HALF:
-        yield
-        return
-    with sdpa_kernel(BACKENDS, set_priority=True):
-        yield
+        return contextlib.nullcontext()
+    return sdpa_kernel(BACKENDS, set_priority=True)
 
 
 def tile_for(query: Tensor) -> Tile:

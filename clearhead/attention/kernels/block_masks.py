@@ -1,8 +1,12 @@
 """Block masks for flex: which tiles of the score matrix a mask leaves empty, partial or full.
 
-torch's `create_block_mask` evaluates a mask on all n_query x n_key cells at once: 268 MB at n = 16,384, 69 GB at
-262,144. Here a band of rows is evaluated at a time, and the same pass finds the queries that see no key and the keys
-that no query sees. The layers of a model share their masks, so what was found is cached by the mask.
+Under most masks a query sees keys that follow each other. Then two numbers a query say all of it: the tiles are found
+from them, and flex compares the key with them, whatever the mask is. So one compiled kernel serves all such masks, and
+no change of a window, of lengths or of documents compiles anew.
+
+Other masks are evaluated. torch's `create_block_mask` does that on all n_query x n_key cells at once: 268 MB at
+n = 16,384, 69 GB at 262,144. Here a band of rows is evaluated at a time; in a compiled graph torch's compiler counts
+cells without keeping them. The layers of a model share their masks, so what was found is cached by the mask.
 """
 
 import functools
@@ -17,14 +21,15 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from clearhead.attention import masks
 from clearhead.attention.inputs import AttentionInputs, Visibility
+from clearhead.attention.kernels.tiles import TILE, TileLists, list_counted_tiles, list_range_tiles
 from clearhead.attention.mask_numbers import ListedNumbers
-from clearhead.attention.modes import has_numbers, is_captured
+from clearhead.attention.modes import can_read, has_numbers, is_captured
 from clearhead.attention.score_index import four_axes
+from clearhead.attention.similarity import Similarity
 from clearhead.lru_cache import LRUCache
 
 __all__ = ["MaskTiles", "tiles_of"]
 
-TILE = 128
 BAND_CELLS = 1 << 24
 """Cells of the mask evaluated at a time."""
 CACHED = 16
@@ -38,6 +43,8 @@ class MaskTiles:
     block_mask: BlockMask
     sight: Visibility | None
     """Which queries and keys take part; None if all of them do."""
+    structure: tuple[object, ...]
+    """What flex is compiled for: tiles of one structure differ in their tensors alone."""
     mask: masks.Mask
     """Kept alive, so that no other mask comes to have the identity it is cached by."""
 
@@ -54,10 +61,10 @@ def tiles_of(call: AttentionInputs, rule_of: Callable[[AttentionInputs], Rule]) 
 
     The rule is kept too: torch's compiler looks at a function that it has seen before in a few microseconds.
     """
-    key = cache_key(call)
+    key = None if torch.compiler.is_compiling() else cache_key(call)
     if key is None:
-        return find_tiles(call, rule_of(call))
-    return cache.get_or_make(key, lambda: find_tiles(call, rule_of(call)))
+        return find_tiles(call, rule_of)
+    return cache.get_or_make(key, lambda: find_tiles(call, rule_of))
 
 
 def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
@@ -109,26 +116,81 @@ def compared_fields(kind: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in fields(kind) if field.compare)
 
 
-def find_tiles(call: AttentionInputs, rule: Rule) -> MaskTiles:
+def find_tiles(call: AttentionInputs, rule_of: Callable[[AttentionInputs], Rule]) -> MaskTiles:
+    ranges = key_ranges(call)
+    return count_tiles(call, rule_of(call)) if ranges is None else range_tiles(call, ranges)
+
+
+def key_ranges(call: AttentionInputs) -> tuple[Tensor, Tensor] | None:
+    """Return the keys that each query sees, `(batch or 1, query)`; None if they may not follow each other."""
+    if call.given_positions is not None:
+        return None
+    seen = call.mask.key_range(call.positions.query, call.n_key)
+    if seen is None:
+        return None
+    batch = max(side.shape[0] for side in seen)
+    first, stop = (side.expand(batch, call.n_query) for side in seen)
+    return (first, stop) if call.share is None else (call.share.of_batch(first), call.share.of_batch(stop))
+
+
+def range_tiles(call: AttentionInputs, ranges: tuple[Tensor, Tensor]) -> MaskTiles:
+    first, stop, *lists = list_range_tiles(*ranges, call.n_key)
+    every_row = first.shape[0] == 1
+
+    def may_attend(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        row = torch.zeros_like(batch) if every_row else batch
+        return (key >= first[row, query]) & (key < stop[row, query])
+
+    return MaskTiles(
+        block_mask=block_mask_of(TileLists(*lists), may_attend, call),
+        sight=range_sight(call, first, stop),
+        structure=("ranges", every_row),
+        mask=call.mask,
+    )
+
+
+def range_sight(
+    call: AttentionInputs, first: Int[Tensor, "b query"], stop: Int[Tensor, "b query"]
+) -> Visibility | None:
+    """Return which keys are seen, and which queries see any; None if the kind of mask says that all are and do.
+
+    Queries that see no key need no care if no tile of theirs is visited, and if they reach flex as they are.
+    """
+    if call.n_query == call.n_key and all(term.sees_itself for term in call.mask.terms):
+        return None
+    edges = first.new_zeros(first.shape[0], call.n_key + 1)
+    sees = (first < stop).to(edges.dtype)
+    edges = edges.scatter_add(1, first.long(), sees).scatter_add(1, stop.long(), -sees)
+    keys = edges.cumsum(1)[:, None, :-1] > 0
+    unchanged = type(call.similarity).prepare is Similarity.prepare and not isinstance(call.scale, Tensor)
+    alone = unchanged and call.n_query <= call.n_key and all(term.from_first_key for term in call.mask.terms)
+    sight = Visibility(rows=None if alone else (first < stop).unsqueeze(1), keys=keys)
+    return None if can_read(keys) and sees_all(sight) else sight
+
+
+def count_tiles(call: AttentionInputs, rule: Rule) -> MaskTiles:
     """Evaluate the mask band by band; count the allowed cells of each tile, and note who sees and who is seen."""
     n_query, n_key = call.n_query, call.n_key
     batch, heads, *_ = four_axes(call.mask.allowed(call.cells(slice(0, 1)))).shape
     band = max(1, BAND_CELLS // (batch * heads * n_key * TILE)) * TILE
+    # A compiled graph keeps no cells: it needs no bands, and has one for any length.
+    bands = [None] if torch.compiler.is_compiling() else [slice(at, at + band) for at in range(0, n_query, band)]
     counts, rows = [], []
     keys: Tensor | None = None
-    for start in range(0, n_query, band):
-        stop = min(start + band, n_query)
-        allowed = four_axes(call.mask.allowed(call.cells(slice(start, stop))))
-        allowed = allowed.expand(batch, heads, stop - start, n_key)
-        rows.append(allowed.any(-1))
-        seen_keys = allowed.any(-2)
-        keys = seen_keys if keys is None else keys | seen_keys
+    for rows_of_band in bands:
+        cells = call.cells(rows_of_band)
+        allowed = four_axes(call.mask.allowed(cells)).expand(batch, heads, cells.query.shape[2], n_key)
+        sight = Visibility.of(allowed)
+        rows.append(sight.rows)
+        keys = sight.keys if keys is None else keys | sight.keys
         counts.append(count_cells(allowed))
     assert keys is not None
     sight = Visibility(rows=torch.cat(rows, -1), keys=keys)
+    positions, readable = call.given_positions, has_numbers(keys) and not is_captured(keys)
     return MaskTiles(
-        block_mask=block_mask_of(torch.cat(counts, 2), rule, n_query, n_key),
-        sight=None if sees_all(sight) else sight,
+        block_mask=block_mask_of(TileLists(*list_counted_tiles(torch.cat(counts, 2))), rule, call),
+        sight=None if readable and sees_all(sight) else sight,
+        structure=(call.mask.structure, positions and (positions.query.ndim, positions.key.ndim), n_query == n_key),
         mask=call.mask,
     )
 
@@ -140,23 +202,21 @@ def count_cells(allowed: Bool[Tensor, "b h row key"]) -> Int[Tensor, "b h row_ti
 
 
 def sees_all(sight: Visibility) -> bool:
-    """Look whether nothing is hidden: once for each mask, and never while a CUDA graph is captured."""
-    if not has_numbers(sight.rows) or is_captured(sight.rows):
-        return False
-    return bool(sight.rows.all() & sight.keys.all())
+    """Look whether nothing is hidden; on a GPU by waiting for it."""
+    return bool(sight.keys.all()) and (sight.rows is None or bool(sight.rows.all()))
 
 
-def block_mask_of(counts: Int[Tensor, "b h row_tile key_tile"], rule: Rule, n_query: int, n_key: int) -> BlockMask:
-    full = counts == TILE * TILE
-    partial = (counts > 0) & ~full
-    return BlockMask.from_kv_blocks(
-        *list_tiles(partial), *list_tiles(full), BLOCK_SIZE=TILE, mask_mod=rule, seq_lengths=(n_query, n_key)
+def block_mask_of(lists: TileLists, rule: Rule, call: AttentionInputs) -> BlockMask:
+    return BlockMask(
+        seq_lengths=(call.n_query, call.n_key),
+        kv_num_blocks=lists.row_counts,
+        kv_indices=lists.row_tiles,
+        full_kv_num_blocks=lists.full_row_counts,
+        full_kv_indices=lists.full_row_tiles,
+        q_num_blocks=lists.column_counts,
+        q_indices=lists.column_tiles,
+        full_q_num_blocks=lists.full_column_counts,
+        full_q_indices=lists.full_column_tiles,
+        BLOCK_SIZE=(TILE, TILE),
+        mask_mod=rule,
     )
-
-
-def list_tiles(
-    tiles: Bool[Tensor, "b h row_tile key_tile"],
-) -> tuple[Int[Tensor, "b h row_tile"], Int[Tensor, "b h row_tile key_tile"]]:
-    """Return how many tiles each row of tiles has, and their places, those it has first."""
-    indices = torch.argsort(tiles.to(torch.int8), dim=-1, descending=True, stable=True)
-    return tiles.sum(-1, dtype=torch.int32), indices.to(torch.int32)

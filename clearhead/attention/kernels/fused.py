@@ -52,8 +52,8 @@ class Fused(Kernel):
         return None
 
     def yields_to(self, facts: KernelFacts) -> str | None:
-        """Prefer flex for a long mask or bias on a GPU: here it would be read as a matrix."""
-        reads_matrix = builds_mask(facts) or facts.bias != "none"
+        """Prefer flex for a long mask or bias on a GPU: here it would be read as a matrix, and no key skipped."""
+        reads_matrix = builds_mask(facts) or facts.masks == {"padding"} or facts.bias != "none"
         return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
@@ -91,6 +91,7 @@ class Fused(Kernel):
         if unmasked:
             return attend_fused(call, mask_with_bias(call, cells, allowed))
         sight = Visibility.of(allowed)
+        assert sight.rows is not None
         seeing = sight.rows.unsqueeze(-1)
         finite = call if assumed_finite() else call.zero_hidden(sight)
         context = attend_fused(finite, mask_with_bias(call, cells, allowed | ~seeing))
@@ -197,6 +198,9 @@ def torch_attention(
     Torch keeps cuDNN's backward pass by the layouts of query, key and value, but not of the gradient that comes in: one
     with heads inside the positions is read wrongly where the first had them outside (torch 2.11).
     """
+    if mask is not None and mask.is_cuda and torch.compiler.is_dynamo_compiling():
+        bias = torch.where(mask, 0.0, float("-inf")).to(query.dtype) if mask.dtype is torch.bool else mask
+        mask = in_dense_rows(bias)
     context = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=grouped)
     if torch.compiler.is_compiling():
         may_be_cudnn = context.is_cuda and context.dtype in HALF and context.requires_grad
@@ -204,6 +208,29 @@ def torch_attention(
     if context.grad_fn is not None and "Cudnn" in context.grad_fn.name():
         context.grad_fn.register_prehook(functools.partial(restride_first, context.stride()))
     return differentiable_once(context, Fused.name, operation="ScaledDotProduct")  # else it is plain operations
+
+
+@torch.library.custom_op("clearhead::in_dense_rows", mutates_args=())
+def in_dense_rows(bias: Tensor) -> Tensor:
+    """Return a copy of a mask, laid out as torch lays out a new tensor, also where a compiler made it.
+
+    The compiler of torch 2.11 keeps a matrix of more than 1,024 columns in rows that are a little longer. On an H200
+    the last queries of a compiled call then came out wrong: of 1,500 the last 36, as many as the columns that a row of
+    1,536 has more. Eagerly the same call was right. Which of torch's kernels misreads it was not found.
+    """
+    return bias.clone(memory_format=torch.contiguous_format)
+
+
+@in_dense_rows.register_fake
+def _(bias: Tensor) -> Tensor:
+    return bias.new_empty(bias.shape)
+
+
+def pass_gradient(ctx: Any, grad: Tensor) -> Tensor:
+    return grad
+
+
+in_dense_rows.register_autograd(pass_gradient)
 
 
 def restride_first(strides: tuple[int, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:

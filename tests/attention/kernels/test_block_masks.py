@@ -30,6 +30,14 @@ def call_of(mask, n_query=300, n_key=300, positions=(None, None), position=NoPos
     return AttentionOptions(None, Softmax(), position, mask).inputs((query, key, key), positions)
 
 
+def places(blocks):
+    """Return the query tiles listed for each key tile, partial and full, and -1 behind the last."""
+    sides = ((blocks.q_num_blocks, blocks.q_indices), (blocks.full_q_num_blocks, blocks.full_q_indices))
+    return torch.stack(
+        [side.masked_fill(torch.arange(side.shape[-1]) >= counts.unsqueeze(-1), -1) for counts, side in sides]
+    )
+
+
 def tiles_of(call):
     return block_masks.tiles_of(call, mask_mod)
 
@@ -40,7 +48,7 @@ def tiles_of(call):
 def test_tiles_are_those_of_torch(name, n_query, n_key, monkeypatch):
     monkeypatch.setattr(block_masks, "BAND_CELLS", 1)  # a band is one row of tiles
     call = call_of(masks.TABLE[name](Extent(BATCH, HEADS, n_query, n_key, CPU)), n_query, n_key)
-    found = find_tiles(call, mask_mod(call))
+    found = find_tiles(call, mask_mod)
     batch, heads = found.block_mask.kv_num_blocks.shape[:2]
     rule = mask_mod(call)
 
@@ -51,13 +59,23 @@ def test_tiles_are_those_of_torch(name, n_query, n_key, monkeypatch):
     assert torch.equal(found.block_mask.to_dense(), torchs.to_dense())
     assert torch.equal(found.block_mask.kv_num_blocks, torchs.kv_num_blocks)
     assert torch.equal(found.block_mask.full_kv_num_blocks, torchs.full_kv_num_blocks)
+    assert torch.equal(found.block_mask.q_num_blocks, torchs.q_num_blocks)
+    assert torch.equal(found.block_mask.full_q_num_blocks, torchs.full_q_num_blocks)
+    assert torch.equal(places(found.block_mask), places(torchs))
+    # Flex reads them so, whatever their strides: the process ends in a CUDA error where they are others.
+    assert all(
+        side.is_contiguous() for side in found.block_mask.as_tuple(flatten=True) if isinstance(side, torch.Tensor)
+    )
     allowed = call.mask.allowed(call.cells()).expand(BATCH, HEADS, n_query, n_key)
     if found.sight is None:
         assert allowed.any(-1).all()
         assert allowed.any(-2).all()
     else:
-        assert torch.equal(found.sight.rows.expand(BATCH, HEADS, -1), allowed.any(-1))
         assert torch.equal(found.sight.keys.expand(BATCH, HEADS, -1), allowed.any(-2))
+        if found.sight.rows is None:  # no tile is visited of a row of the batch whose queries see nothing
+            assert torch.equal(allowed.any(-1), allowed.any((-1, -2)).unsqueeze(-1).expand(-1, -1, n_query))
+        else:
+            assert torch.equal(found.sight.rows.expand(BATCH, HEADS, -1), allowed.any(-1))
 
 
 def test_a_mask_is_evaluated_once_for_all_the_layers_that_share_it():
