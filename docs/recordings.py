@@ -2,7 +2,7 @@
 
     clearhead demo
     python -m docs.recordings runs/demo                            # all of them, into docs/figures and site/_static
-    python -m docs.recordings runs/demo --films first-look social
+    python -m docs.recordings runs/demo --films readme social
 
 Films of the browser show the live page of the run, opened from disk, on the text and the head that the run opens on;
 which heads are switched off is chosen by what it does to the answer. A line below says what happens. Films of a
@@ -20,8 +20,9 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 from urllib.parse import urlencode
@@ -41,22 +42,22 @@ __all__ = ["terminal_picture"]
 
 HERE = Path(__file__).parent
 FILES = {
-    "first-look": HERE / "figures/first-look.gif",
-    "first-look-dark": HERE / "figures/first-look-dark.gif",
+    "readme": HERE / "figures/readme.webp",
+    "readme-dark": HERE / "figures/readme-dark.webp",
     "learner": HERE / "figures/tour/learner.webp",
     "researcher": HERE / "figures/tour/researcher.webp",
     "practitioner": HERE / "figures/tour/practitioner.webp",
     "social": HERE.parent / "site/_static/social.png",
 }
 WIDTH, HEIGHT, BAR = 1200, 820, 44
-GLANCE = 736, 338
-"""The size of the live page at a glance, as on the site."""
+GLANCE = 736, 372
+"""The size of the live page at a glance: as wide as on the site, and high enough for a longer answer."""
 SOCIAL = 1200, 630
 QUALITY = 55
-COLOURS = 128
-"""Of the first look, which is a GIF: any page that shows pictures plays it."""
 LINES = 27
 """Of the terminal."""
+LONGEST = 3
+"""How many times as long as the answer another may be: one that never ends says little."""
 COMMANDS = (
     (
         "Two text files, and one command.",
@@ -141,7 +142,7 @@ def read_story(path: str) -> Story:
     if not run.folder.opening_file.exists():
         sys.exit(f"{path}: has no {run.folder.opening_file.name}; make the run with `clearhead demo`")
     opening = run.folder.read_own(run.folder.opening_file)
-    text, before = (example["source"] for example in opening["examples"][:2])
+    text, *others = (example["source"] for example in opening["examples"])
     traced = ch.trace(run, text)
     head = 0 if opening["head"] == "mean" else opening["head"]
     weight = traced[opening["site"]].head[head].weight
@@ -149,29 +150,48 @@ def read_story(path: str) -> Story:
     if seen is None:
         sys.exit(f"{path}: no two words of {text} swap in {opening['site']}, head {head}; train the demo again")
 
-    def answer(*off: tuple[str, int]) -> str:
+    def answer(off: Iterable[tuple[str, int]]) -> list[str]:
         edits = [ch.Edit(at=site, step="context", head=number, times=0.0) for site, number in off]
-        return "".join(ch.trace(run, text, edits=edits).sides["decoder"].tokens[1:])
+        return ch.trace(run, text, edits=edits).sides["decoder"].tokens[1:]
 
-    usual, here = answer(), (opening["site"], head)
-    heads = [(name, number) for name, site in traced.sites.items() for number in range(site.n_heads)]
-    near = sorted(heads, key=lambda one: (one != here, one[0] != here[0], "cross" not in one[0]))
-    layer = tuple(one for one in near if one[0] == here[0])
-    groups = [*((one,) for one in near), *(layer[:count] for count in range(2, len(layer) + 1))]
-    off = next((group for group in groups if answer(*group) != usual), None)
+    usual, here = answer(()), (opening["site"], head)
+    off = next(
+        (
+            group
+            for group in groups_to_switch_off(traced, here)
+            if answer(group) != usual and 0 < len(answer(group)) <= LONGEST * len(usual)
+        ),
+        None,
+    )
     if off is None:
-        sys.exit(f"{path}: {text} stays {usual} without any head, and without all heads of {here[0]}")
+        sys.exit(f"{path}: {text} stays as it is without any head, and without all heads of any layer")
     return Story(
         text=text,
-        before=before,
-        answer=readable(usual).replace("▁", " "),
+        before=min(others, key=len),
+        answer=readable("".join(usual)).replace("▁", " "),
         site=here[0],
         head=head,
         swap=seen,
         looked=int(weight[0].argmax()),
         off=off,
-        robust=answer(here) == usual,
+        robust=answer([here]) == usual,
     )
+
+
+def groups_to_switch_off(traced: ch.Trace, here: tuple[str, int]) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield heads to try without, until the answer is another: one, this one first; then several of a layer.
+
+    Cross-attention comes before the rest, as the film is about it.
+    """
+    sites = sorted(traced.sites.values(), key=lambda site: (site.name != here[0], site.slot != "cross"))
+    yield (here,)
+    for site in sites:
+        yield from (((site.name, head),) for head in range(site.n_heads))
+    for crossing in (True, False):
+        some = [site for site in sites if (site.slot == "cross") is crossing]
+        for count in range(2, max(site.n_heads for site in some) + 1):
+            for site in some:
+                yield from combinations([(site.name, head) for head in range(site.n_heads)], count)
 
 
 def say(page: Page, text: str) -> None:
@@ -222,7 +242,7 @@ def film_browser(
     page.close()
 
 
-def film_first_look(
+def film_readme(
     chromium: Browser, live: Path, story: Story, theme: Literal["light", "dark"] = "light"
 ) -> Iterator[Frame]:
     """Yield the frames of a word that is typed, its answer and its map, and heads that are switched off."""
@@ -245,17 +265,21 @@ def film_first_look(
     yield moment(page, "It answers in English. German says “four-and-twenty”."), 2400
     said = f"“{first}” is written from “{later}”, “{second}” from “{sooner}”: attention crosses."
     yield moment(page, said), 3400
-    for site, head in story.off:
-        if page.get_by_test_id("site-picker").input_value() != site:
-            page.get_by_test_id("site-picker").select_option(site)
+    if page.get_by_test_id("site-picker").input_value() != (site := story.off[0][0]):
+        page.get_by_test_id("site-picker").select_option(site)
+    for count, (_, head) in enumerate(story.off, 1):
         page.get_by_test_id("head-picker").get_by_role("button").nth(head).click()
-        yield moment(page, "Any head of any layer can be looked at …"), 1500
-        point_at(page, "switch-head")
-        yield moment(page, "… and switched off."), 900
+        if count == 1:
+            point_at(page, "switch-head")
+            yield moment(page, "Any head of any layer can be switched off."), 1500
         page.get_by_test_id("switch-head").click()
+        expect(page.get_by_test_id("switch-head")).not_to_be_checked()
+        if count < len(story.off):
+            said = "Without one head: the others make up for it." if count == 1 else f"Without {count} heads …"
+            yield moment(page, said), 1600 if count == 1 else 700
     expect(answer).not_to_have_text(story.answer)
-    name = "it" if len(story.off) == 1 else "these heads"
-    yield moment(page, f"Without {name}, the model does not write “{story.answer}” any more."), 3200
+    name = "this head" if len(story.off) == 1 else f"{len(story.off)} heads of this layer"
+    yield moment(page, f"Without {name} the answer is another."), 3200
     page.close()
 
 
@@ -273,7 +297,8 @@ def point_at(page: Page, test_id: str) -> None:
             const { right, bottom } = document.querySelector(`[data-testid=${id}]`).getBoundingClientRect();
             const drawn = document.createElement("div");
             drawn.innerHTML = "<svg width=22 height=26><path d='M2 2v19l5-4 4 8 4-2-4-8h7z' stroke='#fff' /></svg>";
-            drawn.style.cssText = `position:fixed;left:${right - 34}px;top:${bottom - 16}px;z-index:9999`;
+            drawn.style.cssText = `position:fixed;left:${right - 20}px;top:${bottom - 10}px;z-index:9999`;
+            document.addEventListener("click", () => setTimeout(() => drawn.remove(), 1500), { once: true });
             document.body.append(drawn);
         }""",
         test_id,
@@ -369,14 +394,8 @@ def film_terminal(chromium: Browser, minutes: float) -> Iterator[Frame]:
 def save(frames: Iterator[Frame], path: Path) -> None:
     """Write the frames as an animation that starts again at its end."""
     pictures, times = zip(*frames, strict=True)
-    if path.suffix == ".gif":
-        # One palette for all: with one for each, colours would flicker.
-        palette = pictures[-1].quantize(COLOURS)
-        pictures = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in pictures]
-        pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=list(times), loop=0, optimize=True)
-    else:
-        options = {"duration": list(times), "loop": 0, "quality": QUALITY, "method": 4, "minimize_size": True}
-        pictures[0].save(path, save_all=True, append_images=pictures[1:], **options)
+    options = {"duration": list(times), "loop": 0, "quality": QUALITY, "method": 4, "minimize_size": True}
+    pictures[0].save(path, "WEBP", save_all=True, append_images=pictures[1:], **options)
     print(path, f"{path.stat().st_size / 1e3:.0f} kB, {len(pictures)} pictures, {sum(times) / 1e3:.0f} s")
 
 
@@ -393,8 +412,8 @@ def main() -> None:
         subprocess.run([sys.executable, "-m", "clearhead", "page", asked.run, "-o", str(live)], check=True)
         chromium = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
         films = {
-            "first-look": lambda: film_first_look(chromium, live, story),
-            "first-look-dark": lambda: film_first_look(chromium, live, story, "dark"),
+            "readme": lambda: film_readme(chromium, live, story),
+            "readme-dark": lambda: film_readme(chromium, live, story, "dark"),
             "learner": lambda: film_browser(chromium, live, story, story.learner(), typing=True),
             "researcher": lambda: film_browser(chromium, live, story, story.researcher(), typing=False),
             "practitioner": lambda: film_terminal(chromium, asked.minutes),

@@ -56,6 +56,12 @@ def citation(addresses: Mapping[str, str]) -> Iterable[str]:
         yield f"url: {addresses['SITE']}"
 
 
+def baseurl(addresses: Mapping[str, str]) -> Iterable[str]:
+    """Yield the line of site/conf.py with the site's address."""
+    site = addresses["SITE"]
+    yield f'html_baseurl = "{site.rstrip("/")}/"' if site else 'html_baseurl = ""'
+
+
 def reporting(addresses: Mapping[str, str]) -> Iterable[str]:
     """Yield the sentences of SECURITY.md that say where to report."""
     if where := addresses["SECURITY"]:
@@ -85,7 +91,7 @@ def release(addresses: Mapping[str, str]) -> Iterable[str]:
 
 
 PLACES: dict[str, Callable[[Mapping[str, str]], Iterable[str]]] = {
-    place.__name__: place for place in (urls, citation, reporting, install, release)
+    place.__name__: place for place in (urls, citation, baseurl, reporting, install, release)
 }
 
 

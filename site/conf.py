@@ -3,7 +3,6 @@
 import functools
 import re
 from html import escape
-from importlib.metadata import metadata
 from importlib.metadata import version as version_of
 from typing import Any
 from urllib.parse import urljoin
@@ -17,9 +16,6 @@ author = "Clearhead contributors"
 copyright = "2026, Clearhead contributors"
 version = release = version_of("clearhead")
 
-home = next(
-    line.split(", ")[1] for line in metadata("clearhead").get_all("Project-URL") or () if "Documentation" in line
-)
 summary = "Build, train and run Transformers in PyTorch, and see every number inside them."
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -33,6 +29,9 @@ html_extra_path = ["live"]
 html_css_files = ["style.css"]
 html_js_files = ["theme.js"]
 html_favicon = "_static/favicon.svg"
+# from release/ADDRESSES: baseurl
+html_baseurl = ""
+# end
 html_show_sourcelink = html_copy_source = html_use_index = html_domain_indices = False
 html_theme_options = {
     "light_css_variables": {
@@ -120,14 +119,20 @@ def menu_of_titles(app: Any, _page: str, _template: str, context: dict[str, Any]
     context["toctree"] = made
 
 
-def card_of_links(_app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
-    """Say what a link to a page is shown with elsewhere. Its picture is by docs/recordings.py; no page loads it."""
+def card_of_links(app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
+    """Say what a link to a page is shown with elsewhere. Its picture is by docs/recordings.py; no page loads it.
+
+    Its address is absolute as soon as the site has one: others do not read a relative one.
+    """
+    social = "_static/social.png"
     said = {
         "og:type": "website",
         "og:site_name": project,
         "og:title": re.sub(r"<[^>]+>", "", context.get("title") or project),
         "og:description": summary,
-        "og:image": urljoin(home, "_static/social.png"),
+        "og:image": urljoin(app.config.html_baseurl, social)
+        if app.config.html_baseurl
+        else context["pathto"](social, 1),
         "og:image:width": "1200",
         "og:image:height": "630",
         "og:image:alt": "The attention of a small Transformer that translates vierundzwanzig: it crosses",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from clearhead.decoding.rules import USUAL_NEW
 from clearhead.errors import OptionError
 from clearhead.serialization import name_in_files
 from clearhead.serve.program import load_program
@@ -23,7 +24,6 @@ from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.instruct import Instruct
 from clearhead.training.tasks.label import Label
 from clearhead.training.tasks.translate import Translate
-from clearhead.training.tracing import MAX_NEW
 
 __all__ = ["task_plan", "to_javascript", "tokenizer_plan"]
 
@@ -77,7 +77,7 @@ def task_plan(run: Run) -> dict[str, Any]:
         "frames": {name: frame_plan(task, name) for name in names},
         "opener": list(task.opener()) if isinstance(task, Generate) else [],
         "blank": BLANK,
-        "usual": {"trace": MAX_NEW, "decode": GENERATED},
+        "usual": {"trace": USUAL_NEW, "decode": GENERATED},
         "program": {
             name: getattr(program, name)
             for name in ("answers", "answer_ids", "numeric", "threshold", "offset", "beside")

@@ -368,7 +368,7 @@ def test_german_the_projector_and_a_phone(page, tabs):
     page.get_by_test_id("language-de").click()
     expect(page.locator("html")).to_have_attribute("lang", "de")
     comes_to(page, lang="de")
-    shown(page, "model")
+    shown(page, "head")
     page.keyboard.press("l")
     told(page, "tokens")
     expect(page.get_by_test_id("learn-said")).to_contain_text("liest keine Buchstaben")

@@ -384,7 +384,7 @@ def test_it_learns_what_people_type_and_the_swap_is_seen(seed, capsys, plain_ter
     seen = swap(drawn["target"], drawn["source"], torch.tensor(drawn["weight"]))
     assert seen is not None
     assert seen.queries == ("twenty", "four")
-    assert [key[:4] for key in seen.keys] == ["zwan", "vier"]
+    assert [name in key for name, key in zip(("zwan", "vier"), seen.keys, strict=True)] == [True, True], seen
 
 
 def fresh_draws(trained_on):
