@@ -142,6 +142,7 @@ class Case:
         )
         allowed = self.options["mask"].allowed(box(positions, batch=BATCH, n_heads=extent.n_heads))
         sight = Visibility.of(allowed.expand(BATCH, extent.n_heads, extent.n_query, extent.n_key))
+        assert sight.rows is not None
         unseen = ~sight.keys.view(BATCH, key.shape[1], -1, extent.n_key).any(2).unsqueeze(-1)
         nan = float("nan")
         return (

@@ -171,11 +171,11 @@ def block_rows(call: AttentionInputs, block_numbers: int) -> int:
 def sight(call: AttentionInputs, rows: int) -> Visibility:
     """Return which queries see a key and which keys are seen, evaluating a block of queries at a time."""
     blocks = blocks_of(call, rows)
-    visible = [Visibility.of(call.mask.allowed(call.cells(block))) for block in blocks]
-    keys = visible[0].keys
-    for block in visible[1:]:
-        keys = keys | block.keys
-    every_row = [
-        part.rows.expand(-1, -1, block.stop - block.start) for part, block in zip(visible, blocks, strict=True)
-    ]
+    keys, every_row = None, []
+    for block in blocks:
+        sight = Visibility.of(call.mask.allowed(call.cells(block)))
+        assert sight.rows is not None
+        keys = sight.keys if keys is None else keys | sight.keys
+        every_row.append(sight.rows.expand(-1, -1, block.stop - block.start))
+    assert keys is not None
     return Visibility(rows=torch.cat(every_row, -1), keys=keys)

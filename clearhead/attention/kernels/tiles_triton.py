@@ -27,7 +27,7 @@ def load_ranges(first, stop, query, n_query, n_key, first_query, stop_query):
 @jit
 def tile_range(begin, end, sees, n_key, TILE: tl.constexpr):
     """Return the tiles that a row of tiles visits, and those that all of its queries see whole; queries come last."""
-    axis: tl.constexpr = len(begin.shape) - 1
+    axis: tl.constexpr = len(begin.shape) - 1  # pyright: ignore[reportAssignmentType]
     visited = tl.min(tl.where(sees, begin, n_key), axis) // TILE
     visited_end = (tl.max(end, axis) + TILE - 1) // TILE
     full = (tl.max(tl.where(sees, begin, n_key), axis) + TILE - 1) // TILE
