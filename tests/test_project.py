@@ -192,10 +192,14 @@ def test_shapes_are_checked_unless_a_session_says_otherwise(request):
 
 
 def modules_without_a_test_of_their_own() -> set[str]:
-    """Modules of the package, by path, for which there is no test file of the same path."""
+    """Modules of the package, by path, for which there is no test file of the same path, in tests or tests/plain."""
     modules = [path.relative_to(ROOT / "clearhead") for path in (ROOT / "clearhead").rglob("*.py")]
     named = [path for path in modules if not path.name.startswith("__")]
-    return {str(path) for path in named if not (ROOT / "tests" / path.parent / f"test_{path.name}").exists()}
+    return {
+        str(path)
+        for path in named
+        if not any((ROOT / "tests" / home / path.parent / f"test_{path.name}").exists() for home in ("", "plain"))
+    }
 
 
 def test_tests_mirror_modules_by_path():

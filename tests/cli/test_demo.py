@@ -166,7 +166,7 @@ def test_the_page_says_what_came_of_it_in_80_columns(made, small):
     found, said = json.loads((made.path / "evaluation.json").read_text(encoding="utf-8")), " ".join(made.out.split())
     assert max(map(len, made.out.splitlines())) <= 80
     assert "\x1b" not in made.out
-    assert re.search(r"1 digit 0 of 10 9 of them in the training text 2 digits 0 of 90 15 of them in", said)
+    assert re.search(r"1 digit 0 of 10 8 of them in the training text 2 digits 0 of 90 12 of them in", said)
     assert "100, 200, … 999,000 0 of 2" in said
     for digits in (3, 4, 5, 6):
         assert re.search(rf"{digits} digits \d+ of 5 held out", said)
