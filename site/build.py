@@ -35,7 +35,7 @@ PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md",
 SECTION = re.compile(r"^\*\*(\w[\w ]*)\*\*$(.*?)(?=^\*\*|\Z)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"^- \[[^\]]+\]\(([\w/.-]+)\)", re.MULTILINE)
 SCREENSHOT = re.compile(r"!\[([^\]]*)\]\(([\w/.-]+)-(?:light|dark)\.png\)")
-MODULES = {"similarity", "weighting", "masks", "positions", "presets", "craft", "model", "rasp", "training"}
+MODULES = {name for name in ch.__all__ if isinstance(getattr(ch, name), ModuleType)}
 """Public names that are modules: each has a page of its own."""
 
 

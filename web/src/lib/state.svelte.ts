@@ -166,7 +166,8 @@ export class Explorer {
     } catch (error) {
       return this.fail(error);
     }
-    if (state.site === null) this.openOn(this.run.opening, saysNothing(hash));
+    // Learn goes to the place of its chapter, where nobody has chosen one.
+    if (state.site === null && !("learn" in state.own)) this.openOn(this.run.opening, saysNothing(hash));
     const first = { source: this.run.examples[0]?.source ?? "" };
     await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
     if (this.meta === null && state.request !== null) await this.askInstead(first);

@@ -95,10 +95,13 @@ describe("a page", () => {
     expect(await opened("", null)).toEqual(["model", "decoder.1.cross", 0]);
   });
 
+  it("leaves the place to Learn where its address names a chapter", async () => {
+    expect(await opened("#/?learn=tokens")).toEqual(["model", "decoder.1.cross", 0]);
+  });
+
   it("opens where its address says", async () => {
     expect(await opened("#/model")).toEqual(["model", "decoder.0.cross", 2]);
     expect(await opened("#/?source=second")).toEqual(["model", "decoder.0.cross", 2]);
-    expect(await opened("#/?learn=tokens")).toEqual(["model", "decoder.0.cross", 2]);
     expect(await opened("#/?site=decoder.1.cross&head=1")).toEqual(["model", "decoder.1.cross", 1]);
   });
 });
