@@ -233,7 +233,7 @@ def fit_logistic(x: Sparse, target: Tensor, penalty: float = PENALTY) -> Tensor:
 
 
 def records_apart(records: int, n_bytes: int) -> int:
-    """Return n where every n-th record of a corpus is enough for a linear model: all of a small one.
+    """Return n where one record in n of a corpus is enough for a linear model: all of a small one.
 
     >>> records_apart(60_000, 4_000_000), records_apart(500_000, 40_000_000)
     (1, 3)

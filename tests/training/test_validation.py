@@ -12,7 +12,6 @@ from clearhead.training.scores import score_translations
 from clearhead.training.tasks import Classify, Translate
 from clearhead.training.tasks.base import loss_of
 from clearhead.training.tasks.fill import with_blank
-from clearhead.training.tasks.measures import spread
 from clearhead.training.validation import ValidationSet, assess
 from tests.training import small_runs
 from tests.training.small_runs import trained
@@ -162,17 +161,6 @@ def test_a_continuation_begins_with_its_space(of):
     run, held = of(small_runs.documents, samples=8)
     samples = assess(run.model, run.task, held).samples
     assert any(sample["output"].startswith(" ") for sample in samples)
-
-
-def test_things_are_spread_evenly():
-    assert spread(5, 5) == spread(5, 9) == [0, 1, 2, 3, 4]
-    assert spread(1, 3) == [0]
-    assert spread(10, 1) == [0]
-    for n in range(1, 40):
-        for count in range(n + 3):
-            found = spread(n, count)
-            assert len(found) == len(set(found)) == min(n, count)
-            assert all(0 <= i < n for i in found)
 
 
 @pytest.mark.parametrize(

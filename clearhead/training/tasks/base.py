@@ -33,6 +33,7 @@ from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.registry import kind
 from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Encoding, Layout
 from clearhead.text.preparing import Prepared
 from clearhead.text.sources import Source, Unit
@@ -44,7 +45,7 @@ from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Measure, ValidationSet, spread
+from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Measure, ValidationSet
 
 __all__ = [
     "Answer",

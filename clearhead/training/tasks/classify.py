@@ -20,6 +20,7 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
 from clearhead.model.wide import NgramLogits
 from clearhead.text.batches import Rows
+from clearhead.text.drawing import is_drawn, spread
 from clearhead.text.encoding import Corpus, Layout, Survey, chunks, label_of, read_split, texts_of, usable_records
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.problems import Problems
@@ -34,7 +35,7 @@ from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
+from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 from clearhead.training.wide import fit_wide
 
@@ -96,7 +97,7 @@ class Classify(Task):
         targets: dict[bool, list[int]] = {False: [], True: []}
         every = records_apart(surveyed.records, surveyed.text_bytes)
         for index, ((text,), (label,), held_out) in enumerate(read_split(corpus, self.layout(self.context), surveyed)):
-            if held_out or index % every == 0:
+            if held_out or is_drawn(index, every):
                 texts[held_out].append(text)
                 targets[held_out].append(numbers[label])
         return linear_baseline(texts[False], targets[False], texts[True], targets[True], classes=len(self.labels))
@@ -139,7 +140,8 @@ class Classify(Task):
         if wide is None:
             return []
         started, store, frame = time.perf_counter(), prepared.train, self.frame()
-        indices = range(0, len(store), records_apart(len(store), prepared.notes["text_bytes"]))
+        every = records_apart(len(store), prepared.notes["text_bytes"])
+        indices = [index for index in range(len(store)) if is_drawn(index, every)]
         rows = [frame.around(store["text"][i].tolist(), self.reads) for i in indices]
         labels = torch.tensor([int(store["label"][i][0]) for i in indices])
         fit_wide(wide, rows, F.one_hot(labels, len(self.labels)).float(), self.tokenizer)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.model.sizes import Spec
 from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.preparing import Prepared
 from clearhead.text.sources import Source
@@ -30,7 +31,7 @@ from clearhead.training.tasks.classify import (
     tell_class,
 )
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
+from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet
 from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
 
 __all__ = ["ClassifyPairs"]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from clearhead.devices import widest_float
 from clearhead.model.sizes import Spec
 from clearhead.text.batches import Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import NO_LABEL, Corpus, Layout, chunks, labels_of, texts_of, usable_records
 from clearhead.text.preparing import Prepared
 from clearhead.text.problems import Problems
@@ -28,7 +29,7 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
 from clearhead.training.tasks.classify import Classify, describe_labels, fit_classes, recipe_without_ngrams
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 
 __all__ = ["Label", "LabelScores", "score_labels"]
 
