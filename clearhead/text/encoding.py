@@ -1,7 +1,7 @@
 """Encode a corpus: records to token ids on disk, training and validation sets apart."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, final
@@ -13,7 +13,7 @@ from clearhead.text.problems import Problems
 from clearhead.text.sources import Record, Source, list_names, quote
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.text.validation_split import TAIL, Document, TextHash, document_quotas, draw, record_quotas
+from clearhead.text.validation_split import TAIL, Document, Drawn, TextHash, document_quotas, draw, record_quotas
 
 __all__ = [
     "FATES",
@@ -161,15 +161,14 @@ Some = TypeVar("Some", Record, Placed)
 class Encoding:
     """Encodes records and writes their ids to disk.
 
-    It counts the records that are `too_long`, and those with no token at all (`nothing`). `copies` says that held-out
-    records are copies of training records: the corpus has too few different texts for anything else.
+    It counts the records that are `too_long`, and those with no token at all (`nothing`). `copies` of the
+    held-out records have the text of training records: some label has too few different texts for anything else.
     """
 
     def __init__(self, layout: Layout, tokenizers: Mapping[str, Tokenizer], labels: tuple[str, ...]) -> None:
         self.layout, self.tokenizers, self.labels = layout, tokenizers, labels
         self.numbers = {name: number for number, name in enumerate(labels)}
-        self.too_long = self.nothing = 0
-        self.copies = False
+        self.too_long = self.nothing = self.copies = 0
         self.sizes = {field: tokenizer.vocabulary for field, tokenizer in tokenizers.items()}
         if layout.label is not None:
             self.sizes[layout.label] = len(labels)
@@ -195,23 +194,22 @@ class Encoding:
         """Return every record, and whether it is held out: of the validation set, not of the training set."""
         if survey.records < 2 and not self.layout.end:
             raise DataError("one record cannot be split into training and held-out ones; give more, or a dev file")
-        drawn = self.draw(source, survey, copies=False) if survey.records > 1 else frozenset()
-        if survey.records > 1 and not drawn:
-            # Few texts, again and again: copies of what is learned are held out, and it is said.
-            drawn = self.draw(source, survey, copies=True)
-            self.copies = bool(drawn)
-        if not drawn and self.layout.end:
+        drawn = self.draw(source, survey)
+        if self.layout.end and drawn.short:
             field = source.fields.index(self.layout.texts[0])
             return cut_in_two(self.usable_records(source), survey.text_bytes, field=field)
+        self.copies = drawn.copies
         return self.place(source, drawn)
 
-    def draw(self, source: Source, survey: Survey, *, copies: bool) -> Set[bytes]:
-        """Return the keys of the documents that are held out."""
+    def draw(self, source: Source, survey: Survey) -> Drawn:
+        """Draw the documents that are held out: too little if one is nearly all of the text."""
+        if survey.records < 2:
+            return Drawn(keys=frozenset(), copies=0, short=True)
         if self.layout.end:
             quotas = document_quotas(survey.text_bytes, survey.records)
         else:
             quotas = record_quotas(self.count_labels(source, survey), survey.records)
-        return draw(self.documents(source, copies=copies), quotas)
+        return draw(lambda: self.documents(source), quotas)
 
     def count_labels(self, source: Source, survey: Survey) -> Counter[str | None]:
         """Return how many records have each label, and under None how many have none."""
@@ -220,20 +218,20 @@ class Encoding:
         rows = (labels_of(source, self.layout, record) or [None] for record in self.usable_records(source))
         return Counter(label for labels in rows for label in dict.fromkeys(labels))
 
-    def place(self, source: Source, drawn: Set[bytes]) -> Iterator[tuple[Record, bool]]:
+    def place(self, source: Source, drawn: Drawn) -> Iterator[tuple[Record, bool]]:
         """Yield every record, and whether its document was drawn. A long document is hashed before its first piece is
         here, so the corpus is read twice at once instead of being held in memory.
         """
-        documents = self.documents(source, copies=self.copies)
+        documents = self.documents(source)
         begins, held_out = True, False
         for record in self.usable_records(source):
             if begins:
-                held_out = next(documents).key in drawn
+                held_out = drawn.has(next(documents))
             yield record, held_out
             begins = record.ends
 
-    def documents(self, source: Source, *, copies: bool = False) -> Iterator[Document]:
-        """Yield every document as the draw sees it. `copies`: documents of the same text have keys of their own."""
+    def documents(self, source: Source) -> Iterator[Document]:
+        """Yield every document as the draw sees it."""
         number, text_hash, n_bytes = 0, TextHash(), 0
         for record in self.usable_records(source):
             for text in texts_of(source, self.layout, record):
@@ -242,10 +240,9 @@ class Encoding:
                     text_hash.add_border()
                 n_bytes += utf8_size(text)
             if record.ends:
-                if copies:
-                    text_hash.add(str(number))
                 labels = tuple(dict.fromkeys(labels_of(source, self.layout, record))) or (None,)
-                yield Document(text_hash.key(), labels, n_bytes if self.layout.end else 1)
+                amount = n_bytes if self.layout.end else 1
+                yield Document(text_hash.key(), text_hash.own_key(number), labels, amount)
                 number, text_hash, n_bytes = number + 1, TextHash(), 0
 
     def usable_records(self, source: Source) -> Iterator[Record]:

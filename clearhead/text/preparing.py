@@ -48,15 +48,16 @@ NOTES = {
     "tokenizers": dict[str, str],
     "too_long": int,
     "without_tokens": int,
-    "copies": bool,
+    "copies": int,
     "texts": dict[str, str],
 }
 """The fields of whole.json beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those
-around it; `texts`, the BLAKE2b of the user's files; `copies`, whether held-out records are copies of training records.
+around it; `texts`, the BLAKE2b of the user's files; `copies`, how many
+held-out records have the text of training records.
 """
 NOTES_BEFORE = ("equal", "equal_left_out")
 """Fields that are not read any more."""
-NOTES_LATER = {"texts": {}, "copies": False}
+NOTES_LATER = {"texts": {}, "copies": 0}
 """Values for a whole.json from before these fields were added."""
 NOTES_THEN = {**NOTES_LATER, "key": None, "files": {}}
 """Values for a whole.json from before it was sealed, which bound nothing."""
@@ -304,8 +305,8 @@ def describe_losses(encoding: Encoding) -> Iterator[str]:
         yield f"{encoding.nothing:,} records have no token: they are left out"
     if encoding.copies:
         yield (
-            "WARNING: the corpus has too few different texts: held-out records are copies of training records, so "
-            "their scores will be too high; give more text, or a dev file"
+            f"WARNING: {encoding.copies:,} held-out records have the text of training records, since there are too few "
+            "different texts: their scores will be too high; give more text, or a dev file"
         )
 
 

@@ -10,25 +10,22 @@ import hashlib
 import heapq
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from clearhead.text.drawing import SEED
 
-__all__ = ["RULE", "Document", "Quotas", "TextHash", "document_quotas", "draw", "record_quotas"]
+__all__ = ["RULE", "Document", "Drawn", "Quotas", "TextHash", "document_quotas", "draw", "record_quotas"]
 
 ONE_IN, MOST = 20, 1000
 """One record in twenty is held out, at most a thousand."""
 LEAST_IN = 5
-"""So that rare labels have a validation record, up to one record in five is held out. It is also the largest share that
-texts which are the same may have of their label: more of them are learned instead."""
+"""So that rare labels have a validation record, up to one record in five is held out, of each label and of all."""
 FEW, TAIL = 20, 10
 """Of fewer documents than this, those held out are a tenth of the text."""
-TOO_LITTLE = 10
-"""Below this part of what was to be held out, a validation set is too small to say anything."""
-RULE = ("blake2b of text without case and white space", SEED.decode(), ONE_IN, MOST, LEAST_IN, FEW, TAIL, TOO_LITTLE)
-"""All that decides the choice: a part of the key of stored ids."""
+RULE = ("text without case and white space; labels in proportion", SEED.decode(), ONE_IN, MOST, LEAST_IN, FEW, TAIL)
+"""What decides the choice: a part of the key of stored ids. Change the words where the code decides otherwise."""
 
 Key = bytes
 Label = str | None
@@ -36,9 +33,12 @@ Label = str | None
 
 
 class Document(NamedTuple):
-    """A document as the draw sees it: a hash of its text, its labels, and how much it counts."""
+    """A document as the draw sees it: a hash of its text, one of its text and its number, its labels, and how much it
+    counts.
+    """
 
     key: Key
+    own_key: Key
     labels: tuple[Label, ...]
     amount: int
 
@@ -64,13 +64,22 @@ class TextHash:
     def key(self) -> Key:
         return self.digest.digest()
 
+    def own_key(self, number: int) -> Key:
+        """Return a key for this document alone, by its number in the corpus."""
+        digest = self.digest.copy()
+        digest.update(b"%d" % number)
+        return digest.digest()
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """How much to hold out: of each label `wanted` and no more than `most`, in `documents` documents at most."""
+    """How much to hold out: of each label about `wanted`, at least `least` and no more than `most`, and no more than so
+    many `documents` in all.
+    """
 
     wanted: Mapping[Label, int]
+    least: Mapping[Label, int]
     most: Mapping[Label, int]
     documents: int
 
@@ -92,8 +101,13 @@ def record_quotas(counts: Mapping[Label, int], records: int) -> Quotas:
     room = max(1, records // LEAST_IN) - sum(wanted.values())
     absent = [label for label in ranked if counts[label] > 1 and not wanted[label]]
     wanted |= dict.fromkeys(absent[: max(0, room)], 1)
-    most = {label: max(1, count // LEAST_IN) if count > 1 else 0 for label, count in counts.items()}
-    return Quotas(wanted=wanted, most=most, documents=records)
+    least = {label: (count + 1) // 2 for label, count in wanted.items()}
+    # Copies come together, and may be more than are wanted; but not so many that they outweigh the other labels.
+    most = {
+        label: max(1, min(count // LEAST_IN, max(4, 2 * wanted[label]))) if count > 1 else 0
+        for label, count in counts.items()
+    }
+    return Quotas(wanted=wanted, least=least, most=most, documents=records)
 
 
 def document_quotas(n_bytes: int, documents: int) -> Quotas:
@@ -103,7 +117,8 @@ def document_quotas(n_bytes: int, documents: int) -> Quotas:
     else:
         wanted = min(n_bytes // ONE_IN, n_bytes * MOST // documents)
         most, count = n_bytes // LEAST_IN, min(MOST, documents // LEAST_IN)
-    return Quotas(wanted={None: max(1, wanted)}, most={None: most}, documents=count)
+    wanted = max(1, wanted)
+    return Quotas(wanted={None: wanted}, least={None: -(-wanted // TAIL)}, most={None: most}, documents=count)
 
 
 @final
@@ -116,40 +131,83 @@ class Group:
     pools: int = 0
 
 
-def draw(documents: Iterable[Document], quotas: Quotas) -> Set[Key]:
-    """Return the keys of the documents to hold out; none where too little could be.
-
-    Labels are filled from the rarest to the most frequent, each with its documents in the order of their hashes. Texts
-    that occur so often that they would be most of a label's records come last.
+class Drawn(NamedTuple):
+    """The keys of the documents that are held out. `copies` of them have the text of training documents; `short` says
+    that less was found than is needed.
     """
-    groups, pools = find_candidates(documents, quotas)
-    taken: Counter[Label] = Counter()
-    drawn: set[Key] = set()
-    n_documents = 0
-    for label in sorted(pools, key=lambda label: (quotas.wanted[label], quotas.most[label], label or "")):
-        wanted = quotas.wanted[label]
-        candidates = sorted(pools[label], key=lambda key: (max(groups[key].amounts[label], wanted // 2), key))
-        for key in candidates:
-            group = groups[key]
-            missing = wanted - taken[label]
-            # Documents differ in size: one is added if that comes nearer to what is wanted.
-            fits = group.amounts[label] < 2 * missing or taken[label] * TOO_LITTLE < wanted
-            allowed = all(taken[name] + amount <= quotas.most[name] for name, amount in group.amounts.items())
-            if key in drawn or not fits or not allowed or n_documents + group.documents > quotas.documents:
-                continue
-            drawn.add(key)
-            taken += group.amounts
-            n_documents += group.documents
-    enough = taken.total() * TOO_LITTLE >= max(1, sum(quotas.wanted.values()))
-    return drawn if enough else frozenset()
+
+    keys: Set[Key]
+    copies: int
+    short: bool
+
+    def has(self, document: Document) -> bool:
+        return document.key in self.keys or document.own_key in self.keys
 
 
-def find_candidates(documents: Iterable[Document], quotas: Quotas) -> tuple[dict[Key, Group], dict[Label, list[Key]]]:
+def draw(read: Callable[[], Iterable[Document]], quotas: Quotas) -> Drawn:
+    """Draw the documents to hold out; `read` reads them all from the beginning.
+
+    Documents of the same text are drawn together. Where a label's texts come so often that this cannot be, some of
+    their copies are drawn.
+    """
+    selection = Selection(quotas)
+    selection.take(read(), quotas.wanted)
+    by_text = selection.documents
+    if short := selection.short():
+        others = (document._replace(key=document.own_key) for document in read() if document.key not in selection.keys)
+        selection.take(others, short)
+    return Drawn(selection.keys, selection.documents - by_text, bool(selection.short()))
+
+
+@final
+class Selection:
+    """Documents that were drawn so far: their keys, how much they are of each label, and how many."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self.quotas = quotas
+        self.keys: set[Key] = set()
+        self.taken: Counter[Label] = Counter()
+        self.documents = 0
+
+    def short(self) -> dict[Label, int]:
+        """Return what is wanted of the labels of which less than the least was drawn."""
+        quotas = self.quotas
+        return {label: wanted for label, wanted in quotas.wanted.items() if self.taken[label] < quotas.least[label]}
+
+    def take(self, documents: Iterable[Document], wanted: Mapping[Label, int]) -> None:
+        """Draw from these documents what is wanted of each label, from the rarest label to the most frequent.
+
+        A label's documents come in the order of their hashes; texts that would be most of what is wanted come last.
+        """
+        groups, pools = find_candidates(documents, wanted)
+        for label in sorted(pools, key=lambda label: (wanted[label], self.quotas.most[label], label or "")):
+            half = wanted[label] // 2
+            for key in sorted(pools[label], key=lambda key: (max(groups[key].amounts[label], half), key)):
+                if key not in self.keys and self.allows(groups[key], label):
+                    self.keys.add(key)
+                    self.taken += groups[key].amounts
+                    self.documents += groups[key].documents
+
+    def allows(self, group: "Group", label: Label) -> bool:
+        """Return whether a group may be drawn for this label, and leaves enough of all its labels to learn from."""
+        quotas, taken = self.quotas, self.taken
+        # Documents differ in size: one is added if that comes nearer to what is wanted.
+        nearer = group.amounts[label] < 2 * (quotas.wanted[label] - taken[label])
+        return (
+            (nearer or taken[label] < quotas.least[label])
+            and all(taken[name] + amount <= quotas.most[name] for name, amount in group.amounts.items())
+            and self.documents + group.documents <= quotas.documents
+        )
+
+
+def find_candidates(
+    documents: Iterable[Document], wanted: Mapping[Label, int]
+) -> tuple[dict[Key, Group], dict[Label, list[Key]]]:
     """Return the documents with the smallest hashes: about twice as many of each label as are wanted.
 
     A hash that is among the smallest at the end always was, so its documents are counted from the first one on.
     """
-    sizes = {label: 2 * min(wanted, MOST) + 8 for label, wanted in quotas.wanted.items() if wanted}
+    sizes = {label: 2 * min(count, MOST) + 8 for label, count in wanted.items() if count}
     groups: dict[Key, Group] = {}
     pools: dict[Label, set[Key]] = {label: set() for label in sizes}
     heaps: dict[Label, list[tuple[int, Key]]] = {label: [] for label in sizes}

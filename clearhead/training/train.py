@@ -498,8 +498,9 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
     if run.folder.baseline.exists():
         saved = run.folder.read_own(run.folder.baseline)
         baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
-        evaluation["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
-        log(baseline.verdict(assessed.scores["accuracy"], tuned=run.folder.fine_tuning() is not None))
+        evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
+        accuracy, f1 = (assessed.scores[name] for name in ("accuracy", "macro_f1"))
+        log(baseline.verdict(accuracy, f1, tuned=run.folder.fine_tuning() is not None))
     assert trainer.hold is not None
     trainer.hold.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

@@ -140,8 +140,8 @@ def test_nothing_held_out_is_learned_and_nothing_is_lost(folder, lines):
     learned, held = Counter(read(train)), Counter(read(dev))
     assert learned + held == Counter(lines)
     assert 1 <= held.total() <= max(1, len(lines) // 5)
-    assert encoding.copies == bool(learned.keys() & held.keys())
-    if min(Counter(lines).values()) <= max(1, len(lines) // 5):
+    assert encoding.copies == sum(held[line] for line in held if line in learned)
+    if min(Counter(lines).values()) == 1:
         assert not encoding.copies
 
 
@@ -164,8 +164,7 @@ def test_pairs_are_the_same_only_if_both_sides_are(folder):
 
 def test_a_text_that_comes_again_and_again_is_copied_to_both_sides_only_if_there_is_no_other(folder):
     encoding, train, dev = encoded(folder, LINES, lined(folder, ["a", "b"] * 30))
-    assert encoding.copies
-    assert (len(train), len(dev)) == (57, 3)
+    assert (len(train), len(dev), encoding.copies) == (57, 3, 3)
     encoding, train, dev = encoded(folder, LINES, lined(folder, ["yes"] * 200 + [f"l{i}" for i in range(200)]))
     assert not encoding.copies
     assert len(dev) == 20
@@ -179,6 +178,14 @@ def tabled(folder, rows, name="t.tsv"):
 
 def counted(encoding, store):
     return Counter(encoding.labels[number] for number in store["label"].ids)
+
+
+def test_of_a_label_with_a_single_text_copies_are_held_out_and_counted(folder):
+    rows = [("always the same", "a")] * 100 + [(f"t{i}", "b") for i in range(100)]
+    encoding, train, dev = encoded(folder, LABELLED, tabled(folder, rows))
+    assert counted(encoding, dev) == {"a": 5, "b": 5}
+    assert encoding.copies == 5
+    assert not {text for text in read(dev) if text[0] == "t"} & set(read(train))
 
 
 @pytest.mark.parametrize("period", [4, 20])

@@ -183,16 +183,16 @@ def test_what_became_of_records_is_told(file, ready):
     assert ready.told[1:] == ["1 records have more than 62 tokens: they are left out"]
     assert {name: prepared.notes[name] for name in ("too_long", "copies", "without_tokens")} == {
         "too_long": 1,
-        "copies": False,
+        "copies": 0,
         "without_tokens": 0,
     }
     assert not set(both(prepared)[0]) & set(both(prepared)[1])
     alike = ready(Documents(paths=(file("alike", ["a", "b"] * 30),), unit="line"), LAYOUTS["fill"])
     assert ready.told[1] == (
-        "WARNING: the corpus has too few different texts: held-out records are copies of training records, so their "
+        "WARNING: 3 held-out records have the text of training records, since there are too few different texts: their "
         "scores will be too high; give more text, or a dev file"
     )
-    assert alike.notes["copies"]
+    assert alike.notes["copies"] == 3
     assert len(alike.train) + len(alike.dev) == 60
 
 

@@ -64,7 +64,7 @@ def by_hand(run, held):
 def test_the_loss_does_not_depend_on_the_batches(kind, tokens, of):
     """Of blanks it does: which ones there are is drawn batch by batch."""
     run, held = of(kind, tokens=tokens)
-    nats, places, right, commonest = loss_of(run.model, run.task, held)
+    nats, places, right, commonest, _ = loss_of(run.model, run.task, held)
     expected = by_hand(run, held)
     assert nats == pytest.approx(expected[0], rel=1e-5)
     assert (places, right, commonest) == expected[1:]
@@ -74,10 +74,11 @@ def test_the_loss_does_not_depend_on_the_batches(kind, tokens, of):
 def test_an_assessment_is_whole(kind, of):
     run, held = of(kind)
     found = assess(run.model, run.task, held)
-    nats, places, right, _ = loss_of(run.model, run.task, held)
+    nats, places, right, _, classes = loss_of(run.model, run.task, held)
     assert (found.loss, found.places) == (nats / places, places)
     if run.task.name in ("fill", "classify"):
-        assert found.scores == {"accuracy": right / places}
+        assert found.scores == {"accuracy": right / places, **classes}
+        assert set(classes) == ({"macro_f1", "labels_asked"} if run.task.name == "classify" else set())
     assert len(found.samples) == 2
     assert all(isinstance(text, str) for sample in found.samples for text in sample.values())
 

@@ -8,7 +8,7 @@ from clearhead.errors import OptionError
 from clearhead.text.store import Store
 from clearhead.training.scores import TOKENIZERS
 
-__all__ = ["ACCURACY", "LOSS", "EvaluationOptions", "Measure", "ValidationSet"]
+__all__ = ["ACCURACY", "LOSS", "MACRO_F1", "EvaluationOptions", "Measure", "ValidationSet"]
 
 
 class Measure(NamedTuple):
@@ -36,6 +36,7 @@ class Measure(NamedTuple):
 
 
 ACCURACY = Measure("accuracy", "accuracy %", 100)
+MACRO_F1 = Measure("macro_f1", "macro F1 %", 100)
 LOSS = Measure("loss", "dev loss", digits=3, higher=False)
 
 
