@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from clearhead.training.losses import NOTHING
 from clearhead.training.scores import score_translations
-from clearhead.training.tasks import Classify, Translate
+from clearhead.training.tasks import Classify, Fill, Translate
 from clearhead.training.tasks.base import loss_of
 from clearhead.training.tasks.fill import with_blank
 from clearhead.training.validation import ValidationSet, assess
@@ -171,6 +171,7 @@ def test_a_continuation_begins_with_its_space(of):
         (Translate, {"bleu": 3.0}, -2.5),
         (Classify, {"accuracy": 0.7}, 0.7),
         (Classify, {}, -2.5),
+        (Fill, {"accuracy": 0.7}, -2.5),
     ],
 )
 def test_the_goal(task, scores, expected):
