@@ -495,8 +495,8 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
-    if run.folder.baseline.exists():
-        saved = run.folder.read_own(run.folder.baseline)
+    saved = run.folder.read_own(run.folder.baseline) if run.folder.baseline.exists() else {}
+    if "macro_f1" in saved:  # a run that was begun before it was counted is compared with nothing
         baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
         evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
         accuracy, f1 = (assessed.scores[name] for name in ("accuracy", "macro_f1"))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from clearhead.text.preparing import Corpus, Tokenizing, prepare
 from clearhead.text.sources import Table
@@ -54,7 +55,8 @@ def test_the_wide_part_learns_from_every_label(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "records_apart", lambda records, n_bytes: 4)
     seen = []
     monkeypatch.setattr(module, "fit_wide", lambda wide, rows, wanted, _: seen.extend(wanted.argmax(-1).tolist()))
-    model = SimpleNamespace(output=SimpleNamespace(wide=SimpleNamespace(transformer_scale=1.0)))
+    model = nn.Module()
+    model.output = SimpleNamespace(wide=SimpleNamespace(transformer_scale=1.0))
     Classify.of(prepared, 32).initialize(model, prepared)
     assert len(seen) == 100
     assert set(seen) == {0, 1, 2, 3}
