@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.text.drawing import spread
+
 BASE: dict[str, Any] = {
     "tokens": "bpe",
     "vocabulary": 0,
@@ -203,16 +205,16 @@ def read_table(path: Path, *, header: bool) -> list[tuple[str, str]]:
 
 
 def read_corpus(data: Path, name: str, lines: int, seed: int) -> tuple[list[tuple[str, str]], ...]:
-    """Return training, dev and test records: one in twenty is held out as `clearhead train` does, 1,000 at most."""
+    """Return training, dev and test records: one in twenty is held out, drawn by hash, 1,000 at most."""
     if name == "sst2":
         train, test = (read_table(data / "sst2" / f"{part}.tsv.gz", header=True) for part in ("train", "test"))
     else:
         train, test = (read_table(data / "ag_news_small" / f"{part}.tsv.gz", header=False) for part in ("dev", "test"))
     if lines:
         train = random.Random(seed).sample(train, lines)
-    every = max(20, -(-len(train) // 1000))
-    dev = [one for i, one in enumerate(train) if i % every == every // 2]
-    return [one for i, one in enumerate(train) if i % every != every // 2], dev, test
+    held_out = set(spread(len(train), min(1000, max(1, len(train) // 20))))
+    dev = [one for i, one in enumerate(train) if i in held_out]
+    return [one for i, one in enumerate(train) if i not in held_out], dev, test
 
 
 class Tokens:

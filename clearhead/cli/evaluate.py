@@ -3,11 +3,13 @@
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, final
 
 import typer
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.text import Text
 
 from clearhead.cli.completion import complete_names
@@ -30,7 +32,7 @@ from clearhead.cli.texts import (
     with_spooled,
 )
 from clearhead.errors import OptionError
-from clearhead.text.sources import Table
+from clearhead.text.sources import Table, list_names
 from clearhead.training.evaluation import EvaluationOptions, check_outputs
 from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.folder import RunFolder
@@ -207,14 +209,23 @@ def render_page(results: Mapping[str, Any], titles: Mapping[str, str]) -> Iterat
 
 
 def render_labels(results: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield F1 and the confusion of every label: a row for each true one."""
-    if "confusion" not in results:
+    """Yield records, F1 and the confusion of every label: a row for each true one. A label without records has none."""
+    if "records_by_label" not in results:
         return
+    names, confusion = results["labels"], results.get("confusion", [])
+    answered = f"  answered {', '.join(names)}" if confusion else ""
     yield Text()
-    yield Text(f"  {'true label':<{NAME}}{'F1':>8}  answered {', '.join(results['labels'])}", style="title")
-    for name, row in zip(results["labels"], results["confusion"], strict=True):
-        counts = " ".join(f"{count:>7,}" for count in row)
-        yield Text(f"  {name:<{NAME}}{results['f1'][name]:>8.4f}  {counts}", no_wrap=True, overflow="ignore")
+    yield Text(f"  {'true label':<{NAME}}{'records':>8}{'F1':>8}{answered}", style="title")
+    for name, row in zip_longest(names, confusion, fillvalue=()):
+        records = results["records_by_label"][name]
+        f1 = f"{results['f1'][name]:.4f}" if records else "–"
+        counts = "  " + " ".join(f"{count:>7,}" for count in row) if row else ""
+        yield Text(f"  {name:<{NAME}}{records:>8,}{f1:>8}{counts}", no_wrap=True, overflow="ignore")
+    absent = [name for name in names if not results["records_by_label"][name]]
+    if "accuracy" in results and len(absent) == len(names) - 1:
+        yield prose("All records have the same label: accuracy says nothing about the others.")
+    elif absent:
+        yield prose(f"No record has {escape(list_names(absent))}: scores say nothing about them.")
 
 
 def render_lengths(results: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -16,6 +16,7 @@ from clearhead.cli.screen import SafeConsole, bar
 from clearhead.plots.curves import FAMILIES, Measure
 
 __all__ = [
+    "ASKED",
     "SCORES",
     "LiveProgress",
     "PlainProgress",
@@ -31,6 +32,8 @@ BAR, INPUT, OUTPUT = 30, 28, 36
 """Columns of the bar, and of the texts of a sample."""
 PAUSE = 1.0
 """Seconds between plain lines; evaluations do not wait."""
+ASKED = "labels_asked"
+"""The score that says how many different labels an accuracy is over."""
 SCORES: tuple[Measure, ...] = tuple(measure for family in FAMILIES.values() for measure in family)
 
 Line = Mapping[str, Any]
@@ -133,7 +136,8 @@ class LiveProgress(Progress):
     def evaluation(self, line: Line) -> None:
         for text in render_evaluation(line):
             self.console.print(text, no_wrap=True, overflow="ellipsis")
-        self.dev = "dev " + (format_main_score(line["scores"]) or f"loss {line['loss']:.3f}")
+        scores = format_scores(line["scores"])[: 2 if "macro_f1" in line["scores"] else 1]  # accuracy is not alone
+        self.dev = "dev " + (", ".join(scores) or f"loss {line['loss']:.3f}")
         self.draw()
 
     def saved(self, line: Line) -> None:
@@ -208,7 +212,8 @@ def format_scores(scores: Mapping[str, Any]) -> list[str]:
         value = scores.get(measure.key)
         if isinstance(value, int | float):
             name = measure.name or measure.key.replace("_", " ")
-            texts.append(f"{name} {measure.form.format(measure.factor * value)}")
+            blind = " of one label" if measure.key == "accuracy" and scores.get(ASKED) == 1 else ""
+            texts.append(f"{name}{blind} {measure.form.format(measure.factor * value)}")
     return texts
 
 
@@ -218,7 +223,7 @@ def format_own_scores(scores: Mapping[str, Any]) -> list[str]:
     >>> format_own_scores({"accuracy": 0.9, "span_f1": 0.75})
     ['span f1 0.75']
     """
-    usual = {measure.key for measure in SCORES}
+    usual = {ASKED, *(measure.key for measure in SCORES)}
     own_scores = {key: value for key, value in scores.items() if key not in usual and isinstance(value, int | float)}
     return [f"{key.replace('_', ' ')} {value:.4g}" for key, value in own_scores.items()]
 

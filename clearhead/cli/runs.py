@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.cli.options import Parts, wrong
-from clearhead.cli.progress import SCORES, format_main_score
+from clearhead.cli.progress import ASKED, SCORES, format_main_score
 from clearhead.cli.screen import keep_on_one_line, prose, rule, show, show_json
 from clearhead.errors import ClearheadError
 from clearhead.model.describe import describe
@@ -116,7 +116,7 @@ def read(folder: RunFolder) -> dict[str, Any]:
     evaluated = folder.best_evaluation()
     where = str(folder.evaluation)
     scored = check_type(evaluated.get("scores", evaluated), dict, f"{where}: scores")
-    scores = {measure.key: scored[measure.key] for measure in SCORES if measure.key in scored}
+    scores = {key: scored[key] for key in (*(measure.key for measure in SCORES), ASKED) if key in scored}
     parameters = check_type(evaluated.get("parameters"), int | None, f"{where}: parameters")
     return {
         "task": origin.task,

@@ -54,7 +54,7 @@ FAMILIES = {
     ),
     "percent": (
         Measure(key="accuracy", name="accuracy", colour=ROLES["value"], factor=100.0, form="{:.1f} %"),
-        Measure(key="macro_f1", name="macro F1", colour=ROLES["key"], factor=100.0),
+        Measure(key="macro_f1", name="macro F1", colour=ROLES["key"], factor=100.0, form="{:.1f} %"),
     ),
     "bits a byte": (Measure(key="bits_per_byte", name="", colour=ROLES["value"], form="{:.3f}"),),
 }

@@ -13,13 +13,13 @@ from clearhead.serve.boxes import box_facts
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.program import RunProgram, load_program
 from clearhead.serve.tree import why_no_decoding
+from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
 from clearhead.tracing.names import Names
 from clearhead.tracing.neurons import why_no_units
 from clearhead.training.run import Run
 from clearhead.training.tasks.fill import BLANK
-from clearhead.training.tasks.measures import spread
 
 __all__ = ["part_name", "run_facts", "side_facts"]
 

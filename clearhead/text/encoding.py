@@ -1,7 +1,7 @@
 """Encode a corpus: records to token ids on disk, training and validation sets apart."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, final
@@ -13,6 +13,7 @@ from clearhead.text.problems import Problems
 from clearhead.text.sources import Record, Source, list_names, quote
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.validation_split import TAIL, Document, Drawn, TextHash, document_quotas, draw, record_quotas
 
 __all__ = [
     "FATES",
@@ -30,14 +31,10 @@ __all__ = [
 Ids = dict[str, list[int]]
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
 """Records that are tokenised together: so many, or so much text."""
-ONE_IN, MOST = 20, 1000
-"""Without a validation file, one record in twenty is held out, at most a thousand."""
-TAIL, MOST_BYTES = 10, 500_000
-"""Of a stream of few documents the last tenth is held out, at most so many bytes."""
+MOST_BYTES = 500_000
+"""Of a stream that is one document the last tenth is held out, at most so many bytes."""
 NO_LABEL = "-"
 """What is written where a record may have many labels and has none: an empty column is a mistake."""
-COMMON = 10
-"""Where more than one training record in ten equals a held-out one, repeated records are what the text is made of."""
 FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split": "each becomes several", "keep": "kept"}
 
 
@@ -45,9 +42,8 @@ FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split":
 @public
 @dataclass(frozen=True, kw_only=True)
 class Corpus(CodeRepr):
-    """The user's files. Without `dev`, one record in twenty is held out, at most a thousand, evenly over the corpus.
-
-    Training records that equal a held-out one are then left out, unless they are too common.
+    """The user's files. Without `dev`, one record in twenty is held out, at most a thousand: drawn by a hash of the
+    text, with each label in proportion, and records of the same text on one side.
     """
 
     train: Source
@@ -68,9 +64,9 @@ class Layout:
     `most`.
 
     `drop` leaves it out and counts it, `cut` keeps its beginning, `split` makes several of it, `keep` takes it whole.
-    `end` puts an end token after each document, and holds out the end of the stream. `label_of` says what has a label:
-    the `record`; or the record has `many`, with commas between, "-" for none; or each `word` of its first text, and
-    then the labels are as many words, and the tokeniser is one of words.
+    `end` puts an end token after each document, and how many are held out goes by their bytes. `label_of` says what has
+    a label: the `record`; or the record has `many`, with commas between, "-" for none; or each `word` of its first
+    text, and then the labels are as many words, and the tokeniser is one of words.
     """
 
     texts: tuple[str, ...]
@@ -165,15 +161,14 @@ Some = TypeVar("Some", Record, Placed)
 class Encoding:
     """Encodes records and writes their ids to disk.
 
-    It counts the records that are `too_long`, and those with no token at all (`nothing`). `equal` are the training
-    records that equal a held-out one, and `left_out` says whether they are left out.
+    It counts the records that are `too_long`, and those with no token at all (`nothing`). `copies` of the
+    held-out records have the text of training records: some label has too few different texts for anything else.
     """
 
     def __init__(self, layout: Layout, tokenizers: Mapping[str, Tokenizer], labels: tuple[str, ...]) -> None:
         self.layout, self.tokenizers, self.labels = layout, tokenizers, labels
         self.numbers = {name: number for number, name in enumerate(labels)}
-        self.too_long = self.nothing = self.equal = 0
-        self.left_out = True
+        self.too_long = self.nothing = self.copies = 0
         self.sizes = {field: tokenizer.vocabulary for field, tokenizer in tokenizers.items()}
         if layout.label is not None:
             self.sizes[layout.label] = len(labels)
@@ -197,35 +192,58 @@ class Encoding:
 
     def split(self, source: Source, survey: Survey) -> Iterator[tuple[Record, bool]]:
         """Return every record, and whether it is held out: of the validation set, not of the training set."""
-        if self.layout.end and survey.records < ONE_IN:
+        if survey.records < 2 and not self.layout.end:
+            raise DataError("one record cannot be split into training and held-out ones; give more, or a dev file")
+        drawn = self.draw(source, survey)
+        if self.layout.end and drawn.short:
             field = source.fields.index(self.layout.texts[0])
             return cut_in_two(self.usable_records(source), survey.text_bytes, field=field)
-        held_out = every_nth(survey.records)
-        equal = frozenset() if self.layout.end else self.seen_again(source, survey.records, held_out)
-        alone = self.labels_seen_once(source)
-        return (
-            (record, held_out(number) and alone.isdisjoint(labels_of(source, self.layout, record) if alone else ()))
-            for number, record in number_records(self.usable_records(source))
-            if not equal or held_out(number) or hash(record.fields) not in equal
-        )
+        self.copies = drawn.copies
+        return self.place(source, drawn)
 
-    def labels_seen_once(self, source: Source) -> Set[str]:
-        """Return the labels that a single record has: held out, that record could not be learned from."""
-        if self.layout.label is None or self.layout.label_of == "word":
-            return frozenset()
-        counts = Counter(
-            label for record in self.usable_records(source) for label in labels_of(source, self.layout, record)
-        )
-        return {label for label, count in counts.items() if count == 1}
+    def draw(self, source: Source, survey: Survey) -> Drawn:
+        """Draw the documents that are held out: too little if one is nearly all of the text."""
+        if survey.records < 2:
+            return Drawn(keys=frozenset(), copies=0, short=True)
+        if self.layout.end:
+            quotas = document_quotas(survey.text_bytes, survey.records)
+        else:
+            quotas = record_quotas(self.count_labels(source, survey), survey.records)
+        return draw(lambda: self.documents(source), quotas)
 
-    def seen_again(self, source: Source, n: int, held_out: Callable[[int], bool]) -> Set[int]:
-        """Return the hashes of held-out records that occur elsewhere too, if training can do without those."""
-        numbers = number_records(self.usable_records(source))
-        held_counts = Counter(hash(record.fields) for number, record in numbers if held_out(number))
-        counts = Counter(key for record in self.usable_records(source) if (key := hash(record.fields)) in held_counts)
-        again = counts - held_counts
-        self.equal, self.left_out = again.total(), again.total() <= n // COMMON
-        return again.keys() if self.left_out else frozenset()
+    def count_labels(self, source: Source, survey: Survey) -> Counter[str | None]:
+        """Return how many records have each label, and under None how many have none."""
+        if self.layout.label is None:
+            return Counter({None: survey.records})
+        rows = (labels_of(source, self.layout, record) or [None] for record in self.usable_records(source))
+        return Counter(label for labels in rows for label in dict.fromkeys(labels))
+
+    def place(self, source: Source, drawn: Drawn) -> Iterator[tuple[Record, bool]]:
+        """Yield every record, and whether its document was drawn. A long document is hashed before its first piece is
+        here, so the corpus is read twice at once instead of being held in memory.
+        """
+        documents = self.documents(source)
+        begins, held_out = True, False
+        for record in self.usable_records(source):
+            if begins:
+                held_out = drawn.has(next(documents))
+            yield record, held_out
+            begins = record.ends
+
+    def documents(self, source: Source) -> Iterator[Document]:
+        """Yield every document as the draw sees it."""
+        number, text_hash, n_bytes = 0, TextHash(), 0
+        for record in self.usable_records(source):
+            for text in texts_of(source, self.layout, record):
+                text_hash.add(text)
+                if record.ends:
+                    text_hash.add_border()
+                n_bytes += utf8_size(text)
+            if record.ends:
+                labels = tuple(dict.fromkeys(labels_of(source, self.layout, record))) or (None,)
+                amount = n_bytes if self.layout.end else 1
+                yield Document(text_hash.key(), text_hash.own_key(number), labels, amount)
+                number, text_hash, n_bytes = number + 1, TextHash(), 0
 
     def usable_records(self, source: Source) -> Iterator[Record]:
         known_labels = None if self.layout.label is None else self.labels
@@ -305,22 +323,6 @@ def read_split(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple
 
 def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
-
-
-def number_records(records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
-    """Yield records with their numbers: the pieces of a document share a number."""
-    number = 0
-    for record in records:
-        yield number, record
-        number += record.ends
-
-
-def every_nth(n: int) -> Callable[[int], bool]:
-    """Return a test for which of n records are held out: one in twenty, at most a thousand, evenly over the corpus."""
-    if n < 2:
-        raise DataError("one record cannot be split into training and held-out ones; give more, or a dev file")
-    every = min(n, max(ONE_IN, -(-n // MOST)))
-    return lambda number: number % every == every // 2
 
 
 def cut_in_two(records: Iterable[Record], n_bytes: int, *, field: int) -> Iterator[tuple[Record, bool]]:

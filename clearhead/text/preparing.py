@@ -1,7 +1,8 @@
 """Prepare the user's files for training: check, split, tokenise and store them, once for the same content.
 
 The corpus is read three times, each time as a stream: to check every line and count, to train the tokeniser (on a
-sample of a large corpus), and to store ids. Holding records out takes two more, to find those that equal them.
+sample of a large corpus), and to store ids. Holding records out takes up to three more: to count labels, to draw, and
+to know the hash of a long document before its first piece is stored.
 """
 
 import hashlib
@@ -18,16 +19,18 @@ from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
 from clearhead.serialization import added, check_fields, check_regular, to_json
+from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source, quote
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.validation_split import RULE
 
 __all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "describe_changes", "prepare"]
 
 Log = Callable[[str], None]
-FORMAT = 2
+FORMAT = 3
 """The version of what is stored: another version is another key."""
 MOST_LABELS = 1000
 MOST_CHANGES = 5
@@ -45,14 +48,16 @@ NOTES = {
     "tokenizers": dict[str, str],
     "too_long": int,
     "without_tokens": int,
-    "equal": int,
-    "equal_left_out": bool,
+    "copies": int,
     "texts": dict[str, str],
 }
 """The fields of whole.json beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those
-around it; `texts`, the BLAKE2b of the user's files.
+around it; `texts`, the BLAKE2b of the user's files; `copies`, how many
+held-out records have the text of training records.
 """
-NOTES_LATER = {"texts": {}}
+NOTES_BEFORE = ("equal", "equal_left_out")
+"""Fields that are not read any more."""
+NOTES_LATER = {"texts": {}, "copies": 0}
 """Values for a whole.json from before these fields were added."""
 NOTES_THEN = {**NOTES_LATER, "key": None, "files": {}}
 """Values for a whole.json from before it was sealed, which bound nothing."""
@@ -65,8 +70,8 @@ class Tokenizing(CodeRepr):
     """The choice of a tokeniser. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
 
     `size_factor`: the size that is chosen, times this. `shared`: one tokeniser for source and target. `sample_mb`: of a
-    corpus of twice this or more, every n-th record trains the tokeniser, so that it reads no less than this and no more
-    than twice as much.
+    corpus of twice this or more, one of each n neighbouring records trains the tokeniser, drawn by hash, so that it
+    reads about this much or up to twice as much.
     """
 
     kind: str = "bpe"
@@ -152,7 +157,7 @@ def read_notes(home: Path) -> dict[str, Any]:
     try:
         sealed = read_sealed(home / WHOLE)
         old = "format" not in sealed
-        content = {name: value for name, value in sealed.items() if name not in ("format", "sha256")}
+        content = {name: value for name, value in sealed.items() if name not in ("format", "sha256", *NOTES_BEFORE)}
         notes = check_fields(content, NOTES, WHOLE, then=NOTES_THEN if old else NOTES_LATER)
         if notes["key"] not in (None, home.name):
             raise ValueError(f"it was made as {notes['key'][:40]}, and lies in another place now")
@@ -196,7 +201,7 @@ def content_key(
             field: [tokenizer.fingerprint(), repr(tokenizer.imported)] for field, tokenizer in tokenizing.items()
         }
     laid_out = {name: value for name, value in to_json(layout).items() if (name, value) != ("label_of", "record")}
-    digest.update(json.dumps([FORMAT, to_json(corpus), laid_out, tokenizer_key]).encode())
+    digest.update(json.dumps([FORMAT, RULE, to_json(corpus), laid_out, tokenizer_key]).encode())
     for path in tokenizer_files:
         try:
             check_regular(path)
@@ -285,25 +290,24 @@ def write_prepared(
         "tokenizers": files,
         "too_long": encoding.too_long,
         "without_tokens": encoding.nothing,
-        "equal": encoding.equal,
-        "equal_left_out": encoding.left_out,
+        "copies": encoding.copies,
         "texts": dict(texts),
     }
     write_sealed(home / WHOLE, notes)
 
 
 def describe_losses(encoding: Encoding) -> Iterator[str]:
-    """Yield sentences about records that were left out, cut or split, or that equal a held-out one."""
+    """Yield sentences about records that were left out, cut or split, and about copies that had to be held out."""
     layout = encoding.layout
     if encoding.too_long:
         yield f"{encoding.too_long:,} records have more than {layout.most} tokens: {FATES[layout.too_long]}"
     if encoding.nothing:
         yield f"{encoding.nothing:,} records have no token: they are left out"
-    if encoding.equal:
-        fate = (
-            "they are left out" if encoding.left_out else "too many to leave out, so held-out scores will be too high"
+    if encoding.copies:
+        yield (
+            f"WARNING: {encoding.copies:,} held-out records have the text of training records, since there are too few "
+            "different texts: their scores will be too high; give more text, or a dev file"
         )
-        yield f"{encoding.equal:,} training records equal a held-out one: {fate}"
 
 
 def describe_skipped(counts: Mapping[str, int]) -> str:
@@ -344,7 +348,7 @@ def make_tokenizers(
         return dict.fromkeys(layout.texts, tokenizer)
     every = max(1, survey.text_bytes // (tokenizing.sample_mb * 1_000_000))
     if every > 1:
-        log(f"the tokeniser is trained on one record in {every}")
+        log(f"the tokeniser is trained on one record in {every}, drawn by hash")
     groups = [layout.texts] if tokenizing.shared else [(name,) for name in layout.texts]
     tokenizers: dict[str, Tokenizer] = {}
     for group in groups:
@@ -358,7 +362,7 @@ def make_tokenizers(
 def sample(corpus: Corpus, layout: Layout, fields: tuple[str, ...], every: int) -> Iterator[str]:
     index = [corpus.train.fields.index(name) for name in fields]
     for n, record in enumerate(usable_records(corpus.train, layout, Problems(skip=True))):
-        if n % every == 0:
+        if is_drawn(n, every):
             yield from (record.fields[i] for i in index)
 
 

@@ -7,6 +7,7 @@ become tf-idf, and logistic regression with an L2 penalty is fitted by L-BFGS. N
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -16,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+
+from clearhead.training.scores import macro_f1
 
 __all__ = ["LinearScore", "NgramCounts", "fit_logistic", "linear_baseline", "records_apart", "split_words"]
 
@@ -39,11 +42,12 @@ TRY_PRETRAINED = "fine-tune a pretrained model (--from)"
 @final
 @dataclass(frozen=True, kw_only=True)
 class LinearScore:
-    """How well a linear model does on the dev records: `accuracy`, the `features` it has, how many `records` it learned
-    from, the `seconds` it took.
+    """How well a linear model does on the dev records: `accuracy` and `macro_f1`, the `features` it has, how many
+    `records` it learned from, the `seconds` it took.
     """
 
     accuracy: float
+    macro_f1: float
     features: int
     records: int
     seconds: float
@@ -52,15 +56,17 @@ class LinearScore:
         """Return the line that is printed before a Transformer is trained."""
         return (
             f"the line to beat: a linear model on {self.features:,} n-grams of {self.records:,} records is right on "
-            f"{self.accuracy:.1%} of the dev records ({self.seconds:.1f} s)"
+            f"{self.accuracy:.1%} of the dev records, macro F1 {self.macro_f1:.1%} ({self.seconds:.1f} s)"
         )
 
-    def verdict(self, accuracy: float, *, tuned: bool = False) -> str:
+    def verdict(self, accuracy: float, macro_f1: float, *, tuned: bool = False) -> str:
         """Return the line that compares a Transformer's accuracy on the same records with this one.
 
         `tuned`: the Transformer was already fine-tuned from another run.
         """
-        ours, theirs = f"{accuracy:.1%}", f"{self.accuracy:.1%}"
+        ours, theirs = (
+            f"{right:.1%} (macro F1 {f1:.1%})" for right, f1 in ((accuracy, macro_f1), (self.accuracy, self.macro_f1))
+        )
         if accuracy >= self.accuracy:
             return f"dev accuracy {ours}; the linear model on n-grams has {theirs}"
         advice = "train longer, or start from a model that has seen more text" if tuned else TRY_PRETRAINED
@@ -233,7 +239,7 @@ def fit_logistic(x: Sparse, target: Tensor, penalty: float = PENALTY) -> Tensor:
 
 
 def records_apart(records: int, n_bytes: int) -> int:
-    """Return n where every n-th record of a corpus is enough for a linear model: all of a small one.
+    """Return n where one record in n of a corpus is enough for a linear model: all of a small one.
 
     >>> records_apart(60_000, 4_000_000), records_apart(500_000, 40_000_000)
     (1, 3)
@@ -251,6 +257,7 @@ def linear_baseline(
     predicted = counts.vectors(dev_texts).logits(weights).argmax(-1)
     return LinearScore(
         accuracy=(predicted == torch.tensor(dev_labels)).float().mean().item(),
+        macro_f1=macro_f1(Counter(zip(dev_labels, predicted.tolist(), strict=True))),
         features=counts.features,
         records=len(texts),
         seconds=time.perf_counter() - started,

@@ -62,6 +62,8 @@ class RunFacts(NamedTuple):
         scores = {**evaluated, **evaluated.get("scores", {})}
         measured = [measure for measure in self.task.measures if isinstance(scores.get(measure.key), int | float)]
         text = ", ".join(f"{measure.name} {measure.shown(scores[measure.key])}" for measure in measured)
+        if scores.get("labels_asked") == 1:
+            text += ", of one label only,"
         step = evaluated.get("step", self.step)
         return f"{text} on held-out text" + ("" if step == self.step else f", at step {step:,}") if text else ""
 

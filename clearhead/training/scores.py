@@ -2,9 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 from clearhead.errors import OptionError
 
@@ -12,12 +12,14 @@ __all__ = [
     "ClassScores",
     "TextScores",
     "TranslationScores",
+    "macro_f1",
     "score_by_length",
     "score_classes",
     "score_text",
     "score_translations",
 ]
 
+Name = TypeVar("Name", str, int)
 # sacrebleu has more; those need a dictionary that is not installed, or fetch a model when they are first used.
 TOKENIZERS = ("13a", "char", "intl", "none", "zh")
 """The ways to split text into words that BLEU may count by."""
@@ -144,14 +146,28 @@ def score_classes(answers: Sequence[str], truths: Sequence[str], labels: Sequenc
     true, answered = Counter(truths), Counter(answers)
     # 2 right / (truths + answers) is the harmonic mean; `or 1` is for a label that nobody used.
     f1 = {label: 2 * counts[label, label] / (true[label] + answered[label] or 1) for label in labels}
-    f1_of_used = [f1[label] for label in labels if true[label] or answered[label]]
     return ClassScores(
         accuracy=sum(counts[label, label] for label in labels) / len(truths),
-        macro_f1=math.fsum(f1_of_used) / len(f1_of_used),
+        macro_f1=macro_f1(counts),
         f1=f1,
         confusion=[[counts[truth, answer] for answer in labels] for truth in labels],
         n=len(truths),
     )
+
+
+def macro_f1(counts: Mapping[tuple[Name, Name], int]) -> float:
+    """Return the mean F1 of the labels that occur, from how often each pair of true label and answer does; 0 of none.
+
+    >>> macro_f1({("yes", "yes"): 1, ("yes", "no"): 1, ("no", "no"): 1})
+    0.6666666666666666
+    """
+    uses: Counter[Name] = Counter()
+    for (truth, answer), count in counts.items():
+        uses.update({truth: count})
+        uses.update({answer: count})
+    # 2 right / (truths + answers) is the harmonic mean of precision and recall.
+    f1 = [2 * counts.get((label, label), 0) / used for label, used in uses.items() if used]
+    return math.fsum(f1) / (len(f1) or 1)
 
 
 def score_text(total_nats: float, tokens: int, n_bytes: int) -> TextScores:

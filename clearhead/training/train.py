@@ -495,11 +495,12 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
-    if run.folder.baseline.exists():
-        saved = run.folder.read_own(run.folder.baseline)
+    saved = run.folder.read_own(run.folder.baseline) if run.folder.baseline.exists() else {}
+    if "macro_f1" in saved:  # a run that was begun before it was counted is compared with nothing
         baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
-        evaluation["linear"] = {"accuracy": baseline.accuracy, "features": baseline.features}
-        log(baseline.verdict(assessed.scores["accuracy"], tuned=run.folder.fine_tuning() is not None))
+        evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
+        accuracy, f1 = (assessed.scores[name] for name in ("accuracy", "macro_f1"))
+        log(baseline.verdict(accuracy, f1, tuned=run.folder.fine_tuning() is not None))
     assert trainer.hold is not None
     trainer.hold.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

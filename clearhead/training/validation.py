@@ -25,8 +25,8 @@ class Assessment:
 
 def assess(model: nn.Module, task: Task, held: ValidationSet) -> Assessment:
     """Return the loss of every held-out record, and the task's own scores."""
-    loss, n_targets, right, _ = loss_of(model, task, held)
+    loss, n_targets, right, _, classes = loss_of(model, task, held)
     scores, samples = task.score(model, held)
     if ACCURACY in task.measures:
-        scores = {"accuracy": right / max(n_targets, 1), **scores}
+        scores = {"accuracy": right / max(n_targets, 1), **classes, **scores}
     return Assessment(loss=loss / max(n_targets, 1), places=n_targets, scores=scores, samples=samples)

@@ -121,7 +121,11 @@ def test_blanks_and_classes_have_their_scores(filler, classifier, command, tmp_p
     found = json.loads(command(classifier, "--table", table, "--columns", "what,is", "--json")[1])
     assert f"macro F1              {found['macro_f1']:.4f}\n" in out
     for name, row in zip(found["labels"], found["confusion"], strict=True):
-        assert f"  {name:<22}{found['f1'][name]:>8.4f}  {row[0]:>7} {row[1]:>7}\n" in out
+        assert f"  {name:<22}{sum(row):>8}{found['f1'][name]:>8.4f}  {row[0]:>7} {row[1]:>7}\n" in out
+    one = write_lines(tmp_path / "one.tsv", ["what\tis", "red cat\tbeast", "old dog\tbeast"])
+    out = command(classifier, "--table", one, "--columns", "what,is")[1]
+    assert re.search(r"fruit +0 +–", out), "no F1 of a label that is not there"
+    assert "All records have the same label: accuracy says nothing about the others." in out
 
 
 def test_bad_lines_are_told_by_their_place_or_left_out(translator, command, tmp_path):

@@ -11,6 +11,7 @@ from clearhead.cli.progress import (
     LiveProgress,
     PlainProgress,
     format_main_score,
+    format_own_scores,
     format_scores,
     open_progress,
     shorten_line,
@@ -141,9 +142,16 @@ def test_a_terminal_gets_the_live_display_and_a_file_lines(monkeypatch, plain_te
 
 def test_scores_have_names_that_people_know():
     scores = {"accuracy": 0.8125, "macro_f1": 0.5, "bits_per_byte": 1.25, "loss": 3.0, "other": 1}
-    assert format_scores(scores) == ["accuracy 81.2 %", "macro F1 50.0", "bits per byte 1.250"]
+    assert format_scores(scores) == ["accuracy 81.2 %", "macro F1 50.0 %", "bits per byte 1.250"]
     assert format_main_score({"chrf": 30.0, "bleu": 20.0}) == "BLEU 20.0"
     assert format_main_score({}) == ""
+
+
+def test_an_accuracy_of_one_label_says_so():
+    scores = {"accuracy": 1.0, "macro_f1": 1.0, "labels_asked": 1}
+    assert format_scores(scores) == ["accuracy of one label 100.0 %", "macro F1 100.0 %"]
+    assert format_scores({**scores, "labels_asked": 2})[0] == "accuracy 100.0 %"
+    assert format_own_scores(scores) == []
 
 
 def test_a_text_is_shown_on_one_line_and_cut():

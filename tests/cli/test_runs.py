@@ -66,7 +66,11 @@ def test_json_has_the_same_for_a_program(command, trained):
     assert (code, told["folder"]) == (0, str(trained))
     ended, begun = told["runs"]
     evaluation = json.loads((trained / "ended" / "evaluation.json").read_text())
-    assert ended["scores"] == begun["scores"] == {"accuracy": evaluation["accuracy"]}
+    assert (
+        ended["scores"]
+        == begun["scores"]
+        == {name: evaluation[name] for name in ("accuracy", "macro_f1", "labels_asked")}
+    )
     assert (ended["finished"], begun["finished"]) == (True, False)
     assert ended["parameters"] == begun["parameters"] == evaluation["parameters"]
     assert ended["loss"] == begun["loss"] == evaluation["loss"]

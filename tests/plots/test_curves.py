@@ -60,7 +60,7 @@ def test_every_number_is_on_its_panel():
 
 def test_classes_and_texts_have_scores_of_their_own():
     classes = panels(evaluations([{"accuracy": 0.5, "macro_f1": 0.25, "f1": {"red": 1.0}}]))
-    assert classes["percent"] == ([[25.0], [50.0], [50.0]], ["macro F1 25.0", "accuracy 50.0 %", "best"])
+    assert classes["percent"] == ([[25.0], [50.0], [50.0]], ["macro F1 25.0 %", "accuracy 50.0 %", "best"])
     assert panels(evaluations(TEXT))["bits a byte"] == ([[1.1, 0.7], [1.1]], ["0.700", "best"])
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.text import preparing
+from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import Corpus, Encoding
 from clearhead.text.lines import spool
 from clearhead.text.preparing import Tokenizing, content_key, describe_changes, open_prepared, prepare, sample
@@ -63,9 +64,12 @@ def both(prepared):
     return [rows(store, prepared.tokenizers) for store in (prepared.train, prepared.dev)]
 
 
-def split(records):
-    """Every twentieth, from the tenth on, is held out."""
-    return [one for i, one in enumerate(records) if i % 20 != 10], records[10::20]
+def check_split(found, records, held_out):
+    """Check that both sides together are all records, each in the order of the corpus, with so many held out."""
+    train, dev = found
+    assert len(dev) == held_out
+    assert dev == [record for record in records if record in dev]
+    assert train == [record for record in records if record not in dev]
 
 
 def by_aligned(file, end):
@@ -94,9 +98,9 @@ PAIRED = {
 @pytest.mark.parametrize("make", PAIRED.values(), ids=PAIRED.keys())
 def test_pairs_from_every_kind_of_file(file, ready, make, end):
     prepared = ready(make(file, end), LAYOUTS["translate"])
-    assert both(prepared) == list(split(list(zip(DE, EN, strict=True))))
+    check_split(both(prepared), list(zip(DE, EN, strict=True)), 3)
     assert [prepared.train.sizes[name].text_bytes for name in ("source", "target")] == [
-        sum(len(line.encode()) for line in split(side)[0]) for side in (DE, EN)
+        sum(len(line.encode()) for line in side) for side in zip(*both(prepared)[0], strict=True)
     ]
     assert ready.told[0] == "60 records, 0.0 MB of text"
 
@@ -106,8 +110,8 @@ def test_pairs_from_every_kind_of_file(file, ready, make, end):
 @pytest.mark.slow
 def test_documents_of_a_line(file, ready, task, end):
     prepared = ready(Documents(paths=(file(f"text{end}", DE),), unit="line"), LAYOUTS[task])
-    assert both(prepared) == [[(line,) for line in side] for side in split(DE)]
-    assert prepared.dev.sizes["text"].text_bytes == sum(len(line.encode()) for line in split(DE)[1])
+    check_split(both(prepared), [(line,) for line in DE], 3)
+    assert prepared.dev.sizes["text"].text_bytes == sum(len(line.encode()) for (line,) in both(prepared)[1])
     ends = [
         store["text"].ids.tolist().count(prepared.tokenizers["text"].end) for store in (prepared.train, prepared.dev)
     ]
@@ -131,7 +135,8 @@ def test_labels_are_sorted_whatever_comes_first(file, ready):
     source = Table(paths=(file("t.tsv", ["text\tlabel", *map("\t".join, records)]),), **LABELLED)
     prepared = ready(source, LAYOUTS["classify"])
     assert prepared.labels == ("cold", "größer", "warm")
-    assert both(prepared) == list(split([(text, sorted(LABELS).index(label)) for text, label in records]))
+    check_split(both(prepared), [(text, sorted(LABELS).index(label)) for text, label in records], 3)
+    assert {label for _, label in both(prepared)[1]} == {0, 1, 2}
 
 
 def labelled(file, name, labels):
@@ -169,29 +174,33 @@ def test_bad_lines_are_told_or_counted(file, ready):
     prepared = ready(source, skip_bad=True)
     assert prepared.notes["skipped"] == {"invalid UTF-8": 1, "NUL character": 1}
     assert ready.told == ["61 records, 0.0 MB of text; 1 left out: invalid UTF-8; 1 left out: NUL character"]
-    assert both(prepared) == [[(line,) for line in side] for side in split([*DE, "last"])]
+    check_split(both(prepared), [(line,) for line in [*DE, "last"]], 3)
 
 
 def test_what_became_of_records_is_told(file, ready):
-    long, twice = "x" * 70, DE[10]
-    source = Documents(paths=(file("text", [*DE, long, twice]),), unit="line")
+    source = Documents(paths=(file("text", [*DE, "x" * 70, DE[10]]),), unit="line")
     prepared = ready(source, replace(LAYOUTS["fill"], too_long="drop"))
-    assert ready.told[1:] == [
-        "1 records have more than 62 tokens: they are left out",
-        "1 training records equal a held-out one: they are left out",
-    ]
-    assert {name: prepared.notes[name] for name in ("too_long", "equal", "equal_left_out", "without_tokens")} == {
+    assert ready.told[1:] == ["1 records have more than 62 tokens: they are left out"]
+    assert {name: prepared.notes[name] for name in ("too_long", "copies", "without_tokens")} == {
         "too_long": 1,
-        "equal": 1,
-        "equal_left_out": True,
+        "copies": 0,
         "without_tokens": 0,
     }
     assert not set(both(prepared)[0]) & set(both(prepared)[1])
     alike = ready(Documents(paths=(file("alike", ["a", "b"] * 30),), unit="line"), LAYOUTS["fill"])
     assert ready.told[1] == (
-        "27 training records equal a held-out one: too many to leave out, so held-out scores will be too high"
+        "WARNING: 3 held-out records have the text of training records, since there are too few different texts: their "
+        "scores will be too high; give more text, or a dev file"
     )
+    assert alike.notes["copies"] == 3
     assert len(alike.train) + len(alike.dev) == 60
+
+
+def test_another_rule_of_holding_out_is_another_key(file, monkeypatch):
+    corpus = Corpus(train=Documents(paths=(file("text", DE),), unit="line"))
+    before = preparing.content_key(corpus, TEXT, BYTE)
+    monkeypatch.setattr(preparing, "RULE", (*preparing.RULE, "changed"))
+    assert preparing.content_key(corpus, TEXT, BYTE) != before
 
 
 @pytest.mark.parametrize("content", ["", "\n \n\t\n", b"\xef\xbb\xbf"], ids=["empty", "blank", "a mark"])
@@ -220,7 +229,7 @@ def test_stdin_is_read_again_and_again_once_it_is_spooled(ready, tmp_path, monke
 
     monkeypatch.setattr("sys.stdin", Stdin())
     source = Documents(paths=(spool("-", tmp_path),), unit="line")
-    assert both(ready(source)) == [[(line,) for line in side] for side in split(DE)]
+    check_split(both(ready(source)), [(line,) for line in DE], 3)
     assert len(ready(source).train) == 57
 
 
@@ -327,7 +336,7 @@ def test_a_crash_while_ids_are_written(file, ready, tmp_path, monkeypatch, n):
             ready(source)
     [home] = (tmp_path / "data").iterdir()
     assert [path.name for path in home.iterdir()] == ["tokenizer.json"]
-    assert both(ready(source)) == [[(line,) for line in side] for side in split(DE)]
+    check_split(both(ready(source)), [(line,) for line in DE], 3)
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[1]", "{}", '{"tokenizers": 3, "labels": []}'])
@@ -354,7 +363,7 @@ def test_every_kind_of_tokeniser_chooses_its_own_size(file, ready, kind):
     tokenizer = prepared.tokenizers["text"]
     assert tokenizer.kind == kind
     if kind != "word":
-        assert both(prepared)[1] == [(line,) for line in split(wide)[1]]
+        check_split(both(prepared), [(line,) for line in wide], 25)
 
 
 def test_a_vocabulary_that_is_too_small_is_told(file, ready):
@@ -397,8 +406,9 @@ def test_of_a_large_corpus_the_tokeniser_sees_a_sample(file, ready, monkeypatch)
 
     monkeypatch.setattr(preparing.Tokenizer, "train", learned)
     ready(source, tokenizing=Tokenizing(sample_mb=1))
-    assert seen == lines[::2]
-    assert ready.told[1] == "the tokeniser is trained on one record in 2"
+    assert [int(line) // 2 for line in seen] == list(range(1_250)), "one of each two neighbours"
+    assert 500 < sum(int(line) % 2 for line in seen) < 750, "and not always the first of them"
+    assert ready.told[1] == "the tokeniser is trained on one record in 2, drawn by hash"
     with pytest.raises(OptionError, match="sample_mb must be 1 or more; came 0"):
         Tokenizing(sample_mb=0)
 
@@ -423,8 +433,10 @@ def test_problems_come_before_anything_is_written(file, ready, tmp_path):
 
 def test_the_sample_takes_the_fields_it_is_asked_for(file):
     corpus = Corpus(train=by_aligned(file, ""))
-    assert list(sample(corpus, LAYOUTS["translate"], ("target",), 7)) == EN[::7]
-    assert list(sample(corpus, LAYOUTS["translate"], ("source", "target"), 30)) == [DE[0], EN[0], DE[30], EN[30]]
+    drawn = [number for number in range(60) if is_drawn(number, 7)]
+    assert list(sample(corpus, LAYOUTS["translate"], ("target",), 7)) == [EN[number] for number in drawn]
+    both_sides = list(sample(corpus, LAYOUTS["translate"], ("source", "target"), 7))
+    assert both_sides == [side[number] for number in drawn for side in (DE, EN)]
 
 
 BENT = {

@@ -11,6 +11,7 @@ from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.preparing import FORMAT, Tokenizing, content_key, prepare
 from clearhead.text.sources import Aligned
+from clearhead.text.validation_split import RULE
 
 TAGGED = Layout(texts=("source",), label="target", label_of="word", most=4)
 WORDS = Tokenizing(kind="word")
@@ -62,7 +63,7 @@ def test_tokens_that_are_no_words_are_refused(tmp_path):
 def test_a_layout_with_labels_of_records_has_the_key_it_had_before_words_could_have_labels(tmp_path):
     made, layout = corpus(tmp_path), Layout(texts=("source", "target"), most=4)
     before = {"is": "Layout", "texts": ["source", "target"], "label": None, "most": 4, "too_long": "cut", "end": False}
-    digest = hashlib.blake2b(json.dumps([FORMAT, to_json(made), before, to_json(WORDS)]).encode(), digest_size=12)
+    digest = hashlib.blake2b(json.dumps([FORMAT, RULE, to_json(made), before, to_json(WORDS)]).encode(), digest_size=12)
     for source in (made.train, made.dev):
         for path in source.files:
             with open(path, "rb") as file:

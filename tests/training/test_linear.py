@@ -116,11 +116,16 @@ def test_the_same_records_give_the_same_score():
 
 
 def test_a_better_linear_model_is_told_plainly():
-    score = LinearScore(accuracy=0.9, features=1200, records=500, seconds=0.5)
+    score = LinearScore(accuracy=0.9, macro_f1=0.8, features=1200, records=500, seconds=0.5)
     assert score.announce() == (
-        "the line to beat: a linear model on 1,200 n-grams of 500 records is right on 90.0% of the dev records (0.5 s)"
+        "the line to beat: a linear model on 1,200 n-grams of 500 records is right on 90.0% of the dev records, "
+        "macro F1 80.0% (0.5 s)"
     )
-    assert score.verdict(0.85).startswith("the linear model on n-grams is better: 90.0% of the dev records")
-    assert score.verdict(0.85).endswith("or fine-tune a pretrained model (--from)")
-    assert "--from" not in score.verdict(0.85, tuned=True)
-    assert score.verdict(0.9) == "dev accuracy 90.0%; the linear model on n-grams has 90.0%"
+    assert score.verdict(0.85, 0.7).startswith(
+        "the linear model on n-grams is better: 90.0% (macro F1 80.0%) of the dev records"
+    )
+    assert score.verdict(0.85, 0.7).endswith("or fine-tune a pretrained model (--from)")
+    assert "--from" not in score.verdict(0.85, 0.7, tuned=True)
+    assert score.verdict(0.9, 0.7) == (
+        "dev accuracy 90.0% (macro F1 70.0%); the linear model on n-grams has 90.0% (macro F1 80.0%)"
+    )

@@ -9,10 +9,9 @@ from torch.nn import functional as F
 
 from clearhead.training.losses import NOTHING
 from clearhead.training.scores import score_translations
-from clearhead.training.tasks import Classify, Translate
+from clearhead.training.tasks import Classify, Fill, Translate
 from clearhead.training.tasks.base import loss_of
 from clearhead.training.tasks.fill import with_blank
-from clearhead.training.tasks.measures import spread
 from clearhead.training.validation import ValidationSet, assess
 from tests.training import small_runs
 from tests.training.small_runs import trained
@@ -65,7 +64,7 @@ def by_hand(run, held):
 def test_the_loss_does_not_depend_on_the_batches(kind, tokens, of):
     """Of blanks it does: which ones there are is drawn batch by batch."""
     run, held = of(kind, tokens=tokens)
-    nats, places, right, commonest = loss_of(run.model, run.task, held)
+    nats, places, right, commonest, _ = loss_of(run.model, run.task, held)
     expected = by_hand(run, held)
     assert nats == pytest.approx(expected[0], rel=1e-5)
     assert (places, right, commonest) == expected[1:]
@@ -75,10 +74,11 @@ def test_the_loss_does_not_depend_on_the_batches(kind, tokens, of):
 def test_an_assessment_is_whole(kind, of):
     run, held = of(kind)
     found = assess(run.model, run.task, held)
-    nats, places, right, _ = loss_of(run.model, run.task, held)
+    nats, places, right, _, classes = loss_of(run.model, run.task, held)
     assert (found.loss, found.places) == (nats / places, places)
     if run.task.name in ("fill", "classify"):
-        assert found.scores == {"accuracy": right / places}
+        assert found.scores == {"accuracy": right / places, **classes}
+        assert set(classes) == ({"macro_f1", "labels_asked"} if run.task.name == "classify" else set())
     assert len(found.samples) == 2
     assert all(isinstance(text, str) for sample in found.samples for text in sample.values())
 
@@ -164,17 +164,6 @@ def test_a_continuation_begins_with_its_space(of):
     assert any(sample["output"].startswith(" ") for sample in samples)
 
 
-def test_things_are_spread_evenly():
-    assert spread(5, 5) == spread(5, 9) == [0, 1, 2, 3, 4]
-    assert spread(1, 3) == [0]
-    assert spread(10, 1) == [0]
-    for n in range(1, 40):
-        for count in range(n + 3):
-            found = spread(n, count)
-            assert len(found) == len(set(found)) == min(n, count)
-            assert all(0 <= i < n for i in found)
-
-
 @pytest.mark.parametrize(
     ("task", "scores", "expected"),
     [
@@ -182,6 +171,7 @@ def test_things_are_spread_evenly():
         (Translate, {"bleu": 3.0}, -2.5),
         (Classify, {"accuracy": 0.7}, 0.7),
         (Classify, {}, -2.5),
+        (Fill, {"accuracy": 0.7}, -2.5),
     ],
 )
 def test_the_goal(task, scores, expected):

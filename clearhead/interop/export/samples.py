@@ -13,9 +13,9 @@ from clearhead.decoding.session import pad_right
 from clearhead.errors import ClearheadError
 from clearhead.interop.export.base import spec_of
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec
+from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.training.run import Run
-from clearhead.training.tasks.measures import spread
 
 __all__ = ["Samples", "count_new", "count_same", "draw_samples", "greedy_tokens", "largest", "unpad"]
 

@@ -33,6 +33,7 @@ from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import EncoderDecoderSpec
 from clearhead.registry import kind
 from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Encoding, Layout
 from clearhead.text.preparing import Prepared
 from clearhead.text.sources import Source, Unit
@@ -43,8 +44,10 @@ from clearhead.training.answers import in_batches, token_names
 from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
+from clearhead.training.scores import macro_f1
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Measure, ValidationSet, spread
+from clearhead.training.tasks.label_counts import describe_labels
+from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Measure, ValidationSet
 
 __all__ = [
     "Answer",
@@ -146,8 +149,9 @@ class Task(ABC):
         return cls(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
 
     def describe_records(self, prepared: Prepared) -> list[str]:
-        """Return lines about the records that are printed before training: the counts of classes, say."""
-        return []
+        """Return lines about the records that are printed before training: the counts of labels, where it has any."""
+        field = self.usual_layout().label
+        return [] if field is None else describe_labels(self.labels, prepared, field)
 
     def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
         """Return how well a simple model does on the dev records, trained in seconds; None where there is none."""
@@ -261,7 +265,7 @@ class Task(ABC):
         speed = loss.tokens / (time.perf_counter() - started)
         n, scores = max(loss.places, 1), dict[str, float]()
         if ACCURACY in self.measures:
-            scores = {"accuracy": loss.right / n, "commonest_answer": loss.commonest / n}
+            scores = {"accuracy": loss.right / n, "commonest_answer": loss.commonest / n, **loss.classes}
         facts = {"places": loss.places, "tokens": loss.tokens, "tokens_per_second": round(speed, 1)}
         return {"loss": loss.nats, **scores, **facts}, []
 
@@ -370,6 +374,8 @@ class TotalLoss(NamedTuple):
     right: int
     commonest: int
     """How many targets are the commonest one: what a model would get right that always gives the same answer."""
+    classes: dict[str, float]
+    """Where answers are labels: macro F1, and how many different labels were asked for."""
 
 
 def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> TotalLoss:
@@ -378,16 +384,22 @@ def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> TotalLoss:
     random = np.random.default_rng(DEV_SEED)
     nll, right = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device)
     counts: Counter[int] = Counter()
+    answers: Counter[tuple[int, int]] = Counter()
+    has_classes = bool(task.labels) and ACCURACY in task.measures
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
             read = task.read(held.store, rows, random, filled=False)
             batch = {name: tensor.to(device) for name, tensor in read.items()}
             logits, targets = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
             nll += cross_entropy(logits, targets).nll
-            right += (logits.argmax(-1) == targets).sum()
-            counts.update(read["wanted"].flatten().tolist())
+            answered, truths = logits.argmax(-1), read["wanted"].flatten().tolist()
+            right += (answered == targets).sum()
+            counts.update(truths)
+            if has_classes:
+                answers.update(pair for pair in zip(truths, answered.tolist(), strict=True) if pair[0] != NOTHING)
     del counts[NOTHING]
-    return TotalLoss(nll.item(), counts.total(), int(right.item()), max(counts.values(), default=0))
+    classes = {"macro_f1": macro_f1(answers), "labels_asked": len(counts)} if has_classes else {}
+    return TotalLoss(nll.item(), counts.total(), int(right.item()), max(counts.values(), default=0), classes)
 
 
 class StoredLoss(NamedTuple):
@@ -397,6 +409,7 @@ class StoredLoss(NamedTuple):
     places: int
     right: int
     commonest: int
+    classes: dict[str, float]
     tokens: int
     too_long: int
 

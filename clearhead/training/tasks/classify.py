@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple, cast, final
@@ -20,10 +21,11 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
 from clearhead.model.wide import NgramLogits
 from clearhead.text.batches import Rows
+from clearhead.text.drawing import is_drawn, spread
 from clearhead.text.encoding import Corpus, Layout, Survey, chunks, label_of, read_split, texts_of, usable_records
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.problems import Problems
-from clearhead.text.sources import Source, list_names, quote
+from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.averaging import Ema
@@ -34,7 +36,7 @@ from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
+from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions, ValidationSet
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 from clearhead.training.wide import fit_wide
 
@@ -42,15 +44,12 @@ __all__ = [
     "Class",
     "Classify",
     "classify_pairs",
-    "describe_labels",
     "evaluate_classes",
     "fit_classes",
     "recipe_without_ngrams",
     "tell_class",
 ]
 
-MOST_SHOWN = 20
-"""Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
 LITTLE = 200_000
 """Bytes of text below which a corpus is little: a few hundred records."""
 LEAST_SCALE, MUCH = 1 / 16, 3_000_000
@@ -58,8 +57,6 @@ LEAST_SCALE, MUCH = 1 / 16, 3_000_000
 this factor: in trials 1/8 or less was best up to 270 kB, 1/2 at 2.4 MB and 1 at 3.4 MB."""
 MOST_WEIGHTS = 1 << 22
 """The most weights that a table of pairs or triples in a wide part has: with many classes it has fewer rows."""
-RARE = 20
-"""Of a label with fewer training records, a model from scratch learns next to nothing: it is said."""
 
 
 class Class(NamedTuple):
@@ -75,6 +72,7 @@ class Classify(Task):
     """Text with a label: a start token in front, from which (or from the mean of all) the class is read."""
 
     name = "classify"
+    measures = (ACCURACY, MACRO_F1, LOSS)
     outputs = True
     verb = "classify"
     answered = "what it takes the text for"
@@ -82,9 +80,6 @@ class Classify(Task):
     @staticmethod
     def layout(context: int) -> Layout:
         return Layout(texts=("text",), label="label", most=context - 1, too_long="cut")
-
-    def describe_records(self, prepared: Prepared) -> list[str]:
-        return [describe_labels(self.labels, prepared)]
 
     def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
         """Return the dev accuracy of a linear model on n-grams of the whole texts."""
@@ -96,7 +91,7 @@ class Classify(Task):
         targets: dict[bool, list[int]] = {False: [], True: []}
         every = records_apart(surveyed.records, surveyed.text_bytes)
         for index, ((text,), (label,), held_out) in enumerate(read_split(corpus, self.layout(self.context), surveyed)):
-            if held_out or index % every == 0:
+            if held_out or is_drawn(index, every):
                 texts[held_out].append(text)
                 targets[held_out].append(numbers[label])
         return linear_baseline(texts[False], targets[False], texts[True], targets[True], classes=len(self.labels))
@@ -139,7 +134,8 @@ class Classify(Task):
         if wide is None:
             return []
         started, store, frame = time.perf_counter(), prepared.train, self.frame()
-        indices = range(0, len(store), records_apart(len(store), prepared.notes["text_bytes"]))
+        every = records_apart(len(store), prepared.notes["text_bytes"])
+        indices = [index for index in range(len(store)) if is_drawn(index, every)]
         rows = [frame.around(store["text"][i].tolist(), self.reads) for i in indices]
         labels = torch.tensor([int(store["label"][i][0]) for i in indices])
         fit_wide(wide, rows, F.one_hot(labels, len(self.labels)).float(), self.tokenizer)
@@ -226,7 +222,13 @@ def evaluate_classes(
         nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
     speed = len(outputs) / (time.perf_counter() - started)
     scores = asdict(score_classes(outputs, truths, task.labels))
-    facts = {"loss": nats / len(outputs), "labels": list(task.labels), "sentences_per_second": round(speed, 1)}
+    counts = Counter(truths)
+    facts = {
+        "loss": nats / len(outputs),
+        "labels": list(task.labels),
+        "records_by_label": {label: counts[label] for label in task.labels},
+        "sentences_per_second": round(speed, 1),
+    }
     return {**scores, **facts}, [one_line(output) for output in outputs]
 
 
@@ -247,20 +249,6 @@ def name_classes(labels: Sequence[str], logits_of_rows: Sequence[Tensor]) -> lis
         )
         for probabilities in shares
     ]
-
-
-def describe_labels(labels: Sequence[str], prepared: Prepared) -> str:
-    """Return how many training records each label has, the most frequent first, and which are too few to learn."""
-    counts = np.bincount(prepared.train["label"].ids, minlength=len(labels)).tolist()
-    ranked = sorted(zip(labels, counts, strict=True), key=lambda pair: -pair[1])
-    counted = [f"{quote(name)} {count:,}" for name, count in ranked]
-    if len(counted) > MOST_SHOWN:
-        counted = [*counted[: MOST_SHOWN // 2], "…", *counted[-MOST_SHOWN // 2 :]]
-    rare = [name for name, count in ranked if count < RARE]
-    line = f"{len(labels)} labels in {len(prepared.train):,} training records: {', '.join(counted)}"
-    if rare and ranked[0][1] >= RARE:
-        line += f"; too rare to be learned well: {list_names(rare)}. Accuracy says little about them: see macro F1"
-    return line
 
 
 def fit_classes(task: Task, spec: Spec) -> Spec:

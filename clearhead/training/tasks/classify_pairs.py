@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from clearhead.model.sizes import Spec
 from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
-from clearhead.text.preparing import Prepared
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.recipe import Recipe
@@ -23,14 +23,13 @@ from clearhead.training.tasks.base import Answer, Batch, Task, TraceInputs, to_b
 from clearhead.training.tasks.classify import (
     Class,
     classify_pairs,
-    describe_labels,
     evaluate_classes,
     fit_classes,
     recipe_without_ngrams,
     tell_class,
 )
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
+from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions, ValidationSet
 from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
 
 __all__ = ["ClassifyPairs"]
@@ -41,6 +40,7 @@ class ClassifyPairs(Task):
     """Two texts with a label: `start first end second`, and the class is read from the mean of all vectors."""
 
     name = "classify-pairs"
+    measures = (ACCURACY, MACRO_F1, LOSS)
     outputs = True
     verb = "classify"
     answered = "what it takes the two texts for"
@@ -52,9 +52,6 @@ class ClassifyPairs(Task):
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         return replace(recipe_without_ngrams(corpus, n_bytes, on_gpu), task=cls.name)
-
-    def describe_records(self, prepared: Prepared) -> list[str]:
-        return [describe_labels(self.labels, prepared)]
 
     def own_framing(self, field: str) -> Framing:
         tokenizer = self.tokenizers[field]

@@ -16,6 +16,7 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderSpec
 from clearhead.text.batches import Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Source
@@ -38,7 +39,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet, spread
+from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet
 
 __all__ = ["BLANK", "CANDIDATES", "Fill", "Filling", "with_blank"]
 
@@ -61,6 +62,7 @@ class Fill(Task):
     """Text with some tokens blanked: three in twenty are asked for, most of them shown as a blank."""
 
     name = "fill"
+    best_by = "loss"  # a validation set has few blanks: while few are right, which step has most of them is chance
     ways = ("text", "table")
     verb = "fill"
     place = "blank"

@@ -23,6 +23,7 @@ from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.transformers import Decoder
 from clearhead.text.batches import Planner, Rows, Windows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.problems import Problems
@@ -46,7 +47,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 
 __all__ = ["MAX_NEW", "Detokenizer", "Generate", "Window", "restarting", "window", "windows"]
 

@@ -16,6 +16,7 @@ from torch import nn
 from clearhead.decoding import Greedy
 from clearhead.errors import OptionError
 from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Messages, Record, Source
@@ -26,7 +27,7 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch, Task, to_batch
 from clearhead.training.tasks.generate import MAX_NEW, Generate
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, ValidationSet, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, ValidationSet
 
 __all__ = ["Chats", "Instruct", "with_template"]
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from clearhead.devices import widest_float
 from clearhead.model.sizes import Spec
 from clearhead.text.batches import Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import NO_LABEL, Corpus, Layout, chunks, labels_of, texts_of, usable_records
 from clearhead.text.preparing import Prepared
 from clearhead.text.problems import Problems
@@ -26,9 +27,9 @@ from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
-from clearhead.training.tasks.classify import Classify, describe_labels, fit_classes, recipe_without_ngrams
+from clearhead.training.tasks.classify import Classify, fit_classes, recipe_without_ngrams
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet, spread
+from clearhead.training.tasks.measures import LOSS, MACRO_F1, EvaluationOptions, Measure, ValidationSet
 
 __all__ = ["Label", "LabelScores", "score_labels"]
 
@@ -46,6 +47,7 @@ class LabelScores(NamedTuple):
     macro_f1: float
     exact_match: float
     f1: dict[str, float]
+    records_by_label: dict[str, int]
     n: int
 
 
@@ -56,7 +58,7 @@ class Label(Task):
     name = "label"
     measures = (
         Measure("micro_f1", "micro F1 %", 100),
-        Measure("macro_f1", "macro F1 %", 100),
+        MACRO_F1,
         Measure("exact_match", "exact match %", 100),
         LOSS,
     )
@@ -76,7 +78,8 @@ class Label(Task):
 
     def describe_records(self, prepared: Prepared) -> list[str]:
         none = int((np.diff(prepared.train["label"].ends, prepend=0) == 0).sum())
-        return [describe_labels(self.labels, prepared) + (f"; {none:,} have no label" if none else "")]
+        first, *rest = super().describe_records(prepared)
+        return [first + (f"; {none:,} have no label" if none else ""), *rest]
 
     def fitted(self, spec: Spec) -> Spec:
         return fit_classes(self, spec)
@@ -163,10 +166,12 @@ def write_labels(labels: Sequence[str]) -> str:
 def score_labels(
     answers: Sequence[Sequence[str]], truths: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> LabelScores:
-    """Score a set of labels for each example. F1 is 1 where there was nothing to find and nothing was found.
+    """Score a set of labels for each example.
+
+    As scikit-learn has it, a label that nobody used has F1 0, and is left out of the mean over the labels.
 
     >>> score_labels([["a"], ["a", "b"]], [["a"], ["b"]], ["a", "b", "c"]).f1
-    {'a': 0.6666666666666666, 'b': 1.0, 'c': 1.0}
+    {'a': 0.6666666666666666, 'b': 1.0, 'c': 0.0}
     """
     pairs = [(set(answer), set(truth)) for answer, truth in zip(answers, truths, strict=True)]
     right = {label: sum(label in answer and label in truth for answer, truth in pairs) for label in labels}
@@ -174,9 +179,10 @@ def score_labels(
     counted = {label: sum((label in answer) + (label in truth) for answer, truth in pairs) for label in labels}
     f1_of_used = [2 * right[label] / counted[label] for label in labels if counted[label]]
     return LabelScores(
-        micro_f1=2 * sum(right.values()) / sum(counted.values()) if f1_of_used else 1.0,
-        macro_f1=math.fsum(f1_of_used) / len(f1_of_used) if f1_of_used else 1.0,
+        micro_f1=2 * sum(right.values()) / (sum(counted.values()) or 1),
+        macro_f1=math.fsum(f1_of_used) / (len(f1_of_used) or 1),
         exact_match=sum(answer == truth for answer, truth in pairs) / max(len(pairs), 1),
-        f1={label: 2 * right[label] / counted[label] if counted[label] else 1.0 for label in labels},
+        f1={label: 2 * right[label] / (counted[label] or 1) for label in labels},
+        records_by_label={label: sum(label in truth for _, truth in pairs) for label in labels},
         n=len(pairs),
     )

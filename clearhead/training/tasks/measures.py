@@ -4,13 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-import numpy as np
-
 from clearhead.errors import OptionError
 from clearhead.text.store import Store
 from clearhead.training.scores import TOKENIZERS
 
-__all__ = ["ACCURACY", "LOSS", "EvaluationOptions", "Measure", "ValidationSet", "spread"]
+__all__ = ["ACCURACY", "LOSS", "MACRO_F1", "EvaluationOptions", "Measure", "ValidationSet"]
 
 
 class Measure(NamedTuple):
@@ -38,6 +36,7 @@ class Measure(NamedTuple):
 
 
 ACCURACY = Measure("accuracy", "accuracy %", 100)
+MACRO_F1 = Measure("macro_f1", "macro F1 %", 100)
 LOSS = Measure("loss", "dev loss", digits=3, higher=False)
 
 
@@ -76,12 +75,3 @@ class EvaluationOptions:
             raise OptionError(f"beam must be 1 or more; came {self.beam}")
         if self.tokenize not in TOKENIZERS:
             raise OptionError(f"tokenize must be one of {', '.join(TOKENIZERS)}; came {self.tokenize!r}")
-
-
-def spread(n: int, count: int) -> list[int]:
-    """Return at most so many of n things, evenly from the first to the last.
-
-    >>> spread(100, 3), spread(2, 5), spread(9, 0)
-    ([0, 49, 99], [0, 1], [])
-    """
-    return [int(i) for i in np.linspace(0, n - 1, min(count, n))]

@@ -18,6 +18,7 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderDecoderSpec, Tied
 from clearhead.text.batches import Rows
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.problems import Problems
@@ -42,7 +43,7 @@ from clearhead.training.tasks.base import (
     to_batch,
 )
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet, spread
+from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 
 __all__ = ["Translate", "reach"]
 

@@ -1,6 +1,7 @@
 """To label: any number of labels for a text, from a table to answers."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,9 @@ def test_counts_are_printed_before_training(run):
     counts = next(line for line in said if line.startswith("3 labels in "))
     assert "too rare to be learned well: 'rare'." in counts
     assert counts.endswith("have no label")
+    dev = said[said.index(counts) + 1]
+    assert re.match(r"\d+ dev records: ", dev)
+    assert all(re.search(rf"'{label}' \d", dev) for label in ("fruit", "old", "rare"))
 
 
 def test_scores_of_a_file(run):
@@ -106,7 +110,7 @@ def test_labels_stand_between_commas(written, labels):
 
 def test_scores_by_hand():
     found = score_labels([["a"], ["a", "b"], []], [["a"], ["b"], ["a"]], ["a", "b", "c"])
-    assert found.f1 == {"a": 0.5, "b": 1.0, "c": 1.0}
+    assert found.f1 == {"a": 0.5, "b": 1.0, "c": 0.0}, "nobody used c"
     assert math.isclose(found.micro_f1, 2 / 3)
     assert found.macro_f1 == 0.75
     assert found.exact_match == pytest.approx(1 / 3)
