@@ -28,6 +28,7 @@ __all__ = [
     "check_file_name",
     "check_seal",
     "flush",
+    "make_folders",
     "open_log",
     "open_regular",
     "os_errors_as_run_errors",
@@ -35,6 +36,7 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_sealed",
+    "remove_empty",
     "remove_partials",
     "replacing",
     "replacing_folder",
@@ -115,6 +117,35 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):  # it was never made, or another process writes there by now
                 folder.rmdir()
         raise
+
+
+def make_folders(path: Path) -> list[Path]:
+    """Make a folder and those above it that are missing; return the ones made here, the innermost first.
+
+    Another process may make or remove one meanwhile: what it has made is not in the list. OSError where one cannot be
+    made, with none of them left.
+    """
+    made: list[Path] = []
+    try:
+        for folder in reversed([path, *path.parents]):
+            if not folder.is_dir():
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
+                    made.insert(0, folder)
+        if not path.is_dir():  # FileExistsError for a file, FileNotFoundError where it was removed again
+            path.mkdir()
+            made.insert(0, path)
+    except BaseException:
+        remove_empty(made)
+        raise
+    return made
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, the innermost first, but for those that hold something by now."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def write_bytes(path: Path, data: bytes) -> None:

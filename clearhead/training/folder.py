@@ -1,8 +1,8 @@
 """A run folder: its files, the run they belong to, and the lock that lets only one process write to it."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, final
@@ -24,8 +24,9 @@ from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.film import Film
-from clearhead.training.holding import Hold, lock
+from clearhead.training.holding import Hold, hold_folder
 from clearhead.training.metrics import read_metrics
+from clearhead.training.phases import to_stderr
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
 from clearhead.training.tasks.framing import Framing
@@ -337,15 +338,11 @@ class RunFolder:
         best = [line for line in lines if line.get("kind") == "evaluation" and line.get("best")]
         return best[-1] if best else {}
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[Hold]:
-        """Lock the folder for this process. The lock goes with the process, however it ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.path}: cannot be written to ({error.strerror}); choose another folder") from None
-        with Hold(self.path) as hold, lock(self.path):
-            yield hold
+    def lock(self, log: Callable[[str], None] = to_stderr) -> AbstractContextManager[Hold]:
+        """Lock the folder for this process, once more if it holds it already. The lock goes with the process, however
+        it ends.
+        """
+        return hold_folder(self.path, log)
 
 
 def describe_imported(task: Task, files: Mapping[str, str], chat: ChatTemplate | None) -> dict[str, Any]:
