@@ -28,6 +28,8 @@ __all__ = [
     "check_file_name",
     "check_seal",
     "flush",
+    "is_inside",
+    "is_plain_name",
     "make_folders",
     "open_log",
     "open_regular",
@@ -359,6 +361,20 @@ def check_file_name(name: str, where: str) -> str:
     if not name or name.startswith(".") or any(sign in name for sign in "/\\:\0"):
         raise RunError(f"{where}: {name[:60]!r} is no name of a file in this folder")
     return name
+
+
+def is_plain_name(name: object) -> bool:
+    """Return whether this is the name of a file in a folder, and leads nowhere else.
+
+    >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
+    (True, False, False, False)
+    """
+    return isinstance(name, str) and not set(name) & {"/", "\\", "\0"} and name.strip(".") != ""
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Return whether a path, with every link in it followed, lies in a folder."""
+    return Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
 
 
 def sha256_of_file(path: str | Path) -> str:

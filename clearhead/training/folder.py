@@ -9,6 +9,8 @@ from typing import Any, TypeVar, final
 
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import (
+    is_inside,
+    is_plain_name,
     os_errors_as_run_errors,
     read_bytes,
     read_sealed,
@@ -309,6 +311,10 @@ class RunFolder:
     def check_sum(self, path: Path, sums: Mapping[str, str] | None) -> None:
         """Raise RunError where a file has changed since the run began; DataError where it cannot be read."""
         try:
+            if not is_inside(self.path, path):  # what was made before there were checksums could be a link to anything
+                raise RunError(
+                    f"{path}: is a link that leads out of the run, and is not read. Put the file itself there"
+                )
             if sums is not None and sha256_of_file(path) != sums.get(path.name):
                 raise RunError(f"{path}: was changed since the run began: its checksum is wrong. Put it back as it was")
         except OSError as error:
@@ -355,12 +361,3 @@ def describe_imported(task: Task, files: Mapping[str, str], chat: ChatTemplate |
         "framing": {field: to_json(framing, PARTS) for field, framing in task.framing.items()},
         **({} if chat is None else {"chat": dict(chat.tokens)}),
     }
-
-
-def is_plain_name(name: object) -> bool:
-    """Return whether this is the name of a file in a folder, and leads nowhere else.
-
-    >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
-    (True, False, False, False)
-    """
-    return isinstance(name, str) and not set(name) & {"/", "\\", "\0"} and name.strip(".") != ""
