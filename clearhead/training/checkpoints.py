@@ -28,6 +28,7 @@ from clearhead.files import (
     parse_json,
     read_bytes,
     read_sealed,
+    remove_partials,
     set_aside,
     sha256_of_file,
     write_sealed,
@@ -327,6 +328,7 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what a crash has left half-written."""
+        remove_partials(self.folder, re.escape(MARKER))
         for name in os.listdir(self.folder):
             if HALF.fullmatch(name):
                 path = self.folder / name

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
-from clearhead.files import os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
+from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
 from clearhead.model.spec_json import spec_to_json
 from clearhead.training.checkpoints import MARKER, Checkpoints, check_no_link
 from clearhead.training.folder import RunFolder
@@ -213,9 +213,12 @@ def upgrade(folder: RunFolder, checkpoints: Path) -> None:
 
 
 def remove_litter(folder: RunFolder) -> None:
-    """Remove what killed processes have left of files of a run."""
+    """Remove what killed processes have left of files of a run. The folder is locked, and `data` in it is the run's."""
     with os_errors_as_run_errors(folder.path):
-        remove_partials(folder.path, FILES)
+        remove_partials(folder.path, "|".join(map(re.escape, FILES)))
+        for name in find_names(folder.data):
+            if name.startswith(".") and name.endswith(PARTIAL):
+                remove_path(folder.data / name)
 
 
 def find_evidence_of_checkpoints(folder: RunFolder, recipe: Recipe) -> str | None:

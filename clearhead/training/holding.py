@@ -87,9 +87,7 @@ def open_locked(folder: Path, made: list[Path], log: Log) -> tuple[int, bool, bo
             made += make_folders(folder)
             handle, is_new = open_lock(folder / LOCK)
         except (FileNotFoundError, FileExistsError):
-            if folder.is_dir() or not os.path.lexists(folder):
-                continue  # another process has removed the file, or made it, this very moment
-            raise RunError(f"{folder}: cannot be written to (it is no folder); choose another folder") from None
+            continue  # another process has removed the file, or made it, this very moment
         except OSError as error:
             if (folder / LOCK).is_symlink():
                 raise RunError(f"{folder / LOCK}: is a link, and nothing is written through links; remove it") from None
@@ -195,7 +193,8 @@ class Hold:
         return self
 
     def __exit__(self, *failed: object) -> None:
-        self.stack.close()
+        with contextlib.suppress(OSError):  # a broken disk has told its first error, and that one counts
+            self.stack.close()
 
     def check(self) -> None:
         """Raise RunError where a folder was moved, removed or replaced since it was held."""

@@ -7,7 +7,7 @@ import pytest
 
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.training import claiming, holding
-from clearhead.training.claiming import claim, keep_elsewhere, leave_nothing
+from clearhead.training.claiming import claim, keep_elsewhere, leave_nothing, remove_litter
 from clearhead.training.folder import RunFolder
 
 
@@ -97,3 +97,33 @@ def test_the_first_error_is_told_where_removing_fails_too(tmp_path, monkeypatch)
     monkeypatch.setattr(claiming, "remove_path", fail)
     with pytest.raises(DataError, match="is empty"), folder.lock() as hold, leave_nothing(hold):
         refuse(folder, hold)
+
+
+def test_what_killed_processes_left_is_removed_by_the_next_owner_and_other_files_stay(tmp_path):
+    folder = RunFolder(tmp_path)
+    with folder.lock():
+        claim(folder)
+        folder.checkpoints.create()
+    for name in ("data", "film"):
+        (tmp_path / name).mkdir()
+    litter = [
+        *(
+            ".model.json.0123abcd.partial",
+            ".baseline.json.0123abcd.partial",
+            ".tmpA1b2C3",
+            "data/.stdin.0123abcd.partial",
+        ),
+        *("film/.step-00000004.safetensors.0123abcd.partial", "film/.tmpA1b2C3"),
+        *("checkpoints/.run.json.0123abcd.partial", "checkpoints/.step-00000004.partial"),
+    ]
+    kept = ["notes.partial", ".notes.partial", "data/stdin", "film/notes.txt", "checkpoints/.notes.partial"]
+    for name in (*litter, *kept):
+        (tmp_path / name).write_text("")
+    (tmp_path / "data" / ".0123456789ab.0123abcd.partial").mkdir()
+    with folder.lock():
+        remove_litter(folder)
+        folder.film.cut(0)
+        folder.checkpoints.clean()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {*kept, ".lock", "run.json", "checkpoints/run.json"}
+    assert list((tmp_path / "data").iterdir()) == [tmp_path / "data" / "stdin"]
