@@ -5,6 +5,7 @@ the new one. JSON of ours is sealed: it carries the version of its format and a 
 """
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from clearhead.errors import ClearheadError, RunError
-from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_to_flush
+from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_folder, open_to_flush, try_lock
 
 __all__ = [
     "FORMAT",
@@ -28,13 +29,18 @@ __all__ = [
     "check_file_name",
     "check_seal",
     "flush",
+    "is_inside",
+    "is_plain_name",
+    "make_folders",
     "open_log",
     "open_regular",
     "os_errors_as_run_errors",
     "parse_json",
+    "partial_of",
     "read_bytes",
     "read_json",
     "read_sealed",
+    "remove_empty",
     "remove_partials",
     "replacing",
     "replacing_folder",
@@ -68,7 +74,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a name beside `path` to write to; on success flush that file and rename it to `path`.
 
     The name is new and unpredictable, so nothing that lies there is written through or over. A link at `path` is
-    replaced, not followed. Raises OSError, with `path` as it was.
+    replaced, not followed. Raises the first OSError, with `path` as it was.
     """
     partial = partial_of(path)
     try:
@@ -77,8 +83,10 @@ def replacing(path: Path) -> Iterator[Path]:
         flush(partial)
         os.replace(partial, path)
         flush(path.parent)
-    finally:
-        partial.unlink(missing_ok=True)
+    except BaseException:
+        with contextlib.suppress(OSError):  # a disk that stays broken has told its first error
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def check_writable(path: Path) -> None:
@@ -98,11 +106,16 @@ def check_writable(path: Path) -> None:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a new folder beside `path`, whose parents are made; on success rename it to `path`, which may be an empty
     folder. Whatever is raised leaves nothing behind, not even a parent that was made.
+
+    The new folder is locked as long as it is written, so that what a killed process left of one is known: it is removed
+    by the next that writes to the same path.
     """
-    parents = [folder for folder in path.parents if not folder.exists()]
-    partial = partial_of(path)
+    made: list[Path] = []
+    handle, partial = None, path
     try:
-        partial.mkdir(parents=True)
+        made = make_folders(path.parent)
+        remove_abandoned(path)
+        partial, handle = make_locked(path)
         yield partial
         flush(partial)
         if path.exists():
@@ -110,11 +123,85 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         partial.rename(path)
         flush(path.parent)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        for folder in parents:
-            with contextlib.suppress(OSError):  # it was never made, or another process writes there by now
-                folder.rmdir()
+        if partial != path:
+            shutil.rmtree(partial, ignore_errors=True)
+        remove_empty(made)
         raise
+    finally:
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                os.close(handle)
+
+
+def make_locked(path: Path) -> tuple[Path, int | None]:
+    """Make a folder of a new name beside `path`, and lock it; None for the lock where a folder cannot be locked."""
+    while True:
+        partial = partial_of(path)
+        partial.mkdir()
+        # Another process may take it for abandoned before it is locked, and remove it.
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            handle = lock_folder(partial)
+            if handle is None or os.path.lexists(partial):
+                return partial, handle
+            os.close(handle)
+
+
+def lock_folder(folder: Path) -> int | None:
+    """Open a folder and lock it; None where folders cannot be locked, BlockingIOError where another process has it."""
+    handle = open_folder(folder)
+    if handle is None:
+        return None
+    try:
+        is_free = try_lock(handle)
+    except OSError:
+        os.close(handle)
+        return None
+    if not is_free:
+        os.close(handle)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(folder))
+    return handle
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove folders that `replacing_folder` has begun for this path, and whose processes were killed."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(PARTIAL)}")
+    for name in filter(pattern.fullmatch, os.listdir(path.parent)):
+        abandoned = path.with_name(name)
+        with contextlib.suppress(OSError):  # its process lives, another one removes it, or it is no folder
+            handle = None if abandoned.is_symlink() else lock_folder(abandoned)
+            if handle is not None:
+                shutil.rmtree(abandoned, ignore_errors=True)
+                os.close(handle)
+
+
+def make_folders(path: Path) -> list[Path]:
+    """Make a folder and those above it that are missing; return the ones made here, the innermost first.
+
+    Another process may make or remove one meanwhile: what it has made is not in the list. OSError where one cannot be
+    made, with none of them left.
+    """
+    made: list[Path] = []
+    try:
+        for folder in reversed([path, *path.parents]):
+            if not folder.is_dir():
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
+                    made.insert(0, folder)
+        if not path.is_dir():
+            missing = not os.path.lexists(path)  # another process has removed it again
+            number = errno.ENOENT if missing else errno.ENOTDIR
+            raise OSError(number, os.strerror(number), str(path))
+    except BaseException:
+        remove_empty(made)
+        raise
+    return made
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, the innermost first, but for those that hold something by now."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -136,7 +223,8 @@ def flush(path: Path) -> None:
     try:
         os.fsync(handle)
     finally:
-        os.close(handle)
+        with contextlib.suppress(OSError):  # what fsync says counts
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -151,9 +239,12 @@ def os_errors_as_run_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
-def remove_partials(folder: Path, names: Iterable[str]) -> None:
-    """Remove what a killed process left of files with these names, this version's or an earlier one's."""
-    pattern = re.compile(rf"\.?({'|'.join(map(re.escape, names))})(\.[0-9a-f]{{8}}|\.\d+)?{re.escape(PARTIAL)}")
+def remove_partials(folder: Path, names: str) -> None:
+    """Remove what a killed process left of files whose names match an expression, this version's or an earlier one's;
+    and what `safetensors` left, which writes to a file such as `.tmpA1b2C3` and renames it. The folder is locked, and
+    ours.
+    """
+    pattern = re.compile(rf"\.?({names})(\.[0-9a-f]{{8}}|\.\d+)?{re.escape(PARTIAL)}|\.tmp[A-Za-z0-9]{{6}}")
     for path in folder.iterdir():
         if pattern.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
             path.unlink(missing_ok=True)
@@ -328,6 +419,20 @@ def check_file_name(name: str, where: str) -> str:
     if not name or name.startswith(".") or any(sign in name for sign in "/\\:\0"):
         raise RunError(f"{where}: {name[:60]!r} is no name of a file in this folder")
     return name
+
+
+def is_plain_name(name: object) -> bool:
+    """Return whether this is the name of a file in a folder, and leads nowhere else.
+
+    >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
+    (True, False, False, False)
+    """
+    return isinstance(name, str) and not set(name) & {"/", "\\", "\0"} and name.strip(".") != ""
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Return whether a path, with every link in it followed, lies in a folder."""
+    return Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
 
 
 def sha256_of_file(path: str | Path) -> str:

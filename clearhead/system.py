@@ -4,6 +4,7 @@ Linux is where all of it is tested. macOS has the same calls. Windows has no `fc
 against links: its branches run here only in a simulation (tests/test_system.py), and are untested on Windows itself.
 """
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -17,8 +18,10 @@ except ImportError:  # Windows
 __all__ = [
     "NO_LINK",
     "NO_WAIT",
+    "OPEN_IS_REMOVED",
     "check_no_link",
     "count_running",
+    "has_no_locks",
     "is_alive",
     "is_out_of_memory",
     "open_folder",
@@ -31,6 +34,10 @@ NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 """Do not follow a link. Where there is no such flag, `check_no_link` looks before the file is opened."""
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
 """Do not wait for the other end of a pipe."""
+OPEN_IS_REMOVED = fcntl is not None
+"""Whether a file can be removed while it is open; Windows refuses that."""
+LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
+"""What `flock` says on a disk that has no locks: NFS without its lock service, Lustre without -o flock, and others."""
 FOLDER: int | None = getattr(os, "O_DIRECTORY", None)
 OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
 LOCKED_BYTE = 1 << 30
@@ -58,7 +65,8 @@ def open_to_flush(path: Path) -> int | None:
 def try_lock(handle: int, *, shared: bool = False) -> bool:
     """Lock an open file without waiting; False where another process has locked it. The lock ends with the process.
 
-    A `shared` lock is refused only where another process has one that is not; Windows has none of that kind.
+    A `shared` lock is refused only where another process has one that is not; Windows has none of that kind. OSError
+    where the file cannot be locked at all: `has_no_locks` tells whether that is its disk's nature.
     """
     try:
         if fcntl is not None:
@@ -68,6 +76,11 @@ def try_lock(handle: int, *, shared: bool = False) -> bool:
     except (BlockingIOError, PermissionError):
         return False
     return True
+
+
+def has_no_locks(error: OSError) -> bool:
+    """Return whether an error of `try_lock` says that the disk has no locks."""
+    return error.errno in LOCKLESS
 
 
 def unlock(handle: int) -> None:

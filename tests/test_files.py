@@ -1,7 +1,11 @@
 """Files: atomic writes, bounded reads, sealed JSON."""
 
+import errno
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,11 +37,12 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypa
 
 def test_partials_are_removed_by_name_and_nothing_else_is(tmp_path):
     litter = (".model.json.0a1b2c3d.partial", ".model.json.partial", "model.json.partial", "model.json.4711.partial")
-    kept = [".diary.partial", ".model.json.mine.partial", "model.json", "the-model.json.partial"]
+    litter = (*litter, ".tmpA1b2C3")  # of safetensors
+    kept = [".diary.partial", ".model.json.mine.partial", "model.json", "the-model.json.partial", ".tmp", "tmpA1b2C3"]
     for name in (*litter, *kept):
         (tmp_path / name).write_text("")
     (tmp_path / ".run.json.0a1b2c3d.partial").mkdir()
-    files.remove_partials(tmp_path, ["model.json", "run.json"])
+    files.remove_partials(tmp_path, r"model\.json|run\.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, ".run.json.0a1b2c3d.partial"])
 
 
@@ -194,3 +199,78 @@ def test_a_folder_beside_another_is_not_removed_with_it(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         stop_within(tmp_path / "new" / "folder", "../of somebody else")
     assert [one.name for one in (tmp_path / "new").iterdir()] == ["of somebody else"]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from clearhead import files
+with files.replacing_folder(Path(sys.argv[1])) as partial:
+    (partial / "half").touch()
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_of_a_folder_is_removed_by_the_next_and_a_living_ones_is_not(tmp_path):
+    def begin():
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path / "folder")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "written\n"
+        return process
+
+    with begin() as killed:
+        killed.kill()
+    (tmp_path / ".folder.mine.partial").mkdir()
+    with begin() as living:
+        assert len(list(tmp_path.glob(".folder.????????.partial"))) == 1
+        with files.replacing_folder(tmp_path / "folder") as partial:
+            (partial / "whole").touch()
+        assert len(list(tmp_path.glob(".folder.????????.partial"))) == 1
+        living.kill()
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["whole"]
+    assert (tmp_path / ".folder.mine.partial").exists()
+
+
+def test_a_new_folder_that_another_process_took_for_abandoned_is_made_again(tmp_path, monkeypatch):
+    lock, locked = files.lock_folder, []
+
+    def remove_first(folder):
+        locked.append(folder)
+        if len(locked) == 1:  # it is locked there at this moment
+            raise BlockingIOError
+        handle = lock(folder)
+        if len(locked) == 2:  # it was removed there, and given free
+            folder.rmdir()
+        return handle
+
+    monkeypatch.setattr(files, "lock_folder", remove_first)
+    with files.replacing_folder(tmp_path / "folder") as partial:
+        assert partial == locked[2]
+        (partial / "whole").touch()
+    assert (tmp_path / "folder" / "whole").exists()
+
+
+def test_folders_that_were_made_here_are_known(tmp_path):
+    (tmp_path / "a").mkdir()
+    made = files.make_folders(tmp_path / "a" / "b" / "c")
+    assert made == [tmp_path / "a" / "b" / "c", tmp_path / "a" / "b"]
+    assert files.make_folders(tmp_path / "a" / "b") == []
+    (tmp_path / "a" / "b" / "mine").touch()
+    files.remove_empty(made)
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["mine"]
+    with pytest.raises(NotADirectoryError):
+        files.make_folders(tmp_path / "a" / "b" / "mine")
+
+
+def test_the_first_error_is_raised_where_removing_fails_too(tmp_path, monkeypatch):
+    def broken(*args, **named):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "unlink", broken)
+    with pytest.raises(OSError, match="No space left"), files.replacing(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "No space left on device")

@@ -26,6 +26,7 @@ from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.extras import has_package, how_to_install
 from clearhead.model.sizes import parse_count
 from clearhead.training.defaults import ABSENT, KINDS, choose
+from clearhead.training.holding import hold_folder
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import TASKS
 from clearhead.training.variants import HEADS, PARTS, parse_scale, parse_whole
@@ -102,13 +103,14 @@ def compare(
     if not has_package("matplotlib"):
         to_stderr(f"There will be no picture: that needs matplotlib ({how_to_install('plots')}).")
     seeds = numbers(comparing.seeds)
-    if comparing.variant is None:
-        arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))
-    else:
-        arms = one_by_one(parse_variants(comparing.variant, choices), make_recipe_maker(home, comparing, choices))
-    comparison = comparison_of(
-        home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr
-    )
+    with hold_folder(home, to_stderr):  # the text of a probe, or of a pipe, is written there before the runs begin
+        if comparing.variant is None:
+            arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))
+        else:
+            arms = one_by_one(parse_variants(comparing.variant, choices), make_recipe_maker(home, comparing, choices))
+        comparison = comparison_of(
+            home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr
+        )
     if not comparison.outcomes:
         raise RunError(f"{folder}: every run failed; {comparison.failures[0].run}: {comparison.failures[0].problem}")
     if comparing.as_json:

@@ -3,7 +3,6 @@
 It goes the way of `clearhead train`: text files in, a run folder out, which every other verb takes.
 """
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +37,7 @@ from clearhead.serve.page import is_built
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.training.claiming import claim as claim_folder
+from clearhead.training.claiming import find_names, remove_path
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
@@ -104,16 +104,16 @@ def demo(
     """
     check_extra("num2words", extra="demo", what="The demo")
     home = RunFolder(new_folder("--folder", folder))
-    if again:
-        remove_demo(home)
-    demo_seed = claim_demo(home, seed)
-    before = is_finished(home)
-    if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
-        raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
-    run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps)
-    results = inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
-    write_opening(results)
-    files = write_pages(results)
+    find_demo(home)  # another folder is refused before it is given a lock
+    with home.lock():
+        demo_seed = claim_demo(home, seed, again=again)
+        before = is_finished(home)
+        if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
+            raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
+        run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps)
+        results = inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
+        write_opening(results)
+        files = write_pages(results)
     if as_json:
         show_json(as_object(results, files))
     else:
@@ -133,42 +133,44 @@ def write_pages(results: DemoResults) -> Pages:
     return Pages(saved, live_file)
 
 
-def remove_demo(folder: RunFolder) -> None:
-    """Remove a demo that is there; refuse a folder that is something else."""
-    if not folder.path.exists():
-        return
-    if marked_seed(folder) is None:
-        raise RunError(f"{folder.path}: the demo did not make this folder, and does not remove it; choose another one")
-    with folder.lock():
-        shutil.rmtree(folder.path)
-
-
-def claim_demo(folder: RunFolder, seed: int | None) -> int:
-    """Return the seed of the demo that is there, or claim the folder for a new one."""
+def find_demo(folder: RunFolder) -> int | None:
+    """Return the seed of the demo in a folder, None for a new one; RunError where the folder is something else."""
+    names = find_names(folder.path)
     before = marked_seed(folder)
-    if before is not None:
+    # A demo that was killed before it wrote its marker leaves no more than these.
+    if before is None and any(name not in (LOCK, "run.json") and not name.endswith(PARTIAL) for name in names):
+        raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
+    return before
+
+
+def claim_demo(folder: RunFolder, seed: int | None, *, again: bool) -> int:
+    """Return the seed of the demo in a locked folder, or claim the folder for a new one; with `again` in any case."""
+    before = find_demo(folder)
+    if before is not None and not again:
         if seed not in (None, before):
             message = f"{folder.path} was trained with seed {before}; --again trains a new one, with {seed}"
             raise wrong("--seed", message)
         return before
-    names = [path.name for path in folder.path.iterdir()] if folder.path.exists() else []
-    # A demo that was killed before it wrote its marker leaves no more than these.
-    if any(name not in (LOCK, "run.json") and not name.endswith(PARTIAL) for name in names):
-        raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
+    if before is not None:
+        # The marker goes late, and run.json last: what a kill in between leaves is still the demo's.
+        late = (MARKER, "run.json")
+        names = [name for name in find_names(folder.path) if name not in (LOCK, *late)]
+        with os_errors_as_run_errors(folder.path):
+            for name in (*names, *late):
+                remove_path(folder.path / name)
     new_seed = USUAL_SEED if seed is None else seed
-    with folder.lock():
-        claim_folder(folder)
-        folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": new_seed})
+    claim_folder(folder)
+    folder.write_own(folder.path / MARKER, {"made_by": "clearhead demo", "seed": new_seed})
     return new_seed
 
 
 def marked_seed(folder: RunFolder) -> int | None:
     """Return the seed that a folder of the demo's is marked with; None for any other folder."""
     marker = folder.path / MARKER
-    if not marker.exists():
-        return None
     try:
         return int(folder.read_own(marker)["seed"])
+    except FileNotFoundError:
+        return None
     except (RunError, ValueError, KeyError, TypeError):
         raise RunError(f"{marker}: cannot be read; remove {folder.path}, or choose another with --folder") from None
 

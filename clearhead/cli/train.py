@@ -177,7 +177,7 @@ def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
         watcher = watch_both(progress, board)
         if ways.resume:
-            trained = continue_run(folder, recipe, ways, watcher, progress)
+            trained = continue_run(folder, choices, ways, watcher, progress)
         else:
             trained = begin_run(folder, recipe, choices, ways, watcher=watcher, shown=progress)
     print_result(trained, as_json=ways.as_json)
@@ -279,25 +279,27 @@ def begin_run(
     folder: RunFolder, recipe: Recipe, choices: Choices, ways: RunOptions, *, watcher: Watcher, shown: Progress
 ) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
-    with leave_nothing(folder):
+    with folder.lock(shown.log) as hold, leave_nothing(hold):
         if ways.recipe is None:
-            with folder.lock():
-                claim(folder)
-                spooled = replace(choices, text=with_spooled(choices.text, folder.data))
-                recipe = with_parallel(as_recipe(spooled), ways)
+            claim(folder)
+            spooled = replace(choices, text=with_spooled(choices.text, folder.data))
+            recipe = with_parallel(as_recipe(spooled), ways)
         return training.train(folder.path, recipe, watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 
-def continue_run(folder: RunFolder, recipe: Recipe, ways: RunOptions, watcher: Watcher, shown: Progress) -> Run:
-    return training.resume(
-        folder.path,
-        budget=recipe.budget,
-        lr=recipe.optimizer.lr,
-        machine=recipe.machine,
-        watcher=watcher,
-        log=shown.log,
-        checkpoints=ways.checkpoints,
-    )
+def continue_run(folder: RunFolder, choices: Choices, ways: RunOptions, watcher: Watcher, shown: Progress) -> Run:
+    """Resume a run. Its recipe is read while the folder is locked: another process may have changed it before."""
+    with folder.lock(shown.log):
+        recipe = with_parallel(recipe_to_resume(folder, choices), ways)
+        return training.resume(
+            folder.path,
+            budget=recipe.budget,
+            lr=recipe.optimizer.lr,
+            machine=recipe.machine,
+            watcher=watcher,
+            log=shown.log,
+            checkpoints=ways.checkpoints,
+        )
 
 
 @final

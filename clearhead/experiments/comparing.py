@@ -23,6 +23,7 @@ from clearhead.extras import has_package
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.model.shapes import build_for_shapes
 from clearhead.text.preparing import describe_changes, read_notes
+from clearhead.training.holding import hold_folder
 from clearhead.training.recipe import Recipe, changes
 from clearhead.training.tasks import Generate
 from clearhead.training.variants import with_parts
@@ -106,6 +107,14 @@ def compare(
     """
     home = Path(folder)
     jobs = jobs_of(home, arms, seeds, probe)
+    with hold_folder(home, log):
+        return compare_jobs(home, jobs, arms, probe=probe, parallel=parallel, log=log)
+
+
+def compare_jobs(
+    home: Path, jobs: Sequence[Job], arms: Sequence[Arm | Impossible], *, probe: str | None, parallel: int, log: Log
+) -> Comparison:
+    """Do the jobs of a comparison in a folder that is locked."""
     for arm in arms:
         if isinstance(arm, Impossible):
             log(f"{arm.arm} is not possible: {arm.why}")

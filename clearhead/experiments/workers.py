@@ -71,10 +71,11 @@ def begin(jobs: Sequence[Job]) -> None:
     """Claim the folder of each run that is not there yet, and write its job into it."""
     for job in jobs:
         if not job.folder.exists():
-            check_new(job.folder)
-            with job.folder.lock():
+            check_new(job.folder)  # a folder that is refused is not even given a lock
+        with job.folder.lock():
+            if not job.folder.exists():
                 claim(job.folder)
-        job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
+            job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
 
 
 def read_job(path: Path) -> Job:

@@ -60,7 +60,7 @@ def read_hugging_face(folder: str | Path) -> Imported:
             f"{home}: has {ADAPTER}, an adapter of PEFT's beside a model; merge the two first: "
             "peft.AutoPeftModel.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)"
         )
-    config = Config(read_object(home / CONFIG), str(home / CONFIG))
+    config = Config(read_object(home, CONFIG), str(home / CONFIG))
     architecture = find_architecture(config)
     config = architecture.standardize(config)
     config.require("quantization_config")
@@ -112,7 +112,7 @@ def read_generation(home: Path, config: Config) -> Config:
     """Return the configuration with the fields that generation_config.json, where there is one, has for decoding."""
     if not (home / GENERATION).exists():
         return config
-    settings = {name: value for name, value in read_object(home / GENERATION).items() if value is not None}
+    settings = {name: value for name, value in read_object(home, GENERATION).items() if value is not None}
     return Config({**config.values, **settings}, str(home / GENERATION))
 
 

@@ -34,8 +34,9 @@ from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
+from clearhead.training.phases import to_stderr
 from clearhead.training.recipe import Origin
-from clearhead.training.run import Run, check_fit, to_stderr
+from clearhead.training.run import Run, check_fit
 from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 
 __all__ = ["DTYPES", "import_model"]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clearhead.errors import OptionError
 from clearhead.files import read_json
+from clearhead.interop.source_files import file_in
 
 __all__ = ["Tensors", "load_pickled", "read_object"]
 
@@ -23,8 +24,9 @@ CONVERT = (
 )
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; OptionError where there is none."""
+def read_object(home: Path, name: str) -> dict[str, Any]:
+    """Read a JSON object of a source folder; OptionError where there is none."""
+    path = file_in(home, name)
     try:
         content = read_json(path, error=OptionError)
     except FileNotFoundError:
@@ -56,22 +58,22 @@ class Tensors(Mapping[str, Tensor]):
             if (self.home / base_name).exists():
                 return dict.fromkeys(self.open(base_name).keys(), base_name)
             if (self.home / f"{base_name}{INDEX}").exists():
-                return self.read_index(self.home / f"{base_name}{INDEX}")
+                return self.read_index(f"{base_name}{INDEX}")
         raise OptionError(f"{self.home}: has neither {WHOLE} nor {WHOLE}{INDEX}, nor {PICKLED}")
 
-    def read_index(self, path: Path) -> dict[str, str]:
-        file_of = read_object(path).get("weight_map")
+    def read_index(self, index: str) -> dict[str, str]:
+        path, file_of = self.home / index, read_object(self.home, index).get("weight_map")
         if not isinstance(file_of, dict) or not all(isinstance(file_name, str) for file_name in file_of.values()):
             raise OptionError(f"{path}: weight_map: expected names of tensors with names of files")
         for name, file in file_of.items():
-            if Path(file).name != file or name not in self.open(file).keys():  # noqa: SIM118 - it is no mapping
+            if name not in self.open(file).keys():  # noqa: SIM118 - it is no mapping
                 raise OptionError(f"{path}: {name} is not in {file!r}")
         return file_of
 
     def open(self, file: str) -> Any:
         """Open a file once; OptionError where it is no whole file of its kind."""
         if file not in self.files:
-            path = self.home / file
+            path = file_in(self.home, file)
             if not path.is_file():
                 raise OptionError(f"{path}: there is no such file")
             if path.suffix == ".safetensors":

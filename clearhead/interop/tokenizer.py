@@ -13,7 +13,8 @@ import tokenizers as library
 from clearhead.errors import DataError, OptionError
 from clearhead.files import read_bytes
 from clearhead.interop.config import Config
-from clearhead.interop.huggingface import read_object
+from clearhead.interop.source_files import file_in
+from clearhead.interop.tensor_files import read_object
 from clearhead.text.tokenizer import MOST_BYTES, SpecialIds, Tokenizer, library_errors_as_data_errors, parse_tokenizer
 from clearhead.training.chat import ChatTemplate
 
@@ -57,7 +58,7 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
     `start` and `end` are the model's, for a tokenizer whose settings name none. DataError where tokenizer.json is
     missing or none, OptionError where another file is not as it should be.
     """
-    path = home / FILE
+    path = file_in(home, FILE)
     try:
         text = read_bytes(path, most=MOST_BYTES).decode()
     except FileNotFoundError:
@@ -101,7 +102,7 @@ def read_settings(home: Path) -> Config:
     fields: dict[str, Any] = {}
     for file in (NAMES, SETTINGS):
         if (home / file).exists():
-            fields |= {name: value for name, value in read_object(home / file).items() if value is not None}
+            fields |= {name: value for name, value in read_object(home, file).items() if value is not None}
     settings = Config(fields, str(home / SETTINGS))
     settings.require("split_special_tokens", False)
     return settings
@@ -208,7 +209,7 @@ def unknown_of(tokenizer: library.Tokenizer) -> int | None:
 
 def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> ChatTemplate | None:
     """Read the chat template: of its own file, or of tokenizer_config.json, of several there the `default`."""
-    path = home / TEMPLATE
+    path = file_in(home, TEMPLATE)
     if path.exists():
         try:
             return ChatTemplate(read_bytes(path).decode(), dict(names))

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, final
 
 from clearhead.errors import RunError
 from clearhead.files import open_regular
-from clearhead.system import NO_LINK, NO_WAIT, check_no_link, is_alive, try_lock, unlock
+from clearhead.system import NO_LINK, NO_WAIT, check_no_link, has_no_locks, is_alive, try_lock, unlock
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
 from clearhead.training.metrics import parse_line
@@ -82,5 +82,7 @@ def is_training(folder: RunFolder) -> bool:
             return True
         unlock(handle)
         return False
+    except OSError as error:  # without locks, the number of a process that lives must do
+        return has_no_locks(error)
     finally:
         os.close(handle)

@@ -5,10 +5,12 @@ sample of a large corpus), and to store ids. Holding records out takes up to thr
 to know the hash of a long document before its first piece is stored.
 """
 
+import errno
 import hashlib
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any, final
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError, RunError
-from clearhead.files import check_file_name, read_sealed, sha256_of_file, write_sealed
+from clearhead.files import check_file_name, partial_of, read_sealed, replacing_folder, sha256_of_file, write_sealed
 from clearhead.serialization import added, check_fields, check_regular, to_json
 from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
@@ -119,12 +121,28 @@ def prepare(
     if (home / WHOLE).exists():
         return open_prepared(home, tokenizers=pretrained)
     try:
-        write_prepared(corpus, layout, tokenizing, home, log, texts=texts)
+        set_aside_parts(home)
+        with replacing_folder(home) as partial:
+            write_prepared(corpus, layout, tokenizing, partial, log, key=home.name, texts=texts)
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and (home / WHOLE).exists():
+            # Another run with the same text has written the same meanwhile.
+            return open_prepared(home, tokenizers=pretrained)
         raise RunError(
             f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
         ) from error
     return open_prepared(home, verify=False, tokenizers=pretrained)
+
+
+def set_aside_parts(home: Path) -> None:
+    """Remove what an earlier version has left of ids that it did not finish; ours are there all or not at all."""
+    if home.exists() and not (home / WHOLE).exists():
+        parts = partial_of(home)
+        home.rename(parts)
+        if (parts / WHOLE).exists():  # another process has finished them in between
+            parts.rename(home)
+        else:
+            shutil.rmtree(parts)
 
 
 def open_prepared(home: Path, *, verify: bool = True, tokenizers: Mapping[str, Tokenizer] | None = None) -> Prepared:
@@ -256,6 +274,7 @@ def write_prepared(
     home: Path,
     log: Log,
     *,
+    key: str,
     texts: Mapping[str, str],
 ) -> None:
     train_survey = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known_labels=None)
@@ -268,7 +287,6 @@ def write_prepared(
         known_labels = train_survey.labels if layout.label else None
         dev_survey = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known_labels)
         log(f"{dev_survey.records:,} held-out records" + describe_skipped(dev_survey.skipped))
-    home.mkdir(parents=True, exist_ok=True)
     if isinstance(tokenizing, Tokenizing):
         tokenizers = make_tokenizers(corpus, layout, tokenizing, train_survey, log)
     else:
@@ -280,7 +298,7 @@ def write_prepared(
         log(line)
     bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()))
     notes = {
-        "key": home.name,
+        "key": key,
         "files": {file: sha256_of_file(home / file) for file in bound},
         "records": train_survey.records,
         "text_bytes": train_survey.text_bytes,

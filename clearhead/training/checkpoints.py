@@ -28,6 +28,7 @@ from clearhead.files import (
     parse_json,
     read_bytes,
     read_sealed,
+    remove_partials,
     set_aside,
     sha256_of_file,
     write_sealed,
@@ -154,15 +155,22 @@ class Checkpoints:
                     raise self.unreachable_error(f"its {MARKER} is of another run")
                 folders = [checkpoint.folder for checkpoint in Checkpoints(self.folder).all()]
                 adopted = {path.name: sha256_of_file(path / STATE) for path in folders}
-            elif (self.folder / MARKER).exists():
-                self.marker()
+            elif self.is_marked():
                 return
-            elif foreign := [name for name in os.listdir(self.folder) if not name.startswith(".")]:
-                raise RunError(
-                    f"{self.folder}: holds {', '.join(sorted(foreign)[:3])}, and is not the folder of this run's "
-                    "checkpoints; nothing was touched. Choose an empty folder, or a new one"
-                )
             write_sealed(self.folder / MARKER, {"run": self.run, **({"adopted": adopted} if adopt else {})})
+
+    def is_marked(self) -> bool:
+        """Return whether the folder is marked as this run's; RunError where it holds anything else."""
+        if (self.folder / MARKER).exists():
+            self.marker()
+            return True
+        names = os.listdir(self.folder) if self.folder.exists() else []
+        if foreign := [name for name in names if not name.startswith(".")]:
+            raise RunError(
+                f"{self.folder}: holds {', '.join(sorted(foreign)[:3])}, and is not the folder of this run's "
+                "checkpoints; nothing was touched. Choose an empty folder, or a new one"
+            )
+        return False
 
     def marker(self) -> dict[str, Any]:
         """Read the marker; RunError where this is not the folder that the run saved to."""
@@ -320,6 +328,7 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what a crash has left half-written."""
+        remove_partials(self.folder, re.escape(MARKER))
         for name in os.listdir(self.folder):
             if HALF.fullmatch(name):
                 path = self.folder / name

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
-from clearhead.files import os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
+from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
 from clearhead.model.spec_json import spec_to_json
-from clearhead.training.checkpoints import Checkpoints, check_no_link
+from clearhead.training.checkpoints import MARKER, Checkpoints, check_no_link
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import LOCK
+from clearhead.training.holding import LOCK, Hold
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Recipe
 
@@ -28,10 +28,13 @@ __all__ = [
     "check_unlinked",
     "claim",
     "find_evidence_of_checkpoints",
+    "find_names",
     "is_run_name",
+    "keep_elsewhere",
     "leave_nothing",
     "move_checkpoints",
     "remove_litter",
+    "remove_path",
     "upgrade",
 ]
 
@@ -43,7 +46,7 @@ PATTERNS = re.compile(r"tokenizer.*\.json|metrics\.\d+\.jsonl|step-.*")
 FILES = (
     *("run.json", "recipe.json", "model.json", "checkpoints.json", "evaluation.json", "curves.svg"),
     *("tokenizer.json", "tokenizer.source.json", "tokenizer.target.json", "job.json", "recall.json", "demo.json"),
-    *("chat_template.jinja", "pretrained.safetensors"),
+    *("chat_template.jinja", "pretrained.safetensors", "baseline.json", "program.json"),
 )
 """Every file that is replaced as a whole, of which a killed process may leave a part."""
 
@@ -53,10 +56,10 @@ def is_run_name(name: str) -> bool:
     return name in ("run.json", "recipe.json", *BEGINNING, *LATER) or bool(PATTERNS.fullmatch(name))
 
 
-def find_run_names(folder: Path) -> list[str]:
-    """Return the names in a folder that a run uses."""
+def find_names(folder: Path) -> list[str]:
+    """Return the names in a folder, none where it is not there; RunError where it is no folder that can be read."""
     try:
-        return sorted(filter(is_run_name, os.listdir(folder)))
+        return sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -65,7 +68,7 @@ def find_run_names(folder: Path) -> list[str]:
 
 def check_new(folder: RunFolder) -> None:
     """Raise RunError unless a new run may begin here. Nothing is changed."""
-    names = find_run_names(folder.path)
+    names = [*filter(is_run_name, find_names(folder.path))]
     if "recipe.json" in names:
         raise RunError(f"{folder.path}: there is a run already; go on with --resume, or choose another folder")
     if "run.json" not in names:
@@ -80,7 +83,7 @@ def check_new(folder: RunFolder) -> None:
     if "data" in names:
         for path, folders, files in os.walk(folder.data):
             check_unlinked(Path(path), [*folders, *files])
-    steps = [name for name in find_run_names(folder.path / "checkpoints") if name.startswith("step-")]
+    steps = [name for name in find_names(folder.path / "checkpoints") if is_run_name(name) and name.startswith("step-")]
     if later := [name for name in names if name in LATER or name.startswith("metrics.")] or steps:
         raise RunError(
             f"{folder.path}: holds {list_names(later)} of a run whose recipe.json is missing; nothing was touched. "
@@ -103,26 +106,35 @@ def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", 
 
 
 @contextlib.contextmanager
-def leave_nothing(folder: RunFolder) -> Iterator[None]:
+def leave_nothing(hold: Hold) -> Iterator[None]:
     """Remove what was written to a new folder, if training is refused before it begins.
 
-    An interrupted training keeps its files, and the same command continues it. What was there before stays too.
+    An interrupted training keeps its files, and the same command continues it. What was there before stays too. The
+    folder is held from before the first look to after the last removal, so what is new there was made here.
     """
-    before = set(os.listdir(folder.path)) if folder.path.is_dir() else set[str]()
-    missing = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
+    folder = RunFolder(hold.run)
+    before = set(find_names(folder.path))
     try:
         yield
     except ClearheadError as error:
-        # recipe.json is the last file before training; but what the model starts from is read after it.
-        was_refused = not folder.exists() or (isinstance(error, OptionError | DataError) and has_no_step(folder))
-        if was_refused and "run.json" not in before:
-            for name in set(os.listdir(folder.path) if folder.path.is_dir() else ()) - before:
-                if is_run_name(name) or name == LOCK:
-                    remove_path(folder.path / name)
-            for path in missing:
-                with contextlib.suppress(OSError):  # something else is in it
-                    path.rmdir()
+        if hold.guarded and "run.json" not in before:
+            with contextlib.suppress(OSError, RunError):  # the first error counts
+                hold.check()
+                # recipe.json is the last file before training; but what the model starts from is read after it.
+                if not folder.exists() or (isinstance(error, OptionError | DataError) and has_no_step(folder)):
+                    remove_new(folder, before)
         raise
+
+
+def remove_new(folder: RunFolder, before: set[str]) -> None:
+    """Remove a run of which no step was trained. Its run.json goes last: a kill in between leaves a run that is begun
+    again, and no folder that nobody owns.
+    """
+    if folder.checkpoints_file.exists() and not folder.checkpoints.folders():
+        (folder.checkpoints.folder / MARKER).unlink()
+    names = {name for name in find_names(folder.path) if is_run_name(name) or name in FILES}
+    for name in sorted(names - before, key=lambda name: name == "run.json"):
+        remove_path(folder.path / name)
 
 
 def has_no_step(folder: RunFolder) -> bool:
@@ -138,8 +150,8 @@ def remove_path(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:
-    """Make the locked folder a run of ours: write run.json, and checkpoints.json if checkpoints go elsewhere."""
+def claim(folder: RunFolder) -> None:
+    """Make the locked folder a run of ours: write run.json."""
     check_new(folder)
     if folder.run_file.exists():
         remove_litter(folder)
@@ -149,13 +161,17 @@ def claim(folder: RunFolder, checkpoints: str | Path | None = None) -> None:
     with os_errors_as_run_errors(folder.checkpoints_file):
         folder.checkpoints_file.unlink(missing_ok=True)
         folder.pretrained_file.unlink(missing_ok=True)
-    if checkpoints is not None:
-        elsewhere = Path(os.path.abspath(checkpoints))
-        with os_errors_as_run_errors(elsewhere):
-            elsewhere.mkdir(parents=True, exist_ok=True)
-        check_no_link(elsewhere)
-        folder.checkpoints_at(elsewhere).create()
-        folder.write_own(folder.checkpoints_file, {"folder": str(elsewhere)})
+
+
+def keep_elsewhere(folder: RunFolder, hold: Hold, checkpoints: str | Path) -> None:
+    """Hold a folder for the checkpoints of a claimed run, mark it as this run's, and write checkpoints.json."""
+    elsewhere = Path(os.path.abspath(checkpoints))
+    check_no_link(elsewhere)
+    with os_errors_as_run_errors(elsewhere):
+        folder.checkpoints_at(elsewhere).is_marked()  # another folder is refused before it is given a lock
+    hold.add(elsewhere)
+    folder.checkpoints_at(elsewhere).create()
+    folder.write_own(folder.checkpoints_file, {"folder": str(elsewhere)})
 
 
 def move_checkpoints(folder: RunFolder, place: Path) -> Checkpoints:
@@ -197,9 +213,12 @@ def upgrade(folder: RunFolder, checkpoints: Path) -> None:
 
 
 def remove_litter(folder: RunFolder) -> None:
-    """Remove what killed processes have left of files of a run."""
+    """Remove what killed processes have left of files of a run. The folder is locked, and `data` in it is the run's."""
     with os_errors_as_run_errors(folder.path):
-        remove_partials(folder.path, FILES)
+        remove_partials(folder.path, "|".join(map(re.escape, FILES)))
+        for name in find_names(folder.data):
+            if name.startswith(".") and name.endswith(PARTIAL):
+                remove_path(folder.data / name)
 
 
 def find_evidence_of_checkpoints(folder: RunFolder, recipe: Recipe) -> str | None:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clearhead.errors import RunError
-from clearhead.files import PARTIAL, replacing
+from clearhead.files import remove_partials, replacing
 from clearhead.serialization import check_regular
 from clearhead.training.checkpoints import write_tensors
 
@@ -83,9 +83,7 @@ class Film:
         """Remove this run's frames of later steps, which a resume makes again, and what a kill left half-written."""
         if self.folder.is_symlink() or not self.folder.is_dir():
             return
-        for name in os.listdir(self.folder):
-            if name.startswith(".step-") and name.endswith(PARTIAL):
-                (self.folder / name).unlink(missing_ok=True)
+        remove_partials(self.folder, NAME.pattern)
         for step in self.steps():
             if step > last:
                 self.path(step).unlink(missing_ok=True)

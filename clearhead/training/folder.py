@@ -1,14 +1,16 @@
 """A run folder: its files, the run they belong to, and the lock that lets only one process write to it."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, final
 
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import (
+    is_inside,
+    is_plain_name,
     os_errors_as_run_errors,
     read_bytes,
     read_sealed,
@@ -24,8 +26,9 @@ from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.film import Film
-from clearhead.training.holding import Hold, lock
+from clearhead.training.holding import Hold, hold_folder
 from clearhead.training.metrics import read_metrics
+from clearhead.training.phases import to_stderr
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
 from clearhead.training.tasks.framing import Framing
@@ -308,6 +311,10 @@ class RunFolder:
     def check_sum(self, path: Path, sums: Mapping[str, str] | None) -> None:
         """Raise RunError where a file has changed since the run began; DataError where it cannot be read."""
         try:
+            if not is_inside(self.path, path):  # what was made before there were checksums could be a link to anything
+                raise RunError(
+                    f"{path}: is a link that leads out of the run, and is not read. Put the file itself there"
+                )
             if sums is not None and sha256_of_file(path) != sums.get(path.name):
                 raise RunError(f"{path}: was changed since the run began: its checksum is wrong. Put it back as it was")
         except OSError as error:
@@ -337,15 +344,11 @@ class RunFolder:
         best = [line for line in lines if line.get("kind") == "evaluation" and line.get("best")]
         return best[-1] if best else {}
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[Hold]:
-        """Lock the folder for this process. The lock goes with the process, however it ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.path}: cannot be written to ({error.strerror}); choose another folder") from None
-        with Hold(self.path) as hold, lock(self.path):
-            yield hold
+    def lock(self, log: Callable[[str], None] = to_stderr) -> AbstractContextManager[Hold]:
+        """Lock the folder for this process, once more if it holds it already. The lock goes with the process, however
+        it ends.
+        """
+        return hold_folder(self.path, log)
 
 
 def describe_imported(task: Task, files: Mapping[str, str], chat: ChatTemplate | None) -> dict[str, Any]:
@@ -358,12 +361,3 @@ def describe_imported(task: Task, files: Mapping[str, str], chat: ChatTemplate |
         "framing": {field: to_json(framing, PARTS) for field, framing in task.framing.items()},
         **({} if chat is None else {"chat": dict(chat.tokens)}),
     }
-
-
-def is_plain_name(name: object) -> bool:
-    """Return whether this is the name of a file in a folder, and leads nowhere else.
-
-    >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
-    (True, False, False, False)
-    """
-    return isinstance(name, str) and not set(name) & {"/", "\\", "\0"} and name.strip(".") != ""

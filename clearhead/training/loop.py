@@ -5,6 +5,7 @@ masked tokens follow from the seed and the step. So a run that was stopped anywh
 gone on.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -173,9 +174,12 @@ class Trainer:
             self.run(stopping)
             self.saver.wait()
             self.tell_saved()
-        finally:
-            with os_errors_as_run_errors(self.folder.metrics):
+        except BaseException:
+            with contextlib.suppress(OSError):  # a disk that stays broken has told its first error
                 self.metrics_log.close()
+            raise
+        with os_errors_as_run_errors(self.folder.metrics):
+            self.metrics_log.close()
         self.hold.check()
         if not has_package("matplotlib"):
             self.log(f"curves.svg is not drawn: that needs matplotlib ({how_to_install('plots')})")

@@ -1,14 +1,20 @@
 """Signs of life: a line for every phase that takes longer than a few seconds, and again every ten."""
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["phase"]
+__all__ = ["phase", "to_stderr"]
 
 FIRST, NEXT = 8.0, 10.0
 """Seconds until the first line, and between those after it."""
+
+
+def to_stderr(text: str) -> None:
+    """Print a line for the user: where `log` is told if nothing else is asked for."""
+    print(text, file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -27,8 +27,9 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing, prepare
 from clearhead.text.sources import Aligned, Documents
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
-from clearhead.training.claiming import claim
+from clearhead.training.claiming import claim, find_names
 from clearhead.training.folder import RunFolder
+from clearhead.training.holding import LOCK
 from clearhead.training.loop import training_tensors
 from clearhead.training.machine import resolve_machine
 from clearhead.training.metrics import MetricsLog
@@ -51,13 +52,13 @@ def compile_to_run(
     """Compile a RASP program and write it as a run folder. RunError where the folder is there and not empty."""
     path = Path(path)
     folder = RunFolder(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(f"{path}: there is something already; choose another folder, or `clearhead look {path}`")
+    check_empty(path)
     program_model = compile_for_task(program, weighting=weighting, sharpness=sharpness)
     texts = list(draw_texts(program, program_model.context))
     if not texts:
         raise OptionError(f"{program.name}: no text was found that it is for, or that it answers with its own tokens")
     with folder.lock(), os_errors_as_run_errors(path):
+        check_empty(path)  # once more, now that nobody else writes there
         claim(folder)
         program_model.tokenizer.save(path / "tokenizer.json")
         layout = task_named(program_model.task).layout(program_model.context)
@@ -74,6 +75,12 @@ def compile_to_run(
         folder.begin(recipe)
         save(folder, recipe, task, program_model, texts[0])
     return folder
+
+
+def check_empty(path: Path) -> None:
+    """Raise RunError where a folder holds something; the lock of one that is about to be written is nothing."""
+    if any(name != LOCK for name in find_names(path)):
+        raise RunError(f"{path}: there is something already; choose another folder, or `clearhead look {path}`")
 
 
 def recipe_of(program_model: ProgramModel, path: Path, fields: tuple[str, ...]) -> Recipe:

@@ -7,7 +7,6 @@ run.translate(["zwei", "drei"], beam=5)      # several texts, a list of answers
 ```
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from clearhead.training.checkpoints import MODEL, UNTRAINED, Checkpoint, copy_in
 from clearhead.training.claiming import claim
 from clearhead.training.evaluation import EvaluationOptions, evaluate
 from clearhead.training.folder import RunFolder
+from clearhead.training.phases import to_stderr
 from clearhead.training.pretrained import check_saved, fill_tuned
 from clearhead.training.recipe import Origin
 from clearhead.training.run_display import RunFacts
@@ -337,10 +337,6 @@ def stream_text(
             yield piece
     if last_piece := detokenizer.rest():
         yield last_piece
-
-
-def to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 @public

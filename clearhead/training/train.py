@@ -27,6 +27,7 @@ from clearhead.training.claiming import (
     check_unlinked,
     claim,
     find_evidence_of_checkpoints,
+    keep_elsewhere,
     leave_nothing,
     move_checkpoints,
     remove_litter,
@@ -42,11 +43,11 @@ from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
-from clearhead.training.phases import phase
+from clearhead.training.phases import phase, to_stderr
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
 from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
-from clearhead.training.run import Run, check_fit, load, to_stderr
+from clearhead.training.run import Run, check_fit, load
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopped, StoppedScoring, Stopping
 from clearhead.training.tasks import Task, task_named
@@ -105,8 +106,10 @@ def train_first(
     checkpoints: str | Path | None,
 ) -> Run:
     """Train a new run, as the process that writes."""
-    with leave_nothing(folder), folder.lock() as hold:
-        claim(folder, checkpoints)
+    with folder.lock(log) as hold, leave_nothing(hold):
+        claim(folder)
+        if checkpoints is not None:
+            keep_elsewhere(folder, hold, checkpoints)
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
         recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log)
         spec = recipe.model
@@ -296,10 +299,11 @@ def resume_first(
     checkpoints: str | Path | None,
 ) -> Run:
     """Resume a run, as the process that writes."""
-    recipe = folder.recipe()
+    folder.recipe()  # what is no run is refused before there is a lock
     check_unlinked(folder.path)
     find_checkpoints(folder, checkpoints)
-    with folder.lock() as hold:
+    with folder.lock(log) as hold:
+        recipe = folder.recipe()
         task, spec = folder.task(), folder.spec()
         check_fit(task, spec, str(folder.model_file))
         tokenizers = None if recipe.fine_tuning is None else task.tokenizers

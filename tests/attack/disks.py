@@ -3,17 +3,21 @@
 The process must say so clearly and leave every checkpoint whole; with room again, the run goes on to the same end.
 """
 
+import errno
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, final
 
 from tests.attack import forking
-from tests.attack.calls import failing_disk, full_disk
+from tests.attack.calls import Calls, failing_disk, full_disk
 from tests.attack.kills import counted, do_at
 from tests.attack.small import Target, go_on, problem_of
 from tests.attack.table import Row
@@ -29,6 +33,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
     return [
         at_every_call(target, draw, most, half=False),
         at_every_call(target, draw, most, half=True),
+        that_stays_broken(target, draw, 2 if short else None),
         with_small_files(target, draw, 1 if short else 40),
         on_a_small_disk(target, draw, 1 if short else 40),
     ]
@@ -43,6 +48,39 @@ def at_every_call(target: Target, draw: random.Random, most: int | None, *, half
         run = target.run(f"full-{k}", half=half)
         problem = problem_of(do_at(target, run, k, act), ENDS)
         row.add(problem or target.finish(run), f"{act.__name__} at call {k} ({made[k - 1]})")
+        shutil.rmtree(run, ignore_errors=True)
+    return row
+
+
+@final
+class BrokenDisk(Calls):
+    """A disk that is full at one call, and broken at all calls after it."""
+
+    def count(self, name: str, what: Any) -> None:
+        before = len(self.made)
+        super().count(name, what)
+        if self.at < len(self.made) and before < len(self.made):
+            failing_disk(name, what)
+
+
+def that_stays_broken(target: Target, draw: random.Random, most: int | None) -> Row:
+    """Let a call fail as on a full disk, and all later ones as on a broken disk: the user is told of the full disk."""
+    row = Row("a disk that stays broken: the first error is the one told")
+    made = counted(target, half=False)
+    # These may fail: the number in the lock, a removal, and making a folder that is there.
+    tries = [k for k, call in enumerate(made, start=1) if not re.search(r" \.lock$|^r|^mkdir film$", call)]
+    for k in tries if most is None else draw.sample(tries, min(most, len(tries))):
+        run = target.run(f"broken-{k}", half=False)
+
+        def work(run: Path = run, k: int = k) -> int:
+            BrokenDisk(target.home, k, full_disk).watch()
+            return go_on(run, target.recipe, log=lambda line: print(line, file=sys.stderr))
+
+        ended = forking.run(work)
+        problem = problem_of(ended, (1,))
+        if not problem and os.strerror(errno.ENOSPC) not in ended.err:
+            problem = f"it tells of a later error: {ended.err.strip()[-300:]}"
+        row.add(problem or target.finish(run), f"call {k} ({made[k - 1]})")
         shutil.rmtree(run, ignore_errors=True)
     return row
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tests.attack import commands, damage, disks, flips, folders, kills, readers, serving, signals, texts
+from tests.attack import commands, damage, disks, flips, folders, kills, pairs, readers, serving, signals, texts
 from tests.attack.small import warm_up
 from tests.attack.table import Row, as_markdown, as_text, write_json, write_page
 
@@ -22,6 +22,7 @@ ATTACKS: dict[str, Attack] = {
     "signals": signals.attack,
     "readers": readers.attack,
     "disks": disks.attack,
+    "pairs": pairs.attack,
     "folders": folders.attack,
     "damage": damage.attack,
     "commands": commands.attack,

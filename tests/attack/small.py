@@ -59,14 +59,14 @@ class Sketch:
             Path(to).write_bytes(b"<svg/>")
 
 
-def go_on(run: Path, recipe: Recipe) -> int:
+def go_on(run: Path, recipe: Recipe, log: Callable[[str], None] = quiet) -> int:
     """Begin a run, or go on with it, as a user would after a crash; return an exit code, with problems on stderr."""
     curves.figure_of = lambda lines, title: Sketch()  # type: ignore[assignment]
     try:
         if RunFolder(run).exists():
-            resume(run, log=quiet)
+            resume(run, log=log)
         else:
-            train(run, recipe, log=quiet)
+            train(run, recipe, log=log)
     except ClearheadError as error:
         print(f"clearhead: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
@@ -134,6 +134,9 @@ class Target(NamedTuple):
         try:
             found = differences(RunFolder(run), RunFolder(self.reference))
             odd = [one for one in found if metrics or "metrics" not in one]
+            # Of run.json a part may stay until the next resume: the folder was nobody's when it was written.
+            left = [path for path in run.rglob(".*") if path.name != ".lock" and not path.name.startswith(".run.json.")]
+            odd += [f"{path} was left by a dead process" for path in left]
             return "; ".join(odd).replace(str(run), run.name)
         except (ClearheadError, OSError, LookupError) as error:
             return f"cannot be compared: {error}"

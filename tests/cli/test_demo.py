@@ -28,6 +28,7 @@ from clearhead.serve.facts import run_facts
 from clearhead.serve.live import live_page
 from clearhead.tracing.survey import views
 from clearhead.training.folder import RunFolder
+from clearhead.training.holding import lock
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Budget
 from clearhead.training.run import load
@@ -315,7 +316,7 @@ def test_a_short_demo_trains_few_steps_on_few_numbers(command, tmp_path, there):
     ("args", "said"),
     [
         ([], "is there already, and is not the demo's; choose another one with --folder"),
-        (["--again"], "the demo did not make this folder, and does not remove it; choose another one"),
+        (["--again"], "is there already, and is not the demo's; choose another one with --folder"),
     ],
 )
 def test_a_folder_of_somebody_else_is_left_alone(command, home, args, said):
@@ -338,7 +339,7 @@ def test_a_marker_that_cannot_be_read_is_told(command, home):
 
 
 def test_a_demo_in_use_is_not_removed(command, there):
-    with load(there).folder.lock():
+    with lock(there):
         code, out, err = command("demo", "--folder", str(there), "--again")
     assert (code, out) == (1, "")
     assert "is in use by process" in err

@@ -308,10 +308,9 @@ def test_a_crash_leaves_nothing_that_is_taken_for_whole(file, ready, tmp_path, m
         patch.setattr(preparing, stage, interrupt)
         with pytest.raises(KeyboardInterrupt):
             ready(source)
-    [home] = (tmp_path / "data").iterdir()
-    with pytest.raises(RunError, match=f"^{home}: there is no text prepared, or not all of it"):
-        open_prepared(home)
+    assert not (tmp_path / "data").exists()
     assert len(ready(source).train) == 57
+    [home] = (tmp_path / "data").iterdir()
     assert sorted(path.name for path in home.iterdir()) == ["dev", "tokenizer.json", "train", "whole.json"]
 
 
@@ -334,9 +333,36 @@ def test_a_crash_while_ids_are_written(file, ready, tmp_path, monkeypatch, n):
         patch.setattr(Encoding, "add", crashing)
         with pytest.raises(KeyboardInterrupt):
             ready(source)
-    [home] = (tmp_path / "data").iterdir()
-    assert [path.name for path in home.iterdir()] == ["tokenizer.json"]
+    assert not (tmp_path / "data").exists()
     check_split(both(ready(source)), [(line,) for line in DE], 3)
+
+
+def test_what_an_earlier_version_has_not_finished_is_made_anew(file, ready):
+    source = Documents(paths=(file("text", DE),), unit="line")
+    home = ready(source).train.folder.parent
+    (home / "whole.json").unlink()
+    (home / "train.partial").mkdir()
+    assert len(ready(source).train) == 57
+    assert sorted(path.name for path in home.iterdir()) == ["dev", "tokenizer.json", "train", "whole.json"]
+    assert [path.name for path in home.parent.iterdir()] == [home.name]
+
+
+def test_what_another_run_has_written_meanwhile_is_taken(file, ready, tmp_path, monkeypatch):
+    """Two runs that share a folder of ids prepare the same text at once: the second finds those of the first."""
+    source = Documents(paths=(file("text", DE),), unit="line")
+    write, others = preparing.write_prepared, []
+
+    def write_after_another(*args, **named):
+        if not others:
+            others.append(None)
+            others.append(ready(source))
+        write(*args, **named)
+
+    monkeypatch.setattr(preparing, "write_prepared", write_after_another)
+    before = sorted(path.stat().st_ino for path in ready(source).train.folder.iterdir())
+    [home] = (tmp_path / "data").iterdir()
+    assert sorted(path.stat().st_ino for path in (home / "train").iterdir()) == before
+    assert others[1].train.folder == home / "train"
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[1]", "{}", '{"tokenizers": 3, "labels": []}'])

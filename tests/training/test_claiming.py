@@ -6,7 +6,8 @@ import os
 import pytest
 
 from clearhead.errors import DataError, OptionError, RunError
-from clearhead.training.claiming import claim, leave_nothing
+from clearhead.training import claiming, holding
+from clearhead.training.claiming import claim, keep_elsewhere, leave_nothing, remove_litter
 from clearhead.training.folder import RunFolder
 
 
@@ -40,7 +41,89 @@ def test_what_is_refused_after_the_recipe_was_written_leaves_nothing_unless_a_st
             folder.metrics.write_text("")
         raise error("vectors: they are not")
 
-    with pytest.raises(error), leave_nothing(folder), folder.lock():
+    with pytest.raises(error), folder.lock() as hold, leave_nothing(hold):
         refuse()
     assert folder.recipe_file.exists() == (trained or error is RunError)
     assert (tmp_path / "runs").exists() == folder.recipe_file.exists()
+
+
+def refuse(folder, hold, *, elsewhere=None):
+    """Claim a folder, and find that the text is no text."""
+    claim(folder)
+    if elsewhere is not None:
+        keep_elsewhere(folder, hold, elsewhere)
+        assert (elsewhere / "run.json").exists()
+    raise DataError("text: is empty")
+
+
+def test_a_refused_training_leaves_nothing_where_its_checkpoints_were_to_be(tmp_path):
+    """Or the same command, mended, would be refused: its new run is not the one that the folder was marked for."""
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(DataError), folder.lock() as hold, leave_nothing(hold):
+        refuse(folder, hold, elsewhere=tmp_path / "disk" / "checkpoints")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_for_checkpoints_is_locked_before_it_is_marked(tmp_path, monkeypatch):
+    monkeypatch.setattr(holding, "try_lock", lambda handle: "elsewhere" not in os.readlink(f"/proc/self/fd/{handle}"))
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(RunError, match="elsewhere: is in use"), folder.lock() as hold, leave_nothing(hold):
+        refuse(folder, hold, elsewhere=tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere" / "run.json").exists()
+
+
+def test_a_folder_that_was_replaced_meanwhile_is_not_cleared(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+
+    def replace_folder():
+        claim(folder)
+        folder.path.rename(tmp_path / "moved")
+        folder.path.mkdir()
+        folder.model_file.write_text("another's")
+        raise DataError("text: is empty")
+
+    with pytest.raises(DataError), folder.lock() as hold, leave_nothing(hold):
+        replace_folder()
+    assert folder.model_file.read_text() == "another's"
+    assert (tmp_path / "moved" / "run.json").exists()
+
+
+def test_the_first_error_is_told_where_removing_fails_too(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+
+    def fail(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(claiming, "remove_path", fail)
+    with pytest.raises(DataError, match="is empty"), folder.lock() as hold, leave_nothing(hold):
+        refuse(folder, hold)
+
+
+def test_what_killed_processes_left_is_removed_by_the_next_owner_and_other_files_stay(tmp_path):
+    folder = RunFolder(tmp_path)
+    with folder.lock():
+        claim(folder)
+        folder.checkpoints.create()
+    for name in ("data", "film"):
+        (tmp_path / name).mkdir()
+    litter = [
+        *(
+            ".model.json.0123abcd.partial",
+            ".baseline.json.0123abcd.partial",
+            ".tmpA1b2C3",
+            "data/.stdin.0123abcd.partial",
+        ),
+        *("film/.step-00000004.safetensors.0123abcd.partial", "film/.tmpA1b2C3"),
+        *("checkpoints/.run.json.0123abcd.partial", "checkpoints/.step-00000004.partial"),
+    ]
+    kept = ["notes.partial", ".notes.partial", "data/stdin", "film/notes.txt", "checkpoints/.notes.partial"]
+    for name in (*litter, *kept):
+        (tmp_path / name).write_text("")
+    (tmp_path / "data" / ".0123456789ab.0123abcd.partial").mkdir()
+    with folder.lock():
+        remove_litter(folder)
+        folder.film.cut(0)
+        folder.checkpoints.clean()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {*kept, ".lock", "run.json", "checkpoints/run.json"}
+    assert list((tmp_path / "data").iterdir()) == [tmp_path / "data" / "stdin"]

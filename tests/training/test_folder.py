@@ -1,7 +1,10 @@
 """The run folder: one writer at a time, and clear words for what is no run."""
 
+import errno
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +12,9 @@ import pytest
 
 from clearhead.errors import RunError
 from clearhead.files import write_sealed
+from clearhead.serve.curves import is_training
+from clearhead.training import holding
+from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import Translate
 from tests.training import small_runs
@@ -21,6 +27,13 @@ fcntl.flock(handle, fcntl.LOCK_EX)
 os.write(handle, str(os.getpid()).encode())
 print("held", flush=True)
 time.sleep(1000)
+"""
+TRY = """
+import fcntl, os, sys
+try:
+    fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("refused")
 """
 
 
@@ -78,6 +91,76 @@ def test_what_stood_in_the_lock_is_put_back(tmp_path):
         with RunFolder(tmp_path).lock():
             assert (tmp_path / ".lock").read_text() == str(os.getpid())
         assert (tmp_path / ".lock").read_text() == before
+
+
+def test_a_lock_that_was_removed_while_it_was_opened_is_none(tmp_path, monkeypatch):
+    """The process that made it was refused, and took it away: whoever comes now locks the file that is there."""
+    folder, opened = tmp_path / "runs" / "run", []
+    real = holding.open_lock
+
+    def remove_first(path):
+        handle = real(path)
+        opened.append(handle)
+        if len(opened) == 1:
+            shutil.rmtree(tmp_path / "runs")
+        return handle
+
+    monkeypatch.setattr(holding, "open_lock", remove_first)
+    with RunFolder(folder).lock():
+        assert len(opened) == 2
+        assert (folder / ".lock").read_text() == str(os.getpid())
+        other = subprocess.run([sys.executable, "-c", TRY, str(folder / ".lock")], capture_output=True, check=False)
+        assert other.stdout == b"refused\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_whose_lock_comes_and_goes_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(holding, "is_in_place", lambda handle, folder: False)
+    with pytest.raises(RunError, match=r"run: other processes make its \.lock and remove it all the time; try again"):
+        RunFolder(tmp_path / "run").lock().__enter__()
+
+
+def test_a_process_that_holds_a_folder_may_lock_it_again(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with folder.lock() as hold:
+        with RunFolder(tmp_path / "." / "run").lock() as inner:
+            assert inner is hold
+        assert (folder.path / ".lock").read_text() == str(os.getpid())
+
+
+def test_a_folder_without_a_run_keeps_no_lock_and_what_was_there_stays(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for path in (tmp_path / "mine", tmp_path / "new" / "run"):
+        with RunFolder(path).lock():
+            assert (path / ".lock").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_disk_without_locks_is_written_to_with_a_warning_that_names_the_folder(tmp_path, monkeypatch, number):
+    def no_locks(handle, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    folder, told = RunFolder(tmp_path / "run"), []
+    with folder.lock(told.append) as hold:
+        assert not hold.guarded
+        claim(folder)
+        assert is_training(folder)
+    assert not is_training(folder)
+    assert [line.partition(", so ")[0] for line in told] == [
+        f"WARNING: {folder.path}: its disk has no file locks ({os.strerror(number)})"
+    ]
+
+
+def test_a_lock_that_fails_otherwise_is_told_with_its_folder(tmp_path, monkeypatch):
+    def broken(handle, operation):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", broken)
+    with pytest.raises(RunError, match=r"run: cannot be locked \(Input/output error\); choose another folder"):
+        RunFolder(tmp_path / "run").lock().__enter__()
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])

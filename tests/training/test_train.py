@@ -12,6 +12,7 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.training import stopping
 from clearhead.training.folder import RunFolder
+from clearhead.training.holding import lock
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.memory import memory_mb
 from clearhead.training.recipe import Budget, Checkpointing, Machine
@@ -97,9 +98,9 @@ def test_a_folder_with_a_run_is_refused_and_left_alone(run, recipe):
 
 def test_a_run_in_use_is_refused(run, recipe, tmp_path):
     """Its own process holds it: the lock belongs to an opening of the file, not to a process."""
-    new = RunFolder(tmp_path / "new")
-    with run.folder.lock(), new.lock():
-        for act in (lambda: resume(run.folder.path), lambda: train(new.path, recipe)):
+    new = tmp_path / "new"
+    with lock(run.folder.path), lock(new):
+        for act in (lambda: resume(run.folder.path), lambda: train(new, recipe)):
             with pytest.raises(RunError, match=rf"is in use by process {os.getpid()}; wait for it"):
                 act()
 

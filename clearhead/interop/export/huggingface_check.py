@@ -73,7 +73,7 @@ def load_theirs(run: Run, folder: Path, **options: Any) -> Any:
 
 def lacks_pooler(folder: Path) -> bool:
     """Return whether a folder's class would make a random pooler, since the folder has none."""
-    [named] = read_object(folder / "config.json")["architectures"]
+    [named] = read_object(folder, "config.json")["architectures"]
     with Tensors(folder) as tensors:
         return named in POOLED and not any(map(is_pooler, tensors))
 
