@@ -94,6 +94,10 @@ def register(part: Registered, *, option: str | None = None, examples: Mapping[s
     """
     kind = kind_of(part)
     check_savable(part, saved=BASES[kind].saved)
+    if option is not None and (not isinstance(option, str) or not option):
+        raise OptionError(f"option: expected a short name, a str; came {option!r:.80}")
+    if examples is not None and not is_examples(examples, part):
+        raise OptionError(f"examples: expected parts by name, as {{'mine': {part.__name__}()}}; came {examples!r:.80}")
     name = name_in_files(part)
     earlier = CLASSES.get(name, part)
     # The class of an import that failed is in no module, and the next try may take its place.
@@ -111,6 +115,12 @@ def register(part: Registered, *, option: str | None = None, examples: Mapping[s
         examples = {option or name: part} if BASES[kind].saved and not needed_fields(part) else {}
     EXAMPLES.setdefault(kind, {}).update(examples)
     return public(part)
+
+
+def is_examples(examples: object, part: type) -> bool:
+    return isinstance(examples, Mapping) and all(
+        isinstance(name, str) and (example is part or isinstance(example, part)) for name, example in examples.items()
+    )
 
 
 def kind_of(part: type) -> str:

@@ -81,6 +81,23 @@ def test_what_is_registered_is_among_the_examples_and_not_before(mine):
     assert "mine:Squared" not in Examples("feed-forward")  # its d_ff has no default
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"option": 3}, "option: expected a short name, a str; came 3"),
+        ({"option": ""}, "option: expected a short name, a str; came ''"),
+        ({"examples": {"softmax": 3}}, r"examples: expected parts by name, as {'mine': Softmax\(\)}; came"),
+        ({"examples": {3: ch.weighting.Softmax()}}, "examples: expected parts by name"),
+        ({"examples": [ch.weighting.Softmax()]}, "examples: expected parts by name"),
+    ],
+)
+def test_what_cannot_be_registered_is_told_and_leaves_nothing_behind(options, said):
+    before = [dict(table) for tables in (registry.OPTIONS, registry.EXAMPLES) for table in tables.values()]
+    with pytest.raises(OptionError, match=said):
+        ch.register(ch.weighting.Softmax, **options)
+    assert [dict(table) for tables in (registry.OPTIONS, registry.EXAMPLES) for table in tables.values()] == before
+
+
 def test_registering_twice_changes_nothing(mine):
     before = dict(registry.CLASSES)
     assert register(mine.TopK) is mine.TopK

@@ -107,7 +107,7 @@ def test_matching_brackets_needs_depths_in_its_inputs():
     with pytest.raises(ch.ClearheadError, match="labels of bracket_levels"):
         ready.matching_bracket(inputs(["(", ")"], 4, room={"level": ["( 0", ") 0"]}))
     read = ready.bracket_inputs(4)
-    found = ready.matching_bracket(read).weights("(())", labels={"level": ["( 0", "( 1", ") 1", ") 0"]})
+    found = ready.matching_bracket(read).weights(list("(())"), labels={"level": ["( 0", "( 1", ") 1", ") 0"]})
     assert found.argmax(-1).tolist() == [0, 1, 1, 0]
     assert ready.matching_bracket(read).sharpness(4).margin == pytest.approx(1 / 4)
 

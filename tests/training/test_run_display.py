@@ -59,4 +59,4 @@ def test_a_damaged_file_is_said_and_does_not_stop_it(run, tmp_path):
     assert "score" not in said
     assert f"clearhead translate {path}" in said
     shutil.rmtree(path)
-    assert "is no run folder" in str(run)
+    assert "is not a run folder" in str(run)
