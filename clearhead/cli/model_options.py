@@ -164,6 +164,10 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
     return spec
 
 
+SURELY_ENOUGH = 500_000
+"""Bytes of text in which a tokeniser finds as many tokens as it is asked for."""
+
+
 def likely_vocabulary(recipe: Recipe) -> int:
     """Return how many tokens there will be, before the tokeniser is trained.
 
@@ -176,7 +180,10 @@ def likely_vocabulary(recipe: Recipe) -> int:
         return FEW_TOKENS[tokenizing.kind]
     # Of a large corpus a sample is read, of at most twice this many megabytes.
     n_bytes = min(defaults.text_bytes(recipe.corpus), 2_000_000 * tokenizing.sample_mb)
-    return tokenizing.size or expected_size(n_bytes, tokenizing.size_factor)
+    # A short text has too few different words for all the tokens that a factor asks for. It is also read in a moment,
+    # so a size that is too small for them is refused early enough when they are known.
+    factor = tokenizing.size_factor if n_bytes >= SURELY_ENOUGH else 1.0
+    return tokenizing.size or expected_size(n_bytes, factor)
 
 
 def with_context(spec: Spec, context: int) -> Spec:

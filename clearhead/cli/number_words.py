@@ -57,7 +57,7 @@ def draw(seed: int, *, train: int = 20_000, held_out: int = 1_000, apart: Collec
     ends = np.linspace(0, held_out, len(HELD_OUT_DIGITS) + 1).astype(int)
     by_length = [
         pick(random, with_digits(may_be_held_out, digits), count)
-        for digits, count in zip(HELD_OUT_DIGITS, np.diff(ends), strict=True)
+        for digits, count in zip(HELD_OUT_DIGITS, np.diff(ends).tolist(), strict=True)
     ]
     held = random.permutation(np.concatenate(by_length))
     free[held] = False

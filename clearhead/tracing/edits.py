@@ -81,9 +81,7 @@ class Edit(CodeRepr):
             raise OptionError(f"Edit: at and step are names, as 'decoder.1.cross', 'context'; came {names}")
         if SITE.fullmatch(self.at) and self.step not in site_steps():
             steps = site_steps()
-            raise OptionError(
-                f"there is no {self.name!r}; {list_near(self.step, steps)}. Its steps are {', '.join(steps)}"
-            )
+            raise OptionError(f"there is no {self.name!r}; {list_near(self.step, steps)}")
         for axis in ("head", "query", "key", "unit"):
             index = getattr(self, axis)
             if index is not None and (not isinstance(index, int) or index < 0):

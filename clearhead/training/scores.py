@@ -108,7 +108,7 @@ def score_translations(
 
 def score_by_length(
     sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], *, lower: bool = False
-) -> list[dict[str, float]]:
+) -> list[dict[str, int | float]]:
     """Return chrF and exact match of texts by the length of their source, in characters up to each power of two.
 
     A mean over a corpus says nothing of lengths that are rare in it.

@@ -299,7 +299,7 @@ def test_a_saved_page_opens_its_boxes_without_a_server(case, chromium, tmp_path)
     file.write_text(page_of(traced, found, view=clearest(found)).text)
     tabs = Tabs(chromium, file.as_uri())
     page = tabs.context(width=2000, height=1000).new_page()
-    page.goto(file.as_uri())
+    page.goto(f"{file.as_uri()}#/model")
     shown(page, "model")
     for name in ("encoder.0.attention.norm", "decoder.0.cross", "decoder.0.feed_forward"):
         open_box(page, name, token=1, key=1, head=HEAD)

@@ -221,5 +221,7 @@ def test_edits_that_cannot_be_are_refused_as_in_the_explorer(translator, script,
     ):
         with pytest.raises(OptionError) as raised:
             asked.expected("trace", "", [{"source": "vier", "target": "4", "edits": edits}])
-        said = got["error"].partition("\n")[0]
-        assert said.replace("'", "") == str(raised.value).replace("'", ""), (said, raised.value)
+        said, expected = (text.partition("\n")[0].replace("'", "") for text in (got["error"], str(raised.value)))
+        if edits[0]["step"] == "juice":  # the page lists the steps that it can change, and they are fewer
+            said, expected = (text.partition("; ")[0] for text in (said, expected))
+        assert said == expected

@@ -114,7 +114,7 @@ def test_nothing_is_left_behind(model, tokens):
         ({"at": "decoder.7.attention", "step": "score", "to": 1.0}, r"there is no attention called 'decoder\.7\.att"),
         (
             {"at": SITE, "step": "scores", "to": 1.0},
-            r"there is no 'decoder\.1\.attention\.scores'; the nearest is score\. Its steps are query, key",
+            r"there is no 'decoder\.1\.attention\.scores'; the nearest is score",
         ),
         ({"at": SITE, "step": "projected_key", "to": 1.0}, "'decoder.1.attention.projected_key' is not in this model"),
         ({"at": SITE, "step": "score", "head": 3, "to": 1.0}, "head 3 is changed, and there are 3"),
