@@ -113,7 +113,7 @@ def test_a_line_of_an_evaluation(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "evaluation")
     assert lines[0]["best"] is True
     for line in lines:
-        assert set(line["scores"]) == {"accuracy"}
+        assert set(line["scores"]) == {"accuracy", "macro_f1", "labels_asked"}
         assert line["places"] == 15
         assert line["samples"][0].keys() == {"input", "output", "reference"}
 
