@@ -187,8 +187,10 @@ def check_fields(cls: type) -> Callable[[Any], None] | None:
     return check
 
 
-def fits(value: Any, classes: tuple[type, ...] | None, items: tuple[type, ...] | None) -> bool:
+def fits(value: Any, classes: tuple | None, items: tuple | None) -> bool:
     """Check a value's type, and those of its items. True is no number here: `vocabulary=True` is a slip."""
+    # Plain `tuple`: to check one item of a longer annotation the tests' beartype draws at random, and parts are made
+    # inside hypothesis's strategies, which allow no other randomness.
     if classes is None:
         return True
     if not isinstance(value, classes) or (isinstance(value, bool) and bool not in classes):
