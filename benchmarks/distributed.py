@@ -29,8 +29,6 @@ from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.train import train
 
-__all__ = ["main"]
-
 WORDS = ("the", "cat", "eats", "a", "red", "plum", "and", "sleeps", "near", "old", "trees", "while", "rain", "falls")
 WARM = 3
 """Steps that are not counted."""

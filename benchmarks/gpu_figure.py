@@ -8,8 +8,6 @@ import torch
 
 from benchmarks.measure import once
 
-__all__ = ["Figure", "clean", "milliseconds"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:

@@ -15,8 +15,6 @@ from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate
 from clearhead.training.train_step import TrainState, make_stepper
 
-__all__ = ["Point", "attention_growth", "model_growth", "step_over_a_million"]
-
 LENGTHS = tuple(256 * 4**power for power in range(6))
 N_HEADS, D_HEAD = 8, 64
 DOCUMENT = 1024

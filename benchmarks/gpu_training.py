@@ -15,8 +15,6 @@ from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate, Task, Translate
 from clearhead.training.train_step import TrainState, make_stepper
 
-__all__ = ["CASES", "Case", "own_job", "peer_job"]
-
 GPT2_VOCABULARY, BASE_VOCABULARY = 50_304, 32_768
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-__all__ = ["Job", "Waiting", "serve_job"]
-
 Job = Callable[[], Callable[[], Iterable[Any]]]
 READY = "ready"
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["in_fresh_process", "in_words", "interleaved", "once", "peak_memory", "table", "versions_of"]
-
 
 def once(run: Callable[[], object], device: str) -> float:
     if device == "cuda":

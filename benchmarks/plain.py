@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["PlainGPT2", "PlainTransformer", "training_step"]
-
 
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:

@@ -25,7 +25,8 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.averaging import Ema, Last
-from clearhead.training.defaults import decoder, default_recipe
+from clearhead.training.default_models import decoder
+from clearhead.training.defaults import default_recipe
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load

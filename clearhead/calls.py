@@ -23,8 +23,6 @@ from typing import Any, TypeVar, cast
 
 from clearhead.errors import ArgumentError, ClearheadError
 
-__all__ = ["WORDS", "public"]
-
 Public = TypeVar("Public", bound=Callable[..., Any])
 
 SIZE = "size=ch.presets.Size(n_layers, d_model, n_heads, n_kv_heads, d_ff)"

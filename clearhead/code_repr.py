@@ -30,8 +30,6 @@ from typing import Any, ClassVar, NamedTuple, final
 
 from torch import Tensor
 
-__all__ = ["CodeRepr", "is_default"]
-
 WIDTH = 88
 """The most characters in a line of a printed spec, if it can be broken."""
 

@@ -4,8 +4,6 @@ They are Okabe and Ito's, which colour-blind readers tell apart too; the blue is
 as on white. No meaning hangs on a colour alone.
 """
 
-__all__ = ["ROLES"]
-
 ROLES = {
     "query": "#0087D7",
     "key": "#E69F00",

@@ -13,8 +13,6 @@ import torch
 from clearhead.calls import public
 from clearhead.errors import ArgumentError
 
-__all__ = ["TRITON_INTERPRETED", "compile", "missing_compiler", "missing_triton"]
-
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 TRITON_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton runs its kernels in its interpreter, on CPU tensors: for tests. It decides so when it is imported."""

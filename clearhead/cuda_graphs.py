@@ -11,16 +11,6 @@ from torch import Tensor
 
 from clearhead.compiling import missing_triton
 
-__all__ = [
-    "capture",
-    "capture_graph",
-    "in_captured_training",
-    "is_recorded",
-    "recording_kernels",
-    "shared_pool",
-    "warm_up",
-]
-
 Pool = tuple[int, int]
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 """Dtypes that the Triton kernels of training take."""

@@ -14,17 +14,6 @@ from torch import Tensor
 from clearhead.errors import OptionError
 from clearhead.system import count_running
 
-__all__ = [
-    "choose_device",
-    "fewer_threads_if_busy",
-    "random_state",
-    "seed_random",
-    "set_random_state",
-    "synchronize",
-    "takes_foreach",
-    "widest_float",
-]
-
 NO_FLOAT64 = frozenset({"mps"})
 """The kinds of device that have no float64."""
 FOREACH = frozenset({"cpu", "cuda"})

@@ -6,8 +6,6 @@ from importlib.metadata import PackageNotFoundError, requires
 
 from clearhead.errors import OptionError
 
-__all__ = ["check_extra", "has_package", "how_to_install"]
-
 
 def has_package(package: str) -> bool:
     """Return whether a package can be imported, without importing it."""

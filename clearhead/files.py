@@ -23,35 +23,6 @@ from typing import Any, BinaryIO
 from clearhead.errors import ClearheadError, RunError
 from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_folder, open_to_flush, try_lock
 
-__all__ = [
-    "FORMAT",
-    "PARTIAL",
-    "check_file_name",
-    "check_seal",
-    "flush",
-    "is_inside",
-    "is_plain_name",
-    "make_folders",
-    "open_log",
-    "open_regular",
-    "os_errors_as_run_errors",
-    "parse_json",
-    "partial_of",
-    "read_bytes",
-    "read_json",
-    "read_sealed",
-    "remove_empty",
-    "remove_partials",
-    "replacing",
-    "replacing_folder",
-    "seal",
-    "set_aside",
-    "sha256_of_file",
-    "write_bytes",
-    "write_sealed",
-    "write_text",
-]
-
 FORMAT = 1
 """The version of sealed JSON. Files from before there was one have no `format`, and are read as version 0."""
 MOST_BYTES = 64_000_000

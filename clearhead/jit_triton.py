@@ -7,8 +7,6 @@ from typing import Any
 
 import triton
 
-__all__ = ["jit"]
-
 
 def jit(function: Any = None, *, do_not_specialize: Sequence[str] = ()) -> Any:
     """Compile a function by Triton, without the check of shapes that tests put around every function.

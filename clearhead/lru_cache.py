@@ -5,8 +5,6 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar, final
 
-__all__ = ["LRUCache"]
-
 Name = TypeVar("Name", bound=Hashable)
 Value = TypeVar("Value")
 

@@ -24,20 +24,6 @@ from clearhead.colours import ROLES
 from clearhead.errors import TraceError
 from clearhead.files import write_text
 
-__all__ = [
-    "Display",
-    "Matrix",
-    "bars",
-    "facts",
-    "flow",
-    "heat_map",
-    "heat_maps",
-    "paragraph",
-    "spell",
-    "step",
-    "token_line",
-]
-
 NUMBERED = 10
 """The most columns of a map that has a number in each cell."""
 NAMED = 48

@@ -7,8 +7,6 @@ from torch.library import triton_op
 
 from clearhead.compiling import missing_triton
 
-__all__ = ["Operator", "register_operators"]
-
 Result = TypeVar("Result")
 
 OPERATORS: "list[Operator[Any]]" = []

@@ -31,20 +31,6 @@ from clearhead.calls import public
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import check_type, hints_of, name_in_files
 
-__all__ = [
-    "CLASSES",
-    "Chosen",
-    "Examples",
-    "Parts",
-    "find",
-    "import_parts",
-    "is_built_in",
-    "kind",
-    "options",
-    "parse",
-    "register",
-]
-
 Parts = str | ModuleType | type | Sequence[str | ModuleType | type]
 """Where parts of a user's own are: a module's name, a module, a class, or several of these."""
 Registered = TypeVar("Registered", bound=type)

@@ -22,20 +22,6 @@ from clearhead.calls import public
 from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.files import parse_json, replacing
 
-__all__ = [
-    "added",
-    "check_fields",
-    "check_registered",
-    "check_type",
-    "from_json",
-    "load_tensors",
-    "name_in_files",
-    "names_in",
-    "save_tensors",
-    "table_of",
-    "to_json",
-]
-
 CLASS = "is"
 ADDED = "added"
 Then = Mapping[str, Mapping[str, Any]]

@@ -15,21 +15,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = [
-    "NO_LINK",
-    "NO_WAIT",
-    "OPEN_IS_REMOVED",
-    "check_no_link",
-    "count_running",
-    "has_no_locks",
-    "is_alive",
-    "is_out_of_memory",
-    "open_folder",
-    "open_to_flush",
-    "try_lock",
-    "unlock",
-]
-
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 """Do not follow a link. Where there is no such flag, `check_no_link` looks before the file is opened."""
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)

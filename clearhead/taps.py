@@ -23,8 +23,6 @@ from torch import Tensor, nn
 from clearhead.calls import public
 from clearhead.errors import OptionError, ShapeError
 
-__all__ = ["Observe", "Replace", "Tapped", "replacing", "watching"]
-
 Observe = Callable[[str, Tensor], object]
 """Takes the path of a value and the value. What it returns is ignored."""
 

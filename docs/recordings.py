@@ -38,8 +38,6 @@ import clearhead as ch
 from clearhead.cli.attention_map import Swap, readable, swap
 from docs.screenshots import FLAGS, browser, small
 
-__all__ = ["terminal_picture"]
-
 HERE = Path(__file__).parent
 FILES = {
     "readme": HERE / "figures/readme.webp",

@@ -12,8 +12,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["PLACES", "files_with_places", "fill_places", "read_addresses", "with_absolute_links"]
-
 ROOT = Path(__file__).parents[1]
 KEYS = ("SOURCE", "SITE", "SECURITY", "PACKAGE", "RELEASED")
 PLACE = re.compile(

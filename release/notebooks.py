@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NotebookError", "Output", "Shown", "cells", "run_notebook"]
-
 FOLDER = Path(__file__).parents[1] / "notebooks"
 TEMPORARY = rf"{re.escape(tempfile.gettempdir())}/\w+"
 """Folders that are gone when somebody reads of them."""

@@ -16,8 +16,6 @@ from zipfile import ZipFile
 
 from release.addresses import read_addresses, with_absolute_links
 
-__all__ = ["build_wheel", "stray_files", "table_of_files"]
-
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "clearhead")
 PAGE = ("index.html", "live.html", "page.html")

@@ -26,8 +26,6 @@ from sphinx.cmd.build import build_main
 import clearhead as ch
 from clearhead.serve.live import live_page
 
-__all__ = ["assemble", "build", "notebook_page"]
-
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 FOLDERS = ("docs/decisions", "docs/releases", "docs/figures")

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["covering", "few", "mark_quick", "mark_thorough", "share_of"]
-
 Case = Mapping[str, Hashable]
 
 

@@ -24,8 +24,6 @@ import pytest
 
 from tests.scheduling import unit_of
 
-__all__ = ["Worker", "pytest_addoption", "pytest_runtestloop"]
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=0, help="how many forks of this process run the tests; 0: none")

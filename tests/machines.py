@@ -20,8 +20,6 @@ from pathlib import Path
 import pytest
 import torch
 
-__all__ = ["ROWS", "Row", "choose_rows", "main", "pytest_addoption", "pytest_sessionstart", "row_of"]
-
 ROOT = Path(__file__).parents[1]
 COMPUTE_NOTHING = ("attack", "browser", "notebooks", "packaging", "plots", "site", "text")
 """The folders whose tests compare texts, files and pages; what they compute is compared in the others."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["made_once"]
-
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Return the folder of this name that `make` has filled; the other workers wait for the first that asks.

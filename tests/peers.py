@@ -6,8 +6,6 @@ A test file that imports them itself would make every worker of every session wa
 import importlib
 from typing import Any
 
-__all__ = ["Late", "late", "transformers"]
-
 
 class Late:
     """A module that is imported when something in it is asked for.

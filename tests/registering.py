@@ -8,8 +8,6 @@ from unittest import mock
 
 from clearhead import registry
 
-__all__ = ["MINE", "registry_restored", "write_module"]
-
 MINE = '''
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ from collections import Counter
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["FilesInTurn", "longest_first", "unit_of"]
-
 BY_TEST = ("tests/docs/test_pages.py", "tests/attack/", "tests/plain/test_export_graphs.py")
 """Where a test takes up to a minute, and needs nothing of the others. Those that compile do: inductor starts once."""
 STRANGERS = ("tests/docs/test_pages.py::", "stranger")

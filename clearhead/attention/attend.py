@@ -13,8 +13,6 @@ from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.calls import public
 
-__all__ = ["attend", "explain", "which_kernel"]
-
 SOFTMAX = Softmax()
 NO_POSITION = NoPosition()
 

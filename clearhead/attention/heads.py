@@ -22,8 +22,6 @@ from clearhead.errors import OptionError
 from clearhead.registry import kind, register
 from clearhead.serialization import added
 
-__all__ = ["HeadLayout", "Heads", "Maps", "SlicedHeads", "WholeMap", "alike", "is_hooked", "joinable", "map_jointly"]
-
 Source = Float[Tensor, "batch n d_model"]
 PerHead = Float[Tensor, "batch head n d"]
 

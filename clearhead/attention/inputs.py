@@ -16,8 +16,6 @@ from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, 
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 
-__all__ = ["AttentionInputs", "KernelFacts", "Visibility"]
-
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (*HALF, torch.float32, torch.float64)
 DOCUMENTS = frozenset(["document", "scattered documents"])

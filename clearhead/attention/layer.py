@@ -22,8 +22,6 @@ from clearhead.calls import public
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 from clearhead.taps import Tapped
 
-__all__ = ["Attention", "Runner"]
-
 Queries = Float[Tensor, "... query d_model"]
 Keys = Float[Tensor, "... key d_model"]
 Runner = Callable[[AttentionInputs], Tensor]

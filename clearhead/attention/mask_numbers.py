@@ -11,23 +11,6 @@ from clearhead.attention.modes import has_numbers
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = [
-    "Extent",
-    "Ids",
-    "ListedNumbers",
-    "Numbers",
-    "Run",
-    "Runs",
-    "at_position",
-    "check_device",
-    "check_per_row",
-    "check_whole",
-    "cut_runs",
-    "numbers_on",
-    "read_runs",
-    "row_numbers",
-]
-
 
 class Extent(NamedTuple):
     """The box a mask must fit: what its tensors are checked against."""

@@ -12,20 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-__all__ = [
-    "BLOCK_DROPOUT",
-    "BlockDropout",
-    "assumed_finite",
-    "assuming_finite",
-    "autocast_enabled",
-    "can_read",
-    "has_numbers",
-    "is_captured",
-    "is_exported",
-    "outside_modes",
-    "under_torch_func",
-]
-
 BlockDropout = Callable[[Tensor, slice, int], Tensor]
 """Function that drops of the weights `(batch, head, query, key)` of a block of queries, of so many in all: the same
 whenever it is called.

@@ -11,8 +11,6 @@ from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.registry import kind
 
-__all__ = ["HeadShape", "MadeFor", "Norm", "Part"]
-
 
 @public
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,6 @@ from clearhead.attention.similarity import Scores
 from clearhead.attention.steps_display import describe_steps, draw_steps
 from clearhead.notebook import Display
 
-__all__ = ["Steps", "Tap", "Weights", "leave_unchanged", "mix", "steps", "weigh"]
-
 Tap = Callable[[str, Tensor], Tensor]
 """Takes a step's name and value, and returns the value that goes on in its place."""
 

@@ -20,8 +20,6 @@ from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
 
-__all__ = ["AttentionOptions"]
-
 SIMILARITY = Similarity | None
 FEATURE_FORMS = ("features", "log features")
 

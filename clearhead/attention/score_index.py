@@ -11,8 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Positions", "ScoreIndex", "Subset", "box", "four_axes", "read_at"]
-
 
 @dataclass(frozen=True)
 class Positions:

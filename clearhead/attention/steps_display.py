@@ -8,8 +8,6 @@ from torch import Tensor
 from clearhead.attention.modes import has_numbers
 from clearhead.notebook import Display, Matrix, flow, heat_maps, paragraph, step
 
-__all__ = ["describe_steps", "draw_steps"]
-
 SIDE = 40
 """The most rows and columns of a matrix that are drawn: the first ones."""
 ROLES = {"score": "weight", "scaled": "weight", "masked": "weight", "weight": "weight", "context": "context"}

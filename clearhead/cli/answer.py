@@ -5,8 +5,6 @@ from clearhead.cli.options import Parts
 from clearhead.training.tasks import ClassifyPairs
 from clearhead.training.tasks.pairs import split_pair
 
-__all__ = ["EXAMPLES", "answer"]
-
 EXAMPLES = """\b
 Examples:
   clearhead answer runs/tags lines.txt --parts tagging > tags.txt

@@ -9,8 +9,6 @@ from xml.sax.saxutils import escape
 from clearhead.cli.attention_map import Weights, cut, readable
 from clearhead.colours import ROLES
 
-__all__ = ["Drawing", "draw_svg"]
-
 CELL, GAP, EDGE, TITLE = 24.0, 56.0, 24.0, 64.0
 """In pixels: a cell, what lies between map and arcs, the margin, the two lines at the top."""
 LETTER = 7.3

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 from clearhead.cli.screen import WIDTH, number
 from clearhead.errors import ShapeError
 
-__all__ = ["Swap", "attention_map", "legend", "pooled_map", "readable", "swap"]
-
 SHADES = ((0.8, "█"), (0.5, "▓"), (0.3, "▒"), (0.1, "░"), (0.0, " "))
 """From which weight on each is shown."""
 MARGIN, MOST = 2, 5

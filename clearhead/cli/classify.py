@@ -11,8 +11,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import Classify, ClassifyPairs
 from clearhead.training.tasks.pairs import split_pair
 
-__all__ = ["EXAMPLES", "classify"]
-
 EXAMPLES = """\b
 Examples:
   clearhead classify runs/reviews reviews.txt > labels.txt

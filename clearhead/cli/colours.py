@@ -5,8 +5,6 @@ from rich.theme import Theme
 
 from clearhead.colours import ROLES
 
-__all__ = ["HEAT", "THEME", "heat"]
-
 HEAT = ("#ffffff", "#ffd7af", "#ffaf5f", "#ff8700", "#ff5f00", "#d75f00")
 """Grounds for weights from 0 to 1, with black on them. Terminals of 256 colours have just these."""
 

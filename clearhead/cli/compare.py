@@ -31,8 +31,6 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import TASKS
 from clearhead.training.variants import HEADS, PARTS, parse_scale, parse_whole
 
-__all__ = ["EXAMPLES", "compare"]
-
 EXAMPLES = """\b
 Examples:
   clearhead compare runs/recall --probe recall --steps 2000 \\

@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-__all__ = ["COMPLETE", "EXAMPLES", "RUNS", "TABLE", "Candidate", "complete", "complete_names", "completion"]
-
 EXAMPLES = """\b
 Examples:
   eval "$(clearhead completion bash)"

@@ -10,8 +10,6 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 from clearhead.cli import app
 from clearhead.cli.completion import TABLE
 
-__all__ = ["as_json", "make_table"]
-
 
 def make_table() -> dict[str, Any]:
     """Return all commands with their options and arguments, and the names that each of these takes."""

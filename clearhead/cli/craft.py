@@ -20,8 +20,6 @@ from clearhead.cli.screen import show, show_json
 from clearhead.errors import ProgramError
 from clearhead.rasp import PROGRAMS
 
-__all__ = ["ABOUT", "EXAMPLES", "app"]
-
 ABOUT = """Compile RASP programs into Transformers, and run them.
 
 RASP is a small language for what attention can do. Its compiler, like Tracr, writes every weight of an ordinary model.

@@ -17,8 +17,6 @@ from clearhead.rasp import PROGRAMS, Plan, Program, run
 from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.language import Sequence as Output
 
-__all__ = ["Ask", "Changes", "errors_with_line", "find_program", "in_words", "tokens_of"]
-
 OWN_MODULE = "clearhead_own_program"
 
 

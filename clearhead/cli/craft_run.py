@@ -16,8 +16,6 @@ from clearhead.errors import OptionError
 from clearhead.rasp import CompiledModel, run
 from clearhead.rasp.compiler import with_plural
 
-__all__ = ["Compared", "as_object", "compare", "run_page"]
-
 CLOSE = 1e-5
 """How near a number must come to the interpreter's."""
 NOTHING = "–"

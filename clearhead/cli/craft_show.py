@@ -15,8 +15,6 @@ from clearhead.rasp.description import describe_heads, join_shortened, name_writ
 from clearhead.rasp.scheduling import Level
 from clearhead.rasp.spaces import HERE, ONE, SINK
 
-__all__ = ["as_list", "as_object", "list_page", "show_page"]
-
 NAME, COST = 22, 8
 MEANINGS = {
     ONE: "1 at every token",

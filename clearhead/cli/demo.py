@@ -44,8 +44,6 @@ from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, 
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import CosineDecay
 
-__all__ = ["EXAMPLES", "demo", "demo_recipe"]
-
 EXAMPLES = """\b
 Examples:
   clearhead demo

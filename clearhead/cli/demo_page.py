@@ -22,19 +22,6 @@ from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import trace
 
-__all__ = [
-    "DemoResults",
-    "Pages",
-    "Translation",
-    "as_object",
-    "inspect_run",
-    "live_page_path",
-    "page_path",
-    "render_page",
-    "score_by_digits",
-    "write_opening",
-]
-
 END = "</s>"
 TITLE = "German → English number words"
 NUMBER, COLUMN = 7, 12

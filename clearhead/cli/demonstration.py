@@ -16,8 +16,6 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
 from clearhead.tracing.sentence import TOKENS, designed_layer, embeddings
 
-__all__ = ["Demonstration", "demonstrate"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

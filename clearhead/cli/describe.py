@@ -26,8 +26,6 @@ from clearhead.model.spec_json import spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.training.metrics import replace_nonfinite
 
-__all__ = ["EXAMPLES", "describe"]
-
 EXAMPLES = """\b
 Examples:
   clearhead describe base

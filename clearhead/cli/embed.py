@@ -32,8 +32,6 @@ from clearhead.training.tasks.base import with_article
 from clearhead.training.tasks.embed import Pooling
 from clearhead.training.tasks.pairs import split_pair
 
-__all__ = ["EXAMPLES", "embed"]
-
 EXAMPLES = """\b
 Examples:
   echo 'a line of text' | clearhead embed runs/minilm

@@ -41,8 +41,6 @@ from clearhead.training.run import load
 from clearhead.training.scores import TOKENIZERS
 from clearhead.training.tasks import TASKS
 
-__all__ = ["EXAMPLES", "HeldOut", "Scoring", "evaluate"]
-
 EXAMPLES = """\b
 Examples:
   clearhead evaluate runs/de-en --source test.de --target test.en

@@ -12,8 +12,6 @@ from clearhead.cli.screen import show_json, write
 from clearhead.interop.export import FORMATS
 from clearhead.interop.export import export as export_run
 
-__all__ = ["EXAMPLES", "export"]
-
 EXAMPLES = """\b
 Examples:
   clearhead export runs/de-en --to ctranslate2 -o de-en.ct2

@@ -9,8 +9,6 @@ from clearhead.cli.options import Parts
 from clearhead.training.tasks import Fill
 from clearhead.training.tasks.fill import BLANK, CANDIDATES
 
-__all__ = ["EXAMPLES", "fill"]
-
 EXAMPLES = f"""\b
 Examples:
   echo 'the cat sat on the {BLANK}' | clearhead fill runs/blanks

@@ -10,8 +10,6 @@ from clearhead.cli.options import above_zero, wrong
 from clearhead.errors import OptionError
 from clearhead.model.lora import ALL, MAPS, Lora
 
-__all__ = ["FineTuningOptions", "as_freeze", "as_lora"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,6 @@ from clearhead.cli.demonstration import Demonstration
 from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
-__all__ = ["render_page"]
-
 Page = Iterator[RenderableType]
 
 ROLES = ("query", "key", "value")

@@ -30,8 +30,6 @@ from clearhead.training.run import Run, check_asked, find_template
 from clearhead.training.tasks import Generate
 from clearhead.training.tasks.generate import window
 
-__all__ = ["EXAMPLES", "Writing", "generate"]
-
 EXAMPLES = """\b
 Examples:
   clearhead generate runs/shakespeare --prompt 'ROMEO:' --tokens 300

@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["EXAMPLES", "show_help"]
-
 EXAMPLES = """\b
 Examples:
   clearhead help

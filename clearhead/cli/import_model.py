@@ -18,8 +18,6 @@ from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
 from clearhead.training.tasks import TASKS, Embed
 
-__all__ = ["EXAMPLES", "import_run"]
-
 EXAMPLES = """\b
 Examples:
   clearhead import models/gpt2 runs/gpt2

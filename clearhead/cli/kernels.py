@@ -10,8 +10,6 @@ from rich.text import Text
 from clearhead.attention.grid.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
 from clearhead.cli.screen import prose, rule, show, show_json
 
-__all__ = ["EXAMPLES", "kernels"]
-
 EXAMPLES = """\b
 Examples:
   clearhead kernels

@@ -28,24 +28,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run, check_asked, load
 from clearhead.training.tasks import Task
 
-__all__ = [
-    "AsJson",
-    "Device",
-    "Dtype",
-    "Fields",
-    "File",
-    "InputLine",
-    "Lines",
-    "Notes",
-    "RunPath",
-    "answer_lines",
-    "as_line",
-    "cell",
-    "cells",
-    "check_machine",
-    "open_run",
-]
-
 STDIN = "-"
 CHUNK = 256
 """Lines that are answered together; fewer where no more are waiting."""

@@ -20,8 +20,6 @@ from clearhead.cli.screen import write
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 
-__all__ = ["EXAMPLES", "look"]
-
 EXAMPLES = """\b
 Examples:
   clearhead look runs/demo

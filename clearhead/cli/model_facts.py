@@ -20,8 +20,6 @@ from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Recipe, read_origin, read_recipe
 
-__all__ = ["LENGTH", "VOCABULARY", "ModelFacts", "Purpose", "gather_facts"]
-
 VOCABULARY, LENGTH = 32_000, 128
 """Of a model that is named by its size; and of source and target, unless given."""
 SEAL = ("format", "run", "sha256")

@@ -18,12 +18,11 @@ from clearhead.registry import options as part_names
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.tokenizer import Tokenizer, expected_size
 from clearhead.training import defaults, variants
+from clearhead.training.default_models import PLACEHOLDER, text_bytes
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.base import with_article
 from clearhead.training.tasks.translate import TIED_APART
-
-__all__ = ["ModelOptions", "as_model"]
 
 Name = str | None
 Number = float | None
@@ -112,7 +111,7 @@ class ModelOptions:
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
 
-FEW_TOKENS = {"char": defaults.PLACEHOLDER, "byte": 256 + len(SPECIALS)}
+FEW_TOKENS = {"char": PLACEHOLDER, "byte": 256 + len(SPECIALS)}
 
 
 def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
@@ -146,7 +145,7 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
     task = task_named(recipe.task)
     if options.preset is not None:
         one_of("--preset", options.preset, PRESETS)
-        spec = named(options.preset, defaults.PLACEHOLDER)
+        spec = named(options.preset, PLACEHOLDER)
         if kind_of(spec) != task.family:
             raise wrong("--preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
     elif options.size is not None:
@@ -179,7 +178,7 @@ def likely_vocabulary(recipe: Recipe) -> int:
     if tokenizing.kind in FEW_TOKENS:
         return FEW_TOKENS[tokenizing.kind]
     # Of a large corpus a sample is read, of at most twice this many megabytes.
-    n_bytes = min(defaults.text_bytes(recipe.corpus), 2_000_000 * tokenizing.sample_mb)
+    n_bytes = min(text_bytes(recipe.corpus), 2_000_000 * tokenizing.sample_mb)
     # A short text has too few different words for all the tokens that a factor asks for. It is also read in a moment,
     # so a size that is too small for them is refused early enough when they are known.
     factor = tokenizing.size_factor if n_bytes >= SURELY_ENOUGH else 1.0

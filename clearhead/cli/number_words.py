@@ -11,8 +11,6 @@ from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.text.sources import Aligned
 
-__all__ = ["BELOW", "ROUND", "Numbers", "draw", "english", "german", "write_pairs"]
-
 BELOW = 1_000_000
 ROUND = (*range(100, 10_000, 100), *range(10_000, BELOW, 1_000))
 """Round hundreds and thousands, which people ask for early on. They are never held out."""

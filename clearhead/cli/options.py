@@ -19,28 +19,6 @@ from typer.core import TyperCommand
 
 from clearhead.files import check_writable
 
-__all__ = [
-    "DEVICES",
-    "Host",
-    "NoOpen",
-    "Parts",
-    "Port",
-    "Sectioned",
-    "Token",
-    "above_zero",
-    "find_by_name",
-    "flag",
-    "flatten_groups",
-    "given_flags",
-    "import_named",
-    "missing",
-    "new_folder",
-    "one_of",
-    "share",
-    "wrong",
-    "zero_or_more",
-]
-
 Chosen = TypeVar("Chosen")
 DEVICES = ("auto", "cpu", "cuda")
 """Devices that a shell completes; others, such as cuda:1, can be typed."""

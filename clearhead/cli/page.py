@@ -14,8 +14,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.run import load
 
-__all__ = ["EXAMPLES", "page"]
-
 EXAMPLES = """\b
 Examples:
   clearhead page runs/demo -o demo.html

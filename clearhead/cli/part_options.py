@@ -12,8 +12,6 @@ from clearhead.cli.options import find_by_name, import_named, wrong
 from clearhead.errors import OptionError
 from clearhead.registry import parse
 
-__all__ = ["find_weighting", "part_option"]
-
 OWN = "or your own, module:Class"
 """What an option says that names a part."""
 

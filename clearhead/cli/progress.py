@@ -15,19 +15,6 @@ from clearhead.cli.colours import THEME
 from clearhead.cli.screen import SafeConsole, bar
 from clearhead.plots.curves import FAMILIES, Measure
 
-__all__ = [
-    "ASKED",
-    "SCORES",
-    "LiveProgress",
-    "PlainProgress",
-    "Progress",
-    "format_duration",
-    "format_main_score",
-    "format_own_scores",
-    "format_scores",
-    "open_progress",
-]
-
 BAR, INPUT, OUTPUT = 30, 28, 36
 """Columns of the bar, and of the texts of a sample."""
 PAUSE = 1.0

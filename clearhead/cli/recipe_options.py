@@ -49,18 +49,6 @@ from clearhead.training.recipe import (
 from clearhead.training.schedules import SCHEDULES, Schedule
 from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
 
-__all__ = [
-    "BudgetOptions",
-    "Choices",
-    "MachineOptions",
-    "as_machine",
-    "as_recipe",
-    "find_task",
-    "new_budget",
-    "new_machine",
-    "override_recipe",
-]
-
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
 LEAST = 100

@@ -22,8 +22,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Origin
 
-__all__ = ["EXAMPLES", "RunSummary", "runs"]
-
 EXAMPLES = """\b
 Examples:
   clearhead runs

@@ -13,8 +13,6 @@ from clearhead.training.averaging import Unaveraged
 from clearhead.training.recipe import Recipe
 from clearhead.training.scaling import FORMS, Form, Job, Rates, Workload
 
-__all__ = ["RateOptions", "ScalingOptions", "TrainingPlan", "plan_training"]
-
 PARALLEL = {"auto": None, "ddp": "ddp", "fsdp": "fsdp"}
 PRECISIONS = {"bfloat16": True, "float32": False}
 

@@ -11,8 +11,6 @@ from clearhead.cli.scaling_options import TrainingPlan
 from clearhead.cli.screen import prose, rule
 from clearhead.training.scaling import GIB, Estimate, Rates
 
-__all__ = ["training_object", "training_page"]
-
 NAME, NUMBER = 40, 12
 MEMORY = {
     "parameters": "parameters, float32",

@@ -15,25 +15,6 @@ from rich.text import Text
 from clearhead.cli.colours import THEME
 from clearhead.errors import OptionError
 
-__all__ = [
-    "CLOSED_PIPE",
-    "WIDTH",
-    "SafeConsole",
-    "bar",
-    "discard_output",
-    "escape_controls",
-    "keep_on_one_line",
-    "named_row",
-    "number",
-    "plain",
-    "prose",
-    "rule",
-    "show",
-    "show_json",
-    "write",
-    "write_output",
-]
-
 WIDTH = 80
 EIGHTHS = " ▏▎▍▌▋▊▉"
 CLOSED_PIPE = 128 + 13

@@ -16,8 +16,6 @@ from clearhead.files import read_bytes
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 
-__all__ = ["EXAMPLES", "serve"]
-
 EXAMPLES = """\b
 Examples:
   clearhead serve runs/demo

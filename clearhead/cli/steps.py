@@ -20,8 +20,6 @@ from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creatu
 from clearhead.tracing.sequence_diagram import draw_sequence
 from clearhead.training.outputs import check_output
 
-__all__ = ["EXAMPLES", "steps"]
-
 MASKS = {"none": masks.everything(), "causal": masks.causal()}
 EXAMPLES = """\b
 Examples:

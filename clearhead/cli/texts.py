@@ -14,8 +14,6 @@ from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Form, Messages, Source, Table, Unit
 from clearhead.training.tasks import Task
 
-__all__ = ["TextOptions", "as_corpus", "check_text", "with_spooled"]
-
 Files = list[str] | None
 STDIN = "-"
 

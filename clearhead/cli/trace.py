@@ -24,8 +24,6 @@ from clearhead.training.outputs import check_output
 from clearhead.training.run import load
 from clearhead.training.tasks.pairs import split_pair
 
-__all__ = ["EXAMPLES", "trace"]
-
 EXAMPLES = """\b
 Examples:
   clearhead trace runs/demo vierundzwanzig

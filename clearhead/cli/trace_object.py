@@ -9,8 +9,6 @@ from clearhead.cli.trace_page import SurveyedTrace, WrittenFile
 from clearhead.tracing.site import Head
 from clearhead.training.metrics import replace_nonfinite
 
-__all__ = ["as_object"]
-
 MOST_NUMBERS = 100_000
 """The most weights that are given where nobody says which: a few MB of text."""
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")

@@ -20,8 +20,6 @@ from clearhead.tracing.site import Site
 from clearhead.tracing.survey import SiteSurvey, View
 from clearhead.tracing.trace import Trace
 
-__all__ = ["SurveyedTrace", "WrittenFile", "as_drawing", "render_files", "render_page"]
-
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN = 3
 """The number of candidates of the last place that are shown."""

@@ -43,8 +43,6 @@ from clearhead.training.tasks import task_named
 from clearhead.training.tensorboard import TensorBoard, import_writer
 from clearhead.training.train import check_recipe, followed_recipe, take_part
 
-__all__ = ["EXAMPLES", "train"]
-
 EXAMPLES = """\b
 Examples:
   clearhead train runs/de-en --task translate --source de.txt --target en.txt

@@ -8,8 +8,6 @@ from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, Ru
 from clearhead.cli.options import Parts, wrong
 from clearhead.training.tasks import Translate
 
-__all__ = ["EXAMPLES", "translate"]
-
 EXAMPLES = """\b
 Examples:
   clearhead translate runs/de-en test.de > test.out

@@ -21,8 +21,6 @@ from clearhead.model.feedforward import Plain, ReLU
 from clearhead.model.outputs import Blanks, NextToken, ToVocabulary
 from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
 
-__all__ = ["Units", "model_of"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)

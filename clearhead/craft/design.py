@@ -22,8 +22,6 @@ from clearhead.craft.sharpness import Case, Sharpness, check_epsilon, hardest
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.blocks import AttentionSpec
 
-__all__ = ["AskedScores", "Design", "attention_spec", "layer", "write_head", "write_layer"]
-
 Labels = Int[Tensor, "n"]
 
 

@@ -22,8 +22,6 @@ from clearhead.craft.design import AskedScores, Design
 from clearhead.craft.inputs import Inputs, inputs
 from clearhead.errors import OptionError, ShapeError
 
-__all__ = ["Asks", "Design", "by_content", "by_position", "combine"]
-
 Asks = Mapping[str, str | Sequence[str]] | Callable[[str, str], float] | Tensor
 """Which labels a label asks for: a list each, or a number for each pair, the query's label first."""
 

@@ -22,8 +22,6 @@ from clearhead.errors import OptionError
 from clearhead.model.transformers import check_tokens
 from clearhead.tracing.names import Names, sides_of
 
-__all__ = ["fit_content", "fit_position", "vectors_reaching"]
-
 RIDGE = 1e-4
 ROUNDS = 50
 """Rounds in which the codes of tokens are pushed apart."""

@@ -19,8 +19,6 @@ from clearhead.attention.positions import Sinusoidal
 from clearhead.calls import public
 from clearhead.errors import OptionError, ShapeError
 
-__all__ = ["Block", "Inputs", "Tokens", "inputs"]
-
 Tokens = Sequence[str] | Sequence[int] | Tensor
 """The tokens of a text: as they are written, or as ids."""
 

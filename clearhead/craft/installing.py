@@ -35,8 +35,6 @@ from clearhead.errors import OptionError
 from clearhead.tracing.names import Names
 from clearhead.tracing.trace import trace_model
 
-__all__ = ["Installed", "install"]
-
 Region = tuple[slice, ...]
 FROZEN: "weakref.WeakKeyDictionary[Attention, dict[int, Frozen]]" = weakref.WeakKeyDictionary()
 """The frozen heads of each layer: one that is designed anew is no longer kept as it was."""

@@ -29,20 +29,6 @@ from clearhead.craft.inputs import Inputs, inputs
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder
 
-__all__ = [
-    "bracket_inputs",
-    "bracket_levels",
-    "bracket_model",
-    "first_token",
-    "induction",
-    "induction_inputs",
-    "induction_model",
-    "matching_bracket",
-    "previous_token",
-    "same_token",
-    "tokens_back",
-]
-
 LEFT_OVER = 0.001
 OPENING, CLOSING = "(", ")"
 

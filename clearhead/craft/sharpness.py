@@ -21,8 +21,6 @@ from torch import Tensor
 from clearhead.calls import public
 from clearhead.errors import OptionError
 
-__all__ = ["Case", "Measured", "Sharpness", "check_epsilon", "hardest", "least_scale", "measure_sharpness", "scale_for"]
-
 FINE = 1e-9
 """What is asked for is compared to so many parts of one."""
 Rows = Float[Tensor, "query key"]

@@ -18,8 +18,6 @@ from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
 from clearhead.decoding.session import Session
 from clearhead.decoding.topk import top_candidates
 
-__all__ = ["Beam", "BeamOnDevice", "Considered", "beam_search"]
-
 
 @dataclass(frozen=True)
 class Continuations:

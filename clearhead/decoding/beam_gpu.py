@@ -10,8 +10,6 @@ from clearhead.compiling import missing_triton
 from clearhead.decoding.beam_state import BeamState, Step
 from clearhead.decoding.topk import top
 
-__all__ = ["advance", "serves"]
-
 WIDEST = 16
 """Beams for which one warp holds all numbers of a sentence."""
 

@@ -19,8 +19,6 @@ from clearhead.decoding.topk import top
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 
-__all__ = ["ROOT_NODE", "Beam", "BeamState", "Step"]
-
 Stop = Literal["exact", "heuristic", "early"]
 Length = int | Int[Tensor, "1"]
 """Tokens of an output; a tensor where the step is recorded."""

@@ -8,8 +8,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = ["advance"]
-
 
 @jit
 def take_best(values, COUNT: tl.constexpr, SLOTS: tl.constexpr):

@@ -21,8 +21,6 @@ from clearhead.decoding.source import Source
 from clearhead.model.blocks import Stack
 from clearhead.model.kv_source import KVSources
 
-__all__ = ["Caches", "cross_cache", "own_cache"]
-
 
 class Caches:
     """The caches of a whole decoder, and the clock they share."""

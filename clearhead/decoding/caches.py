@@ -34,17 +34,6 @@ from clearhead.decoding.source import Source
 from clearhead.model.fast_step import FastStep, can_join, join_linears, linear_step
 from clearhead.model.kv_source import KVSource
 
-__all__ = [
-    "Cache",
-    "CrossCache",
-    "GrowingCache",
-    "Source",
-    "SourceCache",
-    "SourceStateCache",
-    "StateCache",
-    "WindowCache",
-]
-
 FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
 

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from clearhead.attention.masks import Table
 from clearhead.attention.positions import Position
 
-__all__ = ["Clock"]
-
 PerHead = Float[Tensor, "row head n d"]
 NOBODY = -1
 """The owner of a column that a beam does not see."""

@@ -26,8 +26,6 @@ from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.transformers import Decoder, Encoder
 
-__all__ = ["ContinuousBatch", "Counts", "SlotScheduler", "StaticBatch"]
-
 SHAPES = ("buckets", "fixed")
 MANY_COLUMNS = 1024
 """Columns of a row where the model has no end of positions."""

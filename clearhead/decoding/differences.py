@@ -23,8 +23,6 @@ from clearhead.decoding.sampling import Sample
 from clearhead.decoding.scheduler import Job
 from clearhead.decoding.session import open_session
 
-__all__ = ["CLOSE", "Comparison", "Tally", "compare", "decode_alone", "first_difference"]
-
 CLOSE = 1e-4
 ROUNDING = 1e-9
 """Of numbers so large that 1e-4 is less than their rounding (models that were never trained have them), this share."""

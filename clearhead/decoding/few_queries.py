@@ -12,8 +12,6 @@ from torch import Tensor
 
 from clearhead.attention.masks import Table
 
-__all__ = ["BeamAttention", "attend_few"]
-
 
 def attend_few(
     query: Float[Tensor, "row head n d"],

@@ -33,8 +33,6 @@ from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
-__all__ = ["Score", "Token", "generate", "score", "stream"]
-
 
 class Token(NamedTuple):
     """One new token of one sequence. `log_prob` is the model's own, whatever cuts a sample was drawn after."""

@@ -33,8 +33,6 @@ from clearhead.model.fast_step import is_observed
 from clearhead.model.transformers import EncoderDecoder
 from clearhead.registry import is_built_in
 
-__all__ = ["record_translation", "replay_translation"]
-
 Method = Greedy | Beam
 MOST_LENGTHS = 32
 """Translations kept for a model: one for each length of a source, method and rules."""

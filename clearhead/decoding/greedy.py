@@ -13,8 +13,6 @@ from clearhead.decoding.recorded import Notes, OnDevice
 from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
 from clearhead.decoding.session import Session
 
-__all__ = ["Likeliest", "greedy_search"]
-
 
 def greedy_search(session: Session, rules: Rules) -> list[list[Hypothesis]]:
     """Return the likeliest token after the likeliest, of every row, until each has ended.

@@ -9,8 +9,6 @@ from torch import Tensor
 from clearhead.compiling import missing_triton
 from clearhead.decoding.rules import Rules
 
-__all__ = ["likeliest", "serves"]
-
 BLOCK = 8192
 """Logits of a row that are read at once."""
 

@@ -4,8 +4,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = ["likeliest"]
-
 
 @jit
 def likeliest(logits, values, tokens, stride, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):

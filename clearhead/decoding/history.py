@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
 
-__all__ = ["History"]
-
 Part = tuple[Tensor, Tensor, Tensor]
 """Of some steps: log-probability, token and parent of every node, each `(step, sentence, keep)`."""
 

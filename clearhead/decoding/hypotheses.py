@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, final
 
-__all__ = ["Candidates", "Hypothesis", "Node"]
-
 Candidates = tuple[tuple[int, float], ...]
 """The likeliest tokens at one step, each with its log-probability."""
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from clearhead.compiling import missing_triton
 
-__all__ = ["attend_one", "serves"]
-
 BLOCK = 64
 """Keys that a program reads at once."""
 WIDEST = 256

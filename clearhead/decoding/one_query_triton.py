@@ -4,8 +4,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = ["attend_one"]
-
 
 @jit(do_not_specialize=["n_keys"])
 def attend_one(

@@ -20,8 +20,6 @@ from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.caches import CrossCache
 from clearhead.decoding.hypotheses import Hypothesis
 
-__all__ = ["Notes", "OnDevice", "RecordedSearch", "RecordedStep", "can_record_on", "is_worth_recording"]
-
 Logits = Float[Tensor, "row vocabulary"]
 Compute = Callable[[Int[Tensor, "row 1"]], Logits]
 """Makes logits of one new token a row, at the column that the clock is at."""

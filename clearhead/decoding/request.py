@@ -12,8 +12,6 @@ from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 
-__all__ = ["Model", "Request", "Row", "Rows", "is_row", "make_request"]
-
 Model = Decoder | EncoderDecoder
 Row = Sequence[int]
 """Token ids of one sequence; a tensor of one axis is such a row too."""

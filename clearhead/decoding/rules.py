@@ -12,8 +12,6 @@ from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 
-__all__ = ["Rules"]
-
 Logits = Float[Tensor, "row vocabulary"]
 FORBIDDEN = float("-inf")
 """The log-probability of what may not come next; a token is chosen with it only where nothing may."""

@@ -20,8 +20,6 @@ from clearhead.decoding.slot_beams import SlotBeam, advance_beams
 from clearhead.decoding.slots import SlotSession
 from clearhead.decoding.topk import best, top_candidates
 
-__all__ = ["Outcome", "RowJob", "Running", "TokenChoice"]
-
 
 @final
 class RowJob:

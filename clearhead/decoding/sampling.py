@@ -14,8 +14,6 @@ from clearhead.code_repr import CodeRepr
 from clearhead.decoding.topk import best
 from clearhead.errors import OptionError
 
-__all__ = ["Chooser", "Greedy", "Sample"]
-
 Logits = Float[Tensor, "row vocabulary"]
 
 

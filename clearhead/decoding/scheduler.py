@@ -16,8 +16,6 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Chooser, Greedy
 
-__all__ = ["Chosen", "Event", "Finished", "Job", "OneAtATime", "Scheduler"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,6 @@ from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
 from clearhead.registry import is_built_in
 
-__all__ = ["Session", "find_int8_table", "open_session", "pad_right"]
-
 Logits = Float[Tensor, "row vocabulary"]
 FOREVER = 1 << 30
 MUCH = 1 << 20

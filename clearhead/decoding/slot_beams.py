@@ -19,8 +19,6 @@ from clearhead.decoding.scheduler import Job
 from clearhead.decoding.slots import SlotSession
 from clearhead.decoding.topk import LogSoftmax, top, top_candidates
 
-__all__ = ["Moves", "SlotBeam", "advance_beams"]
-
 Moves = list[tuple[int, int]]
 """Slots that are copied, and where to."""
 

@@ -41,8 +41,6 @@ from clearhead.model.fast_step import FastStep, can_join, linear_step
 from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.transformers import Decoder
 
-__all__ = ["Guest", "Guests", "SlotCache", "SlotCaches", "SlotFullCache"]
-
 ALIGNED = 16
 NO_SOURCE = Source(torch.zeros(1, 1, 1), None)
 

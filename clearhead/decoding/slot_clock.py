@@ -10,8 +10,6 @@ from clearhead.attention.masks import Table
 from clearhead.attention.parts import HeadShape
 from clearhead.decoding.clock import Clock
 
-__all__ = ["SlotClock", "SourceMask"]
-
 MOST_HEADS = 1024
 
 

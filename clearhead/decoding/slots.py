@@ -22,8 +22,6 @@ from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.transformers import Decoder
 from clearhead.registry import is_built_in
 
-__all__ = ["Guest", "Prefill", "SlotSession"]
-
 MOST_KNOWN = 64
 """Sets of tokens that are kept on the device."""
 

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from clearhead.attention.masks import Table
 
-__all__ = ["Source"]
-
 
 @dataclass(frozen=True)
 class Source:

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from clearhead.decoding.hypotheses import Candidates
 
-__all__ = ["LogSoftmax", "best", "top", "top_candidates"]
-
 GROUP = 64
 """Neighbours looked at together: the k largest of a row lie in the k groups whose maxima are largest."""
 SMALL = 1 << 16

@@ -28,8 +28,6 @@ from clearhead.training.recipe import Recipe, changes
 from clearhead.training.tasks import Generate
 from clearhead.training.variants import with_parts
 
-__all__ = ["BASE", "Arm", "compare", "grid", "one_by_one", "varied"]
-
 Log = Callable[[str], None]
 Choice = Mapping[str, str]
 BASE = "base"

@@ -12,8 +12,6 @@ from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
 
-__all__ = ["Comparison", "Failure", "Impossible", "Mean", "Measure", "Outcome", "Row", "outcome_of"]
-
 Number = int | float
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-__all__ = ["draw_comparison"]
-
 COLOURS = (*ROLES.values(), "#666666", "#56B4E9", "#8B5A2B")
 LINES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")
 GAP = 0.06

@@ -25,13 +25,12 @@ from clearhead.text.kinds import SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents
 from clearhead.training.answers import in_batches
-from clearhead.training.defaults import PLACEHOLDER, decoder, with_position
+from clearhead.training.default_models import PLACEHOLDER, decoder
+from clearhead.training.defaults import with_position
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import Generate, task_named
-
-__all__ = ["PROBES", "Amount", "Probe", "Question", "Recalled", "probe_recipe", "questions", "score_recall"]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SHORTEST = 5

@@ -30,8 +30,6 @@ from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import task_named
 from clearhead.training.train import resume, train
 
-__all__ = ["Interrupted", "Job", "begin", "prepare_text", "read_job", "run_all", "work"]
-
 Log = Callable[[str], None]
 PAUSE = 0.1
 """Seconds between looks at the processes."""

@@ -6,8 +6,6 @@ from typing import Any, final
 
 from clearhead.errors import OptionError
 
-__all__ = ["Config", "shorten"]
-
 LARGEST = 2**31
 MOST_LAYERS = 10_000
 

@@ -16,8 +16,6 @@ from clearhead.interop.huggingface import Imported
 from clearhead.interop.tables import fill
 from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 
-__all__ = ["read_gguf", "read_gguf_tokenizer"]
-
 COMPUTED = ("rope_freqs.weight", ".rotary_emb.inv_freq")
 """How the names of tensors end that hold no weights."""
 

@@ -18,8 +18,6 @@ from clearhead.errors import OptionError
 from clearhead.files import open_regular
 from clearhead.interop.peers import import_peer
 
-__all__ = ["GGUF", "Info"]
-
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """The kinds of a value that is a number, and how struct reads them."""

@@ -10,17 +10,6 @@ from torch import Tensor
 from clearhead.errors import OptionError
 from clearhead.interop.peers import import_peer
 
-__all__ = [
-    "ENDS",
-    "FAMILIES",
-    "Family",
-    "find_family",
-    "interleave_rotary",
-    "shortest_float",
-    "split_rotary",
-    "tensor_names",
-]
-
 ENDS = ("eos", "eot", "eom")
 """GGUF's names of tokens that end a text: of all text, of a turn, of a message."""
 

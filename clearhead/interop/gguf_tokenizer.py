@@ -9,8 +9,6 @@ from typing import Any, TypeGuard
 
 from clearhead.errors import OptionError
 
-__all__ = ["PRE", "find_pre_tokenizer", "tokenizer_json", "tokenizer_metadata"]
-
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """The kinds of token in GGUF."""
 SPACE = "▁"

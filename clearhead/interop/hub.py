@@ -7,8 +7,6 @@ from pathlib import Path
 from clearhead.errors import OptionError
 from clearhead.interop.peers import import_peer
 
-__all__ = ["PREFIX", "fetch_from_hub"]
-
 PREFIX = "hub:"
 NAME = re.compile(r"(?:\w[\w.-]{0,95}/)?\w[\w.-]{0,95}(?:@[\w./-]{1,96})?", re.ASCII)
 """ORG/NAME, with a branch, a tag or a commit after an @."""

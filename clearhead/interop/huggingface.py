@@ -17,8 +17,6 @@ from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 from clearhead.model.sizes import Spec
 
-__all__ = ["Imported", "read_hugging_face"]
-
 CONFIG, GENERATION = "config.json", "generation_config.json"
 OUTPUT = "lm_head.weight"
 ADAPTER = "adapter_config.json"

@@ -8,8 +8,6 @@ from typing import Any
 from clearhead.errors import OptionError
 from clearhead.extras import how_to_install
 
-__all__ = ["import_peer", "peer_version"]
-
 
 def import_peer(name: str) -> Any:
     """Import a package of another program; OptionError with the way to install it where it is not there."""

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from clearhead.errors import RunError
 
-__all__ = ["is_pooler", "read_pooler", "write_pooler"]
-
 FILE = "pooler.safetensors"
 NAMES = {"pooler.dense.weight": 2, "pooler.dense.bias": 1}
 """Its tensors, and how many axes each has."""

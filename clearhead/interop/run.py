@@ -39,8 +39,6 @@ from clearhead.training.recipe import Origin
 from clearhead.training.run import Run, check_fit
 from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 
-__all__ = ["DTYPES", "import_model"]
-
 DTYPES: Mapping[str, Callable[[nn.Module], nn.Module]] = {
     "float32": nn.Module.float,
     "bfloat16": nn.Module.bfloat16,

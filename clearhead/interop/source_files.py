@@ -6,8 +6,6 @@ from pathlib import Path
 from clearhead.errors import OptionError
 from clearhead.files import is_inside, is_plain_name
 
-__all__ = ["file_in"]
-
 
 def file_in(home: Path, name: str) -> Path:
     """Return the path of a file in a source folder, there or not; OptionError where its name or a link leads out.

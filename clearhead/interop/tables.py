@@ -9,8 +9,6 @@ from torch import Tensor
 
 from clearhead.errors import OptionError
 
-__all__ = ["Row", "expand", "fill", "gather"]
-
 
 @final
 @dataclass(frozen=True)

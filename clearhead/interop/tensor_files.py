@@ -14,8 +14,6 @@ from clearhead.errors import OptionError
 from clearhead.files import read_json
 from clearhead.interop.source_files import file_in
 
-__all__ = ["Tensors", "load_pickled", "read_object"]
-
 WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
 CONVERT = (

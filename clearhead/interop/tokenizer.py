@@ -18,8 +18,6 @@ from clearhead.interop.tensor_files import read_object
 from clearhead.text.tokenizer import MOST_BYTES, SpecialIds, Tokenizer, library_errors_as_data_errors, parse_tokenizer
 from clearhead.training.chat import ChatTemplate
 
-__all__ = ["ImportedTokenizer", "read_tokenizer"]
-
 FILE, SETTINGS, NAMES, TEMPLATE = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -11,8 +11,6 @@ from clearhead.interop.tokenizer import ImportedTokenizer
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.chat import ChatTemplate
 
-__all__ = ["read_tokenizer_of_gguf"]
-
 ROLES = {"pad": "padding", "unknown": "unknown", "start": "bos", "end": "eos", "mask": "mask"}
 """What GGUF calls the special tokens."""
 OPENED = ("llama-bpe", "llama3", "llama-v3")

@@ -33,8 +33,6 @@ from clearhead.model.norms import LayerNorm
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
-__all__ = ["read_torch_state_dict", "torch_rows"]
-
 
 def read_torch_state_dict(
     source: str | Path | Mapping[str, Tensor], spec: Spec, *, module: str, names: Mapping[str, str]

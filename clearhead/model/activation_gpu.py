@@ -15,8 +15,6 @@ from torch.library import wrap_triton
 from clearhead.cuda_graphs import in_captured_training
 from clearhead.operators import Operator
 
-__all__ = ["KINDS", "activate", "serves"]
-
 KINDS = ("relu", "silu", "gelu", "gelu_tanh")
 BLOCK, ROWS, COLUMNS, WARPS = 4096, 8, 256, 4
 """Numbers of a program of the forward; rows and columns of a tile of the backward; warps of both."""

@@ -8,8 +8,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = ["activate_backward", "activate_forward"]
-
 
 @jit
 def share_passed(x, KIND: tl.constexpr):

@@ -22,8 +22,6 @@ from clearhead.registry import kind, register
 from clearhead.serialization import added
 from clearhead.taps import Tapped
 
-__all__ = ["Arrangement", "Connection", "ConnectionStep", "NoNorm", "NoteNorm", "PostNorm", "PreNorm"]
-
 Vectors = Float[Tensor, "batch n d_model"]
 Branch = Callable[[Tensor], Tensor]
 GROWTH = 15.0

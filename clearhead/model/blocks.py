@@ -26,8 +26,6 @@ from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.recomputing import checkpoint_module
 from clearhead.taps import Tapped
 
-__all__ = ["AttentionSpec", "Block", "BlockSpec", "Stack"]
-
 Vectors = Float[Tensor, "batch n d_model"]
 
 

@@ -11,8 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["few_rows", "is_large", "through"]
-
 FEWEST, FEW, MANY = 8, 64, 256
 Map = tuple[Tensor, Tensor | None]
 """A matrix and a bias."""

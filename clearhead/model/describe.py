@@ -44,8 +44,6 @@ from clearhead.model.transformers import (
     EncoderSpec,
 )
 
-__all__ = ["CacheSize", "Description", "Memory", "Part", "Section", "describe"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

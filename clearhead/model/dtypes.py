@@ -8,8 +8,6 @@ from clearhead.errors import OptionError
 from clearhead.model.int8 import Int8Linear, dequantize, quantize, quantize_output, round_inputs
 from clearhead.model.int8_matmul import ROUNDED
 
-__all__ = ["DTYPES", "check_dtype", "dtype_name"]
-
 
 def to_int8(model: nn.Module) -> nn.Module:
     """Round the linear maps of the blocks and the output over the vocabulary to int8, in place; return the model."""

@@ -18,8 +18,6 @@ from clearhead.model.norms import Norm
 from clearhead.serialization import added
 from clearhead.taps import Tapped
 
-__all__ = ["Embedding", "TokenEmbedding"]
-
 Tokens = Int[Tensor, "batch n"]
 Vectors = Float[Tensor, "batch n d_model"]
 UNSCALED = 0.02

@@ -17,21 +17,6 @@ from clearhead.attention.heads import WholeMap, alike, is_hooked, joinable
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.taps import Tapped
 
-__all__ = [
-    "DecodingModule",
-    "FastStep",
-    "SteppedLinear",
-    "call_module",
-    "can_join",
-    "fast_step_of",
-    "has_own_step",
-    "is_observed",
-    "join_linears",
-    "linear_step",
-    "multiply_by",
-    "plain_linear",
-]
-
 FastStep = Callable[[Tensor], Tensor]
 """Maps the vectors of one position, `(row, d_model)`, to the module's output there, without dropout."""
 

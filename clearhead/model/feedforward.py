@@ -17,8 +17,6 @@ from clearhead.model.fast_step import FastStep, linear_step, plain_linear
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import kind, register
 
-__all__ = ["GELU", "FeedForward", "GeGLU", "ReLU", "SiLU", "SwiGLU"]
-
 Vectors = Float[Tensor, "batch n d_model"]
 
 

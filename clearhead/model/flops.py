@@ -17,8 +17,6 @@ from clearhead.attention.masks import Mask, Window
 from clearhead.attention.score_index import Positions, box
 from clearhead.model.blocks import Block
 
-__all__ = ["Cost", "allowed_pairs", "block_costs", "count_operations", "every_head", "meta", "windows"]
-
 CELLS = 1 << 24
 """Cells of a mask evaluated at a time."""
 

@@ -29,18 +29,6 @@ from clearhead.model.int8_matmul import (
 from clearhead.model.lora import replace_module
 from clearhead.model.outputs import ToVocabulary
 
-__all__ = [
-    "CODES",
-    "SCALE",
-    "Int8Linear",
-    "count_weights",
-    "dequantize",
-    "int8_maps",
-    "quantize",
-    "quantize_output",
-    "round_inputs",
-]
-
 CODES, SCALE = ".codes", ".scale"
 """How the names of the two tensors end that are kept instead of one `.weight`."""
 

@@ -31,8 +31,6 @@ from torch.nn import functional as F
 from clearhead.attention.modes import autocast_enabled, can_read
 from clearhead.model.cpu_matmul import LARGE
 
-__all__ = ["EXACT", "INT8", "ROUNDED", "Int8Matrix", "can_multiply", "find_matrix", "round_to_int8"]
-
 INT8, STEPS = torch.int8, 127
 
 EXACT, ROUNDED = 3, 1

@@ -15,8 +15,6 @@ from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
 from clearhead.model.fast_step import FastStep
 
-__all__ = ["FromMemory", "FromSelf", "KVSource", "KVSources"]
-
 
 class KVSource(ABC):
     """Runs an attention layer on some vectors, and says where its keys and values come from."""

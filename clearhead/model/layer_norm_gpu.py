@@ -16,8 +16,6 @@ from clearhead.compiling import missing_triton
 from clearhead.cuda_graphs import in_captured_training
 from clearhead.operators import Operator
 
-__all__ = ["add_layer_norm", "layer_norm", "layer_norm_and_input", "serves", "serves_step"]
-
 WIDEST = 8192
 """Numbers of a row that a program holds."""
 PROGRAMS = 1056

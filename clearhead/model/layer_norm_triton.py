@@ -9,8 +9,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = ["add_layer_norm", "layer_norm_backward"]
-
 
 @jit
 def layer_norm_backward(

@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 
-__all__ = ["ALL", "MAPS", "AdaptedLinear", "Lora", "add_adapters", "is_adapter", "merge_adapters", "replace_module"]
-
 MAPS = ("query", "key", "value", "output", "up", "down", "gate")
 """The linear maps of a block that can have an adapter: those of attention, then those of the feed-forward."""
 ALL = "all"

@@ -18,8 +18,6 @@ from clearhead.model.steps import Explained, Step
 from clearhead.registry import register
 from clearhead.serialization import added
 
-__all__ = ["BuiltLayerNorm", "LayerNorm", "Norm", "RMSNorm"]
-
 Vectors = Float[Tensor, "*batch d_model"]
 
 

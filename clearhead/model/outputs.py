@@ -20,8 +20,6 @@ from clearhead.model.wide import NgramLogits, ToNgramLogits
 from clearhead.registry import kind, register
 from clearhead.serialization import added
 
-__all__ = ["Blanks", "Classes", "NextToken", "Output"]
-
 Vectors = Float[Tensor, "batch n d_model"]
 Pool = Literal["first", "last", "mean"]
 

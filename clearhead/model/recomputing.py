@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["checkpoint_module"]
-
 
 @final
 class BufferBefore(NamedTuple):

@@ -16,8 +16,6 @@ from torch.overrides import TorchFunctionMode
 
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
-__all__ = ["SMALL", "Bounded", "TooManyNumbers", "build_for_shapes"]
-
 SMALL = 8_000_000
 """Numbers of a model up to which it is built for real to see its shapes, in a tenth of a second.
 

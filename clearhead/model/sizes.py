@@ -22,8 +22,6 @@ from clearhead.model.presets import Size
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
-__all__ = ["KINDS", "PRESETS", "Kind", "Preset", "Spec", "named", "parse_count", "resized", "sized"]
-
 Spec = EncoderSpec | DecoderSpec | EncoderDecoderSpec
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}

@@ -20,8 +20,6 @@ from clearhead.model.wide import NgramLogits
 from clearhead.registry import CLASSES
 from clearhead.serialization import Then, from_json, table_of, to_json
 
-__all__ = ["PARTS", "counts_in", "spec_from_json", "spec_to_json"]
-
 SPECS = table_of((AttentionSpec, BlockSpec, Embedding, EncoderSpec, DecoderSpec, EncoderDecoderSpec, NgramLogits))
 """What holds parts in a model, and is none itself."""
 PARTS: Mapping[str, type] = ChainMap(CLASSES, SPECS)

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from clearhead.model.fast_step import DecodingModule
 
-__all__ = ["Explained", "Step"]
-
 
 class Step(NamedTuple):
     """One value that a part makes."""

@@ -26,17 +26,6 @@ from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.taps import Tapped
 
-__all__ = [
-    "Decoder",
-    "DecoderSpec",
-    "Encoder",
-    "EncoderDecoder",
-    "EncoderDecoderSpec",
-    "EncoderSpec",
-    "Tied",
-    "apply_output",
-]
-
 Tokens = Int[Tensor, "batch n"]
 Lengths = Int[Tensor, "batch"] | Sequence[int]
 """Number of tokens of each row that count. A list follows the tokens to their device."""

@@ -17,8 +17,6 @@ from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.taps import Tapped
 
-__all__ = ["ORDERS", "NgramLogits", "ToNgramLogits", "hash_ngrams"]
-
 ORDERS = {"token": 1, "pair": 2, "triple": 3, "letters": 1}
 """What is counted, and how many neighbouring tokens it is made of. Letters are groups of letters within a token."""
 

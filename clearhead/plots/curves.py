@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-__all__ = ["FAMILIES", "Measure", "draw_curves"]
-
 FAINT = 0.3
 
 

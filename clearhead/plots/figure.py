@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-__all__ = ["DARK", "GRID", "QUIET", "add_grid", "save_svg", "spread"]
-
 QUIET, GRID, DARK = "#555555", "#E6E6E6", "#222222"
 
 

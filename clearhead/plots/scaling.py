@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import matplotlib.axes
     import matplotlib.figure
 
-__all__ = ["Panel", "draw_panels"]
-
 STYLES = (("o-", "weight"), ("s--", "query"), ("^-", "value"), ("v:", "context"), ("D-.", "key"))
 """Marks and colours of curves: no meaning hangs on the colour alone."""
 

@@ -10,8 +10,6 @@ from clearhead.rasp.compiled_model import Layout
 from clearhead.rasp.language import Aggregate, Sequence, Width
 from clearhead.rasp.values import Possible
 
-__all__ = ["check_selectors", "check_sides", "check_weighting", "check_written", "parts_of"]
-
 
 def check_vocabulary(name: str, vocabulary: list[Any], layout: Layout) -> None:
     if not vocabulary:

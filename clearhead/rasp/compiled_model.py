@@ -14,8 +14,6 @@ from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 from clearhead.serialization import load_tensors, save_tensors
 
-__all__ = ["CompiledModel", "Layout"]
-
 HEADER = "clearhead crafted"
 SURE = 0.5
 """A category that is there is a 1, and one that is not a 0."""

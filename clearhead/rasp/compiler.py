@@ -45,8 +45,6 @@ from clearhead.rasp.spaces import HERE, ONE, SINK, Directions, Space
 from clearhead.rasp.values import Possible
 from clearhead.rasp.weights import clear, write_heads, write_units
 
-__all__ = ["Plan", "compile", "plan"]
-
 AVERAGING = Argmax(ties="average")
 
 

@@ -29,16 +29,6 @@ from clearhead.rasp.scheduling import Level
 from clearhead.rasp.spaces import HERE, ONE, SINK, Space
 from clearhead.rasp.values import Possible, holds, plain
 
-__all__ = [
-    "describe_head",
-    "describe_heads",
-    "describe_layers",
-    "join_shortened",
-    "list_program",
-    "name_relation",
-    "name_written",
-]
-
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "any key": lambda key, query: True,
     "key = query": lambda key, query: key == query,

@@ -19,8 +19,6 @@ from clearhead.rasp.language import (
     Width,
 )
 
-__all__ = ["run"]
-
 Values = list[Any]
 
 

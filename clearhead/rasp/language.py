@@ -19,33 +19,6 @@ from typing import Any, Literal, final
 from clearhead.calls import public
 from clearhead.errors import ProgramError
 
-__all__ = [
-    "Aggregate",
-    "Constant",
-    "Indices",
-    "Linear",
-    "Map",
-    "Select",
-    "Selector",
-    "Sequence",
-    "SequenceMap",
-    "Tokens",
-    "Width",
-    "aggregate",
-    "categorical",
-    "constant",
-    "indices",
-    "map",
-    "numeric",
-    "past",
-    "select",
-    "selector_width",
-    "sequence_map",
-    "source_indices",
-    "source_tokens",
-    "tokens",
-]
-
 Side = Literal["source", "target"]
 Value = Any
 """What a sequence holds: anything that can be hashed, or a number."""

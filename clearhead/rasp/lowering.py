@@ -27,8 +27,6 @@ from clearhead.rasp.operations import Choice, Direction, Head, Network, Operatio
 from clearhead.rasp.spaces import HERE, ONE, Space
 from clearhead.rasp.values import Possible, holds, plain
 
-__all__ = ["Lowered", "lower"]
-
 NEAR = 1e-5
 """Numbers that lie closer, beside their size, are one number to a model in float32."""
 

@@ -6,8 +6,6 @@ from typing import Any, final
 
 from clearhead.rasp.spaces import Space
 
-__all__ = ["Choice", "Direction", "Head", "Network", "Operation", "Unit"]
-
 Direction = tuple[Space, Any]
 """A space, and a value in it (None for a number)."""
 

@@ -32,8 +32,6 @@ from clearhead.rasp.language import (
     tokens,
 )
 
-__all__ = ["PROGRAMS", "Program"]
-
 Text = Row[Any]
 SHOWN_TOKENS = 4
 """How many tokens stand in for an example that does not fit."""

@@ -7,8 +7,6 @@ from typing import final
 from clearhead.rasp.operations import Head, Network, Operation, Unit
 from clearhead.rasp.spaces import Space
 
-__all__ = ["Level", "schedule"]
-
 
 @final
 @dataclass

@@ -6,8 +6,6 @@ from typing import Any, final
 
 from clearhead.errors import ProgramError
 
-__all__ = ["HERE", "ONE", "SINK", "Directions", "Space"]
-
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -21,8 +21,6 @@ from clearhead.rasp.language import (
     Width,
 )
 
-__all__ = ["MOST_VALUES", "Possible", "holds", "plain", "sort_values"]
-
 MOST_VALUES = 4096
 """That a sequence may have: each takes a direction of the model, or a step of a network."""
 MOST_PAIRS = 50 * MOST_VALUES

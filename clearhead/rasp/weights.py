@@ -10,8 +10,6 @@ from clearhead.model.feedforward import Plain
 from clearhead.rasp.operations import Head, Unit
 from clearhead.rasp.spaces import ONE, SINK, Directions
 
-__all__ = ["clear", "write_heads", "write_units"]
-
 
 @torch.no_grad()
 def clear(model: nn.Module) -> None:

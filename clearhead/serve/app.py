@@ -22,8 +22,6 @@ from clearhead.serve.params import Params, read_json
 from clearhead.serve.replies import as_bytes, as_json, as_numbers
 from clearhead.tracing.stopping import StoppedError, stopping_when
 
-__all__ = ["make_app"]
-
 Form = Callable[[Any], Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
 INSIDE: dict[str, Form] = {

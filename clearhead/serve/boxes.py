@@ -13,8 +13,6 @@ from clearhead.serve.params import Params
 from clearhead.tracing.names import Box, Value
 from clearhead.tracing.trace import Trace
 
-__all__ = ["Boxes", "box_facts"]
-
 
 def box_facts(box: Box) -> dict[str, Any]:
     """Return a box's name, its values, and how each value follows from others."""

@@ -20,8 +20,6 @@ from typing import final
 
 from clearhead.errors import OptionError
 
-__all__ = ["FLOAT", "JSON_NUMBER", "JSON_OBJECT", "Budget", "Cost", "TooMuchError"]
-
 FLOAT = 4
 """Bytes of a number in a tensor."""
 JSON_NUMBER = 80

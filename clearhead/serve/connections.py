@@ -19,8 +19,6 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-__all__ = ["Connection", "Deadlines", "Limits", "QuietServer", "most_files", "quiet_config"]
-
 AT_ONCE = 32
 """Connections that are accepted before any of them is handled: asyncio takes as many as its backlog says."""
 QUEUED = 2048

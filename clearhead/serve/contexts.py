@@ -17,8 +17,6 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import Trace
 
-__all__ = ["Occurrence", "context_view", "occurrences"]
-
 RESPONSIBLE = 5
 SLOWER = 6
 """How many attention weights are rebuilt in the time in which a token is decoded or read in Python."""

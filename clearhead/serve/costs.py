@@ -12,8 +12,6 @@ from clearhead.tracing.names import Names
 from clearhead.tracing.site import Head, Site
 from clearhead.tracing.trace import LIKELIEST, ROWS
 
-__all__ = ["LOGITS", "ModelCosts", "cells_of", "row_cost", "rows_cost"]
-
 FASTER = 30
 """How many weights a kernel computes inside the model in the time in which one is rebuilt: 31 of a causal head of
 4,096 tokens, 64 wide, on a CPU."""

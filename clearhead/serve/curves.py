@@ -12,8 +12,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
 from clearhead.training.metrics import parse_line
 
-__all__ = ["Curves", "is_training"]
-
 
 @final
 class Curves:

@@ -17,8 +17,6 @@ from clearhead.tracing.names import sides_of
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run
 
-__all__ = ["Tables", "principal_plane"]
-
 DOUBLE = 8
 KEPT = 4
 """The number of maps in the cache."""

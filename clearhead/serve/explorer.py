@@ -35,8 +35,6 @@ from clearhead.training.run import Run, load
 from clearhead.training.tasks.base import Decoding
 from clearhead.training.tracing import encode_inputs, trace
 
-__all__ = ["Explorer", "GoneError", "side_by_side"]
-
 TRACES = 28
 """The most traces in the cache: one text at every step of a film, and a few more."""
 OTHERS = 24

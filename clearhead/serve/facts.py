@@ -21,8 +21,6 @@ from clearhead.tracing.neurons import why_no_units
 from clearhead.training.run import Run
 from clearhead.training.tasks.fill import BLANK
 
-__all__ = ["part_name", "run_facts", "side_facts"]
-
 EXAMPLES = 5
 TRIED = 200
 """Held-out texts that are looked at for examples without an unknown word."""

@@ -19,18 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clearhead.errors import OptionError
 
-__all__ = [
-    "MOST_BYTES",
-    "Guard",
-    "Refused",
-    "ServerAddress",
-    "check_content",
-    "check_token",
-    "replay_body",
-    "tell_failure",
-    "whole_body",
-]
-
 MOST_BYTES = 1_000_000
 """The most bytes of a request's body."""
 MOST_ADDRESS = 8192

@@ -26,8 +26,6 @@ from clearhead.serve.waves import positions
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 
-__all__ = ["MOST", "LivePage", "check_built", "check_size", "is_built", "live_page", "round_weights"]
-
 TEMPLATE = Path(__file__).parent / "static" / "live.html"
 """The page without a model, as `make web` builds it."""
 WEIGHTS = '<script type="text/plain" id="clearhead-weights">'

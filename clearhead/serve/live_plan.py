@@ -38,8 +38,6 @@ from clearhead.serve.trace_request import weightings
 from clearhead.tracing.arithmetic import weighting_kind
 from clearhead.tracing.names import sides_of
 
-__all__ = ["Planner", "known_weightings"]
-
 Plan = dict[str, Any]
 LINEAR = (nn.Linear, AdaptedLinear, Int8Linear)
 HEAD_MAPS = (WholeMap, LowRankMap, SliceMap, LowRankSliceMap)

@@ -25,8 +25,6 @@ from clearhead.training.tasks.instruct import Instruct
 from clearhead.training.tasks.label import Label
 from clearhead.training.tasks.translate import Translate
 
-__all__ = ["task_plan", "to_javascript", "tokenizer_plan"]
-
 TASKS: dict[type, str] = {
     Translate: "translate",
     Generate: "generate",

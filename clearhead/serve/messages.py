@@ -10,8 +10,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 from clearhead.serve.part_messages import EmbeddingMap, Neighbours, Neurons, TokenizedText
 from clearhead.serve.run_messages import ModelKind, Run, SideName, Slot, WeightingKind
 
-__all__ = ["OPEN", "REPLIES"]
-
 
 class StepEdit(TypedDict):
     """A change of one step of one site: a head off is {step: "context", head, times: 0}."""

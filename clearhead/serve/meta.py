@@ -15,8 +15,6 @@ from clearhead.tracing.site import ALLOWED, Site
 from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.run import Run
 
-__all__ = ["as_candidates", "meta_of"]
-
 MANY, FEW = 512, 5
 """Of more places than the first number, only the second number of candidates are sent."""
 SIZES = ("n_heads", "n_kv_heads", "d_head", "d_value", "n_query", "n_key")

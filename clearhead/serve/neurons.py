@@ -9,8 +9,6 @@ from clearhead.serve.traced import Traced
 from clearhead.tracing.neurons import Effect, read_units, why_no_effect
 from clearhead.tracing.trace import Candidate
 
-__all__ = ["neurons_view"]
-
 MOST_UNITS = 64
 ANSWERS = 5
 

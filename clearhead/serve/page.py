@@ -28,8 +28,6 @@ from clearhead.tracing.site import Head, Site
 from clearhead.tracing.survey import SiteSurvey, View
 from clearhead.training.metrics import replace_nonfinite
 
-__all__ = ["PLACE", "Page", "is_built", "page_of", "read_template", "script_json"]
-
 TEMPLATE = Path(__file__).parent / "static" / "page.html"
 """The page without numbers, as `make web` builds it."""
 PLACE = '<script type="application/json" id="clearhead-data">'

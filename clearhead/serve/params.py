@@ -13,8 +13,6 @@ from typing import Any, final
 from clearhead.errors import OptionError
 from clearhead.files import refuse_constant
 
-__all__ = ["Params", "read_json"]
-
 MISSING = object()
 LARGEST = 2**53
 

@@ -5,8 +5,6 @@ messages.py has the other replies, and says how these types reach the page.
 
 from typing import TypedDict
 
-__all__ = ["EmbeddingMap", "Neighbours", "Neurons", "TokenizedText"]
-
 
 class UnitEffect(TypedDict):
     """How much a unit adds to the logit of an answer at a token."""

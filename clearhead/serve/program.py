@@ -18,8 +18,6 @@ from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 
-__all__ = ["RunProgram", "load_program"]
-
 NOTHING = "–"
 """The answer shown where the program gives none."""
 

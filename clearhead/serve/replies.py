@@ -9,8 +9,6 @@ from torch import Tensor
 
 from clearhead.training.metrics import replace_nonfinite
 
-__all__ = ["as_bytes", "as_json", "as_numbers"]
-
 
 def as_json(answer: object, status: int = 200) -> Response:
     """Return a JSON reply; a number that is not finite is null."""

@@ -5,8 +5,6 @@ messages.py has the other replies, and says how these types reach the page.
 
 from typing import Literal, NotRequired, TypedDict
 
-__all__ = ["BoxKind", "ModelKind", "Run", "SideName", "Slot", "WeightingKind"]
-
 SideName = Literal["encoder", "decoder"]
 Slot = Literal["attention", "cross"]
 ModelKind = Literal["encoder", "decoder", "encoder-decoder"]

@@ -23,8 +23,6 @@ from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import Decoding
 
-__all__ = ["MOST_NEW", "read_method", "sample"]
-
 MOST_NEW = 200
 """The most tokens that a text is continued by, as many as `clearhead generate` writes unless asked otherwise."""
 TEMPERATURE = 0.8

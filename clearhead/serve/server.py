@@ -14,8 +14,6 @@ from clearhead.serve.connections import Connection, Limits, QuietServer, quiet_c
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.guard import Guard, ServerAddress, check_token
 
-__all__ = ["STATIC", "Server", "check_page"]
-
 STATIC = Path(__file__).parent / "static"
 """The page, as `make web` builds it."""
 

@@ -10,8 +10,6 @@ from clearhead.text.tokenizer import Span, Tokenizer
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run
 
-__all__ = ["tokenize_text"]
-
 LONGEST = 20_000
 """Characters of a text: more than anyone looks at token by token."""
 

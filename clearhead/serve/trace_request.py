@@ -11,8 +11,6 @@ from clearhead.errors import OptionError
 from clearhead.serve.params import Params
 from clearhead.tracing.edits import Change, Edit, Swap
 
-__all__ = ["TraceRequest", "as_change", "changes_of", "read_edits", "weightings"]
-
 MOST_EDITS = 1000
 
 

@@ -30,8 +30,6 @@ from clearhead.tracing.trace import LIKELIEST, ROWS, Candidate, Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import encode_inputs
 
-__all__ = ["Traced", "mean_of"]
-
 Matrix = Float[Tensor, "query key"]
 Made = TypeVar("Made")
 THUMB = 48

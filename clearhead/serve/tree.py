@@ -22,8 +22,6 @@ from clearhead.training.run import Run
 from clearhead.training.tasks.base import Decoding, Task
 from clearhead.training.tracing import encode_inputs
 
-__all__ = ["Grown", "grow", "request_of", "why_no_decoding"]
-
 GENERATED = 24
 """New tokens of a continued text, unless more are asked for."""
 

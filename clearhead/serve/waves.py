@@ -16,8 +16,6 @@ from clearhead.serve.program import load_program
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
 
-__all__ = ["positions"]
-
 Table = Float[Tensor, "n d"]
 
 

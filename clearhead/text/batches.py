@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from clearhead.errors import OptionError
 from clearhead.text.store import Store
 
-__all__ = ["ByLength", "Planner", "Rows", "Windows", "width_for"]
-
 Indices = NDArray[np.int64]
 BLOCK = 1 << 17
 """The number of records that are shuffled and sorted together."""

@@ -7,8 +7,6 @@ neighbours is drawn, at a place that a hash of the run's number decides.
 import hashlib
 from itertools import pairwise
 
-__all__ = ["SEED", "is_drawn", "pick", "spread"]
-
 SEED = b"clearhead 1"
 """The key of every hash. It is fixed: runs with other seeds are scored on the same records, and can be compared."""
 

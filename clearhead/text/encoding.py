@@ -15,19 +15,6 @@ from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import TAIL, Document, Drawn, TextHash, document_quotas, draw, record_quotas
 
-__all__ = [
-    "FATES",
-    "Corpus",
-    "Encoding",
-    "Layout",
-    "Survey",
-    "label_of",
-    "labels_of",
-    "read_split",
-    "texts_of",
-    "usable_records",
-]
-
 Ids = dict[str, list[int]]
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
 """Records that are tokenised together: so many, or so much text."""

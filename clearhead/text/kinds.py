@@ -14,8 +14,6 @@ from typing import Any, final
 import tokenizers as library
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-__all__ = ["KINDS", "SPECIALS", "Kind", "add_lower_case", "guard", "kind_of"]
-
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 """The special tokens of every tokenizer that is trained here: their ids are 0 to 4."""
 

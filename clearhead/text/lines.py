@@ -17,8 +17,6 @@ from clearhead.errors import DataError
 from clearhead.files import replacing
 from clearhead.text.problems import NOT_UTF8, Place, Problems, display_name
 
-__all__ = ["MAX_LINE", "PIECE", "Line", "empty_error", "files_of", "open_text", "read_lines", "read_parts", "spool"]
-
 MAX_LINE = 1_000_000
 """The most characters a line may have; a longer one is a problem."""
 PIECE = 1 << 20

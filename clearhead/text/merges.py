@@ -16,8 +16,6 @@ from typing import NamedTuple, final
 from clearhead.text.kinds import SPACE
 from clearhead.text.tokenizer import BYTE_OF, Tokenizer, from_byte_level, visible
 
-__all__ = ["MergeNode", "MergeRules"]
-
 LONGEST = 64
 """Characters of the longest token that is shown as a tree."""
 

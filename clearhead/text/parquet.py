@@ -8,8 +8,6 @@ from clearhead.extras import has_package, how_to_install
 from clearhead.text.lines import MAX_LINE
 from clearhead.text.problems import Place, Problems, display_name
 
-__all__ = ["parquet_rows"]
-
 ROWS = 4096
 
 

@@ -29,8 +29,6 @@ from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import RULE
 
-__all__ = ["Corpus", "Layout", "Prepared", "Survey", "Tokenizing", "describe_changes", "prepare"]
-
 Log = Callable[[str], None]
 FORMAT = 3
 """The version of what is stored: another version is another key."""

@@ -6,8 +6,6 @@ from typing import final
 
 from clearhead.errors import DataError
 
-__all__ = ["NOT_UTF8", "Place", "Problems", "display_name"]
-
 
 @final
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from clearhead.text.lines import MAX_LINE, PIECE, Line, empty_error, files_of, o
 from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Place, Problems, display_name
 
-__all__ = ["Aligned", "Documents", "Form", "Messages", "Record", "Source", "Table", "Unit"]
-
 Form = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
 Unit = Literal["line", "file"]
 FORMS: dict[str, Form] = {

@@ -23,8 +23,6 @@ from clearhead.errors import RunError
 from clearhead.files import check_seal, flush, read_json, write_sealed
 from clearhead.serialization import check_fields
 
-__all__ = ["FieldSize", "Ragged", "Store", "StoreWriter"]
-
 FULL = 1 << 20
 """The number of ids that a writer collects before they go to disk."""
 STORE = "store.json"

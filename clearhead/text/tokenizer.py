@@ -18,8 +18,6 @@ from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, kind_of
 
-__all__ = ["LOST", "Span", "SpecialIds", "Tokenizer", "expected_size", "least_size", "suggested_size"]
-
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
     "unknown": ("<unk>", "[UNK]", "<|unk|>"),

@@ -16,8 +16,6 @@ from typing import NamedTuple, final
 
 from clearhead.text.drawing import SEED
 
-__all__ = ["RULE", "Document", "Drawn", "Quotas", "TextHash", "document_quotas", "draw", "record_quotas"]
-
 ONE_IN, MOST = 20, 1000
 """One record in twenty is held out, at most a thousand."""
 LEAST_IN = 5

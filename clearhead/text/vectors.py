@@ -13,8 +13,6 @@ from clearhead.errors import DataError
 from clearhead.text.lines import Line, read_lines
 from clearhead.text.problems import Place, Problems, display_name
 
-__all__ = ["WordVectors", "read_vectors", "vector_size"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,6 @@ from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Argmax, Weighting
 
-__all__ = ["Cell", "Turn", "WeightingKind", "angles_of", "cell_of", "tie_mask", "turn_of", "weighting_kind"]
-
 TIED = Argmax().tolerance
 WeightingKind = Literal["softmax", "kernelized", "argmax", "rows"]
 KINDS: dict[str, WeightingKind] = {"exponential": "softmax", "score": "kernelized"}

@@ -10,8 +10,6 @@ from clearhead.tracing.edits import Change
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.site import Site
 
-__all__ = ["Answers", "Candidate", "Side", "TraceContent"]
-
 
 class Candidate(NamedTuple):
     """A token (or a class) the model may answer with."""

@@ -5,8 +5,6 @@ from typing import SupportsIndex, TypeVar, final, overload
 
 from clearhead.errors import PlaceError
 
-__all__ = ["Counted"]
-
 Item = TypeVar("Item")
 
 

@@ -16,20 +16,18 @@ from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.layer import Attention
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.beam import Beam, beam_search
-from clearhead.decoding.caches import Source
 from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.request import Model, Request
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.session import Session, open_session
+from clearhead.decoding.source import Source
 from clearhead.model.transformers import Decoder
 from clearhead.taps import watching
 from clearhead.tracing.names import Names, sides_of
 from clearhead.tracing.recording import Record, RecordedAttention, recording
 from clearhead.tracing.trace import Trace, make_trace
-
-__all__ = ["TracedHypothesis", "trace_decoding"]
 
 
 class TracedHypothesis(NamedTuple):

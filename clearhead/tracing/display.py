@@ -9,8 +9,6 @@ from clearhead.notebook import Display, bars, flow, heat_maps, paragraph, spell,
 from clearhead.tracing.content import Candidate, Side
 from clearhead.tracing.site import MANY, SIDE, SMALL, Head, Site
 
-__all__ = ["TraceFacts"]
-
 WEIGHTS = 40_000_000
 """How many weights are computed for one display: a second or two."""
 PLACES = 24

@@ -19,8 +19,6 @@ from clearhead.tracing.edits import Change
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import overflow_of
 
-__all__ = ["EditedSession"]
-
 
 class EditedSession(Session):
     """The rows of one input being continued, each read from its beginning at every step, under the changes."""

@@ -30,8 +30,6 @@ from clearhead.errors import OptionError, PlaceError, ShapeError
 from clearhead.model.arrangements import Connection
 from clearhead.tracing.names import CONCAT, Names, list_near
 
-__all__ = ["ALL_ROWS", "Change", "Edit", "Swap", "apply_edits", "apply_to_inputs", "check_changes", "step_tap"]
-
 ALL_ROWS = slice(None)
 OUTSIDE = ("query", "key", "value", "context")
 """Steps that are a kernel's input or output."""

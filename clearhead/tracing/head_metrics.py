@@ -23,8 +23,6 @@ from clearhead.tracing.site import Head, Site
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
 
-__all__ = ["Effect", "Lens", "Readings", "effects", "lens", "read_head", "readings"]
-
 NAMES: tuple[str, ...] = ("entropy", "distance", "first", "itself", "previous", "same", "induction")
 SAMPLE = 16
 """Rows of a block where a head is read from some of its rows."""

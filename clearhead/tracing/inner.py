@@ -24,8 +24,6 @@ from clearhead.tracing.edits import ALL_ROWS, Change, apply_edits
 from clearhead.tracing.names import CONCAT, STEPS, Box, Names
 from clearhead.tracing.site import MATRICES, TOLERANCE, Site
 
-__all__ = ["InnerValues", "Products", "site_value"]
-
 
 class Products(NamedTuple):
     """The terms of one number that a linear map makes: the sum of `weight` times `x`, and `bias`."""

@@ -32,8 +32,6 @@ from clearhead.model.blocks import Block
 from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 
-__all__ = ["CONCAT", "STEPS", "Box", "Model", "Names", "Value", "list_near", "names_of", "sides_of"]
-
 Model = Encoder | Decoder | EncoderDecoder
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
 """The steps of an attention, in their order."""

@@ -27,8 +27,6 @@ from clearhead.tracing.inner import InnerValues
 from clearhead.tracing.names import Names
 from clearhead.tracing.trace import Trace
 
-__all__ = ["Effect", "TokenUnits", "Unit", "feed_forwards", "read_units", "why_no_effect", "why_no_units"]
-
 ROWS = 1024
 """Rows of a map's matrix that are made at a time, where it is no plain linear layer."""
 

@@ -12,8 +12,6 @@ from clearhead.errors import TraceError
 from clearhead.model.blocks import AttentionSpec
 from clearhead.tracing.names import Names, sides_of
 
-__all__ = ["Origin", "fingerprint"]
-
 
 def fingerprint(model: nn.Module) -> str:
     """Return a hash of a model's weights and their names."""

@@ -31,8 +31,6 @@ from clearhead.tracing.edits import Change, Edit, apply_edits, apply_to_inputs, 
 from clearhead.tracing.names import names_of
 from clearhead.tracing.stopping import check_stopped
 
-__all__ = ["Record", "RecordedAttention", "recording"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

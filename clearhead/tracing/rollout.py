@@ -15,8 +15,6 @@ from clearhead.errors import OptionError
 from clearhead.tracing.site import Site
 from clearhead.tracing.stopping import check_stopped
 
-__all__ = ["mean_weight", "roll_out"]
-
 
 def roll_out(sites: Mapping[str, Site], name: str) -> Float[Tensor, "query token"]:
     """Return the rollout through all layers of a side, or through those up to a site's.

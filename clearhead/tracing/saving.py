@@ -45,8 +45,6 @@ from clearhead.tracing.origin import Origin
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
 
-__all__ = ["load_trace", "save_trace"]
-
 VERSION = 2
 """Traces of version 1 have no seal and no checksum of their tensors; the earliest have no `names`."""
 HEADER = "clearhead trace"

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from clearhead.attention.reference import Steps
 
-__all__ = ["Exchange", "draw_sequence", "exchange_of"]
-
 COLUMN, GROUP, EDGE = 90.0, 20.0, 14.0
 """In pixels: a lifeline's column, what separates queries, keys and values, the margin."""
 LINE, ROW, SCORE_ROW = 15.0, 30.0, 21.0

@@ -31,20 +31,6 @@ from clearhead.tracing.edits import apply_edits, step_tap
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.stopping import check_stopped
 
-__all__ = [
-    "ALLOWED",
-    "MANY",
-    "MATRICES",
-    "SIDE",
-    "SMALL",
-    "TILE",
-    "TOLERANCE",
-    "Head",
-    "Site",
-    "check_place",
-    "overflow_of",
-]
-
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """How far a rebuilt context may be from the kernel's, times the larger of 1 and its largest number."""
 TILE = 256

@@ -25,8 +25,6 @@ from clearhead.errors import OptionError
 from clearhead.tracing.site import check_place
 from clearhead.tracing.trace import Trace
 
-__all__ = ["Spaces", "compare_spaces"]
-
 Table = Float[Tensor, "token token"]
 
 

@@ -10,8 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
-__all__ = ["StoppedError", "check_stopped", "stopping_when"]
-
 LEFT: ContextVar[Callable[[], bool] | None] = ContextVar("left", default=None)
 
 

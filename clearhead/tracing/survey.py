@@ -23,8 +23,6 @@ from clearhead.devices import widest_float
 from clearhead.tracing.site import TOLERANCE, Head, Site
 from clearhead.tracing.trace import Trace
 
-__all__ = ["SiteSurvey", "View", "clearest", "information", "survey", "views"]
-
 
 class View(NamedTuple):
     """A way to look at a trace: a site, and one of its heads or (None) the mean of them."""

@@ -39,8 +39,6 @@ from clearhead.tracing.rollout import roll_out
 from clearhead.tracing.saving import load_trace, save_trace
 from clearhead.tracing.site import Site
 
-__all__ = ["Answers", "Candidate", "Layer", "Side", "Trace", "make_trace", "trace_model"]
-
 LIKELIEST = 20
 ROWS = 256
 """The number of positions whose logits are computed at a time."""

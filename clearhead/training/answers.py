@@ -10,8 +10,6 @@ from torch import nn
 
 from clearhead.text.tokenizer import Tokenizer
 
-__all__ = ["Written", "continued", "in_batches", "one_line", "token_names"]
-
 Result = TypeVar("Result")
 ON_CPU, ON_GPU = 4096, 65_536
 """Tokens of a batch, hypotheses counted."""

@@ -12,8 +12,6 @@ from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, options, register
 
-__all__ = ["AVERAGES", "Averaging", "Ema", "Last", "Unaveraged"]
-
 
 @kind("averaging")
 class Averaging(CodeRepr, ABC):

@@ -15,8 +15,6 @@ from clearhead.errors import OptionError
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["ChatTemplate", "Message"]
-
 Message = Mapping[str, Any]
 """What one side said: `role` (system, user or assistant) and `content`."""
 

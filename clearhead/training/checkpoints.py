@@ -35,8 +35,6 @@ from clearhead.files import (
 )
 from clearhead.serialization import check_fields
 
-__all__ = ["Checkpoint", "Checkpoints", "copy_into", "named_tensors"]
-
 NAME, HALF = re.compile(r"step-(\d{1,18})"), re.compile(r"\.step-\d+(\.old)?\.partial")
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
 MARKER = "run.json"

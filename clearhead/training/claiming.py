@@ -22,22 +22,6 @@ from clearhead.training.holding import LOCK, Hold
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Recipe
 
-__all__ = [
-    "FILES",
-    "check_new",
-    "check_unlinked",
-    "claim",
-    "find_evidence_of_checkpoints",
-    "find_names",
-    "is_run_name",
-    "keep_elsewhere",
-    "leave_nothing",
-    "move_checkpoints",
-    "remove_litter",
-    "remove_path",
-    "upgrade",
-]
-
 BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints", "pretrained.safetensors")
 """Names that a run may have before its recipe.json."""
 LATER = ("metrics.jsonl", "evaluation.json", "curves.svg", "tensorboard", "film")

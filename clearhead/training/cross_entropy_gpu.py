@@ -17,8 +17,6 @@ from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 from clearhead.cuda_graphs import FLOATS
 from clearhead.operators import Operator
 
-__all__ = ["cross_entropy", "r_drop", "serves"]
-
 ROW_BLOCK, ROW_WARPS = 2048, 4
 """Choices that a program of the forward takes at a time, and its warps: the quickest of 15 pairs on an H200."""
 BLOCK, WARPS = 4096, 4

@@ -9,8 +9,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = ["cross_entropy_backward", "cross_entropy_forward", "r_drop_backward", "r_drop_forward"]
-
 
 @jit
 def sum_row(row, CHOICES: tl.constexpr, BLOCK: tl.constexpr):

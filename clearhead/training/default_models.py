@@ -14,8 +14,6 @@ from clearhead.model.presets import Size
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.text.encoding import Corpus
 
-__all__ = ["PLACEHOLDER", "decoder", "encoder", "epochs", "text_bytes"]
-
 PLACEHOLDER = 64
 """A vocabulary until the tokeniser is there."""
 PACKED = 3

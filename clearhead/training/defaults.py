@@ -21,25 +21,9 @@ from clearhead.model.embedding import Embedding
 from clearhead.model.sizes import Spec
 from clearhead.registry import Chosen, options, parse
 from clearhead.text.encoding import Corpus
-from clearhead.training.default_models import PLACEHOLDER, decoder, encoder, text_bytes
+from clearhead.training.default_models import text_bytes
 from clearhead.training.recipe import Machine, Recipe
 from clearhead.training.tasks import name_of, task_named
-
-__all__ = [
-    "ATTENTIONS",
-    "KINDS",
-    "PLACEHOLDER",
-    "POSITIONS",
-    "Kind",
-    "choose",
-    "decoder",
-    "default_recipe",
-    "encoder",
-    "text_bytes",
-    "with_attention",
-    "with_dropout",
-    "with_position",
-]
 
 
 @final

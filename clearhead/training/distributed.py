@@ -26,17 +26,6 @@ if TYPE_CHECKING:  # a build of torch without distributed training has neither
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import Store
 
-__all__ = [
-    "HANGS",
-    "EndedElsewhere",
-    "Processes",
-    "check_devices",
-    "current_processes",
-    "is_launched",
-    "joined",
-    "new_gloo_group",
-]
-
 STEP_TIMEOUT = timedelta(minutes=10)
 """How long a collective of a training step may take: a process that hangs ends the job after it."""
 PATIENCE = timedelta(days=30)

@@ -3,8 +3,6 @@
 from collections import deque
 from typing import final
 
-__all__ = ["LossWatch"]
-
 WINDOW = 3
 """The number of log lines that the loss is averaged over."""
 GROWN = 10.0

@@ -24,8 +24,6 @@ from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.tasks.measures import EvaluationOptions
 
-__all__ = ["EvaluationOptions", "check_outputs", "evaluate"]
-
 
 @runtime_checkable
 class Evaluable(Protocol):

@@ -21,8 +21,6 @@ from clearhead.files import remove_partials, replacing
 from clearhead.serialization import check_regular
 from clearhead.training.checkpoints import write_tensors
 
-__all__ = ["Film", "FilmCamera", "frame_bytes", "is_frame", "is_small"]
-
 NAME = re.compile(r"step-(\d{1,18})\.safetensors")
 EXACT = 1_000_000
 """Up to so many numbers a frame holds float32; a larger one bfloat16, whose rounding no picture shows."""

@@ -37,8 +37,6 @@ from clearhead.training.tasks import Embed, Task, name_of, task_named
 from clearhead.training.tasks.base import with_article
 from clearhead.training.tasks.framing import Framing
 
-__all__ = ["Source", "begin_tuning", "check_known", "fine_tuning_recipe", "load_source", "open_source", "tuned_task"]
-
 SHARE_OF_RATE = 0.2
 """The peak learning rate is this share of the usual one: the weights are good already. Adapters start at nothing, and
 have all of it."""

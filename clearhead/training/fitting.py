@@ -31,8 +31,6 @@ from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.timing import Pace, ScoringPace, time_scoring, time_steps
 
-__all__ = ["check_minutes", "choose_vocabulary", "fit", "plan_minutes", "planned_again"]
-
 Log = Callable[[str], None]
 
 WIDTHS = (32, 48, 64, 96, 128, 192, 256, 384, 512, 768)

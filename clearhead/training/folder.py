@@ -33,8 +33,6 @@ from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, r
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
 from clearhead.training.tasks.framing import Framing
 
-__all__ = ["RunFolder"]
-
 MODEL_FIELDS: Mapping[str, Any] = {
     "task": str,
     "context": int,

@@ -6,8 +6,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-__all__ = ["RoundAll", "add_all", "copy_all", "move_all", "scale_all", "subtract_all", "zero_all"]
-
 
 def zero_all(tensors: Sequence[Tensor]) -> None:
     """Zero the tensors."""

@@ -28,8 +28,6 @@ from clearhead.system import (
 )
 from clearhead.training.phases import to_stderr
 
-__all__ = ["LOCK", "Hold", "hold_folder", "lock"]
-
 LOCK, RUN = ".lock", "run.json"
 TRIES = 100
 """How often the lock is tried again if another process has removed it meanwhile."""

@@ -20,8 +20,6 @@ from torch.overrides import TorchFunctionMode
 from clearhead.attention.modes import BLOCK_DROPOUT, BlockDropout
 from clearhead.errors import OptionError
 
-__all__ = ["ROW_KEYS", "KeyedDropout", "draw_row_keys", "keep_mask"]
-
 ROW_KEYS = "row_keys"
 """The name in a batch under which its rows carry their keys."""
 

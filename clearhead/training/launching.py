@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from clearhead.errors import OptionError, RunError
 
-__all__ = ["launch"]
-
 ENDING = 15
 """What torchrun ends the other processes with, once one has failed."""
 

@@ -20,8 +20,6 @@ from torch.nn import functional as F
 
 from clearhead.training.scores import macro_f1
 
-__all__ = ["LinearScore", "NgramCounts", "fit_logistic", "linear_baseline", "records_apart", "split_words"]
-
 Keys = NDArray[np.int64]
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Letters of scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, kana and Han. Each is a word here."""

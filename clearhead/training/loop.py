@@ -44,8 +44,6 @@ from clearhead.training.timing import count_tokens
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
 from clearhead.training.validation import ValidationSet, assess
 
-__all__ = ["Trainer", "Watcher", "Work"]
-
 Select = Callable[[torch.nn.Module], dict[str, torch.Tensor]]
 Watcher = Callable[[Mapping[str, Any]], None]
 """A callback that is given every line of metrics.jsonl as it is written, and a line when a checkpoint was saved."""

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from clearhead.training import cross_entropy_gpu
 
-__all__ = ["NOTHING", "Loss", "cross_entropy", "r_drop"]
-
 NOTHING = -100
 Logits = Float[Tensor, "place choice"]
 TargetIds = Int[Tensor, "place"]

@@ -13,15 +13,6 @@ from clearhead.errors import OptionError
 from clearhead.training.distributed import current_processes
 from clearhead.training.recipe import Machine
 
-__all__ = [
-    "ThreadWatch",
-    "matmul_speed",
-    "prepare_machine",
-    "resolve_machine",
-    "serving_threads",
-    "with_serving_threads",
-]
-
 TRIAL_SECONDS = 0.15
 WORTH = 1.1
 """How much quicker more threads must be to be worth having."""

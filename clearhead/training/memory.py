@@ -6,8 +6,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["memory_mb"]
-
 STATUS = Path("/proc/self/status")
 """Where Linux tells it. What it tells elsewhere, getrusage, begins in a new process with its parent's peak."""
 

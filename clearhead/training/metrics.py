@@ -11,8 +11,6 @@ from typing import Any, final
 from clearhead.errors import RunError
 from clearhead.files import open_log, parse_json, read_bytes, set_aside
 
-__all__ = ["TIMES", "MetricsLog", "read_metrics", "without_times"]
-
 MOST_BYTES = 1_000_000_000
 """The largest log that is read: some ten million lines."""
 TIMES = ("seconds", "tokens_per_second", "memory_mb")

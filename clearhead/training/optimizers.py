@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from clearhead.training.foreach import move_all, scale_all, subtract_all
 from clearhead.training.recipe import Optimizer
 
-__all__ = ["AdamW", "Muon", "hidden_maps", "make_optimizer", "orthogonalize"]
-
 MOMENTUM = 0.95
 ITERATIONS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

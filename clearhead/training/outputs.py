@@ -8,8 +8,6 @@ from clearhead.errors import OptionError
 from clearhead.training.claiming import FILES, is_run_name
 from clearhead.training.holding import LOCK
 
-__all__ = ["check_output"]
-
 MARKS = ("run.json", "recipe.json")
 """A folder that holds one of these is a run folder."""
 DEEP = 4

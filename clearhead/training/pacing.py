@@ -13,8 +13,6 @@ from typing import Any, final
 
 from clearhead.training.recipe import Plan, Recipe
 
-__all__ = ["Pacing"]
-
 TOLERANCE = 0.05
 """Steps this much slower or quicker than planned change nothing."""
 LOGGED = 1.5

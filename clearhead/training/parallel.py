@@ -29,19 +29,6 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Batch
 
-__all__ = [
-    "Parallel",
-    "Replicated",
-    "Sharded",
-    "SingleProcess",
-    "build_model",
-    "check_room",
-    "check_together",
-    "choose_parallel",
-    "local_tensors",
-    "share_rows",
-]
-
 Forward = Callable[..., Any]
 """Computes the loss of a batch, and takes what options the pass has."""
 ROOM = 0.9

@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["phase", "to_stderr"]
-
 FIRST, NEXT = 8.0, 10.0
 """Seconds until the first line, and between those after it."""
 

@@ -24,8 +24,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import FineTuning
 from clearhead.training.weight_files import check_shapes, read_header, with_float_weights
 
-__all__ = ["check_saved", "fill_tuned", "load_start", "prepare_parameters", "trained_tensors", "write_start"]
-
 RANGE = re.compile(r"(?<![\w-])(\d{1,4})-(\d{1,4})(?![\w-])")
 BLOCK = re.compile(r"(.*blocks)\.(\d+)\.")
 

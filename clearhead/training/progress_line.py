@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from io import TextIOBase
 from typing import Any, cast, final
 
-__all__ = ["ProgressLine"]
-
 WIDTH = 24
 PLAIN_SECONDS, DRAWN_SECONDS = 10.0, 0.2
 """Seconds between two lines in a log, and between two drawings of the bar."""

@@ -19,8 +19,6 @@ from clearhead.text.kinds import SPECIALS
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import Fill, Generate, Translate
 
-__all__ = ["GO", "ProgramModel", "compile_for_task", "make_tokenizer"]
-
 START, END = SPECIALS[2], SPECIALS[3]
 GO = "<go>"
 """The token that the answer of a program with a source begins from: in a run it is `<s>`."""

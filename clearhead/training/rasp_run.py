@@ -38,8 +38,6 @@ from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, 
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.train_step import TrainState
 
-__all__ = ["compile_to_run"]
-
 TEXTS, HELD_OUT, TRIES = 64, 8, 5000
 
 Lines = list[str]

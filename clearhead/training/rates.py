@@ -15,8 +15,6 @@ import torch.multiprocessing
 
 from clearhead.training.scaling import Rates
 
-__all__ = ["measure_device", "measure_link", "measure_rates"]
-
 PRODUCT = {"cpu": 1024, "cuda": 8192}
 """Width of the square matrices that are multiplied."""
 COPIED = {"cpu": 1 << 27, "cuda": 1 << 31}

@@ -21,23 +21,6 @@ from clearhead.text.sources import Aligned, Documents, Messages, Table
 from clearhead.training.averaging import Averaging, Unaveraged
 from clearhead.training.schedules import CosineDecay, Schedule
 
-__all__ = [
-    "Batching",
-    "Budget",
-    "Checkpointing",
-    "FineTuning",
-    "Machine",
-    "Open",
-    "Optimizer",
-    "Origin",
-    "Plan",
-    "Recipe",
-    "load_recipe",
-    "read_origin",
-    "read_recipe",
-    "write_recipe",
-]
-
 Select = Literal["best", "last"]
 Method = Literal["adamw", "muon"]
 Precision = Literal["auto", "float32", "bfloat16"]

@@ -46,8 +46,6 @@ from clearhead.training.tasks.generate import Detokenizer
 from clearhead.training.tasks.pairs import Pair
 from clearhead.training.verbs import check_list, check_max_new, check_text, check_text_or_pair, one_or_several
 
-__all__ = ["Run", "as_run", "load"]
-
 AnyTask = TypeVar("AnyTask", bound=Task)
 
 

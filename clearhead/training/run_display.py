@@ -12,8 +12,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
 from clearhead.training.tasks import ClassifyPairs, Task
 
-__all__ = ["RunFacts"]
-
 LONGEST = 60
 """The most characters of a text that is given as an example."""
 

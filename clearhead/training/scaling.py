@@ -26,8 +26,6 @@ from clearhead.registry import is_built_in
 from clearhead.training.sharding import Unit, held_bytes, units_of
 from clearhead.training.step_cost import Arithmetic, PassCost, measure_passes
 
-__all__ = ["FORMS", "Communication", "Estimate", "Form", "Job", "Memory", "Rates", "StepTime", "Workload"]
-
 GIB = 2**30
 MOST = 1 << 30
 """More sequences than any GPU holds."""

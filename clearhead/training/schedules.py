@@ -13,8 +13,6 @@ from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, options, register
 
-__all__ = ["SCHEDULES", "Constant", "CosineDecay", "InverseSqrt", "Schedule", "WarmupStableDecay"]
-
 
 @kind("schedule")
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,6 @@ from typing import TypeVar, final
 
 from clearhead.errors import OptionError
 
-__all__ = [
-    "ClassScores",
-    "TextScores",
-    "TranslationScores",
-    "macro_f1",
-    "score_by_length",
-    "score_classes",
-    "score_text",
-    "score_translations",
-]
-
 Name = TypeVar("Name", str, int)
 # sacrebleu has more; those need a dictionary that is not installed, or fetch a model when they are first used.
 TOKENIZERS = ("13a", "char", "intl", "none", "zh")

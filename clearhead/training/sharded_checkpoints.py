@@ -29,8 +29,6 @@ from clearhead.training.checkpoints import MODEL, TRAINING, Checkpoint, Checkpoi
 from clearhead.training.distributed import Processes, new_gloo_group
 from clearhead.training.parallel import Parallel
 
-__all__ = ["Saver", "ShardedSaver", "WholeSaver", "make_saver", "restore_tensors"]
-
 SHARDS = "sharded"
 """Where Distributed Checkpoint puts shards, in the folder it is given."""
 JOINED = {MODEL: "model-00001-of-00002.safetensors", TRAINING: "model-00002-of-00002.safetensors"}

@@ -16,8 +16,6 @@ from clearhead.model.blocks import Block
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
 
-__all__ = ["RankBytes", "Shape", "Unit", "held_bytes", "units_of"]
-
 FLOAT32 = 4
 STEP_COUNT = 4
 """Bytes in which AdamW counts the steps of each parameter."""

@@ -13,8 +13,6 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import WordVectors, read_vectors
 from clearhead.training.tasks.base import Task
 
-__all__ = ["start_from_vectors"]
-
 
 def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[str], None]) -> None:
     """Copy the vectors of a file into the model's token tables, and log how many words were found.

@@ -25,8 +25,6 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.training.losses import cross_entropy
 
-__all__ = ["Arithmetic", "LiveBytes", "PassCost", "measure_pass", "measure_passes"]
-
 Arithmetic = Literal["float32", "rounded", "autocast", "bfloat16"]
 """How a pass computes. `rounded`: with bfloat16 copies of float32 weights, as `clearhead train` does; `bfloat16`: with
 weights that come in bfloat16, as FSDP gathers them.

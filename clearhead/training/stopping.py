@@ -11,8 +11,6 @@ from typing import final
 
 from clearhead.errors import RunError
 
-__all__ = ["Stopped", "StoppedScoring", "Stopping"]
-
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
 """SIGBREAK, which only Windows has, is how one process asks another to stop there."""
 TOLD = b"stopping: it is saved first; Ctrl-C again leaves at once\n"

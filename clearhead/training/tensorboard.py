@@ -8,8 +8,6 @@ from typing import Any, final
 from clearhead.errors import OptionError
 from clearhead.extras import how_to_install
 
-__all__ = ["TensorBoard", "import_writer"]
-
 GROUPS = {"step": "train", "evaluation": "dev"}
 """The prefix of the curves of a kind of line."""
 

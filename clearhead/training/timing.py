@@ -21,8 +21,6 @@ from clearhead.training.tasks.base import Batch, Task
 from clearhead.training.tasks.measures import ValidationSet
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
 
-__all__ = ["Pace", "ScoringPace", "count_tokens", "time_scoring", "time_steps"]
-
 SHAPES = 3
 """Batches that are timed on a GPU again and again: capturing a step for a shape takes longer than the step."""
 MOST_STEPS = 12

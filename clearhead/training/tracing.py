@@ -31,8 +31,6 @@ from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.pairs import Pair, trace_pair
 from clearhead.training.verbs import check_text_or_pair
 
-__all__ = ["encode_inputs", "trace"]
-
 OWN_OUTPUT = "the target is its own greedy output"
 
 

@@ -55,8 +55,6 @@ from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import ValidationSet, assess
 
-__all__ = ["check_recipe", "followed_recipe", "resume", "train"]
-
 MOST_ASSESSED = 2000
 HEADERS = frozenset(
     ["label", "labels", "class", "classes", "category", "target", "sentiment", "topic", "text", "sentence", "y"]

@@ -34,8 +34,6 @@ from clearhead.training.parallel import Parallel, SingleProcess, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks.base import Batch, Task
 
-__all__ = ["Captured", "Eager", "Stepper", "Totals", "TrainState", "make_stepper"]
-
 WARM_UPS = 3
 
 

@@ -9,8 +9,6 @@ from torch import nn
 from clearhead.training.tasks.base import Task, loss_of
 from clearhead.training.tasks.measures import ACCURACY, ValidationSet
 
-__all__ = ["Assessment", "ValidationSet", "assess"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

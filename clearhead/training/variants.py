@@ -33,17 +33,6 @@ from clearhead.training.defaults import (
     with_position,
 )
 
-__all__ = [
-    "HEADS",
-    "PARTS",
-    "SCALES",
-    "parse_scale",
-    "parse_whole",
-    "with_part",
-    "with_parts",
-    "with_width",
-]
-
 HEADS = ("whole", "sliced")
 """What `--heads` takes: every head sees the whole input, or head i only slice i of it."""
 

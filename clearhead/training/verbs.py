@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead.calls import public
 from clearhead.errors import OptionError
 
-__all__ = ["check_list", "check_max_new", "check_text", "check_text_or_pair", "one_or_several"]
-
 Item_contra = TypeVar("Item_contra", contravariant=True)
 Answer = TypeVar("Answer")
 Options = ParamSpec("Options")

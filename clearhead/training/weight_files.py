@@ -18,8 +18,6 @@ from clearhead.model.spec_json import counts_in
 from clearhead.serialization import check_regular
 from clearhead.training.checkpoints import named_tensors
 
-__all__ = ["Header", "TensorInfo", "check_shapes", "read_header", "with_float_weights"]
-
 
 class TensorInfo(NamedTuple):
     """A tensor in a header: its dtype as safetensors calls it, and its shape."""

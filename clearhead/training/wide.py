@@ -16,8 +16,6 @@ from clearhead.model.wide import ORDERS, ToNgramLogits, hash_ngrams
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.linear import LETTERS, RARE_RECORDS, Keys, Sparse, fit_logistic, unique_pairs
 
-__all__ = ["fit_wide"]
-
 Values = NDArray[np.float64]
 
 

@@ -25,7 +25,7 @@ def deep_folder(browser_program, tmp_path_factory):
     from clearhead.text.preparing import Tokenizing
     from clearhead.text.sources import Documents
     from clearhead.training import train
-    from clearhead.training.defaults import decoder
+    from clearhead.training.default_models import decoder
     from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 
     folder = tmp_path_factory.mktemp("deep")

@@ -20,8 +20,6 @@ import traceback
 import warnings
 from pathlib import Path
 
-__all__ = ["install", "serve"]
-
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 server = socket.socket(socket.AF_UNIX)

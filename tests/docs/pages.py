@@ -22,8 +22,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Block", "PageError", "blocks", "run_page", "write_outputs"]
-
 FILE = re.compile(r"# (\w+\.py)\n")
 """The first line of a block that is a file."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -23,8 +23,6 @@ from tests.docs import forked_commands, pages
 from tests.docs.pages import PageError
 from tests.once import made_once
 
-__all__ = ["run_as_stranger", "run_once_as_stranger"]
-
 PROJECT = Path(__file__).parents[2]
 RUN = """
 import os, sys

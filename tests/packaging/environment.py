@@ -15,8 +15,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-__all__ = ["Environment", "create_environment"]
-
 
 @dataclass(frozen=True)
 class Environment:

@@ -53,6 +53,12 @@ WRONG: dict[str, Any] = {
 FIVE = 5
 
 
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path, monkeypatch):
+    """Run each call in an empty folder: a wrong word may be the name of a file that it writes."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Call(NamedTuple):
     """A call that works: its function, and its arguments by name; `places` come first, without their names."""
 

@@ -24,7 +24,7 @@ from clearhead.tracing import site as site_module
 from clearhead.tracing.head_metrics import compare_answers, lens
 from clearhead.tracing.site import Head
 from clearhead.tracing.trace import trace_model
-from clearhead.training.defaults import decoder
+from clearhead.training.default_models import decoder
 from clearhead.training.tracing import trace
 from tests.serve.conftest import serving
 

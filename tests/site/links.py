@@ -6,8 +6,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["broken_links", "loaded_from_elsewhere", "read_page"]
-
 LOADING = {"img": "src", "script": "src", "iframe": "src", "video": "src", "source": "src"}
 """What a page fetches without a click; a `link` does so too, unless it only says how pages are related."""
 RELATED = {"canonical", "next", "prev", "search", "index", "author", "license", "help", "genindex"}

@@ -10,13 +10,11 @@ from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
-from clearhead.training.default_models import epochs, text_bytes
+from clearhead.training.default_models import decoder, encoder, epochs, text_bytes
 from clearhead.training.defaults import (
     ATTENTIONS,
     POSITIONS,
-    decoder,
     default_recipe,
-    encoder,
     with_attention,
     with_dropout,
     with_position,

@@ -10,7 +10,7 @@ from clearhead.model import presets
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.defaults import decoder, encoder
+from clearhead.training.default_models import decoder, encoder
 from clearhead.training.start import start_from_vectors
 from clearhead.training.tasks import Classify, Generate, Translate
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.training.averaging import Ema, Last
-from clearhead.training.defaults import decoder
+from clearhead.training.default_models import decoder
 from clearhead.training.foreach import copy_all, move_all, zero_all
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Machine, Optimizer

@@ -20,7 +20,7 @@ from clearhead.model.presets import Size
 from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Documents
-from clearhead.training.defaults import decoder, encoder
+from clearhead.training.default_models import decoder, encoder
 from clearhead.training.variants import PARTS, with_part, with_parts
 
 DOCS = Path(__file__).parents[2] / "docs"

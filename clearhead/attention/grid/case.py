@@ -17,8 +17,6 @@ from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.score_index import Positions, box
 from clearhead.errors import ClearheadError
 
-__all__ = ["DTYPES", "HEADS", "LENGTHS", "Case", "Combination"]
-
 D_HEAD, BATCH = 8, 3
 HEADS = {
     "equal": HeadShape(n_heads=4, n_kv_heads=4, d_head=D_HEAD),

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from clearhead.compiling import missing_triton
 
-__all__ = ["KERNEL_NAMES", "PAIRS", "PROMISE", "REASONS", "cell", "is_served", "promise"]
-
 PROMISE = """
 axis        part                  fused flex chunked recurrent blockwise linear argmax
 similarity  default               yes   yes  yes     yes       yes       yes    yes

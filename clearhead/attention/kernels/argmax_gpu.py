@@ -38,8 +38,6 @@ from clearhead.attention.score_index import Subset
 from clearhead.attention.similarity import ScaledDot, Similarity
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
-__all__ = ["Argmax", "Choice", "Tile", "backward_value", "choose", "softmax_gradients"]
-
 WIDEST = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}
 """Numbers of a head that a program holds."""
 BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

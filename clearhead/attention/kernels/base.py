@@ -10,8 +10,6 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.errors import UnsupportedError
 
-__all__ = ["Context", "Kernel", "Refused", "differentiable_once"]
-
 Context = Float[Tensor, "batch head query d_value"]
 
 

@@ -28,8 +28,6 @@ from clearhead.attention.score_index import four_axes
 from clearhead.attention.similarity import Similarity
 from clearhead.lru_cache import LRUCache
 
-__all__ = ["MaskTiles", "tiles_of"]
-
 BAND_CELLS = 1 << 24
 """Cells of the mask evaluated at a time."""
 CACHED = 16

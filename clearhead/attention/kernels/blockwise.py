@@ -21,8 +21,6 @@ from clearhead.attention.kernels.base import Context, Kernel, Refused
 from clearhead.attention.modes import BLOCK_DROPOUT, BlockDropout, under_torch_func
 from clearhead.devices import random_state, set_random_state
 
-__all__ = ["Blockwise"]
-
 BLOCK_NUMBERS = 1 << 21
 """Most scores (times what the similarity holds for each) of a block: 8 MB in float32."""
 

@@ -36,8 +36,6 @@ from clearhead.attention.kernels.linear import (
 from clearhead.attention.masks import Mask, Window
 from clearhead.attention.weighting.features import finite, log_products
 
-__all__ = ["Chunked"]
-
 CHUNK = 64
 """Positions in a chunk: n x CHUNK scores are held, and n / CHUNK sums of features x d_value."""
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from clearhead.attention.kernels.base import Context
 from clearhead.attention.mask_numbers import Run
 
-__all__ = ["Rows", "attend_documents"]
-
 Attend = Callable[[Tensor, Tensor, Tensor], Context]
 Tensors = tuple[Tensor, Tensor, Tensor]
 Rows = Sequence[Sequence[Run]]

@@ -24,8 +24,6 @@ from clearhead.attention.modes import assumed_finite, under_torch_func
 from clearhead.attention.score_index import ScoreIndex, read_at
 from clearhead.compiling import missing_compiler
 
-__all__ = ["Flex"]
-
 BACKEND = "inductor"
 COPIES = itertools.count()
 CPU_SERVES = torch.backends.cpu.get_cpu_capability().startswith("AVX") and sys.platform != "darwin"

@@ -27,8 +27,6 @@ from clearhead.attention.similarity import ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.cuda_graphs import is_recorded
 
-__all__ = ["Fused"]
-
 SCALED_DOT, SOFTMAX, NO_POSITION = ScaledDot(), Softmax(), NoPosition()
 ENOUGH_KEYS = 32
 """From so many keys on, torch's fused kernel for a CPU carries NaN on. With fewer keys than a vector register has lanes

@@ -13,18 +13,6 @@ from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.mask_numbers import numbers_on
 from clearhead.attention.masks import Padding
 
-__all__ = [
-    "Inputs",
-    "PaddingArguments",
-    "block_width",
-    "dense_rows",
-    "empty_like_rows",
-    "key_lengths",
-    "on_device",
-    "padding_arguments",
-    "triton_code",
-]
-
 
 class Inputs(NamedTuple):
     """The tensors of a call, `(batch, head, n, d)`, and how many keys each batch row has; None: all of them."""

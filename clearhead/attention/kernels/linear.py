@@ -19,19 +19,6 @@ from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.weighting import Kernelized
 from clearhead.attention.weighting.features import finite
 
-__all__ = [
-    "ORDERED",
-    "State",
-    "features",
-    "hide",
-    "in_order",
-    "kernelized",
-    "lift_to_peak",
-    "logarithmic",
-    "may_see",
-    "nothing",
-]
-
 ORDERED = frozenset({"causal", "document", "prefix", "window"})
 """The masks that ask where a key stands from the query. Each shows a query one unbroken range of positions, which holds
 the query's own (a negative document id shows none)."""

@@ -32,8 +32,6 @@ from clearhead.attention.kernels.linear_triton import (
 )
 from clearhead.jit_triton import jit
 
-__all__ = ["grad_key", "grad_query", "sum_queries"]
-
 
 @jit(do_not_specialize=COUNTS)
 def sum_queries(

@@ -33,8 +33,6 @@ from clearhead.attention.kernels.linear_plan import Cut, Options, Plan, Tile, pl
 from clearhead.attention.modes import under_torch_func
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
-__all__ = ["Linear", "attend_linear", "backward", "forward"]
-
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
 """Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""
 WIDEST = 128

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Cut", "Options", "Plan", "Tile", "plan_for", "sums_mode"]
-
 FEW = 8
 """Up to this many segments a program adds up the sums before its own by itself; beyond it they are scanned first."""
 PROGRAMS = 1024

@@ -18,26 +18,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = [
-    "COUNTS",
-    "add_product",
-    "as_result",
-    "attend",
-    "load_features",
-    "load_rows",
-    "load_state",
-    "narrow",
-    "row_length",
-    "rows_inside",
-    "rows_seeing",
-    "scan",
-    "segments_to_add",
-    "store_rows",
-    "store_state",
-    "sum_keys",
-    "times_slope",
-]
-
 COUNTS = [
     "n_heads",
     "n_kv_heads",

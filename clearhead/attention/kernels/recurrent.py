@@ -11,8 +11,6 @@ from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.linear import State, features, in_order, kernelized, may_see
 
-__all__ = ["Recurrent"]
-
 
 @final
 class Recurrent(Kernel):

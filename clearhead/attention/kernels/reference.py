@@ -6,8 +6,6 @@ from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel
 
-__all__ = ["Reference"]
-
 
 @final
 class Reference(Kernel):

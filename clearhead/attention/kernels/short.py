@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead.attention.kernels.base import Context, Refused
 from clearhead.attention.modes import can_read
 
-__all__ = ["FEW_KEYS", "attend_short", "serves_short"]
-
 FEW_KEYS = 32
 
 

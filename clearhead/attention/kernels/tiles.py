@@ -15,8 +15,6 @@ from torch.nn import functional as F
 from clearhead.attention.kernels.launch import on_device, triton_code
 from clearhead.compiling import missing_triton
 
-__all__ = ["TILE", "TileLists", "list_counted_tiles", "list_range_tiles"]
-
 TILE = 128
 """Queries and keys of a tile."""
 LAUNCH = {"ROWS": 16, "LISTED": 128, "num_warps": 4}

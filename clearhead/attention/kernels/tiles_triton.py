@@ -9,8 +9,6 @@ import triton.language as tl
 
 from clearhead.jit_triton import jit
 
-__all__ = ["list_tiles"]
-
 COUNTS = ["n_query", "n_key", "n_rows", "n_columns", "first_batch", "first_query", "stop_batch", "stop_query"]
 
 

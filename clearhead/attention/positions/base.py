@@ -13,9 +13,6 @@ from clearhead.attention.score_index import ScoreIndex
 from clearhead.devices import widest_float
 from clearhead.registry import kind
 
-__all__ = ["EmbeddedPosition", "NoPosition", "Position", "PositionTable", "angle_dtype"]
-
-
 Angles = tuple[Tensor, ...]
 
 

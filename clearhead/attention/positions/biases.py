@@ -13,8 +13,6 @@ from clearhead.attention.score_index import ScoreIndex
 from clearhead.errors import NotBuiltError, OptionError
 from clearhead.serialization import added
 
-__all__ = ["ALiBi", "T5Bias"]
-
 
 def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
     """Return a geometric series over the heads: 2^(-8/n), 2^(-16/n), …; heads past a power of two fill in between."""

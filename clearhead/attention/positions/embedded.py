@@ -12,8 +12,6 @@ from clearhead.attention.positions.base import EmbeddedPosition, PositionTable, 
 from clearhead.errors import OptionError, ShapeError
 from clearhead.serialization import added
 
-__all__ = ["Learned", "Sinusoidal"]
-
 Layout = Literal["interleaved", "halves"]
 
 

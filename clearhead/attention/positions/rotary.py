@@ -12,8 +12,6 @@ from clearhead.attention.positions.scaling import RotaryScaling
 from clearhead.errors import OptionError, ShapeError
 from clearhead.serialization import added
 
-__all__ = ["Rotary"]
-
 Pairing = Literal["interleaved", "halves"]
 
 

@@ -12,8 +12,6 @@ from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
 
-__all__ = ["LinearScaling", "Llama3Scaling", "RotaryScaling", "YaRNScaling"]
-
 
 @kind("rotary scaling")
 class RotaryScaling(CodeRepr, ABC):

@@ -10,8 +10,6 @@ from clearhead.attention.similarity import Scores
 from clearhead.attention.weighting.base import Weighting, softmax_rows
 from clearhead.errors import OptionError
 
-__all__ = ["Argmax"]
-
 Ties = Literal["first", "last", "average"]
 Gradient = Literal["straight-through", "none"]
 SUMMARIES: dict[Ties, str] = {

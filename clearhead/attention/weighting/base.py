@@ -12,8 +12,6 @@ from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.similarity import ScaledDot, Scores, Similarity
 from clearhead.registry import kind
 
-__all__ = ["Amounts", "Weighting", "softmax_rows"]
-
 Amounts = Literal["exponential", "score", "none"]
 
 

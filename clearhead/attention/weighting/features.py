@@ -19,19 +19,6 @@ from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.registry import Examples, kind, register
 
-__all__ = [
-    "FEATURES",
-    "Elu",
-    "FeatureDot",
-    "Features",
-    "LogFeatureDot",
-    "LogFeatures",
-    "RandomFeatures",
-    "Relu",
-    "SoftmaxFeatures",
-    "log_products",
-]
-
 MOST_FEATURES = 1 << 16
 """More than these for a stated accuracy are refused: softmax itself is cheaper for any length that fits in memory."""
 

@@ -12,8 +12,6 @@ from clearhead.attention.weighting.base import Amounts, Weighting, softmax_rows
 from clearhead.attention.weighting.features import FEATURES, FeatureDot, Features, LogFeatureDot, LogFeatures
 from clearhead.errors import OptionError
 
-__all__ = ["Kernelized"]
-
 
 @final
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from torch import Tensor
 from clearhead.attention.similarity import Scores
 from clearhead.attention.weighting.base import Weighting
 
-__all__ = ["Sigmoid"]
-
 
 @final
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from clearhead.attention.similarity import Scores
 from clearhead.attention.weighting.base import Weighting, softmax_rows
 from clearhead.errors import OptionError
 
-__all__ = ["Softmax"]
-
 
 @final
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
-__all__ = ["ACTIVATIONS", "Architecture", "attention", "expect", "expect_heads", "name_activation", "norm", "pairs"]
-
 ACTIVATIONS: Mapping[str, Callable[[int], FeedForward]] = {
     "gelu": GELU,
     "gelu_new": partial(GELU, form="tanh"),

@@ -32,8 +32,6 @@ from clearhead.model.outputs import Blanks, Classes, Output
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import EncoderSpec
 
-__all__ = ["BERT_FAMILY"]
-
 EPSILON = 1e-12
 BLOCK = "stack.blocks.{i}"
 POOLER = (".position_ids", "pooler.dense.weight", "pooler.dense.bias")

@@ -25,8 +25,6 @@ from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec
 
-__all__ = ["GPT2"]
-
 
 def read_spec(config: Config) -> DecoderSpec:
     config.require("scale_attn_by_inverse_layer_idx", False)

@@ -25,8 +25,6 @@ from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec
 
-__all__ = ["LLAMA_FAMILY"]
-
 SILU: Mapping[str, Callable[..., FeedForward]] = {"silu": SwiGLU, "swish": SwiGLU}
 TANH = partial(GeGLU, form="tanh")
 GELUS: Mapping[str, Callable[..., FeedForward]] = {"gelu_pytorch_tanh": TANH, "gelu": TANH, "gelu_new": TANH}

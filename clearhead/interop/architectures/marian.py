@@ -34,8 +34,6 @@ from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec, Tied
 
-__all__ = ["BART", "MARIAN", "PEGASUS"]
-
 FIRST = 2
 """The row of BART's first position."""
 SIDES = ("encoder", "decoder")

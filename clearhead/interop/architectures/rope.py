@@ -11,8 +11,6 @@ from clearhead.interop.architectures.base import expect
 from clearhead.interop.config import Config
 from clearhead.model.blocks import AttentionSpec
 
-__all__ = ["Rope", "read_rope", "write_rope"]
-
 ORIGINAL = "original_max_position_embeddings"
 
 

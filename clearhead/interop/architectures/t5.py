@@ -23,8 +23,6 @@ from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
-__all__ = ["T5"]
-
 NETWORKS: Mapping[str, Callable[[int], FeedForward]] = {
     "relu": partial(ReLU, bias=False),
     "gated-gelu": partial(GeGLU, bias=False, form="tanh"),

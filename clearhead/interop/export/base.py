@@ -17,17 +17,6 @@ from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import Run
 from clearhead.training.tasks import ClassifyPairs
 
-__all__ = [
-    "Figures",
-    "Format",
-    "Weights",
-    "blocked_segments",
-    "chat_of",
-    "spec_of",
-    "task_written_as",
-    "unknown_fields",
-]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,6 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.training.run import Run
 
-__all__ = ["CTranslate2"]
-
 ACTIVATIONS = {"ReLU": "RELU", "SiLU": "SWISH", "SwiGLU": "SWISH"}
 HEAD = "output.safetensors"
 """The output of an encoder, which CTranslate2 has no place for."""

@@ -16,8 +16,6 @@ from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import Encoder
 from clearhead.training.run import Run
 
-__all__ = ["check_decoder", "check_encoder", "check_encoder_decoder", "open_with"]
-
 TOLERANCE = 1e-3
 """Of log-probabilities, logits and vectors, computed in float32 from the weights as they are written."""
 

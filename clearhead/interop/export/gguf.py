@@ -24,8 +24,6 @@ from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run
 
-__all__ = ["Gguf"]
-
 TOLERANCE = 1e-3
 MODEL = "model.gguf"
 WRITTEN = ("llama", "gpt2")

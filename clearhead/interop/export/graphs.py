@@ -20,8 +20,6 @@ from clearhead.decoding.caches import call_of
 from clearhead.model.kv_source import FromSelf, KVSource, KVSources
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
 
-__all__ = ["DecoderStep", "EncoderForward", "Forward", "SourceForward", "TargetStep", "freeze_for_graph"]
-
 LEAST_POSITIONS = 1024
 """Positions that a sinusoidal table has at least."""
 

@@ -32,8 +32,6 @@ from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, ClassifyPairs
 
-__all__ = ["Expression", "HuggingFace", "express", "their_tensors"]
-
 SPECIALS = {"unk_token": "unknown", "bos_token": "start", "eos_token": "end", "pad_token": "pad", "mask_token": "mask"}
 """What Hugging Face calls the special tokens, and what they are called here."""
 

@@ -21,8 +21,6 @@ from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.transformers import EncoderDecoder
 from clearhead.training.run import Run
 
-__all__ = ["check_with_transformers"]
-
 TOLERANCE = 1e-3
 
 

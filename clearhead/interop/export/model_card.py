@@ -5,8 +5,6 @@ import json
 from clearhead.errors import ClearheadError
 from clearhead.training.run import Run
 
-__all__ = ["model_card"]
-
 PIPELINES = {
     "generate": "text-generation",
     "instruct": "text-generation",

@@ -29,8 +29,6 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.training.run import Run
 
-__all__ = ["Onnx"]
-
 TOLERANCE = 1e-3
 ENCODER, DECODER, NOTES = "encoder.onnx", "decoder.onnx", "clearhead.json"
 

@@ -17,8 +17,6 @@ from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.training.run import Run
 
-__all__ = ["Samples", "count_new", "count_same", "draw_samples", "greedy_tokens", "largest", "unpad"]
-
 COUNT, LONGEST = 24, 48
 """How many texts there are, and how many tokens of each are read."""
 

@@ -10,17 +10,6 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 from clearhead.training.tasks.framing import Framing
 
-__all__ = [
-    "Decoding",
-    "SpecialTokens",
-    "decoding_of",
-    "save_tokenizers",
-    "special_ids",
-    "special_tokens",
-    "token_names",
-    "written_frame",
-]
-
 
 class SpecialTokens(NamedTuple):
     """Ids of a run's special tokens, None for one that it has not; `source_end` closes what a translator reads."""

@@ -14,8 +14,6 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.training.run import Run
 
-__all__ = ["TorchProgram"]
-
 TOLERANCE = 1e-4
 PROGRAM = "model.pt2"
 DYNAMIC = torch.export.Dim.DYNAMIC

@@ -26,8 +26,6 @@ from clearhead.serve.api.translate import translate
 from clearhead.serve.guard import Refused, ServerAddress, check_content, replay_body, whole_body
 from clearhead.serve.replies import as_json
 
-__all__ = ["State", "make_app"]
-
 VERBS: dict[str, Callable[[RunRequest], Awaitable[Response]]] = {
     "/v1/translate": translate,
     "/v1/completions": complete,

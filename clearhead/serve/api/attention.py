@@ -22,8 +22,6 @@ from clearhead.tracing.trace import trace_model
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import TraceInputs
 
-__all__ = ["AttentionOptions", "attention_of", "read_attention"]
-
 DIGITS = 7
 """Decimal places of weights as numbers; in base64 they are exact."""
 

@@ -32,8 +32,6 @@ from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import MAX_NEW
 
-__all__ = ["chat", "complete"]
-
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""
 MOST_STOPS, MOST_LOGPROBS = 16, 20

@@ -8,8 +8,6 @@ from typing import Any, final
 
 from clearhead.serve.connections import Connection, Deadlines
 
-__all__ = ["connection_class"]
-
 MOST_HEAD = 65_536
 """Bytes of a request's head: h11's limit; httptools has none."""
 

@@ -8,8 +8,6 @@ from clearhead.errors import ClearheadError
 from clearhead.serve.replies import as_json
 from clearhead.system import is_out_of_memory
 
-__all__ = ["ApiError", "as_reply", "error_object", "error_reply"]
-
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 

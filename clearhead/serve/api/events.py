@@ -19,8 +19,6 @@ from clearhead.serve.api.errors import ApiError, as_reply, error_object
 from clearhead.serve.api.logs import Logs
 from clearhead.training.metrics import replace_nonfinite
 
-__all__ = ["ClientGone", "EventStream", "Outgoing", "answer_in_time"]
-
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE = b"data: [DONE]\n\n"
 

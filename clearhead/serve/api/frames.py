@@ -18,8 +18,6 @@ from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.decoding.scheduler import Job
 
-__all__ = ["Frames", "pack", "read_candidates", "read_hypothesis", "read_job", "write_hypothesis", "write_job"]
-
 HEAD = 4
 """Bytes of a frame's length."""
 METHODS = {kind.__name__: kind for kind in (Greedy, Sample, Beam)}

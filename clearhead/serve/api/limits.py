@@ -5,8 +5,6 @@ from typing import final
 
 from clearhead.serve.budget import share_of_memory
 
-__all__ = ["ApiLimits"]
-
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal, final
 
-__all__ = ["LogFormat", "Logs", "facts_of"]
-
 LogFormat = Literal["text", "json"]
 
 

@@ -36,8 +36,6 @@ from clearhead.serve.api.frames import (
 from clearhead.serve.api.logs import Logs, facts_of
 from clearhead.serve.api.metrics import Metrics
 
-__all__ = ["Listener", "ModelProcess", "ModelSide", "can_fork"]
-
 AT_ONCE = 1 << 20
 """Bytes that are read from the socket at a time."""
 QUIET = 16

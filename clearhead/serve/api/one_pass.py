@@ -19,8 +19,6 @@ from clearhead.training.tasks.fill import BLANK, CANDIDATES, as_answer
 from clearhead.training.tasks.pairs import Pair
 from clearhead.training.tracing import encode_inputs
 
-__all__ = ["answer", "classify", "embed", "fill"]
-
 MOST_SHOWN = 1000
 SHARED = ("model", "input", "truncate", "attention", "user")
 Item = str | Pair

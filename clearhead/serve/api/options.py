@@ -15,8 +15,6 @@ from clearhead.errors import ClearheadError
 from clearhead.serve.api.errors import ApiError
 from clearhead.serve.params import Params
 
-__all__ = ["Options"]
-
 
 @final
 class Options:

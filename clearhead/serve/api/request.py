@@ -22,8 +22,6 @@ from clearhead.serve.params import read_json
 from clearhead.serve.replies import as_json
 from clearhead.training.tasks.base import TraceInputs
 
-__all__ = ["Api", "RequestNotes", "RunRequest"]
-
 LONG = 20_000
 """Characters from which on a text is tokenised on another thread, so that the event loop goes on."""
 

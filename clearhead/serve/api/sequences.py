@@ -21,20 +21,6 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import Framing, Generate, Translate
 from clearhead.training.tasks.generate import last_ids, window, with_seeds
 
-__all__ = [
-    "ExtraRules",
-    "Text",
-    "check_unread",
-    "choose_method",
-    "continuation",
-    "follow",
-    "refuse_unread",
-    "search",
-    "together",
-    "translation",
-    "with_seed",
-]
-
 Following = Callable[[Sequence[int]], Job | None]
 """The job that goes on from the tokens so far; None where there is none."""
 

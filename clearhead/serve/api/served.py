@@ -25,8 +25,6 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
 
-__all__ = ["SLOTS", "Models", "SchedulerOf", "Served", "batched", "names_of"]
-
 SchedulerOf = Callable[[Model, int], Scheduler]
 """Makes the scheduler of a model, for sequences of up to so many tokens."""
 SLOTS = 32

@@ -26,8 +26,6 @@ from clearhead.serve.guard import ServerAddress, check_token
 from clearhead.serve.server import listen
 from clearhead.training.run import Run
 
-__all__ = ["LOOPBACK", "ApiServer", "Tls"]
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEPT_ALIVE = 30
 """Seconds for which a connection may be silent between two requests."""

@@ -18,8 +18,6 @@ from clearhead.training.tasks import Translate
 from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.translate import BEAM
 
-__all__ = ["translate"]
-
 OPTIONS = (
     *("model", "input", "beam", "n_best", "length_penalty", "logprobs", "top_logprobs", "stream", "truncate"),
     *("attention", "user"),

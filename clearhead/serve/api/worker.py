@@ -23,8 +23,6 @@ from clearhead.serve.api.logs import Logs
 from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.model_process import ModelProcess
 
-__all__ = ["Decoding", "Worker"]
-
 AT_ONCE = 64
 """Texts that are computed in one pass."""
 LONGEST_WAIT = 30

@@ -12,8 +12,6 @@ from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.training.answers import continued, token_names
 from clearhead.training.tasks.generate import Detokenizer
 
-__all__ = ["Finish", "Stops", "Writing", "WrittenToken"]
-
 Finish = Literal["stop", "length"]
 
 

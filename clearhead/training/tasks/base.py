@@ -49,20 +49,6 @@ from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.label_counts import describe_labels
 from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Measure, ValidationSet
 
-__all__ = [
-    "Answer",
-    "Batch",
-    "Decoding",
-    "StoredLoss",
-    "Task",
-    "TraceInputs",
-    "close_rows",
-    "encode_for_trace",
-    "loss_of",
-    "stored_loss",
-    "to_batch",
-]
-
 Batch = dict[str, Tensor]
 Ids = NDArray[np.int64]
 Answer = dict[str, Any]

@@ -40,16 +40,6 @@ from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, Evaluati
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 from clearhead.training.wide import fit_wide
 
-__all__ = [
-    "Class",
-    "Classify",
-    "classify_pairs",
-    "evaluate_classes",
-    "fit_classes",
-    "recipe_without_ngrams",
-    "tell_class",
-]
-
 LITTLE = 200_000
 """Bytes of text below which a corpus is little: a few hundred records."""
 LEAST_SCALE, MUCH = 1 / 16, 3_000_000

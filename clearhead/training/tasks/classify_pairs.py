@@ -32,8 +32,6 @@ from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions, ValidationSet
 from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
 
-__all__ = ["ClassifyPairs"]
-
 
 @final
 class ClassifyPairs(Task):

@@ -24,8 +24,6 @@ from clearhead.training.tasks.base import Answer, Batch, Task
 from clearhead.training.tasks.measures import EvaluationOptions
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 
-__all__ = ["Embed", "Pooling", "embed_texts"]
-
 Pooling = Literal["mean", "first"]
 """How the vectors of a text's tokens become one: their mean, or that of the first token (`[CLS]`)."""
 SHOWN = 4

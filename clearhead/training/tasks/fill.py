@@ -41,8 +41,6 @@ from clearhead.training.tasks.base import (
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet
 
-__all__ = ["BLANK", "CANDIDATES", "Fill", "Filling", "with_blank"]
-
 BLANK = "<mask>"
 """How a blank is written in a text."""
 BLANK_SHARE = 0.15

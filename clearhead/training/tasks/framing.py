@@ -16,8 +16,6 @@ from clearhead.serialization import added
 from clearhead.text.batches import Rows
 from clearhead.text.store import Ragged
 
-__all__ = ["Framing", "frame_rows"]
-
 Ids = NDArray[np.int64]
 
 

@@ -49,8 +49,6 @@ from clearhead.training.tasks.base import (
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 
-__all__ = ["MAX_NEW", "Detokenizer", "Generate", "Window", "restarting", "window", "windows"]
-
 MAX_NEW, TEMPERATURE = 200, 0.8
 """How much is written, and how it is drawn, unless asked otherwise."""
 SAMPLE_TOKENS = 100

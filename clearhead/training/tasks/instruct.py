@@ -29,8 +29,6 @@ from clearhead.training.tasks.base import Batch, Task, to_batch
 from clearhead.training.tasks.generate import MAX_NEW, Generate
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, ValidationSet
 
-__all__ = ["Chats", "Instruct", "with_template"]
-
 
 @final
 class Instruct(Generate):

@@ -31,8 +31,6 @@ from clearhead.training.tasks.classify import Classify, fit_classes, recipe_with
 from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.measures import LOSS, MACRO_F1, EvaluationOptions, Measure, ValidationSet
 
-__all__ = ["Label", "LabelScores", "score_labels"]
-
 YES = 0.5
 """A label is given where its probability is at least this."""
 MOST_SCORED = 2000

@@ -7,8 +7,6 @@ import numpy as np
 from clearhead.text.preparing import Prepared
 from clearhead.text.sources import list_names, quote
 
-__all__ = ["describe_labels"]
-
 MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
 RARE = 20

@@ -8,8 +8,6 @@ from clearhead.errors import OptionError
 from clearhead.text.store import Store
 from clearhead.training.scores import TOKENIZERS
 
-__all__ = ["ACCURACY", "LOSS", "MACRO_F1", "EvaluationOptions", "Measure", "ValidationSet"]
-
 
 class Measure(NamedTuple):
     """A number of a run by its key, and how it is shown: times a factor, with so many digits.

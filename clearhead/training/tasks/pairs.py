@@ -13,8 +13,6 @@ from clearhead.errors import OptionError
 from clearhead.model.transformers import Encoder
 from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
 
-__all__ = ["FramedPairs", "Pair", "frame_pairs", "split_pair", "trace_pair"]
-
 Pair = tuple[str, str]
 
 

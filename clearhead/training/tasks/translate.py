@@ -45,8 +45,6 @@ from clearhead.training.tasks.base import (
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 
-__all__ = ["Translate", "reach"]
-
 TIED_APART: Mapping[Tied, Tied] = {"three": "two", "embeddings": "none"}
 """What is left of shared tables where source and target have vocabularies of their own."""
 BEAM = 5

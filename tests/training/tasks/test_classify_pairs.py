@@ -17,7 +17,8 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Table
 from clearhead.text.store import Store
-from clearhead.training.defaults import default_recipe, encoder
+from clearhead.training.default_models import encoder
+from clearhead.training.defaults import default_recipe
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.schedules import CosineDecay

@@ -12,7 +12,8 @@ from clearhead.model.outputs import Classes
 from clearhead.text.encoding import Corpus, split_labels
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Table
-from clearhead.training.defaults import default_recipe, encoder
+from clearhead.training.default_models import encoder
+from clearhead.training.defaults import default_recipe
 from clearhead.training.evaluation import evaluate
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.schedules import CosineDecay
