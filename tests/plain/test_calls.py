@@ -13,6 +13,7 @@ import clearhead as ch
 from clearhead.calls import WORDS, public
 from clearhead.compiling import missing_compiler
 from clearhead.errors import ArgumentError, ClearheadError
+from tests.registering import registry_restored
 
 Q = torch.zeros(1, 2, 3, 8)
 X = torch.zeros(1, 3, 16)
@@ -156,7 +157,8 @@ def test_parts_are_copied_and_pickled_as_before():
 
 def test_a_class_is_prepared_once():
     before = ch.weighting.Softmax.__init__
-    assert public(ch.weighting.Softmax).__init__ is ch.register(ch.weighting.Softmax).__init__ is before
+    with registry_restored():
+        assert public(ch.weighting.Softmax).__init__ is ch.register(ch.weighting.Softmax).__init__ is before
 
 
 def test_no_word_is_in_the_table_twice():
