@@ -11,6 +11,7 @@ A whole run is kept in benchmarks/results/gpu.json, in place of all runs before 
 import argparse
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -260,6 +261,75 @@ def static_cache_job() -> Callable[[], Iterator[Figure]]:
     return measure
 
 
+LANGUAGE_MODELS: dict[str, Callable[[], presets.DecoderSpec]] = {
+    "GPT-2 124M": lambda: presets.gpt2("small"),
+    "Llama 1.1B": lambda: presets.llama(presets.Size(22, 2048, 32, 4, 5632), vocabulary=32_000),
+}
+LM_PROMPT, LM_NEW = 32, 256
+"""The prompt and the new tokens of each row. The shape of 1.1 billion parameters is TinyLlama's."""
+
+
+def language_models() -> Iterator[Figure]:
+    """Tokens a second of language models in bf16, greedy, as whole calls; the same step alone, beside the time that it
+    takes to read the weights once at the rate of a large sum.
+    """
+    rate = reading_rate()
+    for name, spec in LANGUAGE_MODELS.items():
+        with torch.device("cuda"):
+            model = spec().build().eval().bfloat16()
+        n_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        for batch in (1, 32):
+            prompts = torch.randint(2, 30_000, (batch, LM_PROMPT)).tolist()
+            whole, half = (
+                best_of_five(functools.partial(generate, model, prompts, rules=Rules(max_new=n)))
+                for n in (LM_NEW, LM_NEW // 2)
+            )
+            step = (whole - half) / (LM_NEW - LM_NEW // 2)
+            note = f"a further token {1e3 * step:.3f} ms; reading the weights takes {n_bytes / rate / step:.0%} of it"
+            yield Figure(work=f"decoding {name}, batch {batch}", figure=batch * LM_NEW / whole, unit="tok/s", note=note)
+
+
+def reading_rate() -> float:
+    """Return bytes a second that a sum of four gigabytes reads."""
+    many = torch.ones(1 << 31, dtype=torch.bfloat16, device="cuda")
+    return many.numel() * 2e3 / milliseconds(lambda: many.view(-1, 8192).sum())
+
+
+def language_model_peer_job() -> Callable[[], Iterator[Figure]]:
+    """Let Hugging Face compile the step of each model for a static cache, and then measure it."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    llama = LlamaConfig(
+        hidden_size=2048,
+        num_hidden_layers=22,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        intermediate_size=5632,
+        vocab_size=32_000,
+        tie_word_embeddings=False,
+    )
+    asked = {"max_new_tokens": LM_NEW, "min_new_tokens": LM_NEW, "do_sample": False, "cache_implementation": "static"}
+    works = {}
+    for name, make in (
+        ("GPT-2 124M", lambda: GPT2LMHeadModel(GPT2Config())),
+        ("Llama 1.1B", lambda: LlamaForCausalLM(llama)),
+    ):
+        with torch.device("cuda"):
+            peer = make().eval().bfloat16()
+        for batch in (1, 32):
+            prompts = torch.randint(2, 30_000, (batch, LM_PROMPT), device="cuda")
+            works[name, batch] = functools.partial(peer.generate, prompts, pad_token_id=0, **asked)
+            for _ in range(3):
+                works[name, batch]()
+
+    def measure() -> Iterator[Figure]:
+        for (name, batch), work in works.items():
+            speed = batch * LM_NEW / min(once(work, "cuda") for _ in range(3))
+            yield Figure(work=STATIC, figure=speed, unit="tok/s", peer_of=f"decoding {name}, batch {batch}")
+
+    return measure
+
+
 BASE_LAYER = {"layers": 6, "attention_heads": 8, "ffn_dim": 2048}
 
 
@@ -321,6 +391,7 @@ SECTIONS: dict[str, Section] = {
     "argmax": argmax,
     "decoding": decoding,
     "static_cache": lambda: in_turn("static cache"),
+    "language_models": lambda: itertools.chain(language_models(), in_turn("language models' peer")),
     "tracing": tracing,
     "million": million,
     "attention_growth": lambda: in_turn("attention growth"),
@@ -330,6 +401,7 @@ JOBS: dict[str, tuple[str, Job]] = {
     **{f"{name}'s peer": (name, peer_job(make)) for name, make in CASES.items()},
     **{name: (name, own_job(make)) for name, make in CASES.items()},
     "static cache": ("static_cache", static_cache_job),
+    "language models' peer": ("language_models", language_model_peer_job),
     "attention growth": ("attention_growth", attention_growth_job),
 }
 """What takes minutes to compile or to tune, with the section that needs it: in a process of its own, all at once."""

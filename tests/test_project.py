@@ -152,9 +152,20 @@ def test_public_names_are_sorted_and_exist():
     assert [name for name in names if not hasattr(clearhead, name)] == []
 
 
-ROOT_ENTRIES = """.ci .github .gitignore CHANGELOG.md CITATION.cff CODE_OF_CONDUCT.md CONTRIBUTING.md LICENSE Makefile
-README.md SECURITY.md benchmarks clearhead constraints.txt docs notebooks paper.bib paper.md pyproject.toml release site
-tests web""".split()
+ROOT_ENTRIES = (
+    *(
+        ".ci",
+        ".github",
+        ".gitignore",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+    ),
+    *("Makefile", "README.md", "SECURITY.md", "benchmarks", "clearhead", "constraints.txt", "docs", "notebooks"),
+    *("paper.bib", "paper.md", "pyproject.toml", "release", "site", "tests", "web"),
+)
 
 
 def test_nothing_is_left_in_the_root(files):

@@ -38,6 +38,11 @@ class Caches:
     def __iter__(self) -> Iterator[Cache]:
         return (cache for sources in self.kv_sources for cache in sources if isinstance(cache, Cache))
 
+    @property
+    def reads_filled(self) -> bool:
+        """True if steps of a few rows read the filled columns alone, however many are allocated."""
+        return all(cache.reads_filled for cache in self)
+
     def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         for cache in self:
             cache.select(rows, sentences)

@@ -16,7 +16,7 @@ from typing import cast, final
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.heads import WholeMap
@@ -26,14 +26,19 @@ from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, Table, everything
+from clearhead.attention.positions import Rotary
 from clearhead.attention.score_index import Positions
 from clearhead.decoding import one_query_gpu
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.few_queries import BeamAttention
 from clearhead.decoding.source import Source
-from clearhead.model.fast_step import FastStep, can_join, join_linears, linear_step
+from clearhead.model.fast_step import FastStep, StepNorm, can_join, join_linears, linear_step
+from clearhead.model.fused_step import MOST_ROWS, FusedBranch, FusedLinear, can_fuse
 from clearhead.model.kv_source import KVSource
+from clearhead.model.norms import BuiltRMSNorm
 
+MOST_TURNED = 1 << 16
+"""Positions whose rotations are made ahead for a fused step."""
 FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
 
@@ -42,6 +47,9 @@ PerHead = Float[Tensor, "row head n d"]
 
 class Cache(KVSource):
     """KV cache of one attention layer; calling it adds the new keys and values, and attends."""
+
+    reads_filled = False
+    """Whether a fused step attends, which reads the filled columns alone."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -118,7 +126,10 @@ class FullCache(Cache):
             context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
             return output(context.transpose(1, 2).reshape(len(x), -1))
 
-        return step
+        return FusedAttention(self, layer, step, scale) if can_fuse_attention(layer, clock.limit) else step
+
+    def make_room(self, like: PerHead) -> None:
+        """Allocate the memory that a fused step writes to, if there is none yet, for keys shaped like this."""
 
     def project_step(self, layer: Attention) -> Callable[[Tensor], Float[Tensor, "row head 1 d"]]:
         """Return a function of the vectors of one position that writes their keys and values, and returns the queries.
@@ -149,6 +160,49 @@ class FullCache(Cache):
             mask = clock.real if plain else mask & clock.real
             positions = None if plain else Positions(clock.positions, clock.keys)
         return call_of(layer, (query, key, value), mask, positions)
+
+
+def can_fuse_attention(layer: Attention, limit: int) -> bool:
+    """Check for plain maps, RMS norms of queries and keys or none, and rotary positions or none."""
+    maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
+    norms = [part.norm for part in maps[:2]]
+    fused_norms = norms == [None, None] or all(isinstance(norm, BuiltRMSNorm) for norm in norms)
+    position = layer.position
+    turned = not position.turns or (isinstance(position, Rotary) and limit <= MOST_TURNED)
+    return fused_norms and turned and can_fuse([*(part.linear for part in maps), layer.output])
+
+
+@final
+class FusedAttention(FusedBranch):
+    """Self-attention of one new position of every row: a product, attention with all that a step does around it, and a
+    product.
+    """
+
+    def __init__(self, cache: FullCache, layer: Attention, step: FastStep, scale: float) -> None:
+        self.cache, self.clock, self.step = cache, cache.clock, step
+        cache.reads_filled = True
+        linears = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
+        bias = None if linears[0].bias is None else torch.cat([part.bias for part in linears])
+        self.project = FusedLinear(torch.cat([part.weight for part in linears]), bias)
+        output = cast(nn.Linear, layer.output)
+        self.output = FusedLinear(output.weight, output.bias)
+        self.attend = one_query_gpu.StepAttention(layer, scale, MOST_ROWS)
+        self.shape = layer.shape
+        # Made here and not in the step, which may be recorded without having run before.
+        self.angles = self.clock.angle_table(layer.position, layer.shape.d_head) if layer.position.turns else ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.step(x)
+
+    def serves(self, x: Tensor) -> bool:
+        return len(x) <= MOST_ROWS and self.clock.bounds is not None
+
+    def residual(self, x: Tensor, norm: StepNorm) -> Tensor:
+        heads, bounds = self.shape, self.clock.bounds
+        assert bounds is not None
+        self.cache.make_room(x.new_empty(0, heads.n_kv_heads, 1, heads.d_head))
+        vectors = self.project(x, norm=norm)
+        return self.output(self.attend(vectors, self.cache.keys, self.cache.values, self.angles, bounds), residual=x)
 
 
 @final

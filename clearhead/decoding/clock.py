@@ -31,6 +31,7 @@ class Clock:
         self.pads, self.device, self.limit = pads, device, limit
         self.n = self.new = 0
         self.cached: dict[Hashable, Any] = {}
+        self.tables: dict[Hashable, tuple[Tensor, ...]] = {}
         self.column: Int[Tensor, "1"] | None = None
         self.owners = self.beam_ids = self.firsts = torch.empty(0)
         self.columns, self.beams = 0, 1
@@ -74,6 +75,21 @@ class Clock:
         if origins is not None:
             self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
         self.column += 1
+
+    @property
+    def bounds(self) -> tuple[Tensor | None, Tensor, int] | None:
+        """Return what a kernel of one step needs: the first column of each row (None: 0), the new column, and how far
+        apart the rows' new columns are in it. None where columns are counted in Python, or rows have several beams.
+        """
+        return None if self.column is None or self.beams > 1 else (self.pads, self.column, 0)
+
+    def angle_table(self, position: Position, width: int) -> tuple[Tensor, ...]:
+        """Return what rotates vectors of this width, in float32, for every position that there may be."""
+        key = position, width
+        if key not in self.tables:
+            angles = position.angles(torch.arange(self.limit, device=self.device), width)
+            self.tables[key] = tuple(part.reshape(self.limit, -1).float() for part in angles)
+        return self.tables[key]
 
     @property
     def slots(self) -> Int[Tensor, "beam"]:

@@ -36,6 +36,7 @@ class Likeliest(OnDevice):
     def __init__(self, log_probs: Float[Tensor, "row vocabulary"], rules: Rules) -> None:
         count, device = len(log_probs), log_probs.device
         self.kind, self.end, self.rules = repr(rules), frozenset(rules.end), FixedRules(rules, device)
+        self.may_end = bool(rules.end) or not rules.forbids_nothing
         self.by_kernel = greedy_gpu.serves(rules, device)
         self.length = torch.ones(1, dtype=torch.long, device=device)
         self.notes = Notes(log_probs[:, 0], torch.zeros(count, dtype=torch.long, device=device))

@@ -2,16 +2,22 @@
 
 Torch's kernels work on tiles of 64 queries, read every column that is allocated, and want a bias that hides those not
 yet filled. This one reads the filled columns: on an H200, at batch 512 with 36 of 72 columns filled, in 19 instead of
-81 µs.
+81 µs. `StepAttention` also does what a step does around attention: norms and rotations, and writing the new key.
 """
 
 import importlib
+from typing import cast, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clearhead.attention.heads import WholeMap
+from clearhead.attention.layer import Attention
+from clearhead.attention.positions import Rotary
 from clearhead.compiling import missing_triton
+from clearhead.model.fused_step import PROGRAMS, launch_options, power_of_two
+from clearhead.model.norms import BuiltRMSNorm
 
 BLOCK = 64
 """Keys that a program reads at once."""
@@ -64,10 +70,86 @@ def attend_one(
         HEADS=n_heads,
         GROUP=n_heads // keys.shape[1],
         D=d,
-        WIDTH=max(16, 1 << (d - 1).bit_length()),
+        WIDTH=max(16, power_of_two(d)),
         BLOCK=BLOCK,
         BIASED=bias is not None,
         GROWING=column is not None,
         num_warps=4,
     )
     return context
+
+
+@final
+class StepAttention:
+    """Attention of one new position of every row, from its joined query, key and value to its context.
+
+    The layer has plain heads, no norm of queries and keys or RMS norms, and no positions or rotary ones.
+    """
+
+    def __init__(self, layer: Attention, scale: float, most_rows: int) -> None:
+        maps = [cast(WholeMap, part) for part in (layer.query, layer.key)]
+        self.shape, self.scale, device = layer.shape, scale, maps[0].linear.weight.device
+        norms = [part.norm for part in maps]
+        self.norms = [norm.step_norm for norm in norms if isinstance(norm, BuiltRMSNorm)]
+        position = layer.position
+        self.halves = isinstance(position, Rotary) and position.pairing == "halves"
+        self.kernel = importlib.import_module("clearhead.decoding.one_query_triton").attend_step
+        self.launch = launch_options(device)
+        self.counters = torch.zeros(most_rows * self.shape.n_heads, dtype=torch.int32, device=device)
+
+    def __call__(
+        self,
+        vectors: Float[Tensor, "row joined"],
+        keys: Float[Tensor, "row kv_head column d"],
+        values: Float[Tensor, "row kv_head column d"],
+        angles: tuple[Tensor, ...],
+        bounds: tuple[Tensor | None, Tensor, int],
+    ) -> Float[Tensor, "row context"]:
+        """Write the new keys and values into the cache, and return the contexts of all heads side by side."""
+        heads, rows, columns = self.shape, len(vectors), keys.shape[2]
+        first, last, last_row = bounds
+        width, programs = max(16, power_of_two(heads.d_head)), rows * heads.n_heads
+        splits = max(1, min(16, -(-columns // BLOCK), PROGRAMS // programs))
+        share = -(-columns // (splits * BLOCK)) * BLOCK
+        splits = -(-columns // share)
+        context = vectors.new_empty(rows, heads.n_heads * heads.d_head)
+        partial = (
+            vectors.new_empty(programs * splits * (width + 2), dtype=torch.float32) if splits > 1 else self.counters
+        )
+        cos, sin = angles or (vectors, vectors)
+        gammas = [norm.gamma for norm in self.norms] or [vectors, vectors]
+        epsilons = [norm.epsilon for norm in self.norms] or [0.0, 0.0]
+        self.kernel[(programs, splits)](
+            vectors,
+            keys,
+            values,
+            cos,
+            sin,
+            *gammas,
+            last if first is None else first,
+            last,
+            context,
+            partial,
+            self.counters,
+            *keys.stride()[:3],
+            *values.stride()[:3],
+            last_row,
+            SCALE=self.scale,
+            QUERY_EPSILON=epsilons[0],
+            KEY_EPSILON=epsilons[1],
+            HEADS=heads.n_heads,
+            GROUP=heads.n_heads // heads.n_kv_heads,
+            D=heads.d_head,
+            WIDTH=width,
+            TURNED=2 * cos.shape[1] if angles else 0,
+            HALVES=self.halves,
+            NORMED=bool(self.norms),
+            PADDED=first is not None,
+            BLOCK=BLOCK,
+            SHARE=share,
+            SPLITS=splits,
+            PDL=bool(self.launch),
+            num_warps=4,
+            **self.launch,
+        )
+        return context

@@ -19,6 +19,7 @@ from clearhead.cuda_graphs import capture, shared_pool
 from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.caches import CrossCache
 from clearhead.decoding.hypotheses import Hypothesis
+from clearhead.model.fused_step import MOST_ROWS
 
 Logits = Float[Tensor, "row vocabulary"]
 Compute = Callable[[Int[Tensor, "row 1"]], Logits]
@@ -27,9 +28,11 @@ WARM_UPS = 2
 """Steps with the same number of rows before one is recorded: a beam begins with fewer rows than it goes on with."""
 FEWEST = 8
 """Steps that must still be to come: for fewer, recording costs more than it saves."""
-FIRST_COLUMNS = 64
-AT_ONCE = 8
-"""Steps that are taken before anyone looks what has ended: looking waits for the GPU."""
+FIRST_COLUMNS, MANY_COLUMNS = 64, 1024
+"""Columns that are allocated first."""
+AT_ONCE, MOST_AT_ONCE, SHARE_AT_ONCE = 8, 64, 8
+"""Steps that are taken before anyone looks what has ended, since looking waits for the GPU: at least, at most, and as
+the share of those taken so far that may turn out to be for nothing (one in eight)."""
 
 
 def can_record_on(device: torch.device) -> bool:
@@ -69,11 +72,11 @@ class Replay:
         self.replay()
 
 
-def find_columns(filled: int, limit: int = 0) -> int:
+def find_columns(filled: int, limit: int = 0, first: int = FIRST_COLUMNS) -> int:
     """Return how many columns to allocate if `filled` are there: more than those, so that some steps fit. If `limit`,
     the most there will be, is no more than twice as many, allocate them at once.
     """
-    columns = FIRST_COLUMNS
+    columns = first
     while columns <= filled:
         columns *= 2
     return -(-limit // 8) * 8 if filled < limit <= 2 * columns else columns
@@ -85,7 +88,7 @@ class Notes:
 
     def __init__(self, *like: Tensor) -> None:
         """Allocate memory for tensors of these shapes: for the steps between two reads, and one before the first."""
-        self.rooms = [tensor.new_zeros(AT_ONCE + 1, *tensor.shape) for tensor in like]
+        self.rooms = [tensor.new_zeros(MOST_AT_ONCE + 1, *tensor.shape) for tensor in like]
         self.at = torch.zeros(1, dtype=torch.long, device=like[0].device)
 
     def write(self, *tensors: Tensor) -> None:
@@ -113,6 +116,12 @@ class OnDevice(ABC):
     beams: int
     kind: Hashable
     """Distinguishes different work on tensors of the same shape."""
+    may_end = True
+    """Whether a sentence can end before the last step."""
+
+    def steps_at_once(self, taken: int) -> int:
+        """Return how many steps to take before the next `read`, after so many."""
+        return min(MOST_AT_ONCE, max(AT_ONCE, taken // SHARE_AT_ONCE)) if self.may_end else MOST_AT_ONCE
 
     def choose_by_logits(self, logits: Logits) -> tuple[Tensor | None, Tensor]:
         """Return what `choose` does of the log-probabilities of these logits."""
@@ -165,11 +174,13 @@ class RecordedSearch:
 
     def run(self, steps: int) -> None:
         """Take this many steps, or fewer if all sentences end before."""
+        taken = 0
         while True:
-            n_steps = min(steps, AT_ONCE)
+            n_steps = min(steps, self.search.steps_at_once(taken))
             for _ in range(n_steps):
                 self.step()
             steps -= n_steps
+            taken += n_steps
             stays = self.search.read()
             if not steps or not stays:
                 self.replay = None  # it holds this search, which would keep its memory until Python looks for cycles
@@ -180,7 +191,11 @@ class RecordedSearch:
     def step(self) -> None:
         filled = self.clock.n + self.clock.new
         if self.clock.column is None or filled >= self.clock.columns:
-            self.caches.fix(self.search.beams, find_columns(filled, self.clock.limit))
+            # Every time memory grows, the step is recorded anew. A kernel that reads the filled columns alone takes no
+            # longer if there are more of them.
+            fused = self.search.beams == 1 and self.count <= MOST_ROWS and self.caches.reads_filled
+            first = MANY_COLUMNS if fused else FIRST_COLUMNS
+            self.caches.fix(self.search.beams, find_columns(filled, self.clock.limit, first))
             self.replay = None
         if self.replay is None:
             kind = self.search.kind, self.count, self.search.beams, self.clock.columns

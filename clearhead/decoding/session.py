@@ -19,6 +19,7 @@ from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, is_observed
+from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder, EncoderDecoder
@@ -44,6 +45,8 @@ class Session:
     recorded: RecordedStep | None = None
     fast_step: FastStep | None = None
     int8_table: Int8Matrix | None = None
+    head: FusedLinear | None = None
+    """The unembedding as a kernel for a few rows, if it can be one."""
     may_record = True
 
     def __init__(
@@ -62,7 +65,7 @@ class Session:
         self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
         check_masks(decoder, len(prompts), longest + n_new - 1 if n_new < FOREVER else longest)
         self.fast_step = self.find_fast_step()
-        self.int8_table = find_int8_table(decoder.output)
+        self.int8_table, self.head = find_int8_table(decoder.output), find_head(decoder.output)
         self.logits = self.read(tokens) if self.fast_step is None or longest > 1 else self.step(tokens)
 
     def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
@@ -128,6 +131,8 @@ class Session:
         if not is_bare(output):
             return output(states.unsqueeze(1))[:, 0]
         table = output.table
+        if self.head is not None and rows <= MOST_ROWS:
+            return self.head(states)
         if rows * len(table) < MUCH:
             return output(states.unsqueeze(1))[:, 0] if self.int8_table is None else self.int8_table(states)
         if rows <= FEW and self.int8_table is None:
@@ -185,6 +190,13 @@ def find_int8_table(output: nn.Module) -> Int8Matrix | None:
     if not is_bare(output) or output.int8_digits is None or output.table.dtype is not torch.float32:
         return None
     return output.int8_matrix(output.int8_digits) if can_multiply(output.table) else None
+
+
+def find_head(output: nn.Module) -> FusedLinear | None:
+    """Return the unembedding table as a fused map, if the output is nothing but that and the device has Triton."""
+    if not is_bare(output) or output.int8_digits is not None or not can_fuse_weight(output.table):
+        return None
+    return FusedLinear(output.table)
 
 
 def open_session(

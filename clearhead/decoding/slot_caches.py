@@ -125,6 +125,9 @@ class SlotFullCache(FullCache, SlotCache):
             self.update_views()
         return self.memory
 
+    def make_room(self, like: Tensor) -> None:
+        self.reserve(like, like)
+
     def update_views(self) -> None:
         """Make `keys` and `values` the rows and columns in use."""
         self.keys, self.values = (cached[: self.clock.rows, :, : self.clock.columns] for cached in self.memory)

@@ -41,6 +41,10 @@ class SlotClock(Clock):
         return self.columns
 
     @property
+    def bounds(self) -> tuple[None, Tensor, int]:
+        return None, self.at, 1
+
+    @property
     def positions(self) -> Int[Tensor, "row 1"]:
         return self.at[: self.rows].unsqueeze(1)
 

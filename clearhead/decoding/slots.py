@@ -14,7 +14,7 @@ from clearhead.decoding.cache_set import Caches
 from clearhead.decoding.caches import GrowingCache, SourceCache, SourceStateCache
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.recorded import Replay, can_record_on
-from clearhead.decoding.session import Logits, Session, find_int8_table
+from clearhead.decoding.session import Logits, Session, find_head, find_int8_table
 from clearhead.decoding.slot_caches import NO_SOURCE, Guest, Guests, SlotCaches, SlotFullCache, columns_of
 from clearhead.decoding.slot_clock import SlotClock
 from clearhead.decoding.source import Source
@@ -79,7 +79,7 @@ class SlotSession(Session):
         one_thread = same_bits and self.device.type == "cpu"
         self.caches = SlotCaches(decoder, self.clock, one_thread=one_thread)
         self.fast_step = self.find_fast_step()
-        self.int8_table = find_int8_table(decoder.output)
+        self.int8_table, self.head = find_int8_table(decoder.output), find_head(decoder.output)
         position = decoder.embedding.position
         self.encoded = None if position is None else position.at(self.clock.every[: self.clock.limit])
         self.tokens = torch.zeros(slots, dtype=torch.long, device=self.device)

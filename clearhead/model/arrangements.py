@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, fast_step_of
+from clearhead.model.fused_step import add_branch
 from clearhead.model.norms import BuiltLayerNorm, LayerNorm, Norm
 from clearhead.registry import kind, register
 from clearhead.serialization import added
@@ -186,8 +187,7 @@ class NormFirst(Connection):
 
     def fast_step(self, branch: FastStep) -> FastStep:
         assert self.norm is not None
-        norm = fast_step_of(self.norm)
-        return lambda x: x + branch(norm(x))
+        return add_branch(self.norm, branch)
 
 
 @final

@@ -7,9 +7,10 @@ cached decoding to the uncached forward for every kind of module.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,8 +22,22 @@ FastStep = Callable[[Tensor], Tensor]
 """Maps the vectors of one position, `(row, d_model)`, to the module's output there, without dropout."""
 
 
+class StepNorm(NamedTuple):
+    """A norm as the kernels of `fused_step` take it: `kind` is `layer` or `rms`."""
+
+    kind: str
+    gamma: Float[Tensor, "d_model"]
+    beta: Float[Tensor, "d_model"] | None
+    epsilon: float
+
+
 class DecodingModule(Tapped):
     """A module that maps each position by itself; a subclass may give a shorter way than its `forward`."""
+
+    @property
+    def step_norm(self) -> StepNorm | None:
+        """Return the module as a norm that a kernel can take into a product; None if it is something else."""
+        return None
 
     def fast_step(self) -> FastStep:
         """Return the module as a function of one position of every row: by default a call of the module."""

@@ -14,6 +14,7 @@ from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
 from clearhead.model.cpu_matmul import is_large, through
 from clearhead.model.fast_step import FastStep, linear_step, plain_linear
+from clearhead.model.fused_step import FusedFeedForward, FusedLinear, can_fuse
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import kind, register
 
@@ -127,6 +128,12 @@ register(SwiGLU, option="swiglu")
 register(GeGLU, option="geglu")
 
 
+def kernel_name(spec: ReLU | GELU | SiLU | SwiGLU | GeGLU) -> str:
+    """Return what Triton's kernels call the non-linearity: relu, silu, gelu or gelu_tanh."""
+    name = spec.gate if isinstance(spec, SwiGLU | GeGLU) else type(spec).__name__
+    return "gelu_tanh" if isinstance(spec, GELU | GeGLU) and spec.form == "tanh" else name.lower()
+
+
 class Network(Explained):
     """A built feed-forward; `down` is its last map."""
 
@@ -145,7 +152,7 @@ class Plain(Network):
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
         self.spec, self.activate, self.nonlinearity = spec, spec.activate, type(spec).__name__
-        self.kernel = "gelu_tanh" if isinstance(spec, GELU) and spec.form == "tanh" else self.nonlinearity.lower()
+        self.kernel = kernel_name(spec)
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)
 
@@ -165,7 +172,11 @@ class Plain(Network):
             first, second = ((part.weight, part.bias) for part in (self.up, self.down))
             return lambda x: through(x, first, activate, second)
         up, down = linear_step(self.up), linear_step(self.down)
-        return lambda x: down(activate(up(x)))
+        step = lambda x: down(activate(up(x)))  # noqa: E731
+        if not can_fuse((self.up, self.down)):
+            return step
+        first = FusedLinear(self.up.weight, self.up.bias, activation=self.kernel)
+        return FusedFeedForward(step, first, self.down)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -183,6 +194,7 @@ class Gated(Network):
     def __init__(self, d_model: int, spec: SwiGLU | GeGLU, *, bias: bool) -> None:
         super().__init__()
         self.spec, self.activate, self.nonlinearity = spec, spec.activate, spec.gate
+        self.kernel = kernel_name(spec)
         self.gate = linear(d_model, spec.d_ff, bias=bias)
         self.up = linear(d_model, spec.d_ff, bias=bias)
         self.down = linear(spec.d_ff, d_model, bias=bias)
@@ -195,7 +207,11 @@ class Gated(Network):
     def fast_step(self) -> FastStep:
         gate, up, down = linear_step(self.gate), linear_step(self.up), linear_step(self.down)
         activate = self.activate
-        return lambda x: down(activate(gate(x)) * up(x))
+        step = lambda x: down(activate(gate(x)) * up(x))  # noqa: E731
+        if not can_fuse((self.gate, self.up, self.down)):
+            return step
+        first = FusedLinear(self.gate.weight, self.gate.bias, up=self.up, activation=self.kernel)
+        return FusedFeedForward(step, first, self.down)
 
     @property
     def steps(self) -> tuple[Step, ...]:

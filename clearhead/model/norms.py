@@ -13,7 +13,7 @@ from clearhead.attention.heads import is_hooked
 from clearhead.attention.parts import Norm
 from clearhead.errors import OptionError
 from clearhead.model import layer_norm_gpu
-from clearhead.model.fast_step import FastStep
+from clearhead.model.fast_step import FastStep, StepNorm
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import register
 from clearhead.serialization import added
@@ -86,6 +86,10 @@ class BuiltLayerNorm(Explained):
         shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon
         return lambda x: torch.layer_norm(x, shape, gamma, beta, epsilon)
 
+    @property
+    def step_norm(self) -> StepNorm:
+        return StepNorm("layer", self.gamma, self.beta, self.epsilon)
+
     def add_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the norm of a sum of two vectors, for one position of every row."""
         shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon
@@ -137,6 +141,10 @@ class BuiltRMSNorm(Explained):
 
     def forward(self, x: Vectors) -> Vectors:
         return F.rms_norm(x, self.gamma.shape, self.factor, self.epsilon)
+
+    @property
+    def step_norm(self) -> StepNorm:
+        return StepNorm("rms", self.factor, None, self.epsilon)
 
     def fast_step(self) -> FastStep:
         shape, gamma, epsilon = self.gamma.shape, self.factor, self.epsilon

@@ -1,10 +1,89 @@
 """Attention of one query a head on a GPU; tests/plain/test_triton.py runs it in Triton's interpreter."""
 
+import contextlib
+from unittest import mock
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+import clearhead as ch
 from clearhead.decoding import one_query_gpu
+from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.scheduler import Finished, Job
+from clearhead.model import presets
+from clearhead.model.norms import RMSNorm
+from clearhead.model.presets import AttentionSpec, Size
+
+NORMED = AttentionSpec(
+    heads=ch.Heads(4, kv=2, qk_norm=RMSNorm()), position=ch.positions.Rotary(pairing="halves", width=8)
+)
+INTERLEAVED = AttentionSpec(heads=ch.Heads(4, kv=2), position=ch.positions.Rotary())
+FUSED = {
+    "rotary by halves": lambda: presets.llama(Size(2, 48, 4, 2, 80), vocabulary=50),
+    "rotary in part, normed queries and keys": lambda: presets.llama(
+        Size(2, 64, 4, 2, 80), vocabulary=50, attention=NORMED
+    ),
+    "rotary interleaved": lambda: presets.llama(Size(1, 64, 4, 2, 80), vocabulary=50, attention=INTERLEAVED),
+}
+"""Models whose steps are fused. On a CPU, in Triton's interpreter, only grouped heads are."""
+
+
+@contextlib.contextmanager
+def counting_steps():
+    """Yield a list that grows with every fused attention inside."""
+    attend, calls = one_query_gpu.StepAttention.__call__, []
+
+    def count(*given):
+        calls.append(1)
+        return attend(*given)
+
+    with mock.patch.object(one_query_gpu.StepAttention, "__call__", count):
+        yield calls
+
+
+def decode_in_slots(batch, lengths, n_new):
+    """Return prompts of these lengths, each with its greedy hypothesis from continuous batching."""
+    prompts = [torch.randint(0, 50, (n,)).tolist() for n in lengths]
+    tickets = {batch.add(Job(inputs=tuple(prompt), rules=ch.Rules(max_new=n_new))): prompt for prompt in prompts}
+    found = []
+    while batch.busy:
+        done = [event for event in batch.step() if isinstance(event, Finished)]
+        found += [(tickets[event.ticket], event.hypotheses[0]) for event in done]
+    return found
+
+
+@torch.no_grad()
+def find_wrong_tokens(model, decoded, limit=1e-4):
+    """Return what differs from the uncached forward: tokens that are not the likeliest, other log-probabilities."""
+    wrong = []
+    for prompt, best in decoded:
+        ids = torch.tensor([[*prompt, *best.tokens]], device=model.embedding.table.device)
+        log_probs = model(ids)[0, len(prompt) - 1 : -1].double().log_softmax(-1)
+        theirs = log_probs.gather(1, ids[0, len(prompt) :, None])[:, 0]
+        ours = torch.tensor(best.log_probs, dtype=torch.float64, device=ids.device)
+        worst = max((log_probs.max(1).values - theirs).max(), (ours - theirs).abs().max())
+        if worst > limit:
+            wrong.append(f"a prompt of {len(prompt)}: {float(worst):.1e}")
+    return wrong
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*FUSED, "gpt2"])
+@pytest.mark.parametrize("rows", [1, 2, 32, 33])
+def test_fused_steps_are_the_uncached_forward(name, rows):
+    torch.manual_seed(0)
+    spec = presets.gpt2("tiny", vocabulary=50) if name == "gpt2" else FUSED[name]()
+    model = spec.build().eval().cuda()
+    for lengths in ([9] * rows, [1 + 5 * (row % 4) for row in range(rows)]):
+        prompts = [torch.randint(0, 50, (n,)).tolist() for n in lengths]
+        with counting_steps() as calls:
+            for _ in range(2):  # the second call is recorded from its first step on
+                found = ch.generate(model, prompts, rules=ch.Rules(max_new=90))
+        assert bool(calls) == (rows <= 32)
+        assert find_wrong_tokens(model, [(prompt, best[0]) for prompt, best in zip(prompts, found, strict=True)]) == []
+    batch = ContinuousBatch(model, slots=rows, columns=120)
+    assert find_wrong_tokens(model, decode_in_slots(batch, [1 + 3 * (i % 7) for i in range(2 * rows)], 40)) == []
 
 
 def test_it_serves_one_query_where_triton_runs():

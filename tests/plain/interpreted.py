@@ -24,10 +24,13 @@ from clearhead.attention.grid.case import difference
 from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan, tiles
 from clearhead.decoding import beam_gpu, greedy_gpu, one_query_gpu
 from clearhead.decoding.beam_state import BeamState
+from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.rules import FORBIDDEN
-from clearhead.model import activation_gpu, layer_norm_gpu
+from clearhead.model import activation_gpu, fused_step, layer_norm_gpu
 from clearhead.training import cross_entropy_gpu, losses
 from tests.decoding.test_beam_state import VOCABULARY, draw_case
+from tests.decoding.test_one_query_gpu import FUSED, counting_steps, decode_in_slots, find_wrong_tokens
+from tests.model.test_fused_step import compute_apart, draw_linear
 
 M = ch.masks
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -268,6 +271,30 @@ def one_query_problems():
             yield [] if text is None else [text]
 
 
+def fused_step_problems():
+    """Yield what fused products get wrong (one row and several, rows that share a matrix, every norm and activation),
+    and whole models that decode by them in slots, each at its own column, with keys read by several programs.
+    """
+    fused_step.PROGRAMS = one_query_gpu.PROGRAMS = 24
+    one_query_gpu.BLOCK = 16
+    cases = itertools.product((1, 5), ((96, 40), (600, 33)), ("", "rms", "layer"), (False, True))
+    for (rows, sizes, norm, gated), activation in zip(cases, itertools.cycle(fused_step_names()), strict=False):
+        fused, x, step_norm, residual = draw_linear(rows, sizes, norm, gated=gated, activation=activation)
+        got, right = fused(x, norm=step_norm, residual=residual), compute_apart(fused, x, step_norm, residual)
+        text = difference(f"{rows} rows, {sizes}, {norm or 'no norm'}, {activation}", got.double(), right, 1e-5)
+        yield [] if text is None else [text]
+    for name, spec in FUSED.items():
+        model = spec().build().eval()
+        with counting_steps() as calls:
+            decoded = decode_in_slots(ContinuousBatch(model, slots=4, columns=60), (3, 1, 40), 5)
+        wrong = find_wrong_tokens(model, decoded)
+        yield [f"{name}: {wrong}"] * bool(wrong) + [f"{name}: not fused"] * (not calls)
+
+
+def fused_step_names():
+    return "relu", "silu", "gelu", "gelu_tanh", ""
+
+
 def beam_problems():
     """Yield what a step of beam search gets wrong, in searches drawn at random; no two numbers are equal."""
     for seed in range(16 if THOROUGH else 3):
@@ -321,6 +348,7 @@ def main(kernels: list[str]) -> None:
         "beam": beam_problems,
         "greedy": greedy_problems,
         "one_query": one_query_problems,
+        "fused_step": fused_step_problems,
         "tiles": tiles_problems,
     }
     for kernel in kernels:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 WEIGHTINGS = {"linear": ch.weighting.Kernelized(), "argmax": ch.weighting.Argmax()}
 
 
-INTERPRETED = [*WEIGHTINGS, "layer_norm", "activation", "loss", "beam", "greedy", "one_query", "tiles"]
+INTERPRETED = [*WEIGHTINGS, "layer_norm", "activation", "loss", "beam", "greedy", "one_query", "fused_step", "tiles"]
 
 
 @pytest.fixture(scope="module")
