@@ -23,6 +23,8 @@ BLOCK = 64
 """Keys that a program reads at once."""
 WIDEST = 256
 """Numbers of a head that a program holds."""
+MOST_SPLITS = 16
+"""Programs that share the columns of a head in a decoding step."""
 MOST_KEYS = 256
 """Columns that one program is left to read alone. With 900 of 1,024 filled, torch's kernel is ahead: 5.9 µs instead of
 19 for one row, 37 instead of 46 for 64 rows."""
@@ -89,13 +91,14 @@ class StepAttention:
     def __init__(self, layer: Attention, scale: float, most_rows: int) -> None:
         maps = [cast(WholeMap, part) for part in (layer.query, layer.key)]
         self.shape, self.scale, device = layer.shape, scale, maps[0].linear.weight.device
+        self.group = self.shape.n_heads // self.shape.n_kv_heads
         norms = [part.norm for part in maps]
         self.norms = [norm.step_norm for norm in norms if isinstance(norm, BuiltRMSNorm)]
         position = layer.position
         self.halves = isinstance(position, Rotary) and position.pairing == "halves"
         self.kernel = importlib.import_module("clearhead.decoding.one_query_triton").attend_step
         self.launch = launch_options(device)
-        self.counters = torch.zeros(most_rows * self.shape.n_heads, dtype=torch.int32, device=device)
+        self.counters = torch.zeros(most_rows * self.shape.n_kv_heads, dtype=torch.int32, device=device)
 
     def __call__(
         self,
@@ -108,13 +111,16 @@ class StepAttention:
         """Write the new keys and values into the cache, and return the contexts of all heads side by side."""
         heads, rows, columns = self.shape, len(vectors), keys.shape[2]
         first, last, last_row = bounds
-        width, programs = max(16, power_of_two(heads.d_head)), rows * heads.n_heads
-        splits = max(1, min(16, -(-columns // BLOCK), PROGRAMS // programs))
+        width, queries = max(16, power_of_two(heads.d_head)), max(16, power_of_two(self.group))
+        programs = rows * heads.n_kv_heads
+        splits = max(1, min(MOST_SPLITS, -(-columns // BLOCK), 2 * PROGRAMS // programs))
         share = -(-columns // (splits * BLOCK)) * BLOCK
         splits = -(-columns // share)
         context = vectors.new_empty(rows, heads.n_heads * heads.d_head)
         partial = (
-            vectors.new_empty(programs * splits * (width + 2), dtype=torch.float32) if splits > 1 else self.counters
+            vectors.new_empty(programs * splits * queries * (width + 2), dtype=torch.float32)
+            if splits > 1
+            else self.counters
         )
         cos, sin = angles or (vectors, vectors)
         gammas = [norm.gamma for norm in self.norms] or [vectors, vectors]
@@ -137,8 +143,9 @@ class StepAttention:
             SCALE=self.scale,
             QUERY_EPSILON=epsilons[0],
             KEY_EPSILON=epsilons[1],
-            HEADS=heads.n_heads,
-            GROUP=heads.n_heads // heads.n_kv_heads,
+            KV_HEADS=heads.n_kv_heads,
+            GROUP=self.group,
+            QUERIES=queries,
             D=heads.d_head,
             WIDTH=width,
             TURNED=2 * cos.shape[1] if angles else 0,

@@ -1,62 +1,18 @@
 """Triton code of attention with one query a head; `one_query_gpu.py` launches it, and works without Triton.
 
-One program has one head of one row, or a share of its keys: where rows and heads are few, SPLITS programs read the
-columns of a head side by side, and the last one to come to its end puts their contexts together. In a decoding step
-(`attend_step`) each program also turns its query and the new key by their position and norms them, which would take as
-many kernels as there are operations; the first program of those that share a key writes it into the cache.
-
 Softmax needs the largest score first. A program goes through its keys once, with the largest so far: what was summed
 up before is multiplied by exp(largest before - largest now).
+
+In a decoding step (`attend_step`) one program has the heads of one row that share keys and values, so that these are
+read once, or a share of their columns: where rows and heads are few, SPLITS programs read the columns side by side, and
+the last one to come to its end puts their contexts together. Each program turns its queries and the new key by their
+position and norms them itself, which would take as many kernels as there are operations.
 """
 
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from clearhead.jit_triton import jit
-
-
-@jit
-def see_keys(
-    q,
-    keys,
-    values,
-    bias,
-    first,
-    end,
-    key_column,
-    value_column,
-    largest,
-    total,
-    amount,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BIASED: tl.constexpr,
-    wide: tl.constexpr,
-):
-    """Return the largest score, the sum of weights and that of weighted values after the columns from first to end.
-
-    A bias of -inf hides a key, whatever it holds.
-    """
-    parts = tl.arange(0, WIDTH)
-    inside = parts < D
-    for start in range(first, end, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        there = columns < end
-        mask = there[:, None] & inside[None, :]
-        key = tl.load(keys + columns[:, None] * key_column + parts[None, :], mask=mask, other=0.0).to(wide)
-        value = tl.load(values + columns[:, None] * value_column + parts[None, :], mask=mask, other=0.0).to(wide)
-        score = tl.where(there, tl.sum(key * q[None, :], 1), float("-inf"))
-        if BIASED:
-            added = tl.load(bias + columns, mask=there, other=float("-inf")).to(wide)
-            score = tl.where(added == float("-inf"), float("-inf"), score + added)
-            value = tl.where((added == float("-inf"))[:, None], 0.0, value)
-        before, largest = largest, tl.maximum(largest, tl.max(score, 0))
-        origin = tl.where(largest == float("-inf"), 0.0, largest)
-        weight, fade = tl.exp(score - origin), tl.exp(before - origin)
-        total = total * fade + tl.sum(weight, 0)
-        amount = amount * fade + tl.sum(weight[:, None] * value, 0)
-    return largest, total, amount
 
 
 @jit(do_not_specialize=["n_keys"])
@@ -88,8 +44,9 @@ def attend_one(
 ):
     """Write the context of one head of one row; GROUP heads share keys and values.
 
-    Keys are read up to the one at `column` if the cache is GROWING. Everything is summed in float32, in float64 for
-    inputs in float64. A row that sees nothing has the context 0.
+    Keys are read in blocks, with a running maximum of the scores, up to the one at `column` if the cache is GROWING.
+    Everything is summed in float32, in float64 for inputs in float64. A bias of -inf hides a key, whatever it holds; a
+    row that sees nothing has the context 0.
     """
     wide: tl.constexpr = tl.float64 if query.dtype.element_ty == tl.float64 else tl.float32  # pyright: ignore[reportAssignmentType]
     row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
@@ -100,31 +57,34 @@ def attend_one(
     values += row * value_row + (head // GROUP) * value_head
     if GROWING:
         n_keys = tl.minimum(tl.load(column).to(tl.int32) + 1, n_keys)
-    _, total, amount = see_keys(
-        q,
-        keys,
-        values,
-        bias + row * bias_row,
-        0,
-        n_keys,
-        key_column,
-        value_column,
-        tl.full((), float("-inf"), wide),
-        tl.zeros((), wide),
-        tl.zeros((WIDTH,), wide),
-        D,
-        WIDTH,
-        BLOCK,
-        BIASED,
-        wide,
-    )
+    largest = tl.full((), float("-inf"), wide)
+    total = tl.zeros((), wide)
+    amount = tl.zeros((WIDTH,), wide)
+    for first in range(0, n_keys, BLOCK):
+        columns = first + tl.arange(0, BLOCK)
+        there = columns < n_keys
+        mask = there[:, None] & inside[None, :]
+        key = tl.load(keys + columns[:, None] * key_column + parts[None, :], mask=mask, other=0.0).to(wide)
+        value = tl.load(values + columns[:, None] * value_column + parts[None, :], mask=mask, other=0.0).to(wide)
+        score = tl.where(there, tl.sum(key * q[None, :], 1), float("-inf"))
+        if BIASED:
+            added = tl.load(bias + row * bias_row + columns, mask=there, other=float("-inf")).to(wide)
+            score = tl.where(added == float("-inf"), float("-inf"), score + added)
+            value = tl.where((added == float("-inf"))[:, None], 0.0, value)
+        before, largest = largest, tl.maximum(largest, tl.max(score, 0))
+        origin = tl.where(largest == float("-inf"), 0.0, largest)
+        weight, fade = tl.exp(score - origin), tl.exp(before - origin)
+        total = total * fade + tl.sum(weight, 0)
+        amount = amount * fade + tl.sum(weight[:, None] * value, 0)
     amount = amount / tl.where(total == 0, 1.0, total)
     tl.store(context + (row * HEADS + head) * D + parts, amount.to(context.dtype.element_ty), mask=inside)
 
 
 @jit
-def turned(
-    vector,
+def turn_heads(
+    vectors,
+    offsets,
+    real,
     gamma,
     cos,
     sin,
@@ -134,30 +94,30 @@ def turned(
     TURNED: tl.constexpr,
     HALVES: tl.constexpr,
     NORMED: tl.constexpr,
-    wide: tl.constexpr,
 ):
-    """Return a head's vector after its RMS norm and its rotation, rounded after each as the model's own steps are."""
+    """Return the vectors of some heads after RMS norm and rotation, rounded after each as the model's steps are."""
     parts = tl.arange(0, WIDTH)
-    inside = parts < D
-    kind = vector.dtype.element_ty
-    x = tl.load(vector + parts, mask=inside, other=0.0)
+    kind = vectors.dtype.element_ty
+    inside = real[:, None] & (parts < D)[None, :]
+    x = tl.load(vectors + offsets[:, None] + parts[None, :], mask=inside, other=0.0)
     factor = 1.0
     if NORMED:
-        factor = 1.0 / tl.sqrt(tl.sum(x.to(wide) * x.to(wide), 0) / D + EPSILON)
-        x = (x.to(wide) * factor * tl.load(gamma + parts, mask=inside, other=0.0).to(wide)).to(kind)
+        wide = x.to(tl.float32)
+        factor = (1.0 / tl.sqrt(tl.sum(wide * wide, 1) / D + EPSILON))[:, None]
+        x = (wide * factor * tl.load(gamma + parts, mask=parts < D, other=0.0).to(tl.float32)[None, :]).to(kind)
     if TURNED > 0:
         turns = parts < TURNED
         behind = parts >= TURNED // 2 if HALVES else parts % 2 == 1
         apart = TURNED // 2 if HALVES else 1
         partner = tl.where(behind, parts - apart, parts + apart)
         pair = tl.minimum(parts, partner) if HALVES else parts // 2
-        y = tl.load(vector + partner, mask=turns, other=0.0)
+        y = tl.load(vectors + offsets[:, None] + partner[None, :], mask=real[:, None] & turns[None, :], other=0.0)
         if NORMED:
-            y = (y.to(wide) * factor * tl.load(gamma + partner, mask=turns, other=0.0).to(wide)).to(kind)
-        c = tl.load(cos + pair, mask=turns, other=1.0).to(wide)
-        s = tl.load(sin + pair, mask=turns, other=0.0).to(wide)
-        sign = tl.where(behind, 1.0, -1.0)
-        x = tl.where(turns, x.to(wide) * c + sign * y.to(wide) * s, x.to(wide)).to(kind)
+            learned = tl.load(gamma + partner, mask=turns, other=0.0).to(tl.float32)
+            y = (y.to(tl.float32) * factor * learned[None, :]).to(kind)
+        c = tl.load(cos + pair, mask=turns, other=1.0)
+        s = tl.load(sin + pair, mask=turns, other=0.0) * tl.where(behind, 1.0, -1.0)
+        x = (x.to(tl.float32) * c[None, :] + y.to(tl.float32) * s[None, :]).to(kind)
     return x
 
 
@@ -185,8 +145,9 @@ def attend_step(
     SCALE: tl.constexpr,
     QUERY_EPSILON: tl.constexpr,
     KEY_EPSILON: tl.constexpr,
-    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    QUERIES: tl.constexpr,
     D: tl.constexpr,
     WIDTH: tl.constexpr,
     TURNED: tl.constexpr,
@@ -198,16 +159,15 @@ def attend_step(
     SPLITS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Write the new key and value of one row into column `last`, and the context of one head over first … last.
+    """Write the new key and value of one row into column `last`, and the contexts of GROUP heads over first … last.
 
-    `vectors` has query, key and value of every head side by side. The new key is seen as it is in these, not in the
-    cache, where another program writes it.
+    `vectors` has query, key and value of every head side by side. The new key is seen as it is there, not in the cache,
+    where another program may not have written it yet. The matrix units take at least 16 queries: QUERIES are GROUP and
+    some that are 0.
     """
-    wide: tl.constexpr = tl.float64 if vectors.dtype.element_ty == tl.float64 else tl.float32  # pyright: ignore[reportAssignmentType]
-    row, head, split = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS, tl.program_id(1)
-    shared = head // GROUP
-    parts = tl.arange(0, WIDTH)
-    inside = parts < D
+    row, shared, split = (tl.program_id(0) // KV_HEADS).to(tl.int64), tl.program_id(0) % KV_HEADS, tl.program_id(1)
+    parts, query = tl.arange(0, WIDTH), tl.arange(0, QUERIES)
+    inside, real = parts < D, query < GROUP
     # Read before the wait: the kernel before this one writes `vectors` alone, and has waited for those before it.
     end = tl.load(last + row * last_row).to(tl.int32)
     begin = 0
@@ -218,90 +178,68 @@ def attend_step(
         gdc_launch_dependents()
     sharing = tl.maximum((end + SHARE - 1) // SHARE, 1)
     if split < sharing:
-        vectors += row * ((HEADS + 2 * (HEADS // GROUP)) * D)
-        angle = (end - begin) * (TURNED // 2)
-        q = (
-            turned(
-                vectors + head * D,
-                query_gamma,
-                cos + angle,
-                sin + angle,
-                QUERY_EPSILON,
-                D,
-                WIDTH,
-                TURNED,
-                HALVES,
-                NORMED,
-                wide,
-            ).to(wide)
-            * SCALE
-        )
+        vectors += row * ((GROUP + 2) * KV_HEADS * D)
+        cos += (end - begin) * (TURNED // 2)
+        sin += (end - begin) * (TURNED // 2)
+        heads = (shared * GROUP + query) * D
+        q = turn_heads(vectors, heads, real, query_gamma, cos, sin, QUERY_EPSILON, D, WIDTH, TURNED, HALVES, NORMED)
         keys += row * key_row + shared * key_head
         values += row * value_row + shared * value_head
-        largest = tl.full((), float("-inf"), wide)
-        total = tl.zeros((), wide)
-        amount = tl.zeros((WIDTH,), wide)
+        largest = tl.full((QUERIES,), float("-inf"), tl.float32)
+        total = tl.zeros((QUERIES,), tl.float32)
+        amount = tl.zeros((QUERIES, WIDTH), tl.float32)
         if split == 0:
-            key = turned(
-                vectors + (HEADS + shared) * D,
-                key_gamma,
-                cos + angle,
-                sin + angle,
-                KEY_EPSILON,
-                D,
-                WIDTH,
-                TURNED,
-                HALVES,
-                NORMED,
-                wide,
+            only = tl.arange(0, 1)
+            place = (GROUP * KV_HEADS + shared + only) * D
+            key = turn_heads(
+                vectors, place, only == 0, key_gamma, cos, sin, KEY_EPSILON, D, WIDTH, TURNED, HALVES, NORMED
             )
-            value = tl.load(vectors + (HEADS + HEADS // GROUP + shared) * D + parts, mask=inside, other=0.0)
-            if head % GROUP == 0:
-                tl.store(keys + end * key_column + parts, key, mask=inside)
-                tl.store(values + end * value_column + parts, value, mask=inside)
-            largest = tl.sum(key.to(wide) * q, 0)
-            total = tl.full((), 1.0, wide)
-            amount = value.to(wide)
-        largest, total, amount = see_keys(
-            q,
-            keys,
-            values,
-            keys,
-            tl.maximum(begin, split * SHARE),
-            tl.minimum(end, (split + 1) * SHARE),
-            key_column,
-            value_column,
-            largest,
-            total,
-            amount,
-            D,
-            WIDTH,
-            BLOCK,
-            False,
-            wide,
-        )
+            value = tl.load(vectors + place + KV_HEADS * D + parts, mask=inside, other=0.0)
+            tl.store(keys + end * key_column + parts[None, :], key, mask=inside[None, :])
+            tl.store(values + end * value_column + parts, value, mask=inside)
+            largest = tl.sum(q.to(tl.float32) * key.to(tl.float32), 1) * SCALE
+            total += 1.0
+            amount += value.to(tl.float32)[None, :]
+        stop = tl.minimum(end, (split + 1) * SHARE)
+        for start in range(tl.maximum(begin, split * SHARE), stop, BLOCK):
+            columns = start + tl.arange(0, BLOCK)
+            there = columns < stop
+            mask = there[:, None] & inside[None, :]
+            old_keys = tl.load(keys + columns[:, None] * key_column + parts[None, :], mask=mask, other=0.0)
+            old_values = tl.load(values + columns[:, None] * value_column + parts[None, :], mask=mask, other=0.0)
+            score = tl.dot(q, tl.trans(old_keys), input_precision="ieee") * SCALE
+            score = tl.where(there[None, :], score, float("-inf"))
+            before, largest = largest, tl.maximum(largest, tl.max(score, 1))
+            weight, fade = tl.exp(score - largest[:, None]), tl.exp(before - largest)
+            total = total * fade + tl.sum(weight, 1)
+            seen = tl.dot(weight.to(old_values.dtype), old_values, input_precision="ieee")
+            amount = amount * fade[:, None] + seen
         place = tl.program_id(0).to(tl.int64)
         done = True
         if SPLITS > 1:
-            size: tl.constexpr = WIDTH + 2  # pyright: ignore[reportAssignmentType]
+            size: tl.constexpr = QUERIES * (WIDTH + 2)  # pyright: ignore[reportAssignmentType]
+            sums = query[:, None] * WIDTH + parts[None, :]
             mine = partial + (place * SPLITS + split) * size
-            tl.store(mine + parts, amount)
-            tl.store(mine + WIDTH, largest)
-            tl.store(mine + WIDTH + 1, total)
+            tl.store(mine + sums, amount)
+            tl.store(mine + QUERIES * WIDTH + query, largest)
+            tl.store(mine + QUERIES * (WIDTH + 1) + query, total)
             tl.debug_barrier()  # every thread's part is written before one of them says so
             done = tl.atomic_add(counters + place, 1) == sharing - 1
             if done:
                 tl.store(counters + place, 0)
-                largest = tl.full((), float("-inf"), wide)
-                total = tl.zeros((), wide)
-                amount = tl.zeros((WIDTH,), wide)
+                largest = tl.full((QUERIES,), float("-inf"), tl.float32)
+                total = tl.zeros((QUERIES,), tl.float32)
+                amount = tl.zeros((QUERIES, WIDTH), tl.float32)
                 for other in range(sharing):
                     theirs = partial + (place * SPLITS + other) * size
-                    top = tl.load(theirs + WIDTH, cache_modifier=".cg")
+                    top = tl.load(theirs + QUERIES * WIDTH + query, cache_modifier=".cg")
                     before, largest = largest, tl.maximum(largest, top)
                     origin = tl.where(largest == float("-inf"), 0.0, largest)
                     fade, factor = tl.exp(before - origin), tl.exp(top - origin)
-                    total = total * fade + factor * tl.load(theirs + WIDTH + 1, cache_modifier=".cg")
-                    amount = amount * fade + factor * tl.load(theirs + parts, cache_modifier=".cg")
+                    more = tl.load(theirs + QUERIES * (WIDTH + 1) + query, cache_modifier=".cg")
+                    total = total * fade + factor * more
+                    amount = amount * fade[:, None] + factor[:, None] * tl.load(theirs + sums, cache_modifier=".cg")
         if done:
-            tl.store(context + place * D + parts, (amount / total).to(context.dtype.element_ty), mask=inside)
+            out = context + row * (GROUP * KV_HEADS * D) + heads[:, None] + parts[None, :]
+            mean = amount / total[:, None]
+            tl.store(out, mean.to(context.dtype.element_ty), mask=real[:, None] & inside[None, :])
