@@ -18,18 +18,19 @@ import pathlib
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from differences import Tally, compare
 from measure import table
 
 import clearhead as ch
 from clearhead.decoding import Rules, generate
-from clearhead.decoding.continuous import ContinuousBatch, StaticBatch
-from clearhead.decoding.differences import Tally, compare
+from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.request import Model
-from clearhead.decoding.scheduler import Chosen, Finished, Job, OneAtATime, Scheduler
+from clearhead.decoding.scheduler import Chosen, Event, Finished, Job, Scheduler
 from clearhead.model import presets
 
 N_SOURCE, N_NEW, VOCABULARY = 24, 24, 1000
@@ -37,6 +38,41 @@ CUDA_VOCABULARY, CUDA_SLOTS, CUDA_JOBS = 16_000, 64, 256
 ROOT = pathlib.Path(__file__).parents[1]
 RATES = (0.1, 0.25, 0.5, 0.75, 0.9)
 SEED = 0
+
+
+class InGroups(Scheduler):
+    """Static batching: the next jobs, `size` at most, begin when all before them are done."""
+
+    def __init__(self, engine: ContinuousBatch, size: int) -> None:
+        self.engine, self.size, self.queue, self.tickets, self.next_ticket = (
+            engine,
+            size,
+            deque[tuple[int, Job]](),
+            {},
+            0,
+        )
+
+    def add(self, job: Job) -> int:
+        self.next_ticket += 1
+        self.queue.append((self.next_ticket, job))
+        return self.next_ticket
+
+    def cancel(self, ticket: int) -> None:
+        raise NotImplementedError("nothing is cancelled in a benchmark")
+
+    def step(self) -> list[Event]:
+        if not self.engine.busy:
+            group = [self.queue.popleft() for _ in range(min(self.size, len(self.queue)))]
+            self.tickets = {self.engine.add(job): ticket for ticket, job in group}
+        return [event._replace(ticket=self.tickets[event.ticket]) for event in self.engine.step()]
+
+    @property
+    def running(self) -> int:
+        return self.engine.running + self.engine.waiting
+
+    @property
+    def waiting(self) -> int:
+        return len(self.queue)
 
 
 def make_jobs(model: Model, count: int, *, ragged: bool) -> list[Job]:
@@ -121,8 +157,8 @@ def measure_rates(model: Model, slots: int, count: int, most: float) -> list[dic
     jobs, rows = make_jobs(model, count, ragged=True), []
     kinds: dict[str, Scheduler] = {
         "continuous": ContinuousBatch(model, slots=slots),
-        "static": StaticBatch(model, slots=slots),
-        "one at a time": OneAtATime(model),
+        "static": InGroups(ContinuousBatch(model, slots=slots), slots),
+        "one at a time": InGroups(ContinuousBatch(model, slots=1), 1),
     }
     clock = clock_of(model)
     for name, scheduler in kinds.items():  # twice, as a step is recorded the second time that it is seen

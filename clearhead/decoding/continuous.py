@@ -1,10 +1,8 @@
 """Continuous batching: jobs join and leave the running batch at any token, whatever their methods and rules.
 
-`ContinuousBatch` gives a place to the next job as soon as there is one; `StaticBatch` takes the next jobs when all
-before them are done. Both decode on the same slots (`clearhead.decoding.slots`).
+A waiting job gets a place as soon as there is one. The rows of the batch are slots (`clearhead.decoding.slots`).
 """
 
-from abc import abstractmethod
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -71,7 +69,8 @@ class Waiting:
         return len(self.prompt) + self.job.rules.max_new - 1
 
 
-class SlotScheduler(Scheduler):
+@final
+class ContinuousBatch(Scheduler):
     """Decodes jobs in the rows of one batch, of `slots` rows. The model is switched to eval mode, and stays in it.
 
     A job may have `columns` tokens in all (prompt and output), and an encoder-decoder's input `source_columns`: by
@@ -81,6 +80,20 @@ class SlotScheduler(Scheduler):
     `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
     are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than
     it needs, and several prompts are read together, which takes less time.
+
+    >>> import torch
+    >>> from clearhead.decoding import Rules
+    >>> from clearhead.decoding.continuous import ContinuousBatch
+    >>> from clearhead.decoding.scheduler import Finished, Job
+    >>> from clearhead.model import presets
+    >>> _ = torch.manual_seed(0)
+    >>> engine = ContinuousBatch(presets.gpt2("tiny", vocabulary=20).build(), slots=4)
+    >>> tickets = [engine.add(Job(inputs=(1, 2, 3), rules=Rules(max_new=n))) for n in (2, 5)]
+    >>> done = []
+    >>> while engine.busy:
+    ...     done += [event for event in engine.step() if isinstance(event, Finished)]
+    >>> [(event.ticket, len(event.hypotheses[0].tokens)) for event in done]
+    [(1, 2), (2, 5)]
     """
 
     def __init__(
@@ -121,10 +134,6 @@ class SlotScheduler(Scheduler):
         self.choice = TokenChoice(self.session)
         self.changes: dict[int, tuple[int, int, int]] = {}
         """Slots that changed hands since the last step: token, position, and 1 if a job has the slot, else 0."""
-
-    @abstractmethod
-    def may_join(self) -> bool:
-        """Check whether waiting jobs may take the free slots now."""
 
     @property
     def running(self) -> int:
@@ -222,7 +231,7 @@ class SlotScheduler(Scheduler):
     def admit(self) -> None:
         """Read prompts, as many tokens as may be between two steps, and give slots to the jobs whose turn it is."""
         budget = self.prompt_tokens * self.patience
-        if not self.queue or not self.may_join() or not self.is_worth_it():
+        if not self.queue or not self.is_worth_it():
             return
         while self.queue:
             first = next(iter(self.queue.values()))
@@ -384,37 +393,6 @@ class SlotScheduler(Scheduler):
         for job in done:
             self.leave(job.ticket)
         return events
-
-
-@final
-class ContinuousBatch(SlotScheduler):
-    """Continuous batching: a job joins as soon as there is a free slot, and leaves at its last token.
-
-    >>> import torch
-    >>> from clearhead.decoding import Rules
-    >>> from clearhead.decoding.continuous import ContinuousBatch
-    >>> from clearhead.decoding.scheduler import Finished, Job
-    >>> from clearhead.model import presets
-    >>> _ = torch.manual_seed(0)
-    >>> engine = ContinuousBatch(presets.gpt2("tiny", vocabulary=20).build(), slots=4)
-    >>> tickets = [engine.add(Job(inputs=(1, 2, 3), rules=Rules(max_new=n))) for n in (2, 5)]
-    >>> done = []
-    >>> while engine.busy:
-    ...     done += [event for event in engine.step() if isinstance(event, Finished)]
-    >>> [(event.ticket, len(event.hypotheses[0].tokens)) for event in done]
-    [(1, 2), (2, 5)]
-    """
-
-    def may_join(self) -> bool:
-        return True
-
-
-@final
-class StaticBatch(SlotScheduler):
-    """Static batching: the next jobs, up to as many as fit into `slots`, begin when all before them are done."""
-
-    def may_join(self) -> bool:
-        return not self.jobs
 
 
 def find_limit(name: str, asked_for: int | None, part: Decoder | Encoder) -> int:

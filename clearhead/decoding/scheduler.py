@@ -4,15 +4,11 @@ A scheduler is driven by one thread: `add` jobs, call `step` while `busy`, and r
 """
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from clearhead.decoding.beam import Beam
-from clearhead.decoding.generating import Token, check_request, collect, generate, stream
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.request import Model
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Chooser, Greedy
 
@@ -81,58 +77,3 @@ class Scheduler(ABC):
     @property
     def busy(self) -> bool:
         return self.running + self.waiting > 0
-
-
-@final
-class OneAtATime(Scheduler):
-    """Decodes one job after another, as `generate` does: what batching is compared with."""
-
-    def __init__(self, model: Model) -> None:
-        self.model, self.jobs, self.next_ticket = model, OrderedDict[int, Job](), 0
-        self.tokens: Iterator[Token] | None = None
-        self.written: list[Token] = []
-
-    def add(self, job: Job) -> int:
-        prefix = None if job.prefix is None else [job.prefix]
-        check_request(self.model, [job.inputs], prefix, job.rules, job.candidates)
-        self.next_ticket += 1
-        self.jobs[self.next_ticket] = job
-        return self.next_ticket
-
-    def cancel(self, ticket: int) -> None:
-        if ticket in self.jobs and ticket == next(iter(self.jobs)):
-            self.tokens, self.written = None, []
-        self.jobs.pop(ticket, None)
-
-    def step(self) -> list[Event]:
-        if not self.jobs:
-            return []
-        ticket, job = next(iter(self.jobs.items()))
-        prefix = None if job.prefix is None else [job.prefix]
-        if isinstance(job.method, Beam):
-            hypotheses = generate(
-                self.model, [job.inputs], job.method, rules=job.rules, prefix=prefix, candidates=job.candidates
-            )
-            return self.finish(ticket, hypotheses[0])
-        if self.tokens is None:
-            self.tokens = stream(
-                self.model, [job.inputs], job.method, rules=job.rules, prefix=prefix, candidates=job.candidates
-            )
-        token = next(self.tokens, None)
-        if token is None:
-            return self.finish(ticket, collect(iter(self.written), 1)[0])
-        self.written.append(token)
-        return [Chosen(ticket, token.token, token.log_prob, token.candidates)]
-
-    def finish(self, ticket: int, hypotheses: list[Hypothesis]) -> list[Event]:
-        del self.jobs[ticket]
-        self.tokens, self.written = None, []
-        return [Finished(ticket, hypotheses)]
-
-    @property
-    def running(self) -> int:
-        return min(1, len(self.jobs))
-
-    @property
-    def waiting(self) -> int:
-        return max(0, len(self.jobs) - 1)

@@ -2,8 +2,8 @@
 
 import random
 
+from benchmarks.differences import compare, decode_alone
 from clearhead.decoding import Beam, Greedy, Rules, Sample
-from clearhead.decoding.differences import compare, decode_alone
 from clearhead.decoding.scheduler import Chosen, Finished, Job
 
 METHODS = (

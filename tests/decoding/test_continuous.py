@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample
-from clearhead.decoding.continuous import ContinuousBatch, StaticBatch
+from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.scheduler import Chosen, Finished, Job
 from clearhead.errors import OptionError
 from clearhead.model import presets
@@ -59,13 +59,12 @@ def test_every_pair_of_parts_gives_what_generate_gives(place):
     assert check_model(models()[place], place + 1000) == []
 
 
-@pytest.mark.parametrize("kind", [ContinuousBatch, StaticBatch])
 @pytest.mark.parametrize("shapes", ["buckets", "fixed"])
 @pytest.mark.slow
-def test_mixed_jobs_get_what_generate_gives(kind, shapes, translator):
+def test_mixed_jobs_get_what_generate_gives(shapes, translator):
     model, draw = translator.double(), random.Random(5)
     jobs = [draw_job(draw, 20, encoder=True) for _ in range(12)]
-    scheduler = kind(model, slots=6, columns=16, source_columns=16, shapes=shapes)
+    scheduler = ContinuousBatch(model, slots=6, columns=16, source_columns=16, shapes=shapes)
     found = decode(scheduler, jobs, draw)
     assert [told for job, one in zip(jobs, found, strict=True) for told in unlike_alone(model, job, one)] == []
     assert scheduler.rows_in_use == 0
@@ -108,15 +107,12 @@ def test_jobs_join_in_the_order_they_came(decoder):
     assert not scheduler.busy
 
 
-def test_a_job_joins_while_others_run_and_a_static_batch_lets_it_wait(decoder):
-    last = {}
-    for kind in (ContinuousBatch, StaticBatch):
-        scheduler = kind(decoder, slots=2)
-        for n in (6, 2, 1):
-            scheduler.add(Job(inputs=(1, 2), rules=Rules(max_new=n)))
-        events = [(step, event) for step in range(9) for event in scheduler.step()]
-        last[kind] = max(step for step, event in events if isinstance(event, Finished) and event.ticket == 3)
-    assert last == {ContinuousBatch: 2, StaticBatch: 6}
+def test_a_job_joins_while_others_run(decoder):
+    scheduler = ContinuousBatch(decoder, slots=2)
+    for n in (6, 2, 1):
+        scheduler.add(Job(inputs=(1, 2), rules=Rules(max_new=n)))
+    events = [(step, event) for step in range(9) for event in scheduler.step()]
+    assert max(step for step, event in events if isinstance(event, Finished) and event.ticket == 3) == 2
 
 
 def test_many_wait_for_one_another_and_join_together(decoder):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from benchmarks.differences import Comparison, Tally, compare, decode_alone, first_difference
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample
-from clearhead.decoding.differences import Comparison, Tally, compare, decode_alone, first_difference
 from clearhead.decoding.scheduler import Job
 from clearhead.model import presets
 
