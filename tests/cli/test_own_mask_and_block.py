@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 MODULE = '''
 from dataclasses import dataclass
-from typing import ClassVar
 
 import clearhead as ch
 from clearhead.attention.masks import Mask
@@ -34,12 +33,7 @@ from clearhead.model.norms import LayerNorm, Norm
 class Strided(Mask):
     """Every so many positions back from the query, and no key after it."""
 
-    kind: ClassVar[str] = "strided"
     every: int = 2
-
-    @property
-    def structure(self):
-        return (Strided, self.every)
 
     def allowed(self, cells):
         back = cells.query - cells.key
