@@ -156,6 +156,8 @@ def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
     """Train, as the process that reads the options and the text, and speaks."""
     if not (ways.resume or ways.dry_run):
         check_new(folder)
+    if ways.resume and ways.recipe is not None:
+        raise wrong("--recipe", f"a run goes on by its own recipe: leave it out, or begin a run with {ways.recipe}")
     recipe = with_parallel(recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways), ways)
     if ways.must_export is not None:
         check_must_export(ways.must_export, recipe)
