@@ -34,6 +34,7 @@ from clearhead.attention.mask_numbers import (
     read_runs,
     row_numbers,
 )
+from clearhead.attention.parts import structure_of, words_of
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
@@ -61,7 +62,8 @@ KeyRange = tuple[Tensor, Tensor]
 class Mask(CodeRepr, ABC):
     """A rule that says for each query and key whether the query may attend to the key."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "own"
+    """Kind by which kernels are chosen. Those that know a few kinds only refuse any other, such as a user's own."""
 
     @abstractmethod
     def allowed(self, cells: ScoreIndex) -> Tensor:
@@ -100,12 +102,13 @@ class Mask(CodeRepr, ABC):
     @property
     def called(self) -> str:
         """Name the mask for a reader: "causal mask and padding mask", "no mask"."""
-        return " and ".join("no mask" if term.kind == Everything.kind else f"{term.kind} mask" for term in self.terms)
+        names = (words_of(type(term)) if term.kind == Mask.kind else term.kind for term in self.terms)
+        return " and ".join("no mask" if name == Everything.kind else f"{name} mask" for name in names)
 
     @property
     def structure(self) -> tuple[object, ...]:
         """Classes and plain numbers it is made of: masks of one structure differ in their tensors alone."""
-        return (type(self),)
+        return structure_of(self)
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -177,10 +180,6 @@ class Window(Mask):
     made_by: ClassVar[str] = "window"
     left: int
     right: int = 0
-
-    @property
-    def structure(self) -> tuple[object, ...]:
-        return (Window, self.left, self.right)
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         back = cells.query - cells.key

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar, Optional
 
 from torch import nn
@@ -39,6 +39,18 @@ class Norm(CodeRepr, ABC):
         """Return the norm with its learned values, for vectors of this width."""
 
 
+def words_of(part: type) -> str:
+    """Return the name of a part's class as words: TopK is "top k"."""
+    name = part.__name__.removeprefix("Learned") or "Learned"
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+
+
+def structure_of(part: object) -> tuple[object, ...]:
+    """Return the class of a part and its fields that are plain values. What is compiled for a part has them in it."""
+    values = [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []
+    return (type(part), *(value for value in values if isinstance(value, bool | int | float | str)))
+
+
 class Part(CodeRepr):
     """An immutable spec. One with learned values is *built* by each layer, so that no two layers share them.
 
@@ -52,8 +64,7 @@ class Part(CodeRepr):
     @property
     def called(self) -> str:
         """Name the part for a reader: its `words`, or its class name as words."""
-        name = type(self).__name__.removeprefix("Learned") or "Learned"
-        return self.words or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+        return self.words or words_of(type(self))
 
     def of_head(self, head: int) -> Optional["Part"]:
         """Return the part as one head has it; None where heads have values of their own that it cannot tell apart."""

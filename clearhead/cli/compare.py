@@ -185,7 +185,7 @@ def check_values(lists: Mapping[str, Sequence[str]]) -> None:
     for value in lists.get("heads", ()):
         one_of("--heads", value, dict.fromkeys(HEADS))
     named = {name: functools.partial(choose, name) for name in KINDS}
-    numbers = {name: functools.partial(parse_whole, name) for name in ("value_rank", "d_value")}
+    numbers = {name: functools.partial(parse_whole, name) for name in ("value_rank", "d_value", "window")}
     for name, parse in {"size": parse_count, "scale": parse_scale, **numbers, **named}.items():
         for value in (value for value in lists.get(name, ()) if not (name in ABSENT and value == "none")):
             try:

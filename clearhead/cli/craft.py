@@ -15,7 +15,7 @@ from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.completion import complete_names
 from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
 from clearhead.cli.options import Host, NoOpen, Parts, Port, above_zero, wrong
-from clearhead.cli.part_options import find_weighting, part_option
+from clearhead.cli.part_options import find_part, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import ProgramError
 from clearhead.rasp import PROGRAMS
@@ -161,7 +161,7 @@ def run_program(
     from clearhead.cli.craft_run import as_object, compare, run_page
 
     changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
-    _, part = find_weighting(weighting)
+    _, part = find_part("weighting", weighting, WEIGHTINGS)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
     compared = compare(ask, *texts_of(ask, " ".join(text or []), source))
     if as_json:
@@ -203,7 +203,7 @@ def look_at_program(
     from clearhead.serve.server import check_page, check_port
     from clearhead.training.rasp_run import compile_to_run
 
-    _, part = find_weighting(weighting)
+    _, part = find_part("weighting", weighting, WEIGHTINGS)
     changes = Changes(vocabulary=vocabulary, length=length, causal=causal)
     check_page()
     check_port(host, port)

@@ -108,6 +108,16 @@ class ModelOptions:
             several=True,
         ),
     ] = None
+    mask: Annotated[
+        Name, part_option("--mask", "A mask in self-attention besides the usual one: none", ["none"], several=True)
+    ] = None
+    window: Annotated[
+        Name,
+        typer.Option(
+            metavar="N",
+            help="Self-attention sees N tokens: itself and those before, in an encoder as many after.",
+        ),
+    ] = None
     dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
 
 

@@ -1,12 +1,10 @@
 """Options that name a part: one of ours by its name, or one of the user's own as module:Class(field=value)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import typer
 
-from clearhead.attention.weighting import TABLE as WEIGHTINGS
-from clearhead.attention.weighting import Weighting
 from clearhead.cli.completion import complete_names
 from clearhead.cli.options import find_by_name, import_named, wrong
 from clearhead.errors import OptionError
@@ -25,11 +23,11 @@ def part_option(option: str, text: str, table: Iterable[str], *, several: bool =
     return typer.Option(metavar="NAME", callback=import_named(option), autocompletion=complete, help=f"{text}; {OWN}.")
 
 
-def find_weighting(text: str) -> tuple[str, Weighting]:
-    """Return the weighting that --weighting names, and its name: one of the table, or one of the user's own."""
+def find_part(kind: str, text: str, table: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the part that the option of a kind names, and its name: one of the table, or one of the user's own."""
     if ":" not in text:
-        return find_by_name("--weighting", text, WEIGHTINGS)
+        return find_by_name(f"--{kind}", text, table)
     try:
-        return text, parse(text, "weighting").make()
+        return text, parse(text, kind).make()
     except OptionError as error:
-        raise wrong("--weighting", str(error)) from error
+        raise wrong(f"--{kind}", str(error)) from error

@@ -47,7 +47,7 @@ from clearhead.training.recipe import (
     Select,
 )
 from clearhead.training.schedules import SCHEDULES, Schedule
-from clearhead.training.tasks import TASKS, Embed, Task, name_of, task_named
+from clearhead.training.tasks import OTHERS, TASKS, Embed, Task, name_of, task_named
 
 EVALUATIONS = 20
 """How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
@@ -280,6 +280,8 @@ def as_recipe(choices: Choices) -> Recipe:
     if choices.task is None:
         raise missing("--task", f"say what to learn ({', '.join(TASKS)})")
     task = find_task(choices.task)
+    if task in OTHERS.values():
+        raise wrong("--task", f"{task.name} is for a model that has learned already: give it, --from RUN")
     check_text(task, choices.text)
     machine = as_machine(choices.machine)
     default = defaults.default_recipe(choices.task, as_corpus(task, choices.text), machine)

@@ -13,7 +13,7 @@ from clearhead.cli.completion import complete_names
 from clearhead.cli.demonstration import Demonstration, demonstrate
 from clearhead.cli.four_steps import render_page
 from clearhead.cli.options import Parts, find_by_name
-from clearhead.cli.part_options import find_weighting, part_option
+from clearhead.cli.part_options import find_part, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creature_exchange
@@ -33,11 +33,7 @@ Examples:
 def steps(
     mask: Annotated[
         str,
-        typer.Option(
-            help=f"Which keys a query may attend to: {', '.join(MASKS)}.",
-            metavar="NAME",
-            autocompletion=complete_names(MASKS),
-        ),
+        part_option("--mask", f"Which keys a query may attend to: {', '.join(MASKS)}", MASKS),
     ] = "none",
     weighting: Annotated[
         str,
@@ -65,8 +61,8 @@ def steps(
     The steps are: queries, keys and values; scores; weights; weighted sum. The head was designed by hand: nouns attend
     to their adjectives.
     """
-    mask_name, chosen_mask = find_by_name("--mask", mask, MASKS)
-    weighting_name, chosen_weighting = find_weighting(weighting)
+    mask_name, chosen_mask = find_part("mask", mask, MASKS)
+    weighting_name, chosen_weighting = find_part("weighting", weighting, WEIGHTINGS)
     _, row = find_by_name("--token", token, {word: index for index, word in enumerate(TOKENS)})
     if svg is not None:
         check_output(svg, option="--svg")

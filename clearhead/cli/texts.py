@@ -1,5 +1,8 @@
 """The user's text as options of a verb: aligned files, tables or documents, and which of them a task takes."""
 
+import functools
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -10,9 +13,11 @@ import typer
 from clearhead.cli.completion import complete_names
 from clearhead.cli.options import flag, given_flags, missing, one_of, wrong
 from clearhead.text.encoding import Corpus
+from clearhead.text.forms import DELIMITERS, Form, possible_forms, read_head
 from clearhead.text.lines import spool
-from clearhead.text.sources import Aligned, Documents, Form, Messages, Source, Table, Unit
+from clearhead.text.sources import Aligned, Documents, Messages, Source, Table, Unit
 from clearhead.training.tasks import Task
+from clearhead.training.tasks.base import AT_ONCE
 
 Files = list[str] | None
 STDIN = "-"
@@ -23,6 +28,8 @@ TOGETHER = {
     "text": ("text", "documents", "dev", "weights"),
 }
 """The options that go with each of these; `skip_bad` goes with all."""
+SPOOLED = [form for form in get_args(Form) if form not in ("auto", "parquet")]
+"""The forms that can come through a pipe."""
 MESSAGES = "messages"
 """What --columns says of a file of conversations."""
 SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
@@ -32,7 +39,8 @@ TargetFiles = Annotated[Files, typer.Option(metavar="FILE", help="translate: the
 TableFiles = Annotated[
     Files,
     typer.Option(
-        metavar="FILE", help="Any task: a TSV, CSV or JSON-lines file with named columns, or a folder of them."
+        metavar="FILE",
+        help="Any task: a table with named columns (TSV, CSV, JSON, Parquet), a fastText or CoNLL file, or a folder.",
     ),
 ]
 Columns = Annotated[
@@ -47,7 +55,7 @@ FormName = Annotated[
     typer.Option(
         metavar="NAME",
         autocompletion=complete_names(get_args(Form)),
-        help="The table's format: tsv, csv, jsonl, parquet.  [default: by the file's name]",
+        help=f"The table's format: {', '.join(get_args(Form)[1:])}.  [default: by its name and first lines]",
     ),
 ]
 TextFiles = Annotated[Files, typer.Option(metavar="FILE", help="generate, fill: text files, or folders of them.")]
@@ -166,7 +174,7 @@ def check_stdin(options: TextOptions) -> None:
     if sum(files.count(STDIN) for files in lists) > 1:
         raise wrong(STDIN, "stdin can be read only once")
     if STDIN in [*(options.table or ()), *(options.dev or ())] and options.table and options.form is None:
-        raise wrong("--form", "a table from stdin has no name to tell its form by: give tsv, csv or jsonl")
+        raise wrong("--form", f"a table from stdin has no name to tell its form by: give {', '.join(SPOOLED)}")
 
 
 def with_spooled(options: TextOptions, folder: Path) -> TextOptions:
@@ -209,10 +217,35 @@ def aligned(task: type[Task], options: TextOptions, files: Sequence[Files]) -> S
 
 
 def table(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
-    form = cast(Form, options.form or "auto")
+    paths = tuple(files[0] or ())
     if task.chats and options.columns == MESSAGES:
-        return Messages(paths=tuple(files[0] or ()))
-    return Table(paths=tuple(files[0] or ()), columns=columns_of(task, options), fields=task.fields(), form=form)
+        return Messages(paths=paths)
+    columns = columns_of(task, options)
+    form = cast(Form, options.form) or ask_form(paths, columns)
+    if options.columns is None and task.layout(AT_ONCE).label_of == "many" and is_fasttext(form, paths, columns):
+        columns = tuple("labels" if name == "label" else name for name in columns)
+    return Table(paths=paths, columns=columns, fields=task.fields(), form=form)
+
+
+def is_fasttext(form: Form, paths: tuple[str, ...], columns: tuple[str, ...]) -> bool:
+    return form == "fasttext" or (form == "auto" and ["fasttext"] in [possible_forms(path, columns) for path in paths])
+
+
+@functools.cache
+def ask_form(paths: tuple[str, ...], columns: tuple[str, ...]) -> Form:
+    """Return the form of tables whose delimiter is in doubt, as the user says who is asked for it on a terminal.
+
+    It is `auto` where there is no doubt, and where nobody can be asked: then the choices are in the error.
+    """
+    for path in paths:
+        found = possible_forms(path, columns) if os.path.isfile(path) else []
+        if len(found) > 1 and sys.stdin.isatty() and sys.stderr.isatty():
+            first = next(line for line in read_head(path) if line.strip())
+            typer.echo(f"{path} begins with: {first[:200]}", err=True)
+            apart = ", ".join(f"{form} ({DELIMITERS[form]!r})" for form in found)
+            check = functools.partial(one_of, "--form", table={form: form for form in found})
+            return typer.prompt(f"What is between its columns? {apart}", value_proc=check, err=True)
+    return "auto"
 
 
 def documents(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:

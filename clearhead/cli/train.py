@@ -83,7 +83,7 @@ class RunOptions:
             "--must-export",
             metavar="FORMAT[,…]",
             autocompletion=complete_names(EXPORTS, several=True),
-            help=f"Refuse a model that these formats cannot express: {', '.join(EXPORTS)}.",
+            help=f"Choose a model that these formats can express, or refuse: {', '.join(EXPORTS)}.",
         ),
     ] = None
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
@@ -156,9 +156,12 @@ def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
     """Train, as the process that reads the options and the text, and speaks."""
     if not (ways.resume or ways.dry_run):
         check_new(folder)
-    recipe = with_parallel(recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways), ways)
-    if ways.must_export is not None:
-        check_must_export(ways.must_export, recipe)
+    if ways.resume and ways.recipe is not None:
+        raise wrong("--recipe", f"a run goes on by its own recipe: leave it out, or begin a run with {ways.recipe}")
+    recipe, change = (recipe_to_resume(folder, choices), "") if ways.resume else new_recipe(choices, ways)
+    recipe = with_parallel(recipe, ways)
+    if change:
+        typer.echo(change, err=True)
     if not ways.resume:
         check_recipe(recipe)
     if ways.dry_run:
@@ -205,19 +208,31 @@ def without_option(args: Sequence[str], name: str) -> list[str]:
     return remaining
 
 
-def new_recipe(choices: Choices, ways: RunOptions) -> Recipe:
-    """Return the recipe of a new run, from options or from a file; with a file, only a machine may be given beside."""
-    if ways.recipe is None:
-        return as_recipe(choices)
-    if extra := given_flags(replace(choices, machine=MachineOptions())):
-        raise wrong("--recipe", f"{ways.recipe} says all of it: change it there, and leave out {', '.join(extra)}")
+def new_recipe(choices: Choices, ways: RunOptions) -> tuple[Recipe, str]:
+    """Return the recipe of a new run, from options or from a file; and what --must-export changed in it, in words."""
+    recipe = as_recipe(choices) if ways.recipe is None else file_recipe(ways.recipe, choices)
+    if ways.must_export is None:
+        return recipe, ""
+    from clearhead.interop.export.choosing import exportable_recipe
+
+    named = ways.recipe is not None or given_flags(replace(choices.model, size=None, dropout=None))
+    may_change = not (named or choices.fine_tuning.from_ or choices.tokenizer.vectors)
+    formats = [name.strip() for name in ways.must_export.split(",")]
     try:
-        recipe = load_recipe(Path(ways.recipe))
+        return exportable_recipe(recipe, formats, may_change=may_change)
+    except OptionError as error:
+        raise wrong("--must-export", str(error)) from None
+
+
+def file_recipe(path: str, choices: Choices) -> Recipe:
+    """Return the recipe of a file; beside it only a machine may be given."""
+    if extra := given_flags(replace(choices, machine=MachineOptions())):
+        raise wrong("--recipe", f"{path} says all of it: change it there, and leave out {', '.join(extra)}")
+    try:
+        recipe = load_recipe(Path(path))
         task_named(recipe.task)
     except (ClearheadError, FileNotFoundError) as error:
-        raise wrong(
-            "--recipe", f"there is no file {ways.recipe}" if isinstance(error, OSError) else str(error)
-        ) from None
+        raise wrong("--recipe", f"there is no file {path}" if isinstance(error, OSError) else str(error)) from None
     seed = choices.machine.seed
     return replace(
         recipe, machine=new_machine(choices.machine, recipe.machine), seed=recipe.seed if seed is None else seed
@@ -230,21 +245,9 @@ def print_recipe(recipe: Recipe, choices: Choices, ways: RunOptions) -> None:
         with tempfile.TemporaryDirectory() as folder:
             if ways.recipe is None:
                 spooled = replace(choices, text=with_spooled(choices.text, Path(folder)))
-                recipe = with_parallel(as_recipe(spooled), ways)
+                recipe = with_parallel(new_recipe(spooled, ways)[0], ways)
             recipe = followed_recipe(recipe, log=lambda _: None)
     show_json(to_json(recipe, CLASSES))
-
-
-def check_must_export(formats: str, recipe: Recipe) -> None:
-    """Raise where a format cannot express the model of a recipe: before training, and not after it."""
-    from clearhead.interop.export import check_exportable
-
-    kinds = () if recipe.tokenizing.given else (recipe.tokenizing.kind,)
-    for name in formats.split(","):
-        try:
-            check_exportable(name.strip(), recipe.model, recipe.task, kinds)
-        except OptionError as error:
-            raise wrong("--must-export", str(error)) from None
 
 
 def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
@@ -281,7 +284,7 @@ def begin_run(
         if ways.recipe is None:
             claim(folder)
             spooled = replace(choices, text=with_spooled(choices.text, folder.data))
-            recipe = with_parallel(as_recipe(spooled), ways)
+            recipe = with_parallel(new_recipe(spooled, ways)[0], ways)
         return training.train(folder.path, recipe, watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
 
 

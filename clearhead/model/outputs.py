@@ -119,6 +119,39 @@ class Classes(Output):
 
 
 @final
+@register
+@dataclass(frozen=True)
+class Tags(Output):
+    """Logits of `count` tags at every position."""
+
+    by_position: ClassVar[bool] = True
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise OptionError(f"Tags: count must be 1 or more; came {self.count}")
+
+    def build(self, d_model: int, table: nn.Parameter) -> "ToTags":
+        return ToTags(d_model, self.count)
+
+
+@final
+class ToTags(Explained):
+    """A row for every tag: how well the vector of a position fits it."""
+
+    def __init__(self, d_model: int, count: int) -> None:
+        super().__init__()
+        self.out = linear(d_model, count, bias=True)
+
+    def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n tags"]:
+        return self.tap("logits", self.out(x))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (Step("logits", map="out"),)
+
+
+@final
 class ToVocabulary(Explained):
     """A row of the table for every token: how well the vector fits it."""
 

@@ -1,5 +1,7 @@
 """Encode a corpus: records to token ids on disk, training and validation sets apart."""
 
+import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
 """Records that are tokenised together: so many, or so much text."""
 MOST_BYTES = 500_000
 """Of a stream that is one document the last tenth is held out, at most so many bytes."""
+BY_WORD = ("word", "subword")
 NO_LABEL = "-"
 """What is written where a record may have many labels and has none: an empty column is a mistake."""
 FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split": "each becomes several", "keep": "kept"}
@@ -53,7 +56,8 @@ class Layout:
     `drop` leaves it out and counts it, `cut` keeps its beginning, `split` makes several of it, `keep` takes it whole.
     `end` puts an end token after each document, and how many are held out goes by their bytes. `label_of` says what has
     a label: the `record`; or the record has `many`, with commas between, "-" for none; or each `word` of its first
-    text, and then the labels are as many words, and the tokeniser is one of words.
+    text, and then the labels are as many words, and the tokeniser is one of words. With `subword` it is any: a word's
+    label is at its first token, and those after it have the number after the last label.
     """
 
     texts: tuple[str, ...]
@@ -61,7 +65,7 @@ class Layout:
     most: int = 512
     too_long: Literal["drop", "cut", "split", "keep"] = "cut"
     end: bool = False
-    label_of: Literal["record", "many", "word"] = "record"
+    label_of: Literal["record", "many", "word", "subword"] = "record"
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -88,10 +92,11 @@ def usable_records(
     source: Source, layout: Layout, problems: Problems, known_labels: tuple[str, ...] | None = None
 ) -> Iterator[Record]:
     """Yield the records without a problem; with known labels, any other label is a problem."""
+    source.check_units(words=layout.label_of in BY_WORD)
     known_set = None if known_labels is None else frozenset(known_labels)
     for record in source.records(problems):
         labels = labels_of(source, layout, record)
-        words = len(texts_of(source, layout, record)[0].split()) if layout.label_of == "word" else len(labels)
+        words = len(texts_of(source, layout, record)[0].split()) if layout.label_of in BY_WORD else len(labels)
         new = [] if known_set is None else [label for label in labels if label not in known_set]
         if words != len(labels):
             message = f"there are {words} words and {len(labels)} labels; each word needs one"
@@ -158,7 +163,7 @@ class Encoding:
         self.too_long = self.nothing = self.copies = 0
         self.sizes = {field: tokenizer.vocabulary for field, tokenizer in tokenizers.items()}
         if layout.label is not None:
-            self.sizes[layout.label] = len(labels)
+            self.sizes[layout.label] = len(labels) + (layout.label_of == "subword")
 
     def write(self, corpus: Corpus, survey: Survey, home: Path) -> int:
         """Write the stores `train` and `dev`; return how many records were too long."""
@@ -259,11 +264,16 @@ class Encoding:
             name = self.layout.texts[0]
             ids[name].append(self.tokenizers[name].end)
         numbers = [self.numbers[name] for name in labels_of(source, self.layout, record)]
-        if self.layout.label is not None and self.layout.label_of == "word":
+        if self.layout.label is not None and self.layout.label_of in BY_WORD:
+            name = self.layout.texts[0]
+            if self.layout.label_of == "subword":
+                words = words_of_tokens(self.tokenizers[name], record.fields[source.fields.index(name)])
+                before = zip([-1, *words], words, strict=False)
+                numbers = [len(self.labels) if word == last else numbers[word] for last, word in before]
             self.check_words(record, ids, numbers)
             ids[self.layout.label] = numbers
         for part in self.pieces(ids):
-            if self.layout.label is not None and self.layout.label_of != "word":
+            if self.layout.label is not None and self.layout.label_of not in BY_WORD:
                 part[self.layout.label] = numbers
             store.add(part, n_bytes, ends=record.ends or self.layout.too_long != "keep")
             n_bytes = {}  # the text is the same, and counts once
@@ -306,6 +316,15 @@ def read_split(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple
     for source, records in parts:
         for record, held_out in records:
             yield texts_of(source, layout, record), labels_of(source, layout, record), held_out
+
+
+def words_of_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return for each token of a text the number of the word, between blanks, that it belongs to.
+
+    A token of nothing but the blank before a word belongs to that word.
+    """
+    ends = [word.end() for word in re.finditer(r"\S+", text)]
+    return [min(bisect_right(ends, max(span.stop - 1, 0)), len(ends) - 1) for span in tokenizer.spans(text)]
 
 
 def utf8_size(text: str) -> int:

@@ -29,9 +29,12 @@ CONTINUING = bytes(range(0x80, 0xC0))
 """The continuation bytes of UTF-8."""
 BUFFER = 1 << 16
 GZIP = b"\x1f\x8b"
+CONVERT = "{} text; convert it to UTF-8 first: iconv -f {} -t UTF-8 OLD > NEW"
 FOREIGN = {
-    b"\xff\xfe": "UTF-16 text; convert it to UTF-8 first, as with iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "UTF-16 text; convert it to UTF-8 first, as with iconv -f UTF-16 -t UTF-8",
+    b"\xff\xfe\x00\x00": CONVERT.format("UTF-32", "UTF-32"),
+    b"\x00\x00\xfe\xff": CONVERT.format("UTF-32", "UTF-32"),
+    b"\xff\xfe": CONVERT.format("UTF-16", "UTF-16"),
+    b"\xfe\xff": CONVERT.format("UTF-16", "UTF-16"),
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"\xfd7zXZ\x00": "packed with xz; unpack it first, or pack it with gzip",
     b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first, or pack it with gzip",
@@ -194,8 +197,11 @@ def decode_line(raw: bytes, place: Place, problems: Problems) -> str | None:
     try:
         text = without_end(raw).decode()
     except UnicodeDecodeError as error:
+        encoding, start = guess_encoding(raw), max(0, error.start - 12)
+        shown = raw[start : error.start + 12].decode(encoding, errors="replace").strip()
         message = f"invalid UTF-8: byte {error.start + 1:,} of the line is 0x{raw[error.start]:02x} ({error.reason})"
-        problems.add(place, message, NOT_UTF8)
+        problems.add(place, f"{message}; as {encoding} it is {shown!r}", NOT_UTF8)
+        problems.encodings[encoding] += 1
         return None
     if "\0" in text:
         problems.add(place, "the line holds a NUL character; is the file text, and UTF-8?", "NUL character")
@@ -212,7 +218,23 @@ def without_mark(raw: bytes, path: str) -> bytes:
     for mark, encoding in FOREIGN.items():
         if raw.startswith(mark):
             raise DataError(f"{display_name(path)} is {encoding}")
+    if (encoding := unmarked_utf16(raw)) is not None:
+        raise DataError(f"{display_name(path)} is {CONVERT.format('UTF-16', encoding)}")
     return raw.removeprefix(BOM)
+
+
+def unmarked_utf16(raw: bytes) -> str | None:
+    """Return the name of UTF-16 without a byte order mark: in most scripts half of the first bytes are the same few."""
+    ascii_first, ascii_second = (raw[:64][start::2].count(0) for start in (1, 0))
+    least = len(raw[:64]) // 2 - 2  # the last pair may be cut in two
+    if least >= 2 and max(ascii_first, ascii_second) >= least and min(ascii_first, ascii_second) <= 1:
+        return "UTF-16LE" if ascii_first > ascii_second else "UTF-16BE"
+    return None
+
+
+def guess_encoding(raw: bytes) -> str:
+    """Return what a line that is no UTF-8 is likely to be in: bytes from 0x80 to 0x9f are letters in Windows alone."""
+    return "WINDOWS-1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "LATIN1"
 
 
 def cut_in_parts(stream: BufferedIOBase, path: str) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ class Place:
 
 
 NOT_UTF8 = "invalid UTF-8"
-TO_UTF8 = " (a file in another encoding is converted by iconv -f LATIN1 -t UTF-8, or what it is in)"
+TO_UTF8 = " (if the file is in another encoding, such as {0}, convert it: iconv -f {0} -t UTF-8 OLD > NEW)"
 
 
 @final
@@ -42,6 +42,8 @@ class Problems:
         self.shown = shown
         self._first: list[str] = []
         self._counts: Counter[str] = Counter()
+        self.encodings: Counter[str] = Counter()
+        """What lines that are no UTF-8 are likely to be in, and how many."""
 
     def add(self, place: Place, message: str, kind: str) -> None:
         """Add a problem: `message` says what is wrong there; `kind` is its short name, the same for all
@@ -63,13 +65,16 @@ class Problems:
             return
         kinds = ", ".join(f"{kind}: {count}" for kind, count in self._counts.most_common())
         more = total - len(self._first)
+        # One line with a byte that only Windows has tells the encoding of them all.
+        encoding = "WINDOWS-1252" if self.encodings["WINDOWS-1252"] else "LATIN1"
+        convert = TO_UTF8.format(encoding) if NOT_UTF8 in self._counts else ""
         raise DataError(
             "\n".join(
                 [
                     f"{total} {'line' if total == 1 else 'lines'} cannot be used ({kinds})",
                     *(f"  {problem}" for problem in self._first),
                     *([f"  and {more} more"] if more else []),
-                    f"mend them{TO_UTF8 if NOT_UTF8 in self._counts else ''}, or pass --skip-bad to leave them out",
+                    f"mend them{convert}, or pass --skip-bad to leave them out",
                 ]
             )
         )

@@ -1,37 +1,28 @@
 """Sources: the descriptions of a corpus, each of which reads its records from the user's files one at a time.
 
-Aligned files, tables (tab-separated, comma-separated or JSON lines) and documents.
+Aligned files, tables (with delimiters, JSON, Parquet, fastText, CoNLL) and documents.
 """
 
 import csv
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
-from pathlib import PurePath
+from itertools import chain, groupby, islice, takewhile, zip_longest
 from typing import Literal, NamedTuple, NoReturn, final, get_args
 
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError
+from clearhead.text.forms import DOCUMENT, LABEL, Form, conll_cells, form_of, is_number, read_head, suffix_of
 from clearhead.text.lines import MAX_LINE, PIECE, Line, empty_error, files_of, open_text, read_lines, read_parts
 from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Place, Problems, display_name
 
-Form = Literal["auto", "tsv", "csv", "jsonl", "parquet"]
 Unit = Literal["line", "file"]
-FORMS: dict[str, Form] = {
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-}
 
 
 class Record(NamedTuple):
@@ -65,6 +56,9 @@ class Source(CodeRepr, ABC):
     @abstractmethod
     def records(self, problems: Problems) -> Iterator[Record]:
         """Yield the records. One with something wrong goes to `problems` and is left out."""
+
+    def check_units(self, *, words: bool) -> None:
+        """Raise DataError for files that tag words, unless `words` are what has labels."""
 
     def check(self) -> None:
         """Raise DataError for what is wrong with the files, as far as it shows without reading them to the end.
@@ -122,7 +116,9 @@ class Table(Source):
 
     The first line of a `tsv` or a `csv` file names its columns. For files without such a line, columns are numbers
     counted from 1, as strings: ("1", "2"). A `tsv` file knows no quotes; a quoted field of a `csv` file may hold ends
-    of line. A line of a `jsonl` file is an object, and columns are its keys. `auto` goes by the name of the file.
+    of line; `semicolon` and `pipe` are such files with another sign for the comma. A line of a `jsonl` file, or an
+    element of its array, is an object, and columns are its keys. Lines of a `fasttext` file begin with `__label__`s;
+    a `conll` file has a word a line. `auto` goes by the name of the file and its first lines (`clearhead.text.forms`).
     Lines without anything are passed over.
     """
 
@@ -134,6 +130,9 @@ class Table(Source):
     def __post_init__(self) -> None:
         check_paths("paths", self.paths)
         check_choice("form", self.form, get_args(Form))
+        if any(isinstance(names, str) for names in (self.columns, self.fields)):
+            given = f"{self.columns!r} for {self.fields!r}"
+            raise OptionError(f'columns and fields: expected names in a tuple, as ("text", "label"); came {given}')
         if not self.columns or len(self.columns) != len(self.fields):
             raise OptionError(f"a table needs a column for each field; came {self.columns} for {self.fields}")
         if len(set(self.fields)) != len(self.fields):
@@ -151,8 +150,18 @@ class Table(Source):
                 next(self.rows(path, Problems(skip=True)), None)
 
     def rows(self, path: str, problems: Problems) -> Iterator[Row]:
-        form = form_of(path) if self.form == "auto" else self.form
-        return READERS[form](path, self.columns, problems)
+        return READERS[self.form_of(path)](path, self.columns, problems)
+
+    def form_of(self, path: str) -> Form:
+        return form_of(path, self.columns) if self.form == "auto" else self.form
+
+    def check_units(self, *, words: bool) -> None:
+        for path in dict.fromkeys(self.files) if not words else ():
+            if self.form_of(path) == "conll":
+                raise DataError(
+                    f"{display_name(path)}: a word a line, with its tag, and blank lines between sentences (CoNLL): "
+                    "tags of words are learned by --task tag. If each line is a record, say so: --form tsv"
+                )
 
     def records(self, problems: Problems) -> Iterator[Record]:
         for path in self.files:
@@ -215,18 +224,15 @@ class Messages(Source):
 
     def records(self, problems: Problems) -> Iterator[Record]:
         for path in self.files:
-            for line in read_lines(path, problems):
-                if line is None or not line.text.strip():
-                    continue
+            for fields, place in json_objects(path, problems):
                 try:
-                    yield Record(split_messages(line.text), line.place)
+                    yield Record(split_messages(fields.get("messages")), place)
                 except Unfit as unfit:
-                    problems.add(line.place, *unfit.args)
+                    problems.add(place, *unfit.args)
 
 
-def split_messages(text: str) -> tuple[str, str]:
+def split_messages(messages: object) -> tuple[str, str]:
     """Return the JSON of the messages before the last, and the last one's content; Unfit where they are none."""
-    messages = parse_object(text).get("messages")
     if not isinstance(messages, list) or len(messages) < 2:
         raise Unfit('expected "messages", a list of two or more', "no messages")
     for message in messages:
@@ -271,35 +277,130 @@ def read_aligned(source: str, target: str, problems: Problems) -> Iterator[Recor
             yield Record((source_line.text, target_line.text), source_line.place)
 
 
-def form_of(path: str) -> Form:
-    """Return the form of a table, by the end of its name."""
-    name = PurePath(path.lower().removesuffix(".gz"))
-    if name.suffix not in FORMS:
-        raise DataError(
-            f"{display_name(path)}: the name does not tell the form of the table; give it: tsv, csv, jsonl or parquet"
-        )
-    return FORMS[name.suffix]
-
-
 def read_tsv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
     return pick_columns(tsv_rows(path, problems), path, columns, problems)
 
 
-def read_csv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
-    return pick_columns(csv_rows(path, problems), path, columns, problems)
+def read_quoted(delimiter: str) -> "Reader":
+    """Return the reader of tables with this delimiter, whose fields may be quoted."""
+
+    def read(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+        return pick_columns(csv_rows(path, problems, delimiter), path, columns, problems)
+
+    return read
 
 
 def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
     """Yield the values of every object, as strings; numbers stay as they are written."""
+    for fields, place in json_objects(path, problems):
+        try:
+            yield Row(tuple(json_value(fields, column) for column in columns), place)
+        except Unfit as unfit:
+            problems.add(place, *unfit.args)
+
+
+def json_objects(path: str, problems: Problems) -> Iterator[tuple[dict[str, object], Place]]:
+    """Yield the objects of a file of JSON: one a line, or the elements of an array, however its lines are broken."""
+    if os.path.isfile(path) and "".join(read_head(path)).lstrip().startswith("["):
+        yield from array_objects(path, problems)
+        return
     for line in read_lines(path, problems):
         if line is None or not line.text.strip():
             continue
         try:
-            values = json_values(line.text, columns)
+            yield parse_object(line.text), line.place
         except Unfit as unfit:
             problems.add(line.place, *unfit.args)
+
+
+def array_objects(path: str, problems: Problems) -> Iterator[tuple[dict[str, object], Place]]:
+    """Yield the objects of a JSON array, about a megabyte of text at a time. What is no JSON ends it."""
+    text, at, place, ended = "", 0, Place(path, 1), False
+    for part in chain(pieces(read_parts(path, problems)), [None]):
+        text, at = text[at:] + (part.text if part else ""), 0
+        while True:
+            start = JSON_BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+            ended = ended or "]" in text[at:start]
+            place = Place(path, place.line + text.count("\n", at, start))
+            at = start
+            if at == len(text):
+                break
+            try:
+                value, stop = DECODER.raw_decode(text, at)
+            except (json.JSONDecodeError, RecursionError, Unfit) as error:
+                if part and len(text) - at <= MAX_LINE:
+                    break  # it may go on in the next piece
+                problems.add(place, f"not JSON ({error}); the rest of the array is not read", "not JSON")
+                return
+            if isinstance(value, dict):
+                yield value, place
+            else:
+                problems.add(place, f"an element of the array is {quote(text[at:stop])}, no object", "not an object")
+            place, at = Place(path, place.line + text.count("\n", at, stop)), stop
+    if not ended:
+        problems.add(place, "the file ends within its array: there is no closing bracket", "not JSON")
+
+
+def read_fasttext(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    """Yield the columns of lines such as `__label__sport the text`: `text`, `label` if there is one, or all `labels`
+    with commas between.
+    """
+    if unknown := [column for column in columns if column not in FASTTEXT]:
+        raise DataError(
+            f"{display_name(path)}: a fastText file has {', '.join(FASTTEXT)} for columns, and no {quote(unknown[0])}"
+        )
+    for line in read_lines(path, problems):
+        if line is None or not line.text.strip():
+            continue
+        words = line.text.split()
+        labels = [word.removeprefix(LABEL) for word in takewhile(lambda word: word.startswith(LABEL), words)]
+        if "label" in columns and len(labels) != 1:
+            message = f"the line has {len(labels)} labels, and one is expected; --task label takes any number"
+            problems.add(line.place, message, "number of labels")
+            continue
+        values = {
+            "text": " ".join(words[len(labels) :]),
+            "label": "".join(labels),
+            "labels": ", ".join(labels) or "-",
+        }
+        yield Row(tuple(values[column] for column in columns), line.place)
+
+
+def read_conll(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    """Yield a row for each sentence: its words and their tags, each with blanks between.
+
+    Columns are numbers from 1. By name they are the first and the last; in CoNLL-U FORM and UPOS.
+    """
+    universal = suffix_of(path) == ".conllu"
+    indices = [1, 3] if universal else [0, -1]
+    if all(map(is_number, columns)):
+        indices = [int(column[:9]) - 1 for column in columns]
+        if min(indices) < 0:
+            raise DataError(f"{display_name(path)}: columns are counted from 1; came {', '.join(columns)}")
+    for sentence in conll_sentences(path, problems):
+        cells = [conll_cells(line.text) for line in sentence]
+        if universal:  # 1-2 is a word made of two that follow, and 8.1 one that was left out of the text
+            cells = [row for row in cells if is_number(row[0])]
+        place, lengths = sentence[0].place, sorted({len(row) for row in cells})
+        if len(lengths) != 1 or lengths[0] <= max(indices) or sum(len(line.text) for line in sentence) > MAX_LINE:
+            found = " or ".join(map(str, lengths)) or "no"
+            problems.add(
+                place,
+                f"the sentence has lines of {found} columns; expected as many in each, {max(indices) + 1} or more",
+                "wrong number of columns",
+            )
         else:
-            yield Row(values, line.place)
+            # A blank within a word would make two of it.
+            yield Row(tuple(" ".join("_".join(row[i].split()) for row in cells) for i in indices), place)
+
+
+def conll_sentences(path: str, problems: Problems) -> Iterator[list[Line]]:
+    """Yield the lines of each sentence: blank lines are between them; comments and marks of documents are left out."""
+    comments = (DOCUMENT, "#") if suffix_of(path) == ".conllu" else (DOCUMENT,)
+    words = (line for line in read_lines(path, problems) if line and not line.text.startswith(comments))
+    for blank, group in groupby(words, lambda line: not line.text.strip()):
+        if not blank:
+            yield list(group)
 
 
 def read_parquet(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
@@ -310,11 +411,6 @@ def read_parquet(path: str, columns: Sequence[str], problems: Problems) -> Itera
 
 class Unfit(Exception):
     """A record that cannot be used: what is wrong, and the kind of problem."""
-
-
-def json_values(text: str, columns: Sequence[str]) -> tuple[str, ...]:
-    fields = parse_object(text)
-    return tuple(json_value(fields, column) for column in columns)
 
 
 def parse_object(text: str) -> dict[str, object]:
@@ -380,10 +476,6 @@ def number_columns(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str]
     return [str(number + 1) for row in head for number in range(len(row.values))], chain(head, usable)
 
 
-def is_number(column: str) -> bool:
-    return column.isascii() and column.isdecimal()
-
-
 def position(column: str, names: Sequence[str], path: str) -> int:
     """Return the index of a column in the header."""
     if names.count(column) != 1:
@@ -404,13 +496,13 @@ def tsv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
             yield Row(tuple(line.text.split("\t")), line.place)
 
 
-def csv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
+def csv_rows(path: str, problems: Problems, delimiter: str) -> Iterator[Row | None]:
     """Yield a row for each record, None for one that cannot be read; reading goes on in the line after its first."""
     # The module's limit is one for the whole process and may be far below what a line may have here. Raising it harms
     # nobody: it is there against quotes that are never closed, and Feed sees to those.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
     feed = Feed(line and line.text for line in read_lines(path, problems))
-    reader = csv.reader(feed, strict=True)
+    reader = csv.reader(feed, strict=True, delimiter=delimiter)
     while True:
         place = Place(path, feed.next_record())
         try:
@@ -510,7 +602,19 @@ def list_names(names: Sequence[str]) -> str:
 
 
 Reader = Callable[[str, Sequence[str], Problems], Iterator[Row]]
-READERS: dict[str, Reader] = {"tsv": read_tsv, "csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
+READERS: dict[str, Reader] = {
+    "tsv": read_tsv,
+    "csv": read_quoted(","),
+    "semicolon": read_quoted(";"),
+    "pipe": read_quoted("|"),
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "fasttext": read_fasttext,
+    "conll": read_conll,
+}
+FASTTEXT = ("text", "label", "labels")
+JSON_BETWEEN = re.compile(r"[\s,\[\]]*")
+"""What stands between the elements of an array."""
 UNITS: dict[Unit, Callable[[str, Problems], Iterator[Record]]] = {"line": read_line_documents, "file": read_whole}
 ENDED = Line("", Place("", 0))
 """Stands for the lines that a shorter file does not have."""

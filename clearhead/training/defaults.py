@@ -41,9 +41,10 @@ KINDS = {
     "block": ("arrangement",),
     "norm": ("norm",),
     "feed_forward": ("feed-forward",),
+    "mask": ("mask",),
 }
 """The kinds of registered parts that each option of a model names."""
-ABSENT = ("position", "feed_forward")
+ABSENT = ("position", "feed_forward", "mask")
 """The options that take `none`: a model without the part."""
 
 

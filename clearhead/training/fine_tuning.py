@@ -115,6 +115,9 @@ def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
         output = usual.output
         if isinstance(output, Classes):  # a wide part is for Transformers that have seen little text
             output = replace(output, ngrams=None)
+            if spec.embedding.norm is not None:  # BERT and its kin read classes from the first token, by a hidden map
+                activation = "relu" if spec.embedding.segments is None else "tanh"  # DistilBERT has no segments
+                output = replace(output, pool="first", hidden=True, activation=activation)
         if kind_of(spec) == kind_of(usual):
             return replace(spec, output=output)
         if isinstance(spec, DecoderSpec) and isinstance(output, Classes):

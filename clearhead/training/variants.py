@@ -9,11 +9,14 @@ compared and stored in the recipe like any other model.
 PreNorm()
 """
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
+from clearhead.attention import masks
 from clearhead.attention.heads import HeadLayout, Heads, SlicedHeads
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
@@ -24,6 +27,7 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import FeedForward
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec
 from clearhead.training.defaults import (
     choose,
     map_attention,
@@ -176,6 +180,34 @@ def with_feed_forward(spec: Spec, name: str) -> Spec:
     return map_blocks(spec, lambda block: replace(block, feed_forward=replacement(block.feed_forward)))
 
 
+def with_mask(spec: Spec, name: str) -> Spec:
+    """Return the model with this mask in all self-attention, besides what hides padding and, in a decoder, the future.
+
+    Cross-attention keeps its own: its keys are another text's.
+    """
+    mask = None if name == "none" else choose("mask", name).make()
+    return map_blocks(spec, lambda block: replace(block, attention=replace(block.attention, mask=mask)))
+
+
+def with_window(spec: Spec, text: str) -> Spec:
+    """Return the model whose self-attention sees `text` tokens: itself and those before it, in an encoder after it too.
+
+    Another mask that it has stays; another window does not.
+    """
+    back = parse_whole("window", text) - 1
+
+    def change(stack: Any) -> Any:
+        window = masks.window(back, 0 if isinstance(stack, DecoderSpec) else back)
+
+        def seen(slot: AttentionSpec) -> AttentionSpec:
+            others = [term for term in (slot.mask or window).terms if type(term) is not type(window)]
+            return replace(slot, mask=functools.reduce(operator.and_, others, window))
+
+        return replace(stack, blocks=tuple(replace(block, attention=seen(block.attention)) for block in stack.blocks))
+
+    return spec.map_stacks(change)
+
+
 def parse_whole(option: str, text: str) -> int:
     """Return the whole number, 1 or more, that an option was given as text."""
     if not text.isdecimal() or int(text) < 1:
@@ -207,10 +239,12 @@ PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {
     "block": lambda spec, value, context: with_block(spec, value),
     "norm": lambda spec, value, context: with_norm(spec, value),
     "feed_forward": lambda spec, value, context: with_feed_forward(spec, value),
+    "mask": lambda spec, value, context: with_mask(spec, value),
+    "window": lambda spec, value, context: with_window(spec, value),
     "position": with_position,
 }
 """The parts of a model that can be changed by name, in the order in which they are: scale works on the attention that
-is chosen, value_rank on its heads, norm on the block."""
+is chosen, value_rank on its heads, norm on the block, window on the mask."""
 
 
 def with_part(spec: Spec, name: str, value: str, *, context: int) -> Spec:

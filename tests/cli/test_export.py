@@ -64,13 +64,16 @@ def test_describe_lists_what_blocks_which_export(filler, command):
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_exported_is_not_even_trained(command, tmp_path):
+def test_an_exportable_model_is_chosen_and_what_was_named_is_refused_untrained(command, tmp_path):
     text = tmp_path / "text"
     text.write_text("a b c\n" * 50)
     asked = ("train", tmp_path / "run", "--task", "generate", "--text", text, "--must-export")
-    code, _, err = command(*asked, "onnx,ctranslate2,gguf")
+    code, out, err = command(*asked, "onnx, ctranslate2,gguf", "--dry-run")
+    assert (code, "the model is with GELU by the tanh formula" in err) == (0, True)
+    assert json.loads(out)["model"]["blocks"][0]["feed_forward"]["form"] == "tanh"
+    code, _, err = command(*asked, "onnx,gguf", "--attention", "argmax")
     assert code == 2
     assert "cannot be exported to gguf, which has no such layers" in err
     assert not (tmp_path / "run").exists()
-    assert command(*asked, "onnx, ctranslate2", "--dry-run")[0] == 0
+    assert command(*asked, "onnx, ctranslate2", "--dry-run")[2] == ""
     assert "there is no format 'pdf'" in command(*asked, "pdf")[2]

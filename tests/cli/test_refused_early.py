@@ -57,7 +57,7 @@ def texts(here, monkeypatch):
     (here / "b.txt").write_text("".join(f"{line}\n" for line in lines))
     (here / "t.csv").write_text("text,label\n" + "".join(f"{line},{i % 2}\n" for i, line in enumerate(lines)))
     (here / "dev.csv").write_text("words,class\na,b\n")
-    (here / "dev.xyz").write_text("text,label\na,b\n")
+    (here / "dev.xyz").write_text("text or label\na b\n")
     (here / "empty.txt").write_text("")
     (here / "broken.json").write_text("{")
     (here / "vectors.txt").write_text("word 0.1 0.2 0.3\n")
@@ -95,7 +95,7 @@ TASKS = {
         ("generate", ["--dev", "no.txt"], "no.txt: there is no such file"),
         ("generate", ["--dev", "empty.txt"], "empty.txt: "),
         ("classify", ["--dev", "dev.csv"], "dev.csv: there is no column"),
-        ("classify", ["--dev", "dev.xyz"], "dev.xyz: the name does not tell the form of the table"),
+        ("classify", ["--dev", "dev.xyz"], "dev.xyz: neither its name nor its first lines tell the form of the table"),
         ("translate", ["--dev-source", "a.txt", "--dev-source", "b.txt", "--dev-target", "a.txt"], "come in pairs"),
         (
             "generate",
@@ -113,6 +113,15 @@ TASKS = {
 )
 def test_a_training(texts, refused, task, options, said):
     refused("train", "run", *TASKS[task], *options, said=said)
+
+
+def test_a_recipe_for_a_run_that_goes_on_by_its_own(texts, refused):
+    refused("train", "run", "--resume", "--recipe", "recipe.json", said="a run goes on by its own recipe")
+
+
+def test_instructions_without_a_run_to_start_from(texts, refused):
+    said = "instruct is for a model that has learned already: give it, --from RUN"
+    refused("train", "run", "--task", "instruct", "--table", "t.csv", said=said)
 
 
 def test_a_training_in_several_processes_where_a_run_is_already(texts, refused):

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from clearhead.cli.texts import TextOptions, as_corpus, check_text, with_spooled
+from clearhead.cli.texts import TextOptions, as_corpus, ask_form, check_text, with_spooled
+from clearhead.errors import DataError
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import open_prepared
 from clearhead.text.sources import Aligned, Documents, Table
@@ -113,7 +114,7 @@ WRONG = [
     ("classify", {"text": ["a"]}, "--text", "classify takes --table"),
     ("classify", {"source": ["a"]}, "--source", "classify takes --table"),
     ("classify", {"table": ["-"]}, "--form", "a table from stdin has no name to tell its form by"),
-    ("classify", {"table": ["a"], "form": "xml"}, "--form", "there is no 'xml'. There are: auto, tsv, csv, jsonl"),
+    ("classify", {"table": ["a"], "form": "xml"}, "--form", "there is no 'xml'. There are: auto, tsv, csv, semicolon"),
     ("generate", {"text": ["a"], "form": "tsv"}, "--form", "goes with --table"),
     ("generate", {"text": ["a"], "documents": "page"}, "--documents", "there is no 'page'. There are: line, file"),
     ("fill", {}, "--text", "fill takes --text or --table"),
@@ -159,3 +160,27 @@ def test_weighted_files_are_read_so_often_and_a_resume_is_exact(tmp_path):
     remove_folder(runs[1].folder.checkpoints.all()[0].folder)
     resume(tmp_path / "stopped", log=quiet, watcher=quiet)
     assert not differences(runs[0].folder, runs[1].folder)
+
+
+def test_a_delimiter_in_doubt_is_asked_for_on_a_terminal_and_refused_elsewhere(tmp_path, monkeypatch):
+    path = tmp_path / "table.txt"
+    path.write_text("a,b;c\na,b;c\n")
+    options = TextOptions(table=[str(path)], columns="1,2")
+    with pytest.raises(DataError, match="say which: --form csv or --form semicolon"):
+        as_corpus(TASKS["classify"], options).check()
+    ask_form.cache_clear()
+    answers = io.StringIO("tab\nsemicolon\n")
+    answers.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", answers)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for _ in range(2):  # a recipe is made twice; the question comes once
+        assert as_corpus(TASKS["classify"], options).train.form == "semicolon"
+    ask_form.cache_clear()
+
+
+def test_a_file_of_fasttexts_has_all_its_labels_for_label_and_one_for_classify(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text("__label__a __label__b text\n")
+    options = TextOptions(table=[str(path)])
+    assert as_corpus(TASKS["label"], options).train.columns == ("text", "labels")
+    assert as_corpus(TASKS["classify"], options).train.columns == ("text", "label")

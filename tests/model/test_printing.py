@@ -15,6 +15,7 @@ from clearhead.attention.layer import Attention
 from clearhead.model import presets
 from clearhead.model.int8 import quantize
 from clearhead.model.lora import Lora, add_adapters
+from clearhead.model.outputs import Tags
 from clearhead.model.wide import NgramLogits
 
 KERNELIZED = ch.weighting.Kernelized
@@ -43,6 +44,7 @@ ZOO = {
     "low rank": lambda: decoder(heads=ch.Heads(2, value_rank=3)),
     "slices": lambda: decoder(heads=ch.SlicedHeads(2, value_rank=3)),
     "gated": lambda: decoder(feed_forward=model.GeGLU(9, form="tanh")),
+    "tags": lambda: decoder(output=Tags(3)),
     "classes": lambda: decoder(output=model.Classes(3, hidden=True, ngrams=NgramLogits(buckets=64))),
     "lora": lambda: add_adapters(presets.gpt2("tiny", vocabulary=50).build(), Lora(rank=4)),
     "int8": lambda: quantize(presets.gpt2("tiny", vocabulary=50).build()),

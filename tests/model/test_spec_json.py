@@ -73,7 +73,13 @@ ARRANGEMENTS = [
     arrangements.NoteNorm(RMS),
 ]
 WIDE = outputs.Classes(3, ngrams=NgramLogits(buckets=7, transformer_scale=0.25))
-OUTPUTS = [outputs.Blanks(tied=False, transform=False), outputs.Classes(3, pool="mean", hidden=True), WIDE, None]
+OUTPUTS = [
+    outputs.Blanks(tied=False, transform=False),
+    outputs.Classes(3, pool="mean", hidden=True),
+    WIDE,
+    outputs.Tags(3),
+    None,
+]
 
 
 def with_attention(name, part):

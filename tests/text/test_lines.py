@@ -411,3 +411,23 @@ def test_a_huge_line_takes_little_memory(tmp_path, packed):
         tracemalloc.stop()
         assert count == wanted
         assert peak < 12_000_000
+
+
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")],
+)
+def test_a_file_in_another_unicode_encoding_is_named(tmp_path, encoding, named):
+    path = tmp_path / "text"
+    path.write_bytes("Ein Café, zwei Cafés\n".encode(encoding))
+    with pytest.raises(DataError, match=rf"is {named[:6]} text; convert it to UTF-8 first: iconv -f {named} -t UTF-8"):
+        list(read_lines(str(path), Problems()))
+
+
+@pytest.mark.parametrize(("encoding", "sign"), [("LATIN1", "é"), ("WINDOWS-1252", "’")])
+def test_a_line_in_an_older_encoding_is_named_and_shown(tmp_path, encoding, sign):
+    path, problems = tmp_path / "text", Problems()
+    path.write_bytes(f"ein Caf{sign}\n".encode("cp1252"))
+    assert list(read_lines(str(path), problems)) == [None]
+    with pytest.raises(DataError, match=rf"as {encoding} it is 'ein Caf{sign}'(?s:.*)iconv -f {encoding} -t UTF-8"):
+        problems.settle()

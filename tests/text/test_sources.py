@@ -149,14 +149,76 @@ def test_a_table_has_a_record_a_line_whatever_its_form(file, name, content, pack
     assert read(Table(paths=(path,), **PAIR)) == [("A", "B"), ("A2", "B2")]
 
 
+def test_a_json_array_may_be_broken_anywhere(file):
+    rows = [{"a": f"text {i}, [so]\n", "b": str(i)} for i in range(3)]
+    for text in (json.dumps(rows), json.dumps(rows, indent=4), " \n" + json.dumps(rows).replace("}, {", "},\n{")):
+        assert read(Table(paths=(file("t.json", text),), **PAIR)) == [(row["a"], row["b"]) for row in rows]
+
+
+def test_a_long_json_array_is_read_in_pieces(file):
+    rows = [{"a": "x" * 90_000, "b": str(i)} for i in range(30)]
+    path = file("t.json", json.dumps(rows))
+    assert [b for _, b in read(Table(paths=(path,), **PAIR))] == [str(i) for i in range(30)]
+
+
 @pytest.mark.parametrize(
-    ("form", "content"), [("tsv", "a\tb\nA\tB"), ("csv", "a,b\nA,B"), ("jsonl", '{"a": "A", "b": "B"}')]
+    ("content", "found"),
+    [
+        ('[{"a": "1", "b": "2"}, 7]', "t.json:1: an element of the array is '7', no object"),
+        ('[{"a": "1", "b": "2"},\n{"a": "1" "b"}]', "t.json:2: not JSON"),
+        ('[{"a": "1", "b": "2"}', "t.json:1: the file ends within its array"),
+        ('[{"a": "1"}]', "t.json:1: there is no key 'b'; there are 'a'"),
+    ],
 )
-def test_a_name_that_does_not_tell_the_form_needs_one(file, form, content):
-    path = file("table.txt", content)
-    assert read(Table(paths=(path,), form=form, **PAIR)) == [("A", "B")]
-    with pytest.raises(DataError, match=r"table\.txt: the name does not tell the form of the table; give it: tsv, csv"):
+def test_what_is_wrong_with_a_json_array_has_its_place(file, content, found):
+    assert any(found in one for one in told(Table(paths=(file("t.json", content),), **PAIR)))
+
+
+FASTTEXT = "__label__sport a ball\n__label__sport __label__news a ball  today\nno label\n"
+
+
+def test_fasttext_has_one_label_or_all(file):
+    path = file("t.txt", FASTTEXT)
+    one = Table(paths=(path,), columns=("text", "label"), fields=("text", "label"))
+    assert told(one) == [
+        f"t.txt:{line}: the line has {count} labels, and one is expected; --task label takes any number"
+        for line, count in ((2, 2), (3, 0))
+    ]
+    every = Table(paths=(path,), columns=("text", "labels"), fields=("text", "label"))
+    assert read(every) == [("a ball", "sport"), ("a ball today", "sport, news"), ("no label", "-")]
+    with pytest.raises(DataError, match="has text, label, labels for columns, and no 'a'"):
         read(Table(paths=(path,), **PAIR))
+
+
+CONLL = "-DOCSTART- -X- O\n\nThe DT O\ndog NN B-X\n\n# SYM O\nbarks VB O\n"
+
+
+def test_conll_has_a_sentence_between_blank_lines(file):
+    fields = {"fields": ("text", "label")}
+    assert read(Table(paths=(file("t.txt", CONLL),), columns=("text", "label"), **fields)) == [
+        ("The dog", "O B-X"),
+        ("# barks", "O O"),
+    ]
+    path = file("t.conll", CONLL.replace(" ", "\t"))
+    assert read(Table(paths=(path,), columns=("1", "2"), **fields)) == [("The dog", "DT NN"), ("# barks", "SYM VB")]
+    universal = "# text = zum\n1-2\tzum\t_\t_\n1\tzu\tzu\tADP\n2\tdem in\tdas\tDET\n"
+    assert read(Table(paths=(file("t.conllu", universal),), columns=("text", "label"), **fields)) == [
+        ("zu dem_in", "ADP DET")
+    ]
+    uneven = Table(paths=(file("b.bio", "a b\na b c\n"),), columns=("1", "2"), **fields)
+    assert "lines of 2 or 3 columns" in told(uneven)[0]
+
+
+def test_a_file_of_tagged_words_is_no_table_of_records(file):
+    source = Table(paths=(file("t.tsv", CONLL.replace(" ", "\t")),), columns=("1", "3"), fields=("text", "label"))
+    source.check_units(words=True)
+    with pytest.raises(DataError, match=r"t\.tsv: a word a line.*--task tag.*--form tsv"):
+        source.check_units(words=False)
+
+
+def test_columns_are_names_and_not_letters():
+    with pytest.raises(OptionError, match="expected names in a tuple"):
+        Table(paths=("x.tsv",), columns="ab", fields=("a", "b"))
 
 
 @pytest.mark.parametrize(("name", "between"), [("t.tsv", "\t"), ("t.csv", ",")])

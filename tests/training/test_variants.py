@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from clearhead.attention import masks
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.attention.similarity import Cosine, Dot, ScaledDot
 from clearhead.cli.demo import demo_recipe
@@ -21,6 +22,7 @@ from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Documents
 from clearhead.training.default_models import decoder, encoder
+from clearhead.training.defaults import map_attention
 from clearhead.training.variants import PARTS, with_part, with_parts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -43,6 +45,8 @@ CASES = [
     ({"scale": "0.25"}, lambda block: block.attention.similarity == ScaledDot(0.25)),
     ({"feed_forward": "none"}, lambda block: block.feed_forward is None),
     ({"feed_forward": "swiglu"}, lambda block: block.feed_forward == SwiGLU(48)),
+    ({"window": "3"}, lambda block: block.attention.mask in (masks.window(2), masks.window(2, 2))),
+    ({"mask": "none"}, lambda block: block.attention.mask is None),
     ({"scale": "none", "heads": "sliced", "block": "none", "feed_forward": "none"}, lambda block: True),
 ]
 
@@ -172,3 +176,19 @@ def test_the_results_have_a_row_for_every_variant_of_the_benchmark():
         options = " ".join(f"--{part.replace('_', '-')} {value}" for part, value in parts.items())
         assert f"| {name} | `{options}` |" in page
         with_parts(SPECS["encoder-decoder"], parts, context=16).build()
+
+
+def test_a_window_looks_back_in_a_decoder_and_both_ways_in_an_encoder_and_crosses_nothing():
+    spec = with_parts(SPECS["encoder-decoder"], {"window": "3"}, context=16)
+    assert {block.attention.mask for block in spec.encoder.blocks} == {masks.window(2, 2)}
+    assert {block.attention.mask for block in spec.decoder.blocks} == {masks.window(2)}
+    assert {block.cross.mask for block in spec.decoder.blocks} == {None}
+    assert with_part(spec, "window", "5", context=16).decoder.blocks[0].attention.mask == masks.window(4)
+    with pytest.raises(OptionError, match=r"window: expected a whole number, 1 or more; came 'wide'"):
+        with_part(spec, "window", "wide", context=16)
+
+
+def test_a_window_is_beside_another_mask():
+    masked = map_attention(SPECS["decoder"], lambda slot: replace(slot, mask=~masks.window(0)))
+    mask = with_part(masked, "window", "3", context=16).blocks[0].attention.mask
+    assert masks.show(mask & masks.causal(), n_query=4, n_key=4)[0].int().tolist()[3] == [0, 1, 1, 0]

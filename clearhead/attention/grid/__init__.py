@@ -12,11 +12,13 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations as pairs_of
+from typing import Any, NamedTuple
 
 from clearhead.attention import masks, positions, similarity, weighting
-from clearhead.attention.grid.case import DTYPES, HEADS, LENGTHS, Case, Combination, form_of
+from clearhead.attention.grid.case import DTYPES, HEADS, LENGTHS, Case, Combination, example_mask, form_of
 from clearhead.attention.grid.support import KERNEL_NAMES, cell, is_served, promise
 from clearhead.attention.kernels import blockwise, chunked, flex
+from clearhead.attention.masks import Mask
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity
@@ -26,10 +28,25 @@ from clearhead.errors import OptionError
 
 __all__ = ["Report", "axes", "check", "check_part", "combinations"]
 
-AXIS_OF: dict[type[Part], str] = {Similarity: "similarity", Weighting: "weighting", Position: "position"}
+AXIS_OF: dict[type, str] = {
+    Similarity: "similarity",
+    Weighting: "weighting",
+    Position: "position",
+    Mask: "mask",
+}
 DRAWS = 6_000
 """Random combinations looked at for each kernel; those that show a new pair of parts are kept. With one part fixed a
 sixth of them is enough."""
+
+
+class Failure(NamedTuple):
+    """A combination of parts, and what is wrong with it."""
+
+    combination: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.combination}: {self.problem}"
 
 
 @dataclass(frozen=True)
@@ -38,12 +55,16 @@ class Report:
 
     supported: int = 0
     refused: int = 0
-    failures: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
     def __str__(self) -> str:
         total = self.supported + self.refused
         counts = f"{total} combinations: {self.supported} supported, {self.refused} refused"
-        return "\n".join([f"{counts}; {total} run, {len(self.failures)} failed", *self.failures])
+        by_problem: dict[str, list[Failure]] = {}
+        for failure in self.failures:
+            by_problem.setdefault(failure.problem, []).append(failure)
+        lines = [f"{len(same)} times, first in {same[0]}" if same[1:] else str(same[0]) for same in by_problem.values()]
+        return "\n".join([f"{counts}; {total} run, {len(self.failures)} failed", *lines])
 
 
 def axes() -> dict[str, list[str]]:
@@ -62,9 +83,7 @@ def axes() -> dict[str, list[str]]:
     }
 
 
-def combinations(
-    kernel: str, own_parts: Mapping[str, Part] | None = None, device: str = "cpu"
-) -> Iterator[Combination]:
+def combinations(kernel: str, own_parts: Mapping[str, Any] | None = None, device: str = "cpu") -> Iterator[Combination]:
     """Yield enough combinations on this kernel to show what it serves and what it refuses.
 
     Every pair of choices that it serves together is in one that it serves, and every choice beside every reason for
@@ -86,7 +105,7 @@ def combinations(
 
 
 def served_choices(
-    kernel: str, choices: Mapping[str, list[str]], own_parts: Mapping[str, Part], device: str
+    kernel: str, choices: Mapping[str, list[str]], own_parts: Mapping[str, Any], device: str
 ) -> dict[str, list[str]]:
     """Return the choices that this kernel computes, one by one; an axis where it computes none keeps them all."""
     return {
@@ -111,7 +130,7 @@ def check(cases: Iterable[Combination]) -> Report:
         for seed, combination in enumerate(cases):
             refusals = reasons(combination)
             supported, refused = supported + (not refusals), refused + bool(refusals)
-            failures += [f"{combination}: {problem}" for problem in problems(combination, refusals, seed)]
+            failures += [Failure(str(combination), problem) for problem in problems(combination, refusals, seed)]
     return Report(supported, refused, failures)
 
 
@@ -146,9 +165,16 @@ def small_kernels() -> Iterator[None]:
 
 
 @public
-def check_part(part: Part) -> Report:
-    """Test a similarity, weighting or position of your own: run the grid of tests that Clearhead's own parts pass."""
+def check_part(part: Part | Mask) -> Report:
+    """Test a similarity, weighting, position or mask of your own: run the grid of tests that Clearhead's own parts
+    pass.
+    """
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
     if axis is None:
-        raise OptionError(f"expected a similarity, a weighting or a position; came {part!r}")
-    return check(case for kernel in KERNEL_NAMES for case in combinations(kernel, {axis: part}))
+        raise OptionError(f"expected a similarity, a weighting, a position or a mask; came {part!r}")
+    own: Any = part
+    if isinstance(part, Mask):
+        if part.kinds <= {kind for make in masks.TABLE.values() for kind in example_mask(make).kinds}:
+            raise OptionError(f"{part!r} is a mask of Clearhead's, which its own tests cover; expected one of your own")
+        own = lambda extent: part  # noqa: E731  the grid makes masks for lengths
+    return check(case for kernel in KERNEL_NAMES for case in combinations(kernel, {axis: own}))

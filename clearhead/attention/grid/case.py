@@ -13,7 +13,7 @@ from clearhead.attention.attend import attend, explain
 from clearhead.attention.inputs import HALF, Visibility
 from clearhead.attention.mask_numbers import Extent
 from clearhead.attention.masks import Mask
-from clearhead.attention.parts import HeadShape, Part
+from clearhead.attention.parts import HeadShape
 from clearhead.attention.score_index import Positions, box
 from clearhead.errors import ClearheadError
 
@@ -62,7 +62,7 @@ class Combination:
 
     kernel: str
     parts: Mapping[str, str]
-    own: Mapping[str, Part] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
 
     def part(self, axis: str) -> Any:
@@ -190,7 +190,7 @@ class Case:
         laws = {
             "a weight is not finite": not weight.isfinite().all(),
             "a weight is not 0 where the query may not attend": bool((weight[blocked] != 0).any()),
-            "a row of weights sums to neither 1 nor 0": off,
+            "a row of weights sums to neither 1 nor 0. If it is meant to, write sums_to_one = False in the class": off,
         }
         return [law for law, broken in laws.items() if broken]
 

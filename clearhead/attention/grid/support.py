@@ -64,6 +64,8 @@ mask        nothing               yes   yes  m       n         yes       m      
 mask        causal padding        yes   yes  yes     yes       yes       yes    yes
 mask        causal document       yes   yes  yes     yes       yes       m      m
 mask        causal window padding yes   yes  yes     n         yes       m      m
+mask        (ordered)             yes   yes  m       n         yes       m      m
+mask        (unordered)           yes   yes  m       n         yes       m      m
 heads       equal                 yes   yes  yes     yes       yes       yes    yes
 heads       grouped               yes   yes  yes     yes       yes       yes    yes
 heads       single key            yes   yes  yes     yes       yes       yes    yes

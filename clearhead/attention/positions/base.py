@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.attention.parts import HeadShape, Part
+from clearhead.attention.parts import HeadShape, Part, structure_of
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.devices import widest_float
 from clearhead.registry import kind
@@ -32,7 +32,7 @@ class Position(Part):
     @property
     def structure(self) -> tuple[object, ...]:
         """Class and plain numbers it is made of: parts of one structure differ in their tensors alone."""
-        return (type(self),)
+        return structure_of(self)
 
     def pairs(self, d_head: int) -> list[tuple[int, int]]:
         """Return which entries of a vector turn together, in the order of `angles`; none where it does not say."""

@@ -22,7 +22,8 @@ class Weighting(Part, ABC):
     form: ClassVar[str] = "rows"
     """Kind by which kernels are chosen: `softmax`, `argmax`, `kernelized`, or `rows` for another function of a row."""
     sums_to_one: ClassVar[bool] = True
-    """True if the weights of every row that may attend to something sum to one."""
+    """True if the weights of every row that may attend to something sum to one. A part of your own whose rows do not,
+    such as softmax with a 1 added to the sum of exponentials, says `sums_to_one = False`."""
     blocked: ClassVar[float] = float("-inf")
     """Value of `masked` where the query may not attend."""
 

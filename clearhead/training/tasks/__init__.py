@@ -1,4 +1,4 @@
-"""Tasks: translate, generate, fill, classify, classify-pairs, label, embed and instruct, and what your own is made of.
+"""Tasks: translate, generate, fill, classify, classify-pairs, label, tag, embed, instruct; what your own is made of.
 
 docs/your-own-task.md writes another one.
 """
@@ -19,6 +19,7 @@ from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.instruct import Instruct
 from clearhead.training.tasks.label import Label
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
+from clearhead.training.tasks.tag import Tag
 from clearhead.training.tasks.translate import Translate
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Label",
     "Layout",
     "Measure",
+    "Tag",
     "Task",
     "Translate",
     "close_rows",
@@ -50,7 +52,7 @@ __all__ = [
     "to_batch",
 ]
 
-for _task in (Translate, Generate, Fill, Classify, ClassifyPairs, Label):
+for _task in (Translate, Generate, Fill, Classify, ClassifyPairs, Label, Tag):
     register(_task, option=_task.name)
 
 TASKS: dict[str, type[Task]] = options("task")

@@ -18,7 +18,9 @@ def describe_labels(labels: Sequence[str], prepared: Prepared, field: str) -> li
     first; which are too few to learn, and which no dev record has.
     """
     learned, held = (
-        np.bincount(store[field].ids, minlength=len(labels)).tolist() for store in (prepared.train, prepared.dev)
+        # A number after the last label is that of a token without one, inside a word.
+        np.bincount(store[field].ids, minlength=len(labels))[: len(labels)].tolist()
+        for store in (prepared.train, prepared.dev)
     )
     rare = [name for name, count in zip(labels, learned, strict=True) if count < RARE]
     line = f"{len(labels)} labels in {len(prepared.train):,} training records: {count_labels(labels, learned)}"

@@ -43,7 +43,7 @@ def echo(tmp_path, monkeypatch):
 
 
 def test_our_tasks_are_called_by_their_verbs():
-    assert list(TASKS) == ["translate", "generate", "fill", "classify", "classify-pairs", "label"]
+    assert list(TASKS) == ["translate", "generate", "fill", "classify", "classify-pairs", "label", "tag"]
     assert {name: name_of(task_named(name)) for name in TASKS} == {name: name for name in TASKS}
     assert all(task.name == name for name, task in TASKS.items())
     assert all(task.verb in (name.removesuffix("-pairs"), "answer") for name, task in TASKS.items())
