@@ -170,9 +170,11 @@ class Planner:
         added: Plan | None = None
         if type(position) is Sinusoidal:
             added = {"kind": "sinusoidal", "layout": position.layout, "base": position.base}
+            added |= {"first": position.first, "skips": position.skips}
         elif type(built.position) is LearnedTable:
             table = built.position
-            added = {"kind": "learned", "table": self.tensor(table.table, f"{at}.position"), "first": table.first}
+            added = {"kind": "learned", "table": self.tensor(table.table, f"{at}.position")}
+            added |= {"first": table.first, "skips": table.skips}
         elif position is not None:
             refuse(position, at)
         return {

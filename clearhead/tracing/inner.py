@@ -102,7 +102,9 @@ class InnerValues:
         names = [f"{side}.embedding.token", f"{side}.embedding.segment"]
         recorded = {name: self.stream[name] for name in names if name in self.stream}
         with eval_mode(self.model), self.collect_taps({part: f"{side}.embedding"}) as taps:
-            out = part.with_position(torch.stack([*recorded.values()]).sum(0).unsqueeze(0))[0]
+            x = torch.stack([*recorded.values()]).sum(0).unsqueeze(0)
+            tokens = torch.tensor([self.ids[side]], device=x.device)
+            out = part.with_position(x, positions=part.count_positions(tokens))[0]
         self.check(f"{side}.embedding.out", out)
         taps |= recorded
         alone = part.position is None and part.segment is None

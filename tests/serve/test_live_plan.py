@@ -80,6 +80,9 @@ def with_attentions(run, attentions):
             for one in attentions
         )
         changed[side] = dataclasses.replace(getattr(spec, side), blocks=blocks)
+    [space] = run.task.tokenizers["source"].encode(" ")
+    kind = [Sinusoidal(first=2, skips=space), Learned(40, first=2, skips=space)][len(attentions) % 2]
+    changed["encoder"] = dataclasses.replace(changed["encoder"], embedding=Embedding(position=kind))
     return Run(run.folder, run.task, dataclasses.replace(spec, **changed).build().eval(), 0)
 
 

@@ -39,6 +39,9 @@ SPECS = {
     "classes of the mean": encoder_spec(output=Classes(3, pool="mean")),
     "classes as BERT has them": encoder_spec(output=Classes(3, hidden=True)),
     "vectors": encoder_spec(),
+    "a token without a position": encoder_spec(
+        embedding=ch.model.Embedding(position=ch.positions.Learned(9, first=1, skips=3), segments=2)
+    ),
 }
 
 
