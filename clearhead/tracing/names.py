@@ -123,6 +123,8 @@ class Names:
         """The linear maps by the names of the values that they make."""
         self.inputs: dict[tuple[str, ...], str] = {}
         """For each section, the value of the stream that comes into it."""
+        self.reads: dict[tuple[str, ...], str] = {}
+        """The value that a branch reads, where that is not the stream."""
         self.ends: dict[str, str] = {}
         """The last value of the stream on each side: what the output and the cross-attentions read."""
         self.sides = sides_of(model)
@@ -234,6 +236,9 @@ class Side:
         around: Connection = getattr(block, f"around_{branch}")
         taps = f"{self.path}stack.blocks.{number}"
         self.names.inputs[(self.side, *section)] = value_in = self.stream
+        if around.reads_input:
+            value_in = self.names.inputs[self.side, str(number), "attention"]
+            self.names.reads[(self.side, *section)] = value_in
         for step in around.steps:
             if step.box == "norm":
                 values = norm_values(getattr(around, step.module), f"{at}.{step.module}", value_in, f"{at}.{step.out}")

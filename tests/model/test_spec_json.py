@@ -55,7 +55,7 @@ POSITIONS = [
 ]
 if is_dataclass(positions.NoPosition):
     POSITIONS.append(positions.NoPosition())
-EMBEDDED = [positions.Sinusoidal(base=99.0), positions.Learned(17), positions.Learned(17, first=2), None]
+EMBEDDED = [positions.Sinusoidal(base=99.0, first=2), positions.Learned(17), positions.Learned(17, first=2), None]
 MASKS = [masks.everything(), masks.causal(), masks.window(3, 1)]
 FEED_FORWARD = [
     feedforward.ReLU(9, bias=False),
@@ -71,6 +71,8 @@ ARRANGEMENTS = [
     arrangements.NoNorm(),
     arrangements.PreNorm(norms.RMSNorm(from_one=True)),
     arrangements.NoteNorm(RMS),
+    arrangements.ParallelNorm(RMS, shared=True),
+    arrangements.SandwichNorm(before=False),
 ]
 WIDE = outputs.Classes(3, ngrams=NgramLogits(buckets=7, transformer_scale=0.25))
 OUTPUTS = [outputs.Blanks(tied=False, transform=False), outputs.Classes(3, pool="mean", hidden=True), WIDE, None]

@@ -22,7 +22,7 @@ def observed(model, *tokens):
     taps, calls, normed = {}, {}, {}
 
     with contextlib.ExitStack() as hooks, torch.no_grad():
-        for path, module in model.named_modules():
+        for path, module in model.named_modules(remove_duplicate=False):
             if isinstance(module, Attention):
                 hook = module.register_forward_pre_hook(
                     lambda layer, given, named, path=path: (
