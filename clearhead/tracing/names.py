@@ -285,17 +285,18 @@ class Side:
             if not of:
                 yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
                 continue
-            names = [f"{at}.{role}"]
+            names, normed = [f"{at}.{role}"], ""
             if turns and role != "value":
                 names.insert(0, f"{at}.projected_{role}")
             if isinstance(role_map, WholeMap) and role_map.norm is not None:
                 names.insert(0, f"{at}.mapped_{role}")
+                normed = "over all heads" if role_map.joint else "in each head"
                 role_map = role_map.map_linearly
             called = "V_up · V_down" if isinstance(role_map, LowRankMap | LowRankSliceMap) else label
             maps[names[0]] = LinearMap(called, role_map, of)
             yield Value(name=names[0], map=called, of=of, rows=rows, per_head=True)
             for before, name in pairwise(names):
-                after = "turned by its position" if "projected" in before else "normalised in each head"
+                after = "turned by its position" if "projected" in before else f"normalised {normed}"
                 formula = f"{before.removeprefix(f'{at}.')}, {after}"
                 yield Value(name=name, formula=formula, rows=rows, per_head=True)
         blocked = f"{layer.weighting.blocked:g}".replace("-inf", "−∞")

@@ -174,7 +174,11 @@ def logit_changes(
             vectors = vectors if module is None else module(vectors)
         [jacobian] = torch.autograd.grad(vectors[:, 0].diagonal().sum(), copies)
     last = added.to(jacobian.dtype) @ jacobian[:, 0].T
-    return (last * output.factor) @ output.table.detach().T
+    changes = (last * output.factor) @ output.table.detach().T
+    if output.cap is None:
+        return changes
+    logits = inner.value(f"{side}.output.logits", slice(token, token + 1))[0]
+    return changes * (1 - (logits / output.cap).square()).to(changes.dtype)  # the derivative of cap · tanh(x / cap)
 
 
 def why_no_effect(names: Names, side: str) -> str:

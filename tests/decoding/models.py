@@ -43,6 +43,7 @@ HEADS = {
     "bias and low rank": Heads(4, value_rank=2, bias=True),
     "normed": Heads(2, bias=True, output_bias=False, qk_norm=RMSNorm()),
     "normed in groups": Heads(4, kv=2, d_head=6, qk_norm=LayerNorm()),
+    "normed together": Heads(4, kv=2, d_head=6, qk_norm=RMSNorm(), qk_norm_joint=True),
 }
 PLACES = torch.arange(LONGEST)
 OWN_MASKS = {

@@ -24,6 +24,7 @@ HEADS = [Heads(4, kv=2, d_head=3, d_value=5, value_rank=2, bias=True), SlicedHea
 SIMILARITIES = [
     similarity.Dot(),
     similarity.ScaledDot(0.3),
+    similarity.CappedDot(3.0, factor=0.4),
     similarity.Cosine(0.2, learned=False),
     similarity.Additive(9),
 ]

@@ -48,6 +48,19 @@ SPECS = {
             "norm of the branch": SandwichNorm(before=False),
         }.items()
     },
+    "capped, with one norm for all heads": decoder_spec(
+        blocks=(
+            block_spec(
+                attention=ch.model.AttentionSpec(
+                    heads=ch.Heads(3, kv=1, d_head=4, qk_norm=ch.model.RMSNorm(), qk_norm_joint=True),
+                    similarity=ch.similarity.CappedDot(cap=1.5),
+                    position=ch.positions.Rotary(),
+                )
+            ),
+        )
+        * 2,
+        output=ch.model.NextToken(cap=2.0),
+    ),
     "a token without a position": encoder_spec(
         embedding=ch.model.Embedding(position=ch.positions.Learned(9, first=1, skips=3), segments=2)
     ),
