@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from clearhead.attention.positions import LinearScaling, Llama3Scaling, Rotary, RotaryScaling, YaRNScaling
+from clearhead.attention.positions import LinearScaling, Llama3Scaling, NoPosition, Rotary, RotaryScaling, YaRNScaling
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect
@@ -15,16 +15,17 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 class Rope(NamedTuple):
-    """A rotary position, and the weighting where the scaling changes that too (YaRN)."""
+    """The position of a layer, mostly rotary, and the weighting where its scaling changes that too (YaRN)."""
 
-    position: Rotary
+    position: Rotary | NoPosition
     weighting: Softmax | None = None
 
 
-def read_rope(config: Config, *, d_head: int | None = None) -> Rope:
+def read_rope(config: Config, *, d_head: int | None = None, base: float = 10_000.0) -> Rope:
     """Return the rotary position; OptionError where the scaling is none of these: `dynamic` depends on the text.
 
-    `d_head` is given for models that may turn a part of it alone (`partial_rotary_factor`).
+    `d_head` is given for models that may turn a part of it alone (`partial_rotary_factor`). `base` is what their
+    `rope_theta` is where config.json lacks it.
     """
     # Of both, transformers reads the older.
     parameters = config.get("rope_scaling") or config.get("rope_parameters") or {}
@@ -44,7 +45,7 @@ def read_rope(config: Config, *, d_head: int | None = None) -> Rope:
     scaling = rope.choose("rope_type", SCALINGS)(rope)
     if width is not None and isinstance(scaling, YaRNScaling):
         raise rope.error("rope_type", "yarn is not supported yet where a part of each head is turned")
-    position = Rotary(pairing="halves", base=rope.number("rope_theta", 10_000.0), width=width, scaling=scaling)
+    position = Rotary(pairing="halves", base=rope.number("rope_theta", base), width=width, scaling=scaling)
     return Rope(position, yarn_weighting(rope) if isinstance(scaling, YaRNScaling) else None)
 
 
