@@ -20,12 +20,19 @@ from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.files import write_text
-from clearhead.interop.export.base import Figures, Format, Weights, blocked_segments, spec_of, unknown_fields
+from clearhead.interop.export.base import (
+    Figures,
+    Format,
+    Weights,
+    blocked_segments,
+    skipped_token,
+    spec_of,
+    unknown_fields,
+)
 from clearhead.interop.export.ctranslate2_check import (
     check_decoder,
     check_encoder,
     check_encoder_decoder,
-    skipped_token,
 )
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer

@@ -9,11 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.decoding import Rules
-from clearhead.interop.export.base import Figures, spec_of
-from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, greedy_tokens, largest, unpad
+from clearhead.interop.export.base import Figures, skipped_token, spec_of
+from clearhead.interop.export.samples import (
+    Samples,
+    count_new,
+    count_same,
+    draw_samples,
+    greedy_tokens,
+    largest,
+    replace_token,
+    unpad,
+)
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer, peer_version
-from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Encoder
 from clearhead.training.run import Run
 
@@ -47,17 +55,10 @@ def open_with(kind: str, folder: Path, quantization: str) -> Any:
     )
 
 
-def skipped_token(spec: Spec) -> int | None:
-    """Return the id of the token that takes no position in a model's first stack; None where there is none."""
-    position = spec.stacks[0].embedding.position
-    return None if position is None else position.skips
-
-
 def draw_counted(run: Run) -> Samples:
     """Return samples without a token that takes no position: CTranslate2 gives one to every token."""
-    samples, skips = draw_samples(run), skipped_token(spec_of(run))
-    other = 0 if skips else 1
-    rows = [[other if token == skips else token for token in row] for row in samples.encoder]
+    samples = draw_samples(run)
+    rows = [replace_token(row, skipped_token(spec_of(run))) for row in samples.encoder]
     return Samples(rows, samples.decoder, samples.drawn)
 
 
