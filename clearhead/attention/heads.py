@@ -61,7 +61,8 @@ class Heads(HeadLayout):
     `kv`: key and value heads, shared by equal groups of query heads (1: one for all). `d_head` and `d_value` default to
     d_model / count. `value_rank` r gives the value map as V_down (d_model x r) then V_up (r x d_value) in each head.
     `output=False` stops at the concatenation. `output_bias` says whether W_O has a bias, if not as the other maps.
-    `qk_norm` normalises the queries and keys of each head, before they are turned by their positions.
+    `qk_norm` normalises the queries and keys of each head, before they are turned by their positions; with
+    `qk_norm_joint` those of all heads together, as OLMo 2 does.
 
     >>> import clearhead as ch
     >>> layer = ch.Attention(512, heads=ch.Heads(8, d_value=512, value_rank=16, output=False))
@@ -78,6 +79,7 @@ class Heads(HeadLayout):
     output: bool = True
     output_bias: bool | None = added(None)
     qk_norm: Norm | None = added(None)
+    qk_norm_joint: bool = added(False)
 
     def __post_init__(self) -> None:
         for name in ("count", "kv", "d_head", "d_value", "value_rank"):
@@ -104,9 +106,10 @@ class Heads(HeadLayout):
         d_value = self.d_value or shape.d_head
         width = self.count * d_value
         last_bias = self.bias if self.output_bias is None else self.output_bias
+        joint = self.qk_norm_joint
         return Maps(
-            query=WholeMap(d_model, shape.n_heads, shape.d_head, bias=self.bias, norm=self.qk_norm),
-            key=WholeMap(d_model, shape.n_kv_heads, shape.d_head, bias=self.bias, norm=self.qk_norm),
+            query=WholeMap(d_model, shape.n_heads, shape.d_head, bias=self.bias, norm=self.qk_norm, joint=joint),
+            key=WholeMap(d_model, shape.n_kv_heads, shape.d_head, bias=self.bias, norm=self.qk_norm, joint=joint),
             value=WholeMap(d_model, shape.n_kv_heads, d_value, bias=self.bias)
             if self.value_rank is None
             else LowRankMap(d_model, shape.n_kv_heads, self.value_rank, d_value, bias=self.bias),
@@ -177,13 +180,18 @@ def linear(d_in: int, d_out: int, *, bias: bool) -> nn.Linear:
 
 @final
 class WholeMap(nn.Module):
-    """One linear map from the whole input to every head, and the norm of each head's vectors if there is one."""
+    """One linear map from the whole input to every head, and the norm of each head's vectors if there is one.
 
-    def __init__(self, d_model: int, n_heads: int, width: int, *, bias: bool, norm: Norm | None = None) -> None:
+    `joint`: the norm is one of all heads together.
+    """
+
+    def __init__(
+        self, d_model: int, n_heads: int, width: int, *, bias: bool, norm: Norm | None = None, joint: bool = False
+    ) -> None:
         super().__init__()
-        self.n_heads = n_heads
+        self.n_heads, self.joint = n_heads, joint
         self.linear = linear(d_model, n_heads * width, bias=bias)
-        self.norm = None if norm is None else norm.build(width)
+        self.norm = None if norm is None else norm.build(n_heads * width if joint else width)
 
     def extra_repr(self) -> str:
         return f"heads={self.n_heads}, d_head={self.linear.out_features // self.n_heads}"
@@ -202,7 +210,12 @@ class WholeMap(nn.Module):
 
     def normed(self, vectors: PerHead) -> PerHead:
         """Return the vectors after their norm, in their dtype: under autocast a user's own norm may give float32."""
-        return vectors if self.norm is None else self.norm(vectors).to(vectors.dtype)
+        if self.norm is None:
+            return vectors
+        if not self.joint:
+            return self.norm(vectors).to(vectors.dtype)
+        together = self.norm(vectors.transpose(1, 2).flatten(2)).to(vectors.dtype)
+        return together.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
 
 def joinable(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:

@@ -28,7 +28,7 @@ from clearhead.attention.parts import HeadShape, MadeFor, Part
 from clearhead.errors import NotBuiltError, OptionError
 from clearhead.registry import Examples, kind, register
 
-__all__ = ["Additive", "Cosine", "Dot", "ScaledDot", "Similarity"]
+__all__ = ["Additive", "CappedDot", "Cosine", "Dot", "ScaledDot", "Similarity"]
 
 Queries = Float[Tensor, "batch head query d_head"]
 Keys = Float[Tensor, "batch head key d_head"]
@@ -103,6 +103,34 @@ class ScaledDot(DotForm):
 
     def scale(self, d_head: int) -> float:
         return d_head**-0.5 if self.factor is None else self.factor
+
+
+@final
+@dataclass(frozen=True)
+class CappedDot(Similarity):
+    """Scaled dot product whose size stays below `cap`: cap · tanh(q·k · factor / cap), as in Gemma 2.
+
+    `factor` is 1/√d_head unless you give one.
+
+    >>> import torch, clearhead as ch
+    >>> a, b = torch.tensor([[20.0, 30.0]]), torch.tensor([[10.0, 40.0]])
+    >>> round(ch.explain(a, b, b, similarity=CappedDot(cap=50.0)).score.item(), 2)          # 1400 / sqrt(2) = 990
+    50.0
+    """
+
+    words: ClassVar[str] = "capped dot product"
+    formula: ClassVar[str] = "cap · tanh(query · key · factor ÷ cap)"
+    cap: float = 50.0
+    factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cap < math.inf:
+            raise OptionError(f"CappedDot: cap must be above 0 and finite; came {self.cap}")
+
+    def score(self, query: Tensor, key: Tensor) -> Scores:
+        factor = query.shape[-1] ** -0.5 if self.factor is None else self.factor
+        dots = einsum(query, key, "batch head query d, batch head key d -> batch head query key")
+        return torch.tanh(dots * (factor / self.cap)) * self.cap
 
 
 class CosineForm(DotForm):
@@ -231,6 +259,7 @@ def unit(vectors: Tensor) -> Tensor:
 
 register(Dot, examples={"dot": Dot()})
 register(ScaledDot, examples={"scaled dot": ScaledDot()})
+register(CappedDot, option="capped", examples={"capped dot": CappedDot(cap=2.0)})
 register(Cosine, option="cosine", examples={"cosine": Cosine()})
 register(Additive, examples={"additive": Additive()})
 

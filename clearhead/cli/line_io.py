@@ -82,6 +82,8 @@ class Lines:
     unread: str = "the rest"
     check: Callable[[str], object] | None = None
     """Raises OptionError for a line that the verb cannot use, such as one that is no pair of texts."""
+    each: Callable[[Fields], object] | None = None
+    """Called with the answer to every line in order, that of a blank line too."""
 
 
 class InputLine(NamedTuple):
@@ -141,6 +143,8 @@ def answers_to(lines: Sequence[InputLine], first: int, how: Lines) -> Iterator[s
     answers = dict(zip(asked, how.answer([*asked.values()], [first + i for i in asked]), strict=True)) if asked else {}
     for i, line in enumerate(lines):
         answered = answers.get(i, {"output": ""})
+        if how.each is not None:
+            how.each(answered)
         text = how.as_text(answered) if i in answers and not how.as_json else ""
         yield as_line({"input": line.text, **answered}) if how.as_json else text
 

@@ -1,11 +1,14 @@
 """`clearhead translate`: a run translates, line by line."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells, open_run
 from clearhead.cli.options import Parts, wrong
+from clearhead.files import check_writable, write_text
+from clearhead.training.alignments import align
 from clearhead.training.tasks import Translate
 
 EXAMPLES = """\b
@@ -13,7 +16,9 @@ Examples:
   clearhead translate runs/de-en test.de > test.out
   echo zweiundvierzig | clearhead translate runs/demo
   clearhead translate runs/de-en test.de.gz --n-best 3 --json
-  clearhead translate runs/de-en test.de --dtype int8-dynamic"""
+  clearhead translate runs/de-en test.de --dtype int8-dynamic
+  clearhead translate runs/de-en test.de --alignments test.align > test.out"""
+ALIGNED = "Which cross-attention {}s align, counted from 0; by default the mean of all."
 
 
 def translate(
@@ -28,6 +33,13 @@ def translate(
             help="0 ranks by log-probability, 1 by its mean per token; more favours long outputs.", metavar="X"
         ),
     ] = 1.0,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(help="Write word alignments from cross-attention here, as 0-0 1-2 (Moses).", metavar="FILE"),
+    ] = None,
+    align_layer: Annotated[int | None, typer.Option(help=ALIGNED.format("layer"), metavar="N")] = None,
+    align_head: Annotated[int | None, typer.Option(help=ALIGNED.format("head"), metavar="N")] = None,
+    align_tokens: Annotated[bool, typer.Option("--align-tokens", help="Align tokens, not words.")] = False,
     device: Device = "auto",
     dtype: Dtype = None,
     parts: Parts = None,
@@ -39,8 +51,12 @@ def translate(
     """
     if n_best > beam:
         raise wrong("--n-best", f"it cannot be more than the beam, {beam}: widen that too")
+    if alignments is None and (align_tokens or align_layer is not None or align_head is not None):
+        raise wrong("--alignments", "is missing: say where to write them")
     loaded = open_run(run, device=device, dtype=dtype, file=file, task=Translate)
     task = loaded.asked(Translate)
+    unit = "tokens" if align_tokens else "words"
+    aligned: list[str] = []
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         answered = loaded.scored_translations(texts, beam=beam, n_best=n_best, length_penalty=length_penalty)
@@ -51,10 +67,26 @@ def translate(
             ]
             for hypotheses in answered
         ]
-        return [{**hypotheses[0], **({"n_best": hypotheses} if n_best > 1 else {})} for hypotheses in listed]
+        best = [{**hypotheses[0], **({"n_best": hypotheses} if n_best > 1 else {})} for hypotheses in listed]
+        if alignments is None:
+            return best
+        pairs = zip(texts, best, strict=True)
+        found = [align(loaded, text, one["output"], layer=align_layer, head=align_head, by=unit) for text, one in pairs]
+        return [{**one, "alignment": str(alignment)} for one, alignment in zip(best, found, strict=True)]
 
     def as_text(answered: Fields) -> str:
         return cells([hypothesis["output"] for hypothesis in answered.get("n_best", [answered])])
 
-    lines = Lines(answer=answer, as_text=as_text, as_json=as_json, reads=task.reads, lengths=task.count_tokens)
+    lines = Lines(
+        answer=answer,
+        as_text=as_text,
+        as_json=as_json,
+        reads=task.reads,
+        lengths=task.count_tokens,
+        each=lambda answered: aligned.append(answered.get("alignment", "")),
+    )
+    if alignments is not None:
+        check_writable(alignments.parent)
     answer_lines(loaded, file, lines)
+    if alignments is not None:
+        write_text(alignments, "".join(f"{line}\n" for line in aligned))

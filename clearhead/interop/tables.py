@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from clearhead.errors import OptionError
@@ -17,6 +18,7 @@ class Row:
 
     `{i}` in a name stands for the number of a block. `transposed`: their tensor has its inputs first (GPT-2's Conv1D).
     `leading`: their tensor has one more axis, of length 1, before ours. `optional`: if theirs is missing, ours is zero.
+    `heads`: theirs has ours side by side within each of so many heads, and not one after another (GPT-NeoX).
     """
 
     theirs: str
@@ -24,6 +26,7 @@ class Row:
     transposed: bool = False
     leading: bool = False
     optional: bool = False
+    heads: int = 1
 
     def at(self, block: int) -> "Row":
         """Return the row of one block."""
@@ -39,11 +42,15 @@ class Row:
         if tuple(tensor.shape) != their_shape:
             raise OptionError(f"{where}: {self.theirs} is {tuple(tensor.shape)}, and in this model {their_shape}")
         turned = turned.squeeze(0) if self.leading else turned
+        if self.heads > 1:
+            turned = rearrange(turned, "(head part d) ... -> (part head d) ...", head=self.heads, part=len(shapes))
         return list(turned.split([shape[0] for shape in shapes]))
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return their tensor out of ours."""
         tensor = torch.cat(list(tensors)) if len(tensors) > 1 else tensors[0]
+        if self.heads > 1:
+            tensor = rearrange(tensor, "(part head d) ... -> (head part d) ...", head=self.heads, part=len(tensors))
         if self.leading:
             return tensor.unsqueeze(0).contiguous()
         return (tensor.T if self.transposed and tensor.ndim == 2 else tensor).contiguous()

@@ -12,7 +12,7 @@
 torch.Size([2, 7, 50])
 """
 
-from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, ParallelNorm, PostNorm, PreNorm, SandwichNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
@@ -53,10 +53,12 @@ __all__ = [
     "Norm",
     "NoteNorm",
     "Output",
+    "ParallelNorm",
     "PostNorm",
     "PreNorm",
     "RMSNorm",
     "ReLU",
+    "SandwichNorm",
     "SiLU",
     "Step",
     "SwiGLU",

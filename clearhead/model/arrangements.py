@@ -18,7 +18,7 @@ from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.fused_step import add_branch
-from clearhead.model.norms import BuiltLayerNorm, LayerNorm, Norm
+from clearhead.model.norms import BuiltLayerNorm, LayerNorm, Norm, RMSNorm
 from clearhead.registry import kind, register
 from clearhead.serialization import added
 from clearhead.taps import Tapped
@@ -43,6 +43,8 @@ class Connection(Tapped, ABC):
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (ConnectionStep("branch"), ConnectionStep("add", "residual"))
     """Operations in order. Traces name their values by it, and the explorer draws it."""
+    reads_input: ClassVar[bool] = False
+    """True if the branch reads the block's input and not what earlier branches made of it: `forward` takes both."""
 
     def __init__(self, dropout: float, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -76,6 +78,9 @@ class Arrangement(CodeRepr, ABC):
     @abstractmethod
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
         """Return the connection around `attention`, `cross` or `feed_forward`."""
+
+    def share(self, attention: Connection, feed_forward: Connection) -> None:
+        """Let the connections of a block share modules; by default each has its own."""
 
     def final(self, d_model: int) -> nn.Module | None:
         """Return the norm after the last block; None where the block ends with one already, or there are none."""
@@ -112,6 +117,58 @@ class PreNorm(Arrangement):
 
     def gain(self, n_branches: int, stream: float) -> float:
         return stream * (GROWTH / n_branches) ** 0.5
+
+
+@final
+@dataclass(frozen=True)
+class ParallelNorm(Arrangement):
+    """x + attention(norm(x)) + FFN(norm'(x)): both read the block's input, as in GPT-NeoX; and one norm at the end.
+
+    `shared`: both read the same norm of it, as in Phi.
+    """
+
+    norm: Norm = LayerNorm()
+    shared: bool = False
+
+    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+        kind = NormOfInput if branch == "feed_forward" else NormFirst
+        return kind(dropout, self.norm.build(d_model))
+
+    def share(self, attention: Connection, feed_forward: Connection) -> None:
+        if self.shared:
+            feed_forward.norm = attention.norm
+
+    def final(self, d_model: int) -> nn.Module:
+        return self.norm.build(d_model)
+
+    def gain(self, n_branches: int, stream: float) -> float:
+        return PreNorm(self.norm).gain(n_branches, stream)
+
+    def check(self, *, feed_forward: bool) -> None:
+        if not feed_forward:
+            raise OptionError("ParallelNorm is x + attention(…) + FFN(…): this block has no feed-forward; give it one")
+
+
+@final
+@dataclass(frozen=True)
+class SandwichNorm(Arrangement):
+    """x + norm'(f(norm(x))), as in Gemma 2, and one norm at the end.
+
+    `before=False` leaves the inner norm out: x + norm'(f(x)), as in OLMo 2.
+    """
+
+    norm: Norm = RMSNorm()
+    before: bool = True
+
+    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+        if not self.before:
+            return NormOfBranch(dropout, self.norm.build(d_model))
+        connection = NormAround(dropout, self.norm.build(d_model))
+        connection.norm_after = self.norm.build(d_model)
+        return connection
+
+    def final(self, d_model: int) -> nn.Module:
+        return self.norm.build(d_model)
 
 
 @final
@@ -166,6 +223,8 @@ class NoteNorm(Arrangement):
 
 register(PreNorm, option="pre")
 register(PostNorm, option="post")
+register(ParallelNorm, option="parallel")
+register(SandwichNorm, option="sandwich")
 register(NoteNorm, option="note")
 register(NoNorm, option="none")
 
@@ -188,6 +247,63 @@ class NormFirst(Connection):
     def fast_step(self, branch: FastStep) -> FastStep:
         assert self.norm is not None
         return add_branch(self.norm, branch)
+
+
+@final
+class NormOfInput(Connection):
+    """The norm of the block's input before the branch, which is added to what came of the other branches."""
+
+    steps: ClassVar[tuple[ConnectionStep, ...]] = NormFirst.steps
+    reads_input: ClassVar[bool] = True
+
+    def forward(self, x: Vectors, branch: Branch, block_input: Vectors | None = None) -> Vectors:
+        assert self.norm is not None
+        assert block_input is not None
+        normed = self.tap("normed", self.norm(block_input))
+        return self.tap("residual", x + self.drop(branch(normed)))
+
+
+@final
+class NormOfBranch(Connection):
+    """The norm of what the branch gives, before it is added."""
+
+    steps: ClassVar[tuple[ConnectionStep, ...]] = (
+        ConnectionStep("branch"),
+        ConnectionStep("norm", "normed", "norm"),
+        ConnectionStep("add", "residual"),
+    )
+
+    def forward(self, x: Vectors, branch: Branch) -> Vectors:
+        assert self.norm is not None
+        return self.tap("residual", x + self.drop(self.tap("normed", self.norm(branch(x)))))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        norm = fast_step_of(self.norm)
+        return lambda x: x + norm(branch(x))
+
+
+@final
+class NormAround(Connection):
+    """A norm before the branch, and one of what it gives, before that is added."""
+
+    steps: ClassVar[tuple[ConnectionStep, ...]] = (
+        ConnectionStep("norm", "normed", "norm"),
+        ConnectionStep("branch"),
+        ConnectionStep("norm", "branch_normed", "norm_after"),
+        ConnectionStep("add", "residual"),
+    )
+    norm_after: nn.Module
+
+    def forward(self, x: Vectors, branch: Branch) -> Vectors:
+        assert self.norm is not None
+        after = self.norm_after(branch(self.tap("normed", self.norm(x))))
+        return self.tap("residual", x + self.drop(self.tap("branch_normed", after)))
+
+    def fast_step(self, branch: FastStep) -> FastStep:
+        assert self.norm is not None
+        before, after = fast_step_of(self.norm), fast_step_of(self.norm_after)
+        return lambda x: x + after(branch(before(x)))
 
 
 @final

@@ -106,6 +106,7 @@ class Block(Tapped):
         if spec.feed_forward is not None:
             self.feed_forward = spec.feed_forward.build(d_model)
             self.around_feed_forward = self.around("feed_forward", spec, d_model)
+            spec.arrangement.share(self.around_attention, self.around_feed_forward)
         self.start(gain)
 
     def around(self, branch: str, spec: BlockSpec, d_model: int) -> Connection:
@@ -120,12 +121,14 @@ class Block(Tapped):
             self.feed_forward.down.weight.mul_(gain)
 
     def forward(self, x: Vectors, sources: KVSources) -> Vectors:
+        block_input = x
         x = self.around_attention(x, lambda inner: sources.attention(self.attention, inner))
         if self.cross is not None:
             cross, source = self.cross, cross_source(sources)
             x = self.around_cross(x, lambda inner: source(cross, inner))
         if self.feed_forward is not None:
-            x = self.around_feed_forward(x, self.feed_forward)
+            around = self.around_feed_forward
+            x = around(x, self.feed_forward, *((block_input,) if around.reads_input else ()))
         return self.tap("out", x)
 
     def fast_step(self, sources: KVSources) -> FastStep:
@@ -133,9 +136,18 @@ class Block(Tapped):
         branches = [connect(self.around_attention, sources.attention.fast_step(self.attention))]
         if self.cross is not None:
             branches.append(connect(self.around_cross, cross_source(sources).fast_step(self.cross)))
-        if self.feed_forward is not None:
-            branches.append(connect(self.around_feed_forward, fast_step_of(self.feed_forward)))
-        return compose(branches)
+        if self.feed_forward is None:
+            return compose(branches)
+        network, around = fast_step_of(self.feed_forward), self.around_feed_forward
+        if not around.reads_input:
+            return compose([*branches, connect(around, network)])
+        before = compose(branches)
+
+        def run(x: Tensor) -> Tensor:
+            after = before(x).unsqueeze(1)
+            return around(after, lambda inner: network(inner.squeeze(1)).unsqueeze(1), x.unsqueeze(1)).squeeze(1)
+
+        return run
 
 
 def connect(around: Connection, branch: FastStep) -> FastStep:

@@ -98,7 +98,8 @@ class TokenEmbedding(Tapped):
         """Return vectors of tokens at these positions, `(n,)` or `(batch, n)`; by default from `start` on.
 
         `segments` has the number of each token's segment; by default all are of the first. `encoded` has the vectors
-        of positions 0, 1, … where they were made before, for sines take longer than reading them.
+        of positions 0, 1, … where they were made before, for sines take longer than reading them. Where a token takes
+        no position, they are counted from the tokens: that is only so in an encoder, whose rows are all from 0 on.
         """
         x = F.embedding(tokens, self.table)
         x = self.tap("token", x if self.factor == 1 else x * self.factor)
@@ -106,7 +107,12 @@ class TokenEmbedding(Tapped):
             x = x + self.tap("segment", F.embedding(check_segments(segments, tokens, self.segment), self.segment))
         elif segments is not None:
             raise OptionError("this model has no segments: leave them out, or give its Embedding(segments=...)")
-        return self.with_position(x, positions=positions, start=start, encoded=encoded)
+        counted = self.count_positions(tokens)
+        return self.with_position(x, positions=positions if counted is None else counted, start=start, encoded=encoded)
+
+    def count_positions(self, tokens: Tokens) -> Tensor | None:
+        """Return the position of each token where one takes none; None where they are 0, 1, …"""
+        return None if self.position is None else self.position.count(tokens)
 
     def with_position(
         self, x: Vectors, *, positions: Tensor | None = None, start: int = 0, encoded: Tensor | None = None

@@ -1,5 +1,6 @@
 """Outputs: from a model's last vectors to logits, for the next token, for blanks, or for classes."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final, get_args
@@ -49,7 +50,8 @@ class Output(CodeRepr, ABC):
 class NextToken(Output):
     """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own.
 
-    `scaled` divides the vectors by √d_model first, as T5 does where the table is tied.
+    `scaled` divides the vectors by √d_model first, as T5 does where the table is tied. `cap` keeps the size of logits
+    below it by cap · tanh(logit / cap), as Gemma 2 does.
     """
 
     causal: ClassVar[bool] = True
@@ -57,10 +59,16 @@ class NextToken(Output):
     tied: bool = True
     bias: bool = False
     scaled: bool = added(False)
+    cap: float | None = added(None)
+
+    def __post_init__(self) -> None:
+        if self.cap is not None and not 0 < self.cap < math.inf:
+            raise OptionError(f"NextToken: cap must be above 0 and finite; came {self.cap}")
 
     def build(self, d_model: int, table: nn.Parameter) -> "ToVocabulary":
         output = ToVocabulary(d_model, table, tied=self.tied, bias=self.bias)
         output.factor = d_model**-0.5 if self.scaled else 1.0
+        output.cap = self.cap
         return output
 
 
@@ -161,22 +169,30 @@ class ToVocabulary(Explained):
         self.bias = nn.Parameter(torch.zeros(table.shape[0])) if bias else None
         self.transform: nn.Module | None = None
         self.factor = 1.0
+        self.cap: float | None = None
         self.int8_digits: int | None = None
         """How the table is multiplied as int8 on a CPU (`clearhead.model.int8`); None where it is not."""
 
     def extra_repr(self) -> str:
         (vocabulary, d_model), factor = self.table.shape, "" if self.factor == 1 else f", factor={self.factor:g}"
-        return f"vocabulary={vocabulary}, d_model={d_model}, bias={self.bias is not None}{factor}"
+        cap = "" if self.cap is None else f", cap={self.cap:g}"
+        return f"vocabulary={vocabulary}, d_model={d_model}, bias={self.bias is not None}{factor}{cap}"
 
     def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n vocabulary"]:
         if self.transform is not None:
             x = self.tap("transformed", self.transform(x))
-        return self.tap("logits", self.fit(x))
+        if self.cap is None:
+            return self.tap("logits", self.fit(x))
+        return self.tap("logits", self.cap * torch.tanh(self.tap("uncapped", self.fit(x)) / self.cap))
 
     @property
     def steps(self) -> tuple[Step, ...]:
         transformed = () if self.transform is None else (Step("transformed", "LayerNorm(GELU(W · x + b))"),)
-        return (*transformed, Step("logits", map="fit", of="transformed" if transformed else "x"))
+        of = "transformed" if transformed else "x"
+        if self.cap is None:
+            return (*transformed, Step("logits", map="fit", of=of))
+        capped = Step("logits", f"{self.cap:g} · tanh({{uncapped}} / {self.cap:g})")
+        return (*transformed, Step("uncapped", map="fit", of=of), capped)
 
     def fit(self, x: Tensor) -> Tensor:
         x = x if self.factor == 1 else x * self.factor

@@ -75,6 +75,13 @@ class DecoderSpec(CodeRepr):
     embedding: Embedding = Embedding()
     output: Output = NextToken()
 
+    def __post_init__(self) -> None:
+        if self.embedding.position is not None and self.embedding.position.skips is not None:
+            raise OptionError(
+                "a decoder gives every token a position, since its KV cache counts them: leave `skips` out of "
+                f"{self.embedding.position!r}"
+            )
+
     @property
     def stacks(self) -> "tuple[DecoderSpec]":
         return (self,)

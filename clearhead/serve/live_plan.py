@@ -55,8 +55,8 @@ FEATURES = {Elu: "elu", Relu: "relu", SoftmaxFeatures: "softmax", DrawnFeatures:
 def refuse(part: object, where: str) -> NoReturn:
     name = name_in_files(type(part))
     raise OptionError(
-        f"{where}: a page that runs by itself cannot compute {name}: it knows only the parts that come with Clearhead. "
-        "Open the run with `clearhead look`, or save one text with `clearhead trace RUN TEXT --html FILE`"
+        f"{where}: a page that runs by itself cannot compute {name}: it knows most parts of Clearhead's, and none of "
+        "yours. Open the run with `clearhead look`, or save one text with `clearhead trace RUN TEXT --html FILE`"
     )
 
 
@@ -170,9 +170,11 @@ class Planner:
         added: Plan | None = None
         if type(position) is Sinusoidal:
             added = {"kind": "sinusoidal", "layout": position.layout, "base": position.base}
+            added |= {"first": position.first, "skips": position.skips}
         elif type(built.position) is LearnedTable:
             table = built.position
-            added = {"kind": "learned", "table": self.tensor(table.table, f"{at}.position"), "first": table.first}
+            added = {"kind": "learned", "table": self.tensor(table.table, f"{at}.position")}
+            added |= {"first": table.first, "skips": table.skips}
         elif position is not None:
             refuse(position, at)
         return {
@@ -208,6 +210,8 @@ class Planner:
         if type(module) not in HEAD_MAPS:
             refuse(module, at)
         if isinstance(module, WholeMap):
+            if module.joint and module.norm is not None:
+                refuse(module.norm, f"{at} (all heads together)")
             return {**self.linear(module.linear, at), "norm": self.norm(module.norm, f"{at}.norm")}
         every = torch.eye(d_model, dtype=torch.float64, device=next(module.parameters()).device)
         wide = copy.deepcopy(module).double()
@@ -315,7 +319,7 @@ class Planner:
     def output(self, output: nn.Module | None, at: str) -> Plan | None:
         if output is None:
             return None
-        if type(output) is ToVocabulary:
+        if type(output) is ToVocabulary and output.cap is None:
             bias = None if output.bias is None else self.tensor(output.bias, f"{at}.bias")
             transform = None
             if output.transform is not None:

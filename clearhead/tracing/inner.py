@@ -102,7 +102,9 @@ class InnerValues:
         names = [f"{side}.embedding.token", f"{side}.embedding.segment"]
         recorded = {name: self.stream[name] for name in names if name in self.stream}
         with eval_mode(self.model), self.collect_taps({part: f"{side}.embedding"}) as taps:
-            out = part.with_position(torch.stack([*recorded.values()]).sum(0).unsqueeze(0))[0]
+            x = torch.stack([*recorded.values()]).sum(0).unsqueeze(0)
+            tokens = torch.tensor([self.ids[side]], device=x.device)
+            out = part.with_position(x, positions=part.count_positions(tokens))[0]
         self.check(f"{side}.embedding.out", out)
         taps |= recorded
         alone = part.position is None and part.segment is None
@@ -116,7 +118,7 @@ class InnerValues:
         block = self.names.sides[side][1].stack.blocks[int(number)]
         around: Connection = getattr(block, f"around_{branch}")
         module = getattr(block, branch)
-        branch_input = self.stream[self.names.inputs[side, number, branch]][rows].unsqueeze(0)
+        inputs = [value[rows].unsqueeze(0) for value in self.inputs_of(side, number, branch)]
 
         def run(x: Tensor) -> Tensor:
             if not isinstance(module, Attention):
@@ -126,14 +128,19 @@ class InnerValues:
             return module.finish(self.sites[at].context[:, rows].unsqueeze(0).to(x.dtype))
 
         with eval_mode(self.model), self.collect_taps({around: at, module: at}) as taps:
-            out = around(branch_input, run)[0]
+            out = around(inputs[0], run, *inputs[1:])[0]
         self.check(f"{at}.{around.passes}", out, rows)
-        before = branch_input[0]
+        before = inputs[-1][0]
         for step in around.steps:
             if step.box == "norm":
                 taps |= self.norm_steps(getattr(around, step.module), f"{at}.{step.module}", before)
             before = taps[f"{at}.{step.out or 'out'}"]
         return taps
+
+    def inputs_of(self, side: str, number: str, branch: str) -> list[Tensor]:
+        """Return what goes into the connection around a branch: the stream, and the block's input if it reads that."""
+        tables = (self.names.inputs, self.names.reads)
+        return [self.stream[table[side, number, branch]] for table in tables if (side, number, branch) in table]
 
     def project(self, at: str, step: str, rows: slice) -> Tensor:
         """Return queries or keys before rotary, or before their norm; turned, they must be those that were recorded."""

@@ -123,6 +123,8 @@ class Names:
         """The linear maps by the names of the values that they make."""
         self.inputs: dict[tuple[str, ...], str] = {}
         """For each section, the value of the stream that comes into it."""
+        self.reads: dict[tuple[str, ...], str] = {}
+        """The value that a branch reads, where that is not the stream."""
         self.ends: dict[str, str] = {}
         """The last value of the stream on each side: what the output and the cross-attentions read."""
         self.sides = sides_of(model)
@@ -234,6 +236,9 @@ class Side:
         around: Connection = getattr(block, f"around_{branch}")
         taps = f"{self.path}stack.blocks.{number}"
         self.names.inputs[(self.side, *section)] = value_in = self.stream
+        if around.reads_input:
+            value_in = self.names.inputs[self.side, str(number), "attention"]
+            self.names.reads[(self.side, *section)] = value_in
         for step in around.steps:
             if step.box == "norm":
                 values = norm_values(getattr(around, step.module), f"{at}.{step.module}", value_in, f"{at}.{step.out}")
@@ -280,17 +285,18 @@ class Side:
             if not of:
                 yield Value(name=f"{at}.{role}", formula=f"{label} of the memory", rows=rows, per_head=True)
                 continue
-            names = [f"{at}.{role}"]
+            names, normed = [f"{at}.{role}"], ""
             if turns and role != "value":
                 names.insert(0, f"{at}.projected_{role}")
             if isinstance(role_map, WholeMap) and role_map.norm is not None:
                 names.insert(0, f"{at}.mapped_{role}")
+                normed = "over all heads" if role_map.joint else "in each head"
                 role_map = role_map.map_linearly
             called = "V_up · V_down" if isinstance(role_map, LowRankMap | LowRankSliceMap) else label
             maps[names[0]] = LinearMap(called, role_map, of)
             yield Value(name=names[0], map=called, of=of, rows=rows, per_head=True)
             for before, name in pairwise(names):
-                after = "turned by its position" if "projected" in before else "normalised in each head"
+                after = "turned by its position" if "projected" in before else f"normalised {normed}"
                 formula = f"{before.removeprefix(f'{at}.')}, {after}"
                 yield Value(name=name, formula=formula, rows=rows, per_head=True)
         blocked = f"{layer.weighting.blocked:g}".replace("-inf", "−∞")

@@ -163,17 +163,22 @@ def logit_changes(
     output = part.output
     assert isinstance(output, ToVocabulary)
     around: Connection = part.stack.blocks[int(number)].around_feed_forward
-    branch_input = inner.stream[inner.names.inputs[side, number, "feed_forward"]][token]
+    inputs = [value[token] for value in inner.inputs_of(side, number, "feed_forward")]
     out = inner.value(f"{at}.out", slice(token, token + 1))[0]
     with torch.enable_grad(), torch.inference_mode(mode=False):
         # A copy for each number of the result: then one backward pass makes the whole Jacobian.
         copies = out.clone().expand(len(out), 1, -1).clone().requires_grad_()
-        vectors = around(branch_input.clone().expand(len(out), 1, -1), lambda _: copies)
+        x, *block_input = (value.clone().expand(len(out), 1, -1) for value in inputs)
+        vectors = around(x, lambda _: copies, *block_input)
         for module in (part.stack.norm, output.transform):
             vectors = vectors if module is None else module(vectors)
         [jacobian] = torch.autograd.grad(vectors[:, 0].diagonal().sum(), copies)
     last = added.to(jacobian.dtype) @ jacobian[:, 0].T
-    return (last * output.factor) @ output.table.detach().T
+    changes = (last * output.factor) @ output.table.detach().T
+    if output.cap is None:
+        return changes
+    logits = inner.value(f"{side}.output.logits", slice(token, token + 1))[0]
+    return changes * (1 - (logits / output.cap).square()).to(changes.dtype)  # the derivative of cap · tanh(x / cap)
 
 
 def why_no_effect(names: Names, side: str) -> str:

@@ -13,6 +13,7 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import tasks
+from clearhead.training.alignments import align
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe, map_attention
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
@@ -44,6 +45,7 @@ __all__ = [
     "Tokenizing",
     "Unaveraged",
     "WarmupStableDecay",
+    "align",
     "default_recipe",
     "load",
     "map_attention",

@@ -1,6 +1,7 @@
 """Positions: the formulas by hand, and what each of them promises about order and distance."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from clearhead.attention.positions import (
 )
 from clearhead.attention.weighting import Weighting, softmax_rows
 from clearhead.errors import OptionError, ShapeError
+from clearhead.model import Embedding, presets
 from tests.rounding import assert_equal_but_rounding
 
 DOUBLE = torch.float64
@@ -249,6 +251,31 @@ def test_learned_positions_may_begin_in_a_later_row():
         encoding(7)
     with pytest.raises(OptionError, match="Learned: first must be 0 or more; came -1"):
         Learned(6, first=-1)
+
+
+@pytest.mark.parametrize("spec", [Learned(6, first=2, skips=7), Sinusoidal(first=2, skips=7)], ids=["learned", "sines"])
+def test_a_token_that_takes_no_position(spec):
+    """The tokens after it count on, and it has the row before the first, or zeros."""
+    encoding, every = spec.embed(4), replace(spec, skips=None).embed(4)
+    every.load_state_dict(encoding.state_dict())
+    tokens = torch.tensor([[7, 3, 7, 7, 5], [3, 5, 4, 3, 7]])
+    assert encoding.count(tokens).tolist() == [[-1, 0, -1, -1, 1], [0, 1, 2, 3, -1]]
+    assert every.count(tokens) is None
+    vectors = encoding.at(encoding.count(tokens))
+    assert torch.equal(vectors[0, [1, 4]], every(2))
+    assert torch.equal(vectors[1, :4], every(4))
+    none = encoding.table[1] if isinstance(spec, Learned) else torch.zeros(4)
+    assert torch.equal(vectors[0, [0, 2, 3]], none.expand(3, 4))
+
+
+def test_where_no_token_can_be_skipped():
+    with pytest.raises(OptionError, match="gets the row before the first"):
+        Learned(6, skips=1)
+    with pytest.raises(OptionError, match="first must be 0 or more; came -1"):
+        Sinusoidal(first=-1)
+    embedding = Embedding(position=Sinusoidal(skips=1))
+    with pytest.raises(OptionError, match="a decoder gives every token a position"):
+        replace(presets.gpt2("tiny"), embedding=embedding)
 
 
 class Turning(nn.Module, Position):

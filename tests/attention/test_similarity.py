@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.similarity import Additive, Cosine, Dot, ScaledDot, Similarity
+from clearhead.attention.similarity import Additive, CappedDot, Cosine, Dot, ScaledDot, Similarity
+from clearhead.errors import OptionError
+from clearhead.model import NextToken
 
 HEADS = ch.HeadShape(n_heads=2, n_kv_heads=2, d_head=3)
 A, B = torch.tensor([[2.0, 3.0]]), torch.tensor([[1.0, 4.0]])
@@ -172,3 +174,15 @@ def test_without_the_scale_softmaxs_gradient_shrinks_as_d_grows():
     assert all(wide < 0.8 * narrow for narrow, wide in itertools.pairwise(plain))
     assert plain[-1] < plain[0] / 5
     assert max(scaled) < 1.3 * min(scaled)
+
+
+def test_a_capped_dot_product_is_the_scaled_one_where_it_is_small_and_stays_below_its_cap():
+    query, key = torch.randn(1, 2, 3, 4, dtype=torch.float64), torch.randn(1, 2, 5, 4, dtype=torch.float64)
+    exact = ScaledDot().score(query, key) / 2
+    torch.testing.assert_close(CappedDot(cap=1e6).score(query, key), exact)
+    torch.testing.assert_close(CappedDot(cap=3.0, factor=2.0).score(query, key), 3 * torch.tanh(exact * 4 / 3))
+    assert CappedDot(cap=3.0).score(100 * query, 100 * key).abs().max() <= 3
+    with pytest.raises(OptionError, match="CappedDot: cap must be above 0 and finite; came 0"):
+        CappedDot(cap=0.0)
+    with pytest.raises(OptionError, match="NextToken: cap must be above 0 and finite; came -1"):
+        NextToken(cap=-1.0)

@@ -11,6 +11,7 @@ import pytest
 
 from clearhead.cli import line_io
 from clearhead.decoding import Greedy, Sample
+from clearhead.training.alignments import align
 from clearhead.training.run import load
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, trained
@@ -140,6 +141,20 @@ def test_json_of_translations(runs, command):
         assert scores == sorted(scores, reverse=True)
         assert [each["output"] for each in one["n_best"]] == [each.text for each in best]
         assert {name: one[name] for name in ("output", "score", "log_prob")} == one["n_best"][0]
+
+
+@pytest.mark.slow
+def test_alignments_stand_line_by_line_in_a_file_of_their_own(runs, command, tmp_path):
+    run, path, texts = runs["translate"], tmp_path / "out.align", ["eins zwei", "", "null drei vier"]
+    options = ["--alignments", path, "--align-layer", "0", "--align-tokens"]
+    code, out, _ = command("translate", run.folder.path, *options, stdin=written(texts))
+    assert code == 0
+    pairs = [*zip(texts, lines_of(out), strict=True)]
+    made = ["" if not text else str(align(run, text, answer, layer=0, by="tokens")) for text, answer in pairs]
+    assert lines_of(path.read_text()) == made
+    code, _, err = command("translate", run.folder.path, "--align-head", "1", stdin=written(texts))
+    assert code == 2
+    assert "--alignments" in err
 
 
 def test_several_translations_stand_on_one_line(runs, command):

@@ -17,7 +17,7 @@ from torch import nn
 from clearhead import masks, positions, similarity, weighting
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.attention.positions import Learned, Sinusoidal
-from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.arrangements import NoNorm, NoteNorm, ParallelNorm, PostNorm, PreNorm, SandwichNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, GeGLU, ReLU, SwiGLU
@@ -43,6 +43,7 @@ HEADS = {
     "bias and low rank": Heads(4, value_rank=2, bias=True),
     "normed": Heads(2, bias=True, output_bias=False, qk_norm=RMSNorm()),
     "normed in groups": Heads(4, kv=2, d_head=6, qk_norm=LayerNorm()),
+    "normed together": Heads(4, kv=2, d_head=6, qk_norm=RMSNorm(), qk_norm_joint=True),
 }
 PLACES = torch.arange(LONGEST)
 OWN_MASKS = {
@@ -76,6 +77,10 @@ ARRANGEMENTS = {
     "note rms": NoteNorm(RMSNorm()),
     "pre without beta": PreNorm(LayerNorm(bias=False)),
     "pre rms from one": PreNorm(RMSNorm(from_one=True)),
+    "parallel": ParallelNorm(),
+    "parallel shared": ParallelNorm(RMSNorm(), shared=True),
+    "sandwich": SandwichNorm(RMSNorm(from_one=True)),
+    "norm of the branch": SandwichNorm(LayerNorm(), before=False),
     "post and last": PostNorm(last=True),
 }
 FEED_FORWARD = {
@@ -217,7 +222,7 @@ def refused(chosen: dict[str, str]) -> bool:
     crossed = chosen["cross weighting"], chosen["cross position"], chosen["cross similarity"]
     if chosen["kind"] == "other cross" and refused_attention(*crossed):
         return True
-    return chosen["feed-forward"] == "none" and chosen["arrangement"].startswith("note")
+    return chosen["feed-forward"] == "none" and chosen["arrangement"].startswith(("note", "parallel"))
 
 
 @functools.cache

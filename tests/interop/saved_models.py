@@ -22,12 +22,16 @@ from tests.peers import late
     BertTokenizerFast,
     DistilBertConfig,
     DistilBertModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPT2TokenizerFast,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaTokenizerFast,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
     PreTrainedTokenizerFast,
@@ -49,12 +53,16 @@ from tests.peers import late
     "BertTokenizerFast",
     "DistilBertConfig",
     "DistilBertModel",
+    "Gemma2Config",
+    "Gemma2ForCausalLM",
     "GPT2Config",
     "GPT2LMHeadModel",
     "GPT2TokenizerFast",
     "LlamaConfig",
     "LlamaForCausalLM",
     "LlamaTokenizerFast",
+    "M2M100Config",
+    "M2M100ForConditionalGeneration",
     "MarianConfig",
     "MarianMTModel",
     "PreTrainedTokenizerFast",
@@ -317,8 +325,48 @@ def t5_model(vocabulary, tokenizer):
     return T5ForConditionalGeneration(config)
 
 
+def m2m100_model(vocabulary, tokenizer):
+    """Counts its positions after padding; every output begins with a token, as NLLB's with a language."""
+    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in TRANSLATOR.items()}
+    config = M2M100Config(
+        vocab_size=vocabulary, d_model=24, max_position_embeddings=50, decoder_start_token_id=3, **sides, **special
+    )
+    made = M2M100ForConditionalGeneration(config)
+    made.generation_config.max_length = made.generation_config.num_beams = None
+    made.generation_config.forced_bos_token_id = 5
+    return made
+
+
+TRANSLATOR = {"layers": 2, "attention_heads": 3, "ffn_dim": 40}
+
+
+def gemma2_model(vocabulary, tokenizer):
+    """With capped scores and logits, a window in every second layer and four norms a block."""
+    config = Gemma2Config(
+        vocab_size=vocabulary,
+        max_position_embeddings=200,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        intermediate_size=48,
+        sliding_window=5,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=5.0,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return Gemma2ForCausalLM(config)
+
+
 LABELS = {0: "plum", 1: "cat", 2: "window"}
 DECODERS = {"gpt2": ("gpt2", gpt2_model), "llama": ("llama", llama_model)}
+LATER = {"gemma2": ("llama", gemma2_model), "m2m100": ("unigram", m2m100_model)}
+"""Only for what goes back: their tokenizers are those of others."""
 FILLERS = {
     "bert": ("bert", encoder_of(BertForMaskedLM, BertConfig)),
     "roberta": ("roberta", encoder_of(RobertaForMaskedLM, RobertaConfig)),
@@ -337,7 +385,7 @@ TRANSLATORS = {
     ),
     "t5": ("t5", t5_model),
 }
-MODELS = {**DECODERS, **FILLERS, **CLASSIFIERS, **EMBEDDERS, **TRANSLATORS}
+MODELS = {**DECODERS, **FILLERS, **CLASSIFIERS, **EMBEDDERS, **TRANSLATORS, **LATER}
 """By name: the tokenizer, and what makes a model with so many rows and the tokenizer's special ids."""
 
 

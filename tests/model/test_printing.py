@@ -4,6 +4,7 @@ import copy
 import importlib
 import pkgutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -35,12 +36,12 @@ ZOO = {
     "gpt2": lambda: presets.gpt2("tiny", vocabulary=50).build(),
     "bert": lambda: presets.bert("tiny", vocabulary=50).build(),
     "llama": lambda: presets.llama("tiny", vocabulary=50).build(),
-    "cosine": lambda: decoder(similarity=ch.similarity.Cosine()),
-    "additive": lambda: decoder(similarity=ch.similarity.Additive(5)),
+    "cosine": lambda: decoder(similarity=ch.similarity.Cosine(), arrangement=model.ParallelNorm),
+    "additive": lambda: decoder(similarity=ch.similarity.Additive(5), arrangement=model.SandwichNorm),
     "elu": lambda: decoder(weighting=KERNELIZED("elu"), arrangement=model.NoNorm),
     "random": lambda: decoder(weighting=KERNELIZED("random"), arrangement=model.NoteNorm),
     "random sum": lambda: decoder(weighting=KERNELIZED("random", normalised=False)),
-    "t5": lambda: decoder(position=ch.positions.T5Bias()),
+    "t5": lambda: decoder(position=ch.positions.T5Bias(), arrangement=partial(model.SandwichNorm, before=False)),
     "low rank": lambda: decoder(heads=ch.Heads(2, value_rank=3)),
     "slices": lambda: decoder(heads=ch.SlicedHeads(2, value_rank=3)),
     "gated": lambda: decoder(feed_forward=model.GeGLU(9, form="tanh")),

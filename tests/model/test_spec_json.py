@@ -24,6 +24,7 @@ HEADS = [Heads(4, kv=2, d_head=3, d_value=5, value_rank=2, bias=True), SlicedHea
 SIMILARITIES = [
     similarity.Dot(),
     similarity.ScaledDot(0.3),
+    similarity.CappedDot(3.0, factor=0.4),
     similarity.Cosine(0.2, learned=False),
     similarity.Additive(9),
 ]
@@ -55,7 +56,7 @@ POSITIONS = [
 ]
 if is_dataclass(positions.NoPosition):
     POSITIONS.append(positions.NoPosition())
-EMBEDDED = [positions.Sinusoidal(base=99.0), positions.Learned(17), positions.Learned(17, first=2), None]
+EMBEDDED = [positions.Sinusoidal(base=99.0, first=2), positions.Learned(17), positions.Learned(17, first=2), None]
 MASKS = [masks.everything(), masks.causal(), masks.window(3, 1)]
 FEED_FORWARD = [
     feedforward.ReLU(9, bias=False),
@@ -71,6 +72,8 @@ ARRANGEMENTS = [
     arrangements.NoNorm(),
     arrangements.PreNorm(norms.RMSNorm(from_one=True)),
     arrangements.NoteNorm(RMS),
+    arrangements.ParallelNorm(RMS, shared=True),
+    arrangements.SandwichNorm(before=False),
 ]
 WIDE = outputs.Classes(3, ngrams=NgramLogits(buckets=7, transformer_scale=0.25))
 OUTPUTS = [

@@ -22,7 +22,7 @@ def observed(model, *tokens):
     taps, calls, normed = {}, {}, {}
 
     with contextlib.ExitStack() as hooks, torch.no_grad():
-        for path, module in model.named_modules():
+        for path, module in model.named_modules(remove_duplicate=False):
             if isinstance(module, Attention):
                 hook = module.register_forward_pre_hook(
                     lambda layer, given, named, path=path: (
@@ -49,8 +49,11 @@ def observed(model, *tokens):
         for path, (norm, x) in normed.items():
             at, _, role = path.removesuffix(".norm").rpartition(".")
             if role in ("query", "key"):  # of each head: what comes into it is what the map made
-                repeats = calls[at][0].shape.n_heads // x.shape[1]
-                found[f"{site_name(model, at)}.mapped_{role}"] = x[0].repeat_interleave(repeats, 0)
+                layer = calls[at][0]
+                joint, n_heads = getattr(layer, role).joint, getattr(layer, role).n_heads
+                mapped = x[0].unflatten(-1, (n_heads, -1)).transpose(0, 1) if joint else x[0]
+                repeats = layer.shape.n_heads // n_heads
+                found[f"{site_name(model, at)}.mapped_{role}"] = mapped.repeat_interleave(repeats, 0)
             elif "transform" not in path:
                 found |= of_norm(norm, x[0], norm_name(model, path))
     logits = next((name for name in found if name.endswith(".output.logits")), None)

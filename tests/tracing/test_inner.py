@@ -11,7 +11,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.errors import OptionError, TraceError
 from clearhead.model import presets
-from clearhead.model.arrangements import Arrangement, Connection, ConnectionStep
+from clearhead.model.arrangements import Arrangement, Connection, ConnectionStep, ParallelNorm, SandwichNorm
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.outputs import Blanks, Classes
@@ -39,6 +39,31 @@ SPECS = {
     "classes of the mean": encoder_spec(output=Classes(3, pool="mean")),
     "classes as BERT has them": encoder_spec(output=Classes(3, hidden=True)),
     "vectors": encoder_spec(),
+    **{
+        name: decoder_spec(blocks=(block_spec(arrangement=arrangement),) * 2)
+        for name, arrangement in {
+            "parallel": ParallelNorm(),
+            "one norm for both": ParallelNorm(shared=True),
+            "sandwich": SandwichNorm(),
+            "norm of the branch": SandwichNorm(before=False),
+        }.items()
+    },
+    "capped, with one norm for all heads": decoder_spec(
+        blocks=(
+            block_spec(
+                attention=ch.model.AttentionSpec(
+                    heads=ch.Heads(3, kv=1, d_head=4, qk_norm=ch.model.RMSNorm(), qk_norm_joint=True),
+                    similarity=ch.similarity.CappedDot(cap=1.5),
+                    position=ch.positions.Rotary(),
+                )
+            ),
+        )
+        * 2,
+        output=ch.model.NextToken(cap=2.0),
+    ),
+    "a token without a position": encoder_spec(
+        embedding=ch.model.Embedding(position=ch.positions.Learned(9, first=1, skips=3), segments=2)
+    ),
 }
 
 

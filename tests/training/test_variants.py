@@ -120,7 +120,7 @@ IMPOSSIBLE = [
     ("encoder", {"attention": "cosine", "scale": "none"}, "scale: .* scores by Cosine.*, which has no such factor"),
     ("encoder", {"attention": "kernelized", "scale": "2"}, "scale: .* which has no such factor"),
     ("encoder", {"heads": "round"}, "heads: there is no 'round'; there are whole, sliced"),
-    ("encoder", {"block": "mid"}, "block: there is no 'mid'; there are pre, post, note, none"),
+    ("encoder", {"block": "mid"}, "block: there is no 'mid'; there are pre, post, parallel, sandwich, note, none"),
     ("encoder", {"feed_forward": "tanh"}, "feed_forward: there is no 'tanh'; there are relu"),
     ("encoder", {"value_rank": "0"}, "value_rank: expected a whole number, 1 or more; came '0'"),
     ("encoder", {"d_value": "-1"}, "d_value: expected a whole number, 1 or more; came '-1'"),

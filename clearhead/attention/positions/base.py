@@ -74,6 +74,8 @@ class EmbeddedPosition(Part, ABC):
 
     scales_tokens: ClassVar[bool] = False
     """Whether its vectors are as large as 1, so that token vectors beside them are scaled by √d_model to be so too."""
+    skips: int | None = None
+    """Id of a token that takes no position; None if every token takes one."""
 
     @abstractmethod
     def embed(self, d_model: int) -> "PositionTable":
@@ -82,6 +84,9 @@ class EmbeddedPosition(Part, ABC):
 
 class PositionTable(nn.Module, ABC):
     """The vectors of positions, to be added to embeddings."""
+
+    skips: int | None = None
+    """Id of a token that takes no position; None if every token takes one."""
 
     @abstractmethod
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
@@ -95,6 +100,18 @@ class PositionTable(nn.Module, ABC):
     def length(self) -> int | None:
         """Number of positions there are; None if any number."""
         return None
+
+    def count(self, tokens: Tensor) -> Tensor | None:
+        """Return the position of each token `(batch, n)`, -1 for those that take none; None if every token takes one.
+
+        >>> from clearhead.attention.positions import Learned
+        >>> Learned(8, first=1, skips=9).embed(4).count(torch.tensor([[5, 9, 6, 7]])).tolist()
+        [[0, -1, 1, 2]]
+        """
+        if self.skips is None:
+            return None
+        takes = tokens != self.skips
+        return takes.cumsum(-1) * takes - 1
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:

@@ -28,17 +28,25 @@ def sinusoid(positions: Tensor, d_model: int, *, base: float, layout: Layout) ->
 @final
 @dataclass(frozen=True)
 class Sinusoidal(EmbeddedPosition):
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same; `halves` puts all sines before the cosines."""
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same; `halves` puts all sines before the cosines.
+
+    `first` is the p of the first token. `skips` is the id of a token that takes no position: it gets zeros, and the
+    tokens after it count on as if it were not there. M2M100 has both.
+    """
 
     scales_tokens: ClassVar[bool] = True
     layout: Layout = "interleaved"
     base: float = 10_000.0
+    first: int = added(0)
+    skips: int | None = added(None)
 
     def __post_init__(self) -> None:
         if self.layout not in get_args(Layout):
             raise OptionError(f"Sinusoidal: layout must be interleaved or halves; came {self.layout!r}")
         if not self.base > 0:
             raise OptionError(f"Sinusoidal: base must be above 0; came {self.base}")
+        if self.first < 0:
+            raise OptionError(f"Sinusoidal: first must be 0 or more; came {self.first}")
 
     def embed(self, d_model: int) -> "SinusoidalTable":
         if d_model < 2 or d_model % 2:
@@ -54,7 +62,7 @@ class SinusoidalTable(PositionTable):
 
     def __init__(self, spec: Sinusoidal, d_model: int) -> None:
         super().__init__()
-        self.spec, self.d_model = spec, d_model
+        self.spec, self.d_model, self.skips = spec, d_model, spec.skips
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the module's dtype and device
         self.table = self.encode(torch.arange(0))
 
@@ -62,7 +70,8 @@ class SinusoidalTable(PositionTable):
         return f"{self.spec!r}, d_model={self.d_model}"
 
     def encode(self, positions: Tensor) -> Tensor:
-        exact = sinusoid(positions, self.d_model, base=self.spec.base, layout=self.spec.layout)
+        numbers = positions + self.spec.first if self.spec.first else positions
+        exact = sinusoid(numbers, self.d_model, base=self.spec.base, layout=self.spec.layout)
         return exact.to(self.like.device, self.like.dtype)
 
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
@@ -77,7 +86,8 @@ class SinusoidalTable(PositionTable):
         return self.table[start : start + n]
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
-        return self.encode(positions)
+        vectors = self.encode(positions)
+        return vectors if self.skips is None else vectors.masked_fill((positions < 0).unsqueeze(-1), 0)
 
 
 @final
@@ -85,36 +95,42 @@ class SinusoidalTable(PositionTable):
 class Learned(EmbeddedPosition):
     """A learned vector for each of `length` positions.
 
-    `first` is the row of position 0 in the table: RoBERTa and BART have rows before it that no position uses.
+    `first` is the row of position 0 in the table: RoBERTa and BART have rows before it that no position uses. `skips`
+    is the id of a token that takes no position, as RoBERTa's padding: it gets the row before the first, and the tokens
+    after it count on as if it were not there.
     """
 
     length: int
     first: int = added(0)
+    skips: int | None = added(None)
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise OptionError(f"Learned: length must be 1 or more; came {self.length}")
         if self.first < 0:
             raise OptionError(f"Learned: first must be 0 or more; came {self.first}")
+        if self.skips is not None and self.first < 1:
+            raise OptionError("Learned: a token that takes no position gets the row before the first: set first to 1")
 
     def embed(self, d_model: int) -> "LearnedTable":
         if d_model < 1:
             raise OptionError(f"Learned: d_model must be 1 or more; came {d_model}")
-        return LearnedTable(self.length, d_model, first=self.first)
+        return LearnedTable(self.length, d_model, first=self.first, skips=self.skips)
 
 
 @final
 class LearnedTable(PositionTable):
     """Learned vectors, `(first + length, d_model)`; asking past the last is an error, not a wrap."""
 
-    def __init__(self, length: int, d_model: int, *, first: int = 0) -> None:
+    def __init__(self, length: int, d_model: int, *, first: int = 0, skips: int | None = None) -> None:
         super().__init__()
-        self.first = first
+        self.first, self.skips = first, skips
         self.table = nn.Parameter(torch.randn(first + length, d_model) * 0.02)
 
     def extra_repr(self) -> str:
         first = f", first={self.first}" if self.first else ""
-        return f"length={self.length}, d_model={self.table.shape[1]}{first}"
+        skips = "" if self.skips is None else f", skips={self.skips}"
+        return f"length={self.length}, d_model={self.table.shape[1]}{first}{skips}"
 
     def forward(self, n: int, start: int = 0) -> Float[Tensor, "n d_model"]:
         self.check(start, start + n - 1)
@@ -122,7 +138,8 @@ class LearnedTable(PositionTable):
 
     def at(self, positions: Tensor) -> Float[Tensor, "*batch n d_model"]:
         if positions.numel() and has_numbers(positions) and not is_captured(positions):
-            self.check(int(positions.min()), int(positions.max()))
+            lowest = int(positions.min())
+            self.check(0 if lowest == -1 and self.skips is not None else lowest, int(positions.max()))
         return self.table[positions + self.first if self.first else positions]
 
     @property

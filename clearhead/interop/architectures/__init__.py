@@ -7,14 +7,15 @@ from clearhead.interop.architectures.base import Architecture
 from clearhead.interop.architectures.bert import BERT_FAMILY
 from clearhead.interop.architectures.gpt2 import GPT2
 from clearhead.interop.architectures.llama import LLAMA_FAMILY
-from clearhead.interop.architectures.marian import BART, MARIAN, PEGASUS
+from clearhead.interop.architectures.marian import MARIAN_FAMILY
+from clearhead.interop.architectures.parallel import PARALLEL_FAMILY
 from clearhead.interop.architectures.t5 import T5
 from clearhead.interop.config import Config
 
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture"]
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    one.model_type: one for one in (GPT2, *LLAMA_FAMILY, *BERT_FAMILY, MARIAN, PEGASUS, BART, T5)
+    one.model_type: one for one in (GPT2, *LLAMA_FAMILY, *PARALLEL_FAMILY, *BERT_FAMILY, *MARIAN_FAMILY, T5)
 }
 """By the `model_type` of config.json."""
 

@@ -1,8 +1,8 @@
 """The BERT family: encoders with a norm after each branch, learned positions, and segments.
 
-MiniLM is a BERT. RoBERTa begins its positions after the number of its padding token; DistilBERT has other names and no
-segments. Each is read to fill blanks, to classify, or bare, to embed: there the pooler is no part of the vectors, and
-is kept for an export alone.
+MiniLM is a BERT. RoBERTa begins its positions after the number of its padding token, which takes none wherever it
+stands; DistilBERT has other names and no segments. Each is read to fill blanks, to classify, or bare, to embed: there
+the pooler is no part of the vectors, and is kept for an export alone.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Member:
     names: Fields = Fields()
     segments: bool = True
     offset: bool = False
-    """Whether the first position's row is the one after `pad_token_id`."""
+    """Whether padding takes no position, and the first position's row is the one after `pad_token_id`."""
     relu: bool = False
     """Whether the classifier's hidden map is followed by ReLU, and not by tanh."""
     gelu: bool = False
@@ -87,15 +87,17 @@ class Member:
             f"{self.model}Model": "embed",
         }
 
-    def first(self, config: Config) -> int:
-        """Return the row of the first position."""
-        return next(iter(config.tokens("pad_token_id")), 1) + 1 if self.offset else 0
+    def padding(self, config: Config) -> int | None:
+        """Return the id of the token that takes no position, and whose number is that of the row before the first."""
+        return next(iter(config.tokens("pad_token_id")), 1) if self.offset else None
 
-    def context(self, config: Config) -> int:
-        length = config.count("max_position_embeddings") - self.first(config)
+    def position(self, config: Config) -> Learned:
+        skips = self.padding(config)
+        first = 0 if skips is None else skips + 1
+        length = config.count("max_position_embeddings") - first
         if length < 1:
-            raise config.error("max_position_embeddings", f"no position is left after the first {self.first(config)}")
-        return length
+            raise config.error("max_position_embeddings", f"no position is left after the first {first}")
+        return Learned(length, first=first, skips=skips)
 
     def read_spec(self, config: Config) -> EncoderSpec:
         config.require("position_embedding_type", "absolute")
@@ -114,7 +116,7 @@ class Member:
             d_model=config.count(names.d_model),
             blocks=(block,) * config.layers(names.n_layers),
             embedding=Embedding(
-                position=Learned(self.context(config), first=self.first(config)),
+                position=self.position(config),
                 scaled=False,
                 norm=LayerNorm(epsilon),
                 segments=config.count("type_vocab_size", 2) if self.segments else None,
@@ -276,7 +278,7 @@ def make_architecture(member: Member) -> Architecture:
         spec=member.read_spec,
         rows=member.list_rows,
         fields=member.write_fields,
-        context=member.context,
+        context=lambda config: member.position(config).length,
         prefix=member.prefix,
         copies=lambda config: member.copies,
         ignored=member.ignored,

@@ -1,8 +1,10 @@
-"""Marian, BART and Pegasus: the paper's encoder-decoder with a bias on the logits.
+"""Marian, BART, Pegasus, mBART and M2M100 (NLLB): the paper's encoder-decoder.
 
 Marian has a norm after each branch and computes its positions, sines before cosines. Pegasus is the same with the norm
 before each branch, and one after the last block. BART has the norm after, learns its positions, in tables whose first
-two rows no position uses, and normalises the embeddings.
+two rows no position uses, and normalises the embeddings; mBART is a BART with the norm before. M2M100, and NLLB, which
+is one, is a Pegasus without a bias on the logits, whose waves are a little slower and begin after the number of its
+padding token; that token takes no position in a source.
 """
 
 from collections.abc import Iterator
@@ -36,19 +38,26 @@ from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, Encode
 
 FIRST = 2
 """The row of BART's first position."""
+BASE = 10_000.0
 SIDES = ("encoder", "decoder")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One of the three."""
+    """One of the five."""
 
     name: str
     classes: tuple[str, ...]
     learned: bool = False
     """Whether positions are learned and embeddings normalised."""
     norm_first: bool = False
+    counted: bool = False
+    """Whether positions are computed from the numbers after that of the padding token."""
+    logits_bias: bool = True
+    activation: str = "gelu"
+    """What `activation_function` is where config.json lacks it, and `scaled` the same for `scale_embedding`."""
+    scaled: bool = False
 
     @property
     def one_table(self) -> bool:
@@ -68,34 +77,50 @@ class Member:
 
     def read_spec(self, config: Config) -> EncoderDecoderSpec:
         for name in ("normalize_before", "add_final_layer_norm"):
-            config.require(name, False)
+            config.require(name, self.norm_first)
         config.require("normalize_embedding", self.learned)
         vocabulary, d_model = config.count("vocab_size"), config.count("d_model")
-        length = config.count("max_position_embeddings")
-        embedding = Embedding(
-            position=Learned(length, first=FIRST) if self.learned else Sinusoidal(layout="halves"),
-            scaled=config.flag("scale_embedding", False),
-            norm=LayerNorm() if self.learned else None,
-        )
         encoder = EncoderSpec(
             vocabulary=vocabulary,
             d_model=d_model,
             blocks=(self.read_block(config, "encoder"),) * config.layers("encoder_layers"),
-            embedding=embedding,
+            embedding=self.read_embedding(config, "encoder"),
             output=None,
         )
         decoder = DecoderSpec(
             vocabulary=vocabulary if self.one_table else config.count("decoder_vocab_size", vocabulary),
             d_model=d_model,
             blocks=(self.read_block(config, "decoder"),) * config.layers("decoder_layers"),
-            embedding=embedding,
-            output=NextToken(bias=True, tied=self.tied(config) != "none"),
+            embedding=self.read_embedding(config, "decoder"),
+            output=NextToken(bias=self.logits_bias, tied=self.tied(config) != "none"),
         )
         return EncoderDecoderSpec(encoder=encoder, decoder=decoder, tied=self.tied(config))
 
+    def read_embedding(self, config: Config, side: str) -> Embedding:
+        return Embedding(
+            position=self.read_position(config, side),
+            scaled=config.flag("scale_embedding", self.scaled),
+            norm=LayerNorm() if self.learned else None,
+        )
+
+    def read_position(self, config: Config, side: str) -> Learned | Sinusoidal:
+        if self.learned:
+            return Learned(config.count("max_position_embeddings"), first=FIRST)
+        if not self.counted:
+            return Sinusoidal(layout="halves")
+        [padding] = config.tokens("pad_token_id") or (1,)
+        if config.tokens("decoder_start_token_id") == (padding,):
+            raise config.error("decoder_start_token_id", "is the padding token, to which M2M100 gives no position")
+        half = config.count("d_model") // 2
+        if half < 2 or config.count("d_model") % 2:
+            raise config.error("d_model", f"expected an even number of 4 or more; came {config.count('d_model')}")
+        # Their waves slow down over half - 1 steps, ours over half: the same with a larger base.
+        base = BASE ** (half / (half - 1))
+        return Sinusoidal(layout="halves", base=base, first=padding + 1, skips=padding if side == "encoder" else None)
+
     def read_block(self, config: Config, side: str) -> BlockSpec:
         layer = AttentionSpec(heads=Heads(config.count(f"{side}_attention_heads"), bias=True))
-        feed_forward = config.choose("activation_function", ACTIVATIONS, "gelu")
+        feed_forward = config.choose("activation_function", ACTIVATIONS, self.activation)
         return BlockSpec(
             attention=layer,
             cross=layer if side == "decoder" else None,
@@ -129,7 +154,14 @@ class Member:
             "dropout": block.dropout,
             "attention_dropout": block.attention.dropout,
             **own_fields,
+            **self.write_padding(embedding),
         }
+
+    def write_padding(self, embedding: Embedding) -> dict[str, Any]:
+        """Return the padding token, where positions begin after its number."""
+        if not self.counted:
+            return {}
+        return {"pad_token_id": expect(embedding.position, Sinusoidal, "embedding.position").first - 1}
 
     def list_rows(self, config: Config) -> list[Row]:
         tied = self.tied(config)
@@ -138,7 +170,8 @@ class Member:
         rows = shared if tied == "three" else apart
         if tied == "none":
             rows.append(Row("lm_head.weight", ("decoder.output.table",)))
-        rows.append(Row("final_logits_bias", ("decoder.output.bias",), leading=True, optional=True))
+        if self.logits_bias:
+            rows.append(Row("final_logits_bias", ("decoder.output.bias",), leading=True, optional=True))
         for side in SIDES:
             rows += expand(block_rows(side), config.layers(f"{side}_layers"))
             if self.norm_first:
@@ -163,6 +196,7 @@ class Member:
         return {"lm_head.weight": "model.decoder.embed_tokens.weight"} if tied == "two" else {}
 
     def make_architecture(self) -> Architecture:
+        computed = () if self.learned else ("embed_positions.weights" if self.counted else "embed_positions.weight",)
         return Architecture(
             model_type=self.name,
             classes=dict.fromkeys(self.classes, "translate"),
@@ -172,15 +206,15 @@ class Member:
             context=lambda config: config.count("max_position_embeddings"),
             prefix="model.",
             copies=self.copies,
-            values=None if self.learned else self.list_values,
+            values=None if self.learned or self.counted else self.list_values,
             saves_values=self.norm_first,
             aliases={
                 "hidden_size": "d_model",
                 "num_attention_heads": "encoder_attention_heads",
                 "num_hidden_layers": "encoder_layers",
             },
-            ignored=() if self.learned else ("embed_positions.weight",),
-            computed=() if self.learned else ("embed_positions.weight",),
+            ignored=computed,
+            computed=computed,
         )
 
 
@@ -205,8 +239,19 @@ def block_rows(side: str) -> Iterator[Row]:
     yield from norm(f"{ours}.around_feed_forward.norm", f"{theirs}.final_layer_norm")
 
 
-MARIAN = Member(name="marian", classes=("MarianMTModel", "MarianModel")).make_architecture()
-PEGASUS = Member(
-    name="pegasus", classes=("PegasusForConditionalGeneration", "PegasusModel"), norm_first=True
-).make_architecture()
-BART = Member(name="bart", classes=("BartForConditionalGeneration", "BartModel"), learned=True).make_architecture()
+MEMBERS = (
+    Member(name="marian", classes=("MarianMTModel", "MarianModel")),
+    Member(name="pegasus", classes=("PegasusForConditionalGeneration", "PegasusModel"), norm_first=True),
+    Member(name="bart", classes=("BartForConditionalGeneration", "BartModel"), learned=True),
+    Member(name="mbart", classes=("MBartForConditionalGeneration", "MBartModel"), learned=True, norm_first=True),
+    Member(
+        name="m2m_100",
+        classes=("M2M100ForConditionalGeneration", "M2M100Model"),
+        norm_first=True,
+        counted=True,
+        logits_bias=False,
+        activation="relu",
+        scaled=True,
+    ),
+)
+MARIAN_FAMILY = tuple(member.make_architecture() for member in MEMBERS)

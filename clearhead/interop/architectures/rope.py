@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from clearhead.attention.positions import LinearScaling, Llama3Scaling, Rotary, RotaryScaling, YaRNScaling
+from clearhead.attention.positions import LinearScaling, Llama3Scaling, NoPosition, Rotary, RotaryScaling, YaRNScaling
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect
@@ -15,14 +15,18 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 class Rope(NamedTuple):
-    """A rotary position, and the weighting where the scaling changes that too (YaRN)."""
+    """The position of a layer, mostly rotary, and the weighting where its scaling changes that too (YaRN)."""
 
-    position: Rotary
+    position: Rotary | NoPosition
     weighting: Softmax | None = None
 
 
-def read_rope(config: Config) -> Rope:
-    """Return the rotary position; OptionError where the scaling is none of these: `dynamic` depends on the text."""
+def read_rope(config: Config, *, d_head: int | None = None, base: float = 10_000.0) -> Rope:
+    """Return the rotary position; OptionError where the scaling is none of these: `dynamic` depends on the text.
+
+    `d_head` is given for models that may turn a part of it alone (`partial_rotary_factor`). `base` is what their
+    `rope_theta` is where config.json lacks it.
+    """
     # Of both, transformers reads the older.
     parameters = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(parameters, dict):
@@ -33,10 +37,30 @@ def read_rope(config: Config) -> Rope:
     if config.get(ORIGINAL) is not None:
         values[ORIGINAL] = config.get(ORIGINAL)
     rope = Config(values, f"{config.where}: rope_parameters")
-    rope.require("partial_rotary_factor", 1.0)
+    width = None
+    if d_head is None:
+        rope.require("partial_rotary_factor", 1.0)
+    else:
+        width = read_width(rope, d_head)
     scaling = rope.choose("rope_type", SCALINGS)(rope)
-    position = Rotary(pairing="halves", base=rope.number("rope_theta", 10_000.0), scaling=scaling)
+    if width is not None and isinstance(scaling, YaRNScaling):
+        raise rope.error("rope_type", "yarn is not supported yet where a part of each head is turned")
+    position = Rotary(pairing="halves", base=rope.number("rope_theta", base), width=width, scaling=scaling)
     return Rope(position, yarn_weighting(rope) if isinstance(scaling, YaRNScaling) else None)
+
+
+def read_width(rope: Config, d_head: int) -> int | None:
+    """Return how many entries of a head turn; None for all of them."""
+    width = int(d_head * rope.number("partial_rotary_factor", 1.0))
+    if not 2 <= width <= d_head or width % 2:
+        raise rope.error("partial_rotary_factor", f"turns {width} of {d_head} entries; expected an even number of them")
+    return None if width == d_head else width
+
+
+def write_width(position: Rotary, d_head: int) -> float:
+    """Return the share of a head that turns, from which `read_width` has the same number of entries."""
+    width = position.width or d_head
+    return width / d_head if int(d_head * (width / d_head)) == width else (width + 0.5) / d_head
 
 
 def read_linear(rope: Config) -> LinearScaling:

@@ -11,6 +11,7 @@ from typing import Any
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import T5Bias
 from clearhead.attention.similarity import Dot
+from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import Architecture, attention, expect, expect_heads, norm, pairs
 from clearhead.interop.config import Config
 from clearhead.interop.tables import Row, expand
@@ -95,6 +96,12 @@ def check_network(config: Config) -> None:
 
 def write_fields(model: Spec, context: int) -> dict[str, Any]:
     spec = expect(model, EncoderDecoderSpec, "the model")
+    depths = len(spec.encoder.blocks), len(spec.decoder.blocks)
+    if depths[1] > depths[0]:  # its cache has as many layers as the encoder
+        raise OptionError(
+            f"the decoder has {depths[1]} blocks and the encoder {depths[0]}, and transformers cannot generate with a "
+            "T5 whose decoder is the deeper of the two (IndexError)"
+        )
     block = spec.decoder.blocks[0]
     heads, position = expect_heads(block.attention), expect(block.attention.position, T5Bias, "attention.position")
     feed_forward = expect(block.feed_forward, FeedForward, "feed_forward")

@@ -96,6 +96,12 @@ def spec_of(run: Run) -> Spec:
     return cast(Spec, run.model.spec)
 
 
+def skipped_token(spec: Spec) -> int | None:
+    """Return the id of the token that takes no position in a model's first stack; None where there is none."""
+    position = spec.stacks[0].embedding.position
+    return None if position is None else position.skips
+
+
 def unknown_fields(part: Any, known: Iterable[str]) -> Iterator[str]:
     """Yield `Class(field=value)` for each field that a format does not know and that is not at its default.
 

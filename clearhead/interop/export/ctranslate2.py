@@ -20,8 +20,20 @@ from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.files import write_text
-from clearhead.interop.export.base import Figures, Format, Weights, blocked_segments, spec_of, unknown_fields
-from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
+from clearhead.interop.export.base import (
+    Figures,
+    Format,
+    Weights,
+    blocked_segments,
+    skipped_token,
+    spec_of,
+    unknown_fields,
+)
+from clearhead.interop.export.ctranslate2_check import (
+    check_decoder,
+    check_encoder,
+    check_encoder_decoder,
+)
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer
 from clearhead.model.arrangements import PostNorm, PreNorm
@@ -58,6 +70,7 @@ class CTranslate2(Format):
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         peer = import_peer("ctranslate2")
         spec, model, weights = spec_of(run), cast(Any, run.model), Weights(run.model)
+        check_positions_counted(run)
         writer = Writer(peer, weights, run.task.context)
         match spec:
             case EncoderDecoderSpec(encoder=encoder, decoder=decoder):
@@ -96,6 +109,16 @@ class CTranslate2(Format):
                 return check_decoder(run, folder, quantization)
             case EncoderSpec():
                 return check_encoder(run, folder, quantization)
+
+
+def check_positions_counted(run: Run) -> None:
+    """Raise OptionError where a token that takes no position stands in every text: CTranslate2 counts all of them."""
+    skips, frame = skipped_token(spec_of(run)), run.task.frame(next(iter(run.task.tokenizers)))
+    if skips is not None and skips in (*frame.before, *frame.between, *frame.after):
+        raise OptionError(
+            f"ctranslate2 gives every token a position, and in this model {token_names(run.tokenizer)[skips]!r} takes "
+            "none, which stands in every text; onnx and hf keep that"
+        )
 
 
 def blocked(spec: Spec) -> Iterator[str]:

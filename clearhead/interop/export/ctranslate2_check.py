@@ -9,8 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.decoding import Rules
-from clearhead.interop.export.base import Figures
-from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, greedy_tokens, largest, unpad
+from clearhead.interop.export.base import Figures, skipped_token, spec_of
+from clearhead.interop.export.samples import (
+    Samples,
+    count_new,
+    count_same,
+    draw_samples,
+    greedy_tokens,
+    largest,
+    replace_token,
+    unpad,
+)
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import Encoder
@@ -46,10 +55,17 @@ def open_with(kind: str, folder: Path, quantization: str) -> Any:
     )
 
 
+def draw_counted(run: Run) -> Samples:
+    """Return samples without a token that takes no position: CTranslate2 gives one to every token."""
+    samples = draw_samples(run)
+    rows = [replace_token(row, skipped_token(spec_of(run))) for row in samples.encoder]
+    return Samples(rows, samples.decoder, samples.drawn)
+
+
 @torch.inference_mode()
 def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     """Compare log-probabilities of targets, and greedy translations."""
-    samples, exact = draw_samples(run), open_with("Translator", folder, "float32")
+    samples, exact = draw_counted(run), open_with("Translator", folder, "float32")
     source, target = run.task.tokenizers["source"], run.task.tokenizers["target"]
     special = special_tokens(run)
     assert special.start is not None
@@ -147,7 +163,7 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
 @torch.inference_mode()
 def check_encoder(run: Run, folder: Path, quantization: str) -> Figures:
     """Compare the vectors after the last block: the output is applied by whoever uses them."""
-    samples, encoder = draw_samples(run), open_with("Encoder", folder, "float32")
+    samples, encoder = draw_counted(run), open_with("Encoder", folder, "float32")
     tokens, lengths = samples.padded("encoder")
     theirs = torch.from_numpy(np.array(encoder.forward_batch(samples.encoder).last_hidden_state))
     ours = cast(Encoder, round_as_written(run, quantization)).states(tokens, lengths=lengths)

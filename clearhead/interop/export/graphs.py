@@ -37,9 +37,10 @@ def freeze_for_graph(model: nn.Module, context: int) -> nn.Module:
 
 
 def as_table(position: Any, length: int) -> nn.Module:
-    """Return sinusoidal positions as a table of their vectors."""
+    """Return sinusoidal positions as a table of their vectors, after zeros for a token that takes none."""
     vectors = position(length).clone()
-    table = Learned(length).embed(vectors.shape[1])
+    table = Learned(length, first=1, skips=position.skips).embed(vectors.shape[1])
+    vectors = torch.cat([torch.zeros_like(vectors[:1]), vectors])
     cast(Any, table).table = nn.Parameter(vectors, requires_grad=False)
     return table.to(vectors.device)
 

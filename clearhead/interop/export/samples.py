@@ -11,7 +11,7 @@ from clearhead.decoding import Greedy, Rules, generate
 from clearhead.decoding.request import Model
 from clearhead.decoding.session import pad_right
 from clearhead.errors import ClearheadError
-from clearhead.interop.export.base import spec_of
+from clearhead.interop.export.base import skipped_token, spec_of
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec
 from clearhead.text.drawing import spread
 from clearhead.text.store import Store
@@ -75,7 +75,9 @@ def random_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
 
     for _ in range(count):
         if isinstance(spec, EncoderDecoderSpec):
-            yield {"encoder": ids(spec.encoder.vocabulary), "decoder": ids(spec.decoder.vocabulary)}
+            # M2M100 counts no padding in a target where it has no cache, and counts it where it has: no output has any.
+            target = replace_token(ids(spec.decoder.vocabulary), skipped_token(spec))
+            yield {"encoder": ids(spec.encoder.vocabulary), "decoder": target}
         else:
             yield {"decoder" if isinstance(spec, DecoderSpec) else "encoder": ids(spec.vocabulary)}
 
@@ -133,3 +135,9 @@ def count_same(
         first, second = logits.topk(2).values.tolist()
         n_same += first - second <= tolerance
     return n_same
+
+
+def replace_token(ids: Sequence[int], token: int | None) -> list[int]:
+    """Return the ids with another in the place of this one."""
+    other = 0 if token else 1
+    return [other if token_id == token else token_id for token_id in ids]

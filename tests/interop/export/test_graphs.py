@@ -1,9 +1,12 @@
 """Graphs compute what the model computes, with and without a cache."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from clearhead.interop.export.graphs import DecoderStep, SourceForward, TargetStep, freeze_for_graph
+from clearhead.attention.positions import Learned, Sinusoidal
+from clearhead.interop.export.graphs import DecoderStep, EncoderForward, SourceForward, TargetStep, freeze_for_graph
 from clearhead.interop.export.onnx import cache
 from tests.interop.export.random_runs import draw_spec, run_of
 
@@ -28,3 +31,14 @@ def test_a_step_of_a_translator_does_not_see_the_sources_padding(tmp_path):
         empty = cache(model.decoder, "attention", batch=2, n=0)
         logits, *_ = TargetStep(model)(target, lengths, *made, *empty)
         assert torch.allclose(logits, run.model(source, target, source_lengths=lengths), atol=1e-5)
+
+
+@pytest.mark.parametrize("position", [Learned(16, first=3, skips=2), Sinusoidal(first=3, skips=2)], ids=repr)
+def test_a_token_without_a_position_has_none_in_a_graph(position, tmp_path):
+    spec = draw_spec("encoder", 1)
+    model = replace(spec, embedding=replace(spec.embedding, position=position)).build().eval()
+    tokens, lengths = torch.randint(20, (3, 7)), torch.tensor([7, 5, 4])
+    tokens[:, 3] = 2
+    with torch.no_grad():
+        made = EncoderForward(freeze_for_graph(model, 16))(tokens, lengths)
+        assert torch.allclose(made, model(tokens, lengths=lengths), atol=1e-5)

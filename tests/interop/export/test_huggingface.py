@@ -115,7 +115,7 @@ def test_what_no_class_expresses_is_refused_by_name(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-GOING_BACK = ("llama", "roberta", "classifier", "embedder", "distilbert", "marian", "bart", "t5")
+GOING_BACK = ("m2m100", "roberta", "classifier", "llama", "embedder", "distilbert", "marian", "bart", "t5", "gemma2")
 """tests/interop/architectures has what is particular to each."""
 
 
@@ -136,7 +136,7 @@ def test_an_imported_model_goes_back_as_it_came(name, tmp_path):
     if name in ("roberta", "classifier", "embedder"):
         assert again("the cat", "a dog")["input_ids"] == source("the cat", "a dog")["input_ids"]
     said = json.loads((tmp_path / "out" / "generation_config.json").read_text())
-    assert said.get("forced_bos_token_id") == (2 if name == "bart" else None)
+    assert said.get("forced_bos_token_id") == {"bart": 2, "m2m100": 5}.get(name)
     assert said.get("bad_words_ids") == ([[0]] if name == "marian" else None)
 
 

@@ -169,7 +169,9 @@ export function positionsOf(model: Model, words: Positions, n: number): Position
     if (kind.name === "sinusoidal") {
       const own = plan.embedding.position?.kind === "sinusoidal" ? plan.embedding.position : null;
       const width = Math.max(2, plan.d_model - (plan.d_model % 2));
-      const table = rows(n, (row) => Array.from(sinusoid(row, width, own ?? { layout: "interleaved", base: 10_000 })));
+      const table = rows(n, (row) =>
+        Array.from(sinusoid((own?.first ?? 0) + row, width, own ?? { layout: "interleaved", base: 10_000 })),
+      );
       return { ...kind, table, similarity: byDistance(table) };
     }
     if (kind.name === "rotary") return { ...kind, ...rotaryTable(inside.position, inside.d_head, n) };

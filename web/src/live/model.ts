@@ -4,7 +4,7 @@ import type { Matrix, SideName } from "../lib/source";
 import type {
   AttentionPlan,
   BranchPlan,
-  EmbeddingPlan,
+  PositionTable,
   HeadMapPlan,
   LinearPlan,
   NetworkPlan,
@@ -81,15 +81,8 @@ export class Model {
       ids.forEach((_, row) => same.data.set(first, row * d_model));
       x = add(x, tap(`${at}.segment`, same));
     }
-    return this.withPosition(side, x, tap, start);
-  }
-
-  /** Adds the vectors of the positions, and normalises the sum where there is a norm. */
-  withPosition(side: SideName, x: Matrix, tap: Tap, start = 0): Matrix {
-    const { embedding } = this.side(side);
-    const at = `${side}.embedding`;
     if (embedding.position !== null)
-      x = add(x, tap(`${at}.position`, this.positions(embedding, x.columns, x.rows, start)));
+      x = add(x, tap(`${at}.position`, this.positions(embedding.position, d_model, ids, start)));
     if (embedding.norm !== null) {
       if (embedding.position !== null || embedding.segment !== null) x = tap(`${at}.sum`, x);
       x = normSteps(this.norm(embedding.norm), x).out;
@@ -97,13 +90,16 @@ export class Model {
     return tap(`${at}.out`, x);
   }
 
-  positions({ position }: EmbeddingPlan, d_model: number, n: number, start: number): Matrix {
-    const made = matrix(n, d_model);
-    if (position?.kind === "learned") {
-      const from = (position.first + start) * d_model;
-      made.data.set(this.tensor(position.table).data.subarray(from, from + n * d_model));
-    } else if (position?.kind === "sinusoidal")
-      for (let row = 0; row < n; row++) made.data.set(sinusoid(start + row, d_model, position), row * d_model);
+  /** The vectors of the positions; a token that takes none has the row before the first, or zeros. */
+  positions(position: PositionTable, d_model: number, ids: number[], start: number): Matrix {
+    const made = matrix(ids.length, d_model);
+    let next = position.first + start;
+    ids.forEach((id, row) => {
+      const number = id === position.skips ? position.first - 1 : next++;
+      if (position.kind === "learned")
+        made.data.set(this.tensor(position.table).data.subarray(number * d_model, (number + 1) * d_model), row * d_model); // prettier-ignore
+      else if (id !== position.skips) made.data.set(sinusoid(number, d_model, position), row * d_model);
+    });
     return made;
   }
 

@@ -42,9 +42,10 @@ export interface EmbeddingPlan {
   norm: NormPlan | null;
 }
 
-export type PositionTable =
-  | { kind: "sinusoidal"; layout: "interleaved" | "halves"; base: number }
-  | { kind: "learned"; table: Held; first: number };
+/** `first` is the number of the first position; a token of the id `skips` takes none. */
+export type PositionTable = { first: number; skips: number | null } & (
+  { kind: "sinusoidal"; layout: "interleaved" | "halves"; base: number } | { kind: "learned"; table: Held }
+);
 
 export interface NormPlan {
   kind: "layer" | "rms";
