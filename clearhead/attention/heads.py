@@ -307,9 +307,11 @@ class LowRankMap(nn.Module):
         return f"heads={heads}, d_model={d_model}, rank={rank}, d_value={d_value}, bias={self.bias is not None}"
 
     def forward(self, source: Source) -> PerHead:
-        inner = einsum(source, self.down, "batch n d_model, head d_model rank -> batch head n rank")
-        outer = einsum(inner, self.up, "batch head n rank, head rank d -> batch head n d")
-        return outer if self.bias is None else outer + self.bias.to(outer.dtype)
+        return map_up(self, self.map_down(source))
+
+    def map_down(self, source: Source) -> PerHead:
+        """Return the latent values: `rank` numbers for each head."""
+        return einsum(source, self.down, "batch n d_model, head d_model rank -> batch head n rank")
 
 
 @final
@@ -354,7 +356,23 @@ class LowRankSliceMap(nn.Module):
         return f"heads={heads}, d_slice={d_slice}, rank={rank}, d_value={d_value}, bias={self.bias is not None}"
 
     def forward(self, source: Source) -> PerHead:
+        return map_up(self, self.map_down(source))
+
+    def map_down(self, source: Source) -> PerHead:
+        """Return the latent values: `rank` numbers for each head, from its slice."""
         slices = rearrange(source, "batch n (head d) -> batch head n d", head=self.down.shape[0])
-        inner = einsum(slices, self.down, "batch head n d, head d rank -> batch head n rank")
-        outer = einsum(inner, self.up, "batch head n rank, head rank out -> batch head n out")
-        return outer if self.bias is None else outer + self.bias.to(outer.dtype)
+        return einsum(slices, self.down, "batch head n d, head d rank -> batch head n rank")
+
+
+def map_up(low_rank: LowRankMap | LowRankSliceMap, latent: Float[Tensor, "batch heads n rank"]) -> PerHead:
+    """Return the values of latent values, by V_up; one head's latent values are mapped by every head's V_up."""
+    values = latent @ low_rank.up
+    return values if low_rank.bias is None else values + low_rank.bias.to(values.dtype)
+
+
+def columns_read(head_map: nn.Module, head: int) -> slice:
+    """Return which numbers of a vector a head reads: its own slice in sliced heads, else all of them."""
+    if not isinstance(head_map, SliceMap | LowRankSliceMap):
+        return slice(None)
+    _, width, _ = (head_map.weight if isinstance(head_map, SliceMap) else head_map.down).shape
+    return slice(head * width, (head + 1) * width)

@@ -24,7 +24,7 @@ MASKS = {"none": masks.everything(), "causal": masks.causal()}
 EXAMPLES = """\b
 Examples:
   clearhead steps
-  clearhead steps --mask causal --token sleeps
+  clearhead steps --mask causal --token cute
   clearhead steps --weighting argmax-average
   clearhead steps --svg creature.svg
   clearhead steps --json"""

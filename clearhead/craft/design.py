@@ -115,6 +115,23 @@ class Design:
             )
         return replace(self, w_v=w_v, w_o=w_o)
 
+    def saying(self, values: Float[Tensor, "label width"], to: str, *, of: str = "token") -> "Design":
+        """Return the same head with these values, written to the block `to`: a row for each label of the block `of`.
+
+        >>> from clearhead.craft import by_content, inputs
+        >>> read = inputs(["blue", "creature"], room={"meaning": ["colour"]})
+        >>> head = by_content(read, {"creature": ["blue"]}).saying(torch.tensor([[1.0], [0.0]]), to="meaning")
+        >>> head.explain(["blue", "creature"]).value[0].tolist()
+        [[1.0], [0.0]]
+        """
+        labels, width = len(self.inputs[of].labels), self.inputs[to].width
+        if values.shape != (labels, width):
+            raise ShapeError(
+                f"{self.name}: expected a row of values for each of the {labels} labels of {of}, as wide as {to}: "
+                f"{(labels, width)}; came {tuple(values.shape)}"
+            )
+        return self.carrying(self.inputs.reading(of) @ values.float(), to)
+
     def taking(self, name: str) -> Float[Tensor, "d_model width"]:
         """Return the map that takes the directions of a block as they are."""
         block = self.inputs[name]

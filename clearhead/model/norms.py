@@ -109,7 +109,7 @@ class BuiltLayerNorm(Explained):
             Step("mean", "the mean of x"),
             Step("variance", "the mean of (x − mean)²"),
             Step("normalized", f"({{x}} − {{mean}}) / √({{variance}} + {self.epsilon:g})"),
-            Step("gamma", "learned", learned=True),
+            Step("gamma", "learned", learned=True, neutral=1.0),
             *(() if self.beta is None else (Step("beta", "learned", learned=True),)),
             Step("out", "{gamma} · {normalized}" + ("" if self.beta is None else " + {beta}")),
         )
@@ -155,7 +155,7 @@ class BuiltRMSNorm(Explained):
         return (
             Step("mean_square", "the mean of x²"),
             Step("normalized", f"{{x}} / √({{mean_square}} + {self.epsilon:g})"),
-            Step("gamma", "1 + what is learned" if self.from_one else "learned", learned=True),
+            Step("gamma", "1 + what is learned" if self.from_one else "learned", learned=True, neutral=1.0),
             Step("out", "{gamma} · {normalized}"),
         )
 

@@ -26,6 +26,8 @@ class Step(NamedTuple):
     of: str = "x"
     learned: bool = False
     """True if it is a learned vector, the same at every position."""
+    neutral: float = 0.0
+    """The number that changes nothing: 1 for a factor, 0 for what is added."""
 
 
 class Explained(DecodingModule):

@@ -89,6 +89,7 @@ class Boxes:
             "x": as_list(products.x),
             "weight": as_list(products.weight),
             "bias": products.bias,
+            "start": products.start,
             "value": vector[unit].item(),
         }
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention import masks
-from clearhead.attention.heads import LowRankMap, LowRankSliceMap, SliceMap, WholeMap
+from clearhead.attention.heads import LowRankMap, LowRankSliceMap, SliceMap, WholeMap, columns_read
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import ALiBi, NoPosition, Position, Rotary, Sinusoidal
@@ -206,19 +206,31 @@ class Planner:
         return {"weight": self.tensor(plain.weight, f"{at}.weight"), "bias": bias}
 
     def head_map(self, module: nn.Module, d_model: int, at: str) -> Plan:
-        """Return a map to the heads as one matrix, whichever way it is made of smaller ones."""
+        """Return a map to the heads as one matrix, whichever way it is made of smaller ones; of low rank, those too.
+
+        `slice` is how many numbers each head reads, where it does not read all of them.
+        """
         if type(module) not in HEAD_MAPS:
             refuse(module, at)
         if isinstance(module, WholeMap):
             if module.joint and module.norm is not None:
                 refuse(module.norm, f"{at} (all heads together)")
-            return {**self.linear(module.linear, at), "norm": self.norm(module.norm, f"{at}.norm")}
+            norm = self.norm(module.norm, f"{at}.norm")
+            return {**self.linear(module.linear, at), "norm": norm, "slice": None, "latent": None}
+        wide, latent = copy.deepcopy(module).double(), None
+        plan = self.one_matrix(wide, wide, d_model, at)
+        if isinstance(wide, LowRankMap | LowRankSliceMap):
+            up = {"weight": self.tensor(wide.up.mT.flatten(0, 1), f"{at}.up"), "bias": plan["bias"]}
+            latent = {"down": self.one_matrix(wide, wide.map_down, d_model, f"{at}.down"), "up": up}
+        return {**plan, "norm": None, "slice": columns_read(module, 0).stop, "latent": latent}
+
+    def one_matrix(self, module: nn.Module, apply: Callable[[Tensor], Tensor], d_model: int, at: str) -> Plan:
+        """Return a linear map to the heads, of a module in double precision, as one matrix and a bias."""
         every = torch.eye(d_model, dtype=torch.float64, device=next(module.parameters()).device)
-        wide = copy.deepcopy(module).double()
-        zero = wide(torch.zeros_like(every[:1]).unsqueeze(0))[0, :, 0].flatten()
-        weight = wide(every.unsqueeze(0))[0].transpose(1, 2).flatten(0, 1) - zero.unsqueeze(1)
+        zero = apply(torch.zeros_like(every[:1]).unsqueeze(0))[0, :, 0].flatten()
+        weight = apply(every.unsqueeze(0))[0].transpose(1, 2).flatten(0, 1) - zero.unsqueeze(1)
         bias = self.tensor(zero, f"{at}.bias") if bool(zero.any()) else None
-        return {"weight": self.tensor(weight, f"{at}.weight"), "bias": bias, "norm": None}
+        return {"weight": self.tensor(weight, f"{at}.weight"), "bias": bias}
 
     def block(self, spec: BlockSpec, block: Block, at: str) -> list[Plan]:
         branches: list[Plan] = []

@@ -183,6 +183,11 @@ class Cell(TypedDict):
     turn: Turn | None
     """How the positions turned query and key before they were compared; null where they did not."""
     input: list[float] | None
+    """What the head reads of the query's vector: in sliced heads, its slice."""
+    input_start: int | None
+    """The place of the first of these numbers in the vector; null where the head reads all of it."""
+    latent: list[float] | None
+    """The key's value between V_down and V_up; null where values are not of low rank."""
     n_query: int
     n_key: int
 
@@ -197,6 +202,8 @@ class Readings(TypedDict):
     previous: list[float | None]
     same: list[float | None]
     induction: list[float | None]
+    gain: list[float | None]
+    """What W_O makes of the head: how many times as long as its contexts is what it adds to the stream."""
 
 
 class LensLayer(TypedDict):
@@ -273,6 +280,8 @@ class BoxTerms(TypedDict):
     weight: list[float]
     bias: float
     value: float
+    start: int
+    """The place of the first x: in sliced heads, where the head's slice begins."""
 
 
 class ContextPlace(TypedDict):

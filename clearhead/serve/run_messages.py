@@ -44,6 +44,8 @@ class BoxValue(TypedDict):
     """What its rows are; "none": one for all tokens, "whole": one made of all of them."""
     columns: Literal["unit", "key"]
     per_head: bool
+    neutral: float
+    """The number that changes nothing, around which the value is painted: 1 in gamma."""
 
 
 class BoxSpec(TypedDict):

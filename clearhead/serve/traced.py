@@ -163,17 +163,21 @@ class Traced:
         query, key = params.integer("query", below=head.site.n_query), params.integer("key", below=head.site.n_key)
         self.budget.check(row_cost([head]), f"a cell of {name_heads([head])}", TEXT)
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
-        return {**asdict(head.cell(query, key)), "input": self.read_by(head.site, query), **sizes}
+        return {**asdict(head.cell(query, key)), **self.read_by(head, query, key), **sizes}
 
-    def read_by(self, site: Site, query: int) -> list[float]:
-        """Return the query's input: the residual stream before the site, after the norm in front of it."""
-        maps = self.boxes.inner.names.maps
-        query_map = next(
-            maps[name]
-            for role in ("mapped_query", "projected_query", "query")
-            if (name := f"{site.name}.{role}") in maps
-        )
-        return self.trace.value(query_map.of, slice(query, query + 1))[0].tolist()
+    def read_by(self, head: Head, query: int, key: int) -> dict[str, Any]:
+        """Return what the head reads of the query's input (the stream before the site, after the norm in front of it),
+        where that begins, and the latent value of the key.
+        """
+        query_map, latent = self.boxes.inner.names.input_map(head.site.name, "query"), f"{head.site.name}.latent_value"
+        reads = query_map.reads(head.index)
+        return {
+            "input": self.trace.value(query_map.of, slice(query, query + 1))[0, reads].tolist(),
+            "input_start": reads.start,
+            "latent": self.trace.value(latent, slice(key, key + 1))[head.index, 0].tolist()
+            if latent in self.boxes.values
+            else None,
+        }
 
     @functools.cached_property
     def boxes(self) -> Boxes:

@@ -48,7 +48,7 @@ def site_steps() -> list[str]:
         connections += cls.__subclasses__()
     around = {step.out for cls in connections for step in cls.steps if step.out}
     mapped = [f"{before}_{role}" for before in ("mapped", "projected") for role in ("query", "key")]
-    return [*OUTSIDE, *INSIDE, CONCAT, "out", *sorted(around - {"out"}), *mapped]
+    return [*OUTSIDE, *INSIDE, CONCAT, "out", *sorted(around - {"out"}), *mapped, "latent_value"]
 
 
 @final

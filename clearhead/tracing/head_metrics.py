@@ -5,13 +5,14 @@ All of them read a head's weights a block of rows at a time.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from clearhead.attention.layer import Attention
 from clearhead.calls import public
 from clearhead.decoding.generating import eval_mode
 from clearhead.devices import widest_float
@@ -38,7 +39,8 @@ class Readings:
     but the first, which may have no other. `itself`, `previous`, `same`, `induction`: how much weight is on the query's
     own place, on the token before it, on other occurrences of its token, and on what followed that token there; each
     over the queries that may attend to such a key, and None where none may, or where queries and keys are of different
-    sequences.
+    sequences. `gain` is what W_O does with the head: how many times as long as its contexts is what it adds to the
+    residual stream; None in a trace that was loaded without its model, and where all contexts are 0.
     """
 
     entropy: float
@@ -48,6 +50,7 @@ class Readings:
     previous: float | None
     same: float | None
     induction: float | None
+    gain: float | None = None
 
 
 @torch.no_grad()
@@ -129,7 +132,23 @@ def readings(trace: Trace, site: Site | str, rows: int | None = None) -> list[Re
     if rows is not None and not isinstance(rows, int):
         raise OptionError(f"rows: expected a whole number, or None for all; came {rows!r:.80}")
     tokens = None if site.slot == "cross" else trace.sides[site.side].ids
-    return [read_head(head, tokens, rows) for head in site.head]
+    gains = [None] * site.n_heads if trace.inner is None else output_gains(trace.inner.names.sites[site.name], site)
+    return [replace(read_head(head, tokens, rows), gain=gains[head.index]) for head in site.head]
+
+
+def output_gains(layer: Attention, site: Site) -> list[float | None]:
+    """Return how many times as long as its contexts W_O makes each head; 1 without W_O, None where contexts are 0."""
+    context = site.context
+    gains: list[float | None] = []
+    with eval_mode(layer):
+        bias = layer.output(context.new_zeros(1, context.shape[0] * context.shape[2]))
+        for head, of_head in enumerate(context):
+            alone = torch.zeros_like(context)
+            alone[head] = of_head
+            added = layer.output(alone.transpose(0, 1).flatten(1)) - bias
+            length = of_head.norm().item()
+            gains.append(added.norm().item() / length if length else None)
+    return gains
 
 
 class Lens(NamedTuple):

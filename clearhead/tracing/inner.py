@@ -26,11 +26,15 @@ from clearhead.tracing.site import MATRICES, TOLERANCE, Site
 
 
 class Products(NamedTuple):
-    """The terms of one number that a linear map makes: the sum of `weight` times `x`, and `bias`."""
+    """The terms of one number that a linear map makes: the sum of `weight` times `x`, and `bias`.
+
+    Of sliced heads they are those of the head's slice; `start` counts where it begins.
+    """
 
     x: Tensor
     weight: Tensor
     bias: float
+    start: int = 0
 
 
 def site_value(site: Site, step: str, rows: slice = ALL_ROWS) -> Tensor:
@@ -75,7 +79,7 @@ class InnerValues:
             return self.stream[name][rows]
         if at in self.sites and step in (*STEPS, CONCAT):
             return site_value(self.sites[at], step, rows)
-        if at in self.sites and step.startswith(("projected_", "mapped_")):
+        if at in self.sites and step.startswith(("projected_", "mapped_", "latent_")):
             return self.project(at, step, rows)
         return self.section(self.names.box_of[name], rows)[name]
 
@@ -143,20 +147,25 @@ class InnerValues:
         return [self.stream[table[side, number, branch]] for table in tables if (side, number, branch) in table]
 
     def project(self, at: str, step: str, rows: slice) -> Tensor:
-        """Return queries or keys before rotary, or before their norm; turned, they must be those that were recorded."""
-        (before, _, role), maps, site = step.partition("_"), self.names.maps, self.sites[at]
-        rows = ALL_ROWS if self.changes else rows
-        linear_map = maps.get(f"{at}.mapped_{role}") or maps[f"{at}.projected_{role}"]
+        """Return queries or keys before rotary or before their norm, or latent values before V_up.
+
+        What the layer makes of them must be what was recorded.
+        """
+        (before, _, role), site = step.partition("_"), self.sites[at]
+        asked, rows = rows, ALL_ROWS if self.changes else rows  # a change counts its places from the first
+        linear_map = self.names.input_map(at, role)
         source = self.value(linear_map.of, rows).unsqueeze(0)
-        positions = getattr(site.call.positions, role)[..., rows]
         with eval_mode(self.model):
-            vectors = getattr(self.names.sites[at], role)(source)
-            turned = apply_edits(f"{at}.{role}", site.position.turn(vectors, positions), self.changes)
+            vectors = turned = getattr(self.names.sites[at], role)(source)
+            if role != "value":
+                turned = site.position.turn(vectors, getattr(site.call.positions, role)[..., rows])
+            turned = apply_edits(f"{at}.{role}", turned, self.changes)
         self.compare(f"{at}.{role}", turned[0], getattr(site.call, role)[0, :, rows])
-        if before == "mapped":
+        if before != "projected":
             with eval_mode(self.model):
                 vectors = linear_map.apply(source)
-        return vectors[0].repeat_interleave(site.n_heads // vectors.shape[1], 0)
+        vectors = vectors[0, :, asked] if self.changes else vectors[0]
+        return vectors.repeat_interleave(site.n_heads // len(vectors), 0)
 
     def last_norm(self, side: str, rows: slice) -> dict[str, Tensor]:
         norm, out = self.names.sides[side][1].stack.norm, f"{side}.normed"
@@ -193,6 +202,7 @@ class InnerValues:
         if linear_map is None:
             raise OptionError(f"{name} is not made by one linear map: it has no sum of products to show")
         at, x = name.rpartition(".")[0], self.value(linear_map.of, slice(row, row + 1)).detach()
+        x = x[element[0]] if x.ndim == 3 else x  # of latent values, the head's own
         with torch.enable_grad(), torch.inference_mode(mode=False):
             x = x.clone().requires_grad_()
             out, zero = linear_map.apply(x.unsqueeze(0)), linear_map.apply(torch.zeros_like(x).unsqueeze(0))
@@ -203,7 +213,8 @@ class InnerValues:
                 else (0, 0, element[-1])
             )
             [weight] = torch.autograd.grad(out[index], x)
-        return Products(x.detach().flatten(), weight.flatten(), zero[index].item())
+        reads = linear_map.reads(index[1])
+        return Products(x.detach()[0, reads], weight[0, reads], zero[index].item(), reads.start or 0)
 
     @contextlib.contextmanager
     def collect_taps(self, modules: Mapping[nn.Module, str]) -> Iterator[dict[str, Tensor]]:

@@ -16,6 +16,7 @@ A box is what a picture of the model has one of: an embedding, a norm, an attent
 """
 
 import difflib
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
-from clearhead.attention.heads import LowRankMap, LowRankSliceMap, WholeMap
+from clearhead.attention.heads import LowRankMap, LowRankSliceMap, WholeMap, columns_read, map_up
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Connection
@@ -47,7 +48,7 @@ FORMULAS = {
 }
 BY_COLUMN = ("score", "scaled", "masked", "weight")
 """Steps with a column for each key."""
-BY_KEY = ("projected_key", "key", "value")
+BY_KEY = ("key", "value")
 """Steps with a row for each key."""
 OPERAND = re.compile(r"\{(\w+)\}")
 
@@ -60,7 +61,8 @@ class Value:
     `formula` names its `operands` in braces, and beside them `{scale}`, which each head has its own of. A value with a
     `map` is that linear map of the value `of`. `rows` says what its rows are: `query` or `key` tokens, `none` where
     there is one for all of them, `whole` where it is made of all of them at once; `columns`, whether its last axis
-    counts units or keys. `per_head`: its first axis is the head.
+    counts units or keys. `per_head`: its first axis is the head. `neutral`: the number that changes nothing, 1 in
+    gamma.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Value:
     rows: str = "query"
     columns: str = "unit"
     per_head: bool = False
+    neutral: float = 0.0
 
 
 @final
@@ -86,12 +89,19 @@ class Box:
     values: tuple[Value, ...]
 
 
+def read_all(head: int) -> slice:
+    return slice(None)
+
+
 class LinearMap(NamedTuple):
-    """A linear map: the label it is shown with, and its effect on vectors `(1, n, d)`."""
+    """A linear map: the label it is shown with, its effect on vectors `(1, n, d)`, and which of their numbers it reads
+    for each head.
+    """
 
     label: str
     apply: Callable[[Tensor], Tensor]
     of: str
+    reads: Callable[[int], slice] = read_all
 
 
 def sides_of(model: nn.Module) -> dict[str, tuple[str, Encoder | Decoder]]:
@@ -136,6 +146,11 @@ class Names:
     def all(self) -> list[str]:
         """Return every name, in the order of the forward pass."""
         return list(self.box_of)
+
+    def input_map(self, at: str, role: str) -> LinearMap:
+        """Return the linear map by which the queries, keys or values of a site read its input."""
+        steps = (f"mapped_{role}", f"latent_{role}", f"projected_{role}", role)
+        return next(self.maps[name] for step in steps if (name := f"{at}.{step}") in self.maps)
 
     def check_site(self, name: str) -> None:
         if name not in self.sites:
@@ -292,9 +307,17 @@ class Side:
                 names.insert(0, f"{at}.mapped_{role}")
                 normed = "over all heads" if role_map.joint else "in each head"
                 role_map = role_map.map_linearly
-            called = "V_up · V_down" if isinstance(role_map, LowRankMap | LowRankSliceMap) else label
-            maps[names[0]] = LinearMap(called, role_map, of)
-            yield Value(name=names[0], map=called, of=of, rows=rows, per_head=True)
+            reads = functools.partial(columns_read, getattr(layer, role))
+            made = {names[0]: LinearMap(label, role_map, of, reads)}
+            if isinstance(role_map, LowRankMap | LowRankSliceMap):
+                latent, up = f"{at}.latent_{role}", functools.partial(map_latent_up, role_map)
+                made = {
+                    latent: LinearMap("V_down", role_map.map_down, of, reads),
+                    names[0]: LinearMap("V_up", up, latent),
+                }
+            maps |= made
+            for name, linear_map in made.items():
+                yield Value(name=name, map=linear_map.label, of=linear_map.of, rows=rows, per_head=True)
             for before, name in pairwise(names):
                 after = "turned by its position" if "projected" in before else f"normalised {normed}"
                 formula = f"{before.removeprefix(f'{at}.')}, {after}"
@@ -344,6 +367,11 @@ class Side:
         return Value(name=names[step.name], map=linear_map.label, of=linear_map.of, rows=rows)
 
 
+def map_latent_up(low_rank: LowRankMap | LowRankSliceMap, latent: Tensor) -> Tensor:
+    """Return what the V_up of every head makes of one head's latent values `(1, n, rank)`."""
+    return map_up(low_rank, latent.unsqueeze(1))
+
+
 def norm_values(norm: nn.Module, at: str, norm_input: str, out: str) -> list[Value]:
     """Return the values of a norm, from the name of its input to the name of its output."""
     *inner, last = norm.steps if isinstance(norm, Explained) else (Step("out"),)
@@ -354,6 +382,7 @@ def norm_values(norm: nn.Module, at: str, norm_input: str, out: str) -> list[Val
             formula=step.formula,
             operands={operand: names[operand] for operand in OPERAND.findall(step.formula)},
             rows="none" if step.learned else "query",
+            neutral=step.neutral,
         )
         for step in (*inner, last)
     ]

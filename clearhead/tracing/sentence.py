@@ -1,5 +1,7 @@
 """The sentence of `clearhead steps` and its head: embeddings with readable features, and maps set by hand.
 
+Its words have the numbers of the study note, counted from 1: blue is the 3rd, cute the 4th, creature the 5th.
+
 The head attends by content. Keys say what kind of word a token is, so different kinds have orthogonal keys; a query is
 large where it should look: a noun asks for adjectives. Tokens of one kind share a key, and are attended together.
 """
@@ -20,15 +22,15 @@ __all__ = ["FEATURES", "KINDS", "MEANINGS", "TOKENS", "creature_exchange", "desi
 Amounts = Mapping[str, Mapping[str, float]]
 
 KINDS = ("det", "adj", "noun", "verb")
-MEANINGS = ("cute", "blue", "life", "rest")
+MEANINGS = ("soft", "blue", "cute", "life")
 FEATURES = (*KINDS, *MEANINGS)
 
 EMBEDDINGS: Amounts = {
-    "the": {"det": 1.0},
-    "cute": {"adj": 1.0, "cute": 1.0},
+    "a": {"det": 1.0},
+    "fluffy": {"adj": 1.0, "soft": 1.0},
     "blue": {"adj": 1.0, "blue": 1.0},
+    "cute": {"adj": 1.0, "cute": 1.0},
     "creature": {"noun": 1.0, "life": 1.0},
-    "sleeps": {"verb": 1.0, "life": 0.5, "rest": 1.0},
 }
 TOKENS = tuple(EMBEDDINGS)
 

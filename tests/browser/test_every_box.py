@@ -29,11 +29,19 @@ def rotary(folder):
 
 
 def note(folder):
-    """The notes' block: norm(FFN(a) + a) with a = Attention(x)."""
+    """The notes' block and heads: norm(FFN(a) + a) with a = Attention(x); slices of the input, values of low rank."""
+    from clearhead.attention.heads import SlicedHeads
     from clearhead.model.arrangements import NoteNorm
 
     task, source, tokenizing, spec = small_runs.documents(folder)
-    return task, source, tokenizing, replace(spec, blocks=(replace(spec.blocks[0], arrangement=NoteNorm()),) * 2)
+    block = spec.blocks[0]
+    attention = replace(block.attention, heads=SlicedHeads(block.attention.heads.count, value_rank=3))
+    return (
+        task,
+        source,
+        tokenizing,
+        replace(spec, blocks=(replace(block, attention=attention, arrangement=NoteNorm()),) * 2),
+    )
 
 
 def compiled(factory):
@@ -187,6 +195,28 @@ def test_the_note_s_block_has_neither_sum_nor_norm_around_its_attention(case, pa
         "box-decoder.0.feed_forward.add",
         "box-decoder.0.feed_forward.norm",
     ]
+
+
+@pytest.mark.parametrize("case", ["the note's block"], indirect=True)
+def test_a_sliced_head_shows_the_slice_that_it_reads_and_its_latent_values(case, page):
+    """Nothing is said of the numbers that head 1 does not read, in the Steps or in the products of a query."""
+    run, _, made, _ = case
+    width = run.model.spec.d_model // made["decoder.0.attention"].n_heads
+    open_box(page, "decoder.0.attention", token=1, key=1, head=HEAD)
+    read(page, "decoder.0.attention.query", products=True)
+    products = page.get_by_test_id("products")
+    products.get_by_role("button").click()
+    rests(page)
+    said = products.locator("td:first-child").all_inner_texts()
+    assert sorted(int(number_in(text)[0]) for text in said) == [*range(HEAD * width, (HEAD + 1) * width)]
+    page.get_by_role("button", name="The steps of this query and key").click()
+    shown(page, "steps")
+    cell = page.get_by_test_id("cell")
+    cell.get_by_text(f"input · numbers {HEAD * width}–{(HEAD + 1) * width - 1}").wait_for()
+    latent = cell.locator(".line").filter(has_text="V_down of")
+    latent.get_by_role("button").click()
+    values = [number_in(text)[0] for text in latent.locator("li .number").all_inner_texts()]
+    assert values == pytest.approx(made.value("decoder.0.attention.latent_value")[HEAD, 1].tolist(), rel=1e-3)
 
 
 @pytest.mark.parametrize("case", ["translator"], indirect=True)

@@ -79,11 +79,11 @@ class TestSequence:
         page.get_by_test_id("sequence-notes").click()
         comes_to(page, of="notes")
         drawing = page.get_by_test_id("sequence-drawing")
-        expect(drawing.locator("text.title")).to_have_text("Attention as a sequence: the cute blue creature sleeps")
-        assert drawing.locator("[data-arrow='weight 3 1'] text").text_content() == "× 0.441"
+        expect(drawing.locator("text.title")).to_have_text("Attention as a sequence: a fluffy blue cute creature")
+        assert drawing.locator("[data-arrow='weight 4 1'] text").text_content() == "× 0.314"
         assert drawing.locator("[data-arrow='weighted sum'] text").text_content() == "Weighted Sum"
-        page.get_by_role("group", name="query").get_by_role("button", name="sleeps").click()
-        expect(drawing.locator("text.said")).to_contain_text("Followed: sleeps")
+        page.get_by_role("group", name="query").get_by_role("button", name="cute").click()
+        expect(drawing.locator("text.said")).to_contain_text("Followed: cute")
 
 
 def test_learned_positions_are_shown_on_a_run_that_has_them(chromium, tmp_path_factory):

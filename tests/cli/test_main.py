@@ -65,7 +65,7 @@ def test_without_a_verb_it_shows_the_help_and_was_asked_wrongly(command):
     [
         (
             ["steps", "--token", "cat"],
-            "--token: there is no 'cat'. There are: the, cute, blue, creature, sleeps\n" + HINT,
+            "--token: there is no 'cat'. There are: a, fluffy, blue, cute, creature\n" + HINT,
         ),
         (["steps", "--mask", "future"], "--mask: there is no 'future'. There are: none, causal\n" + HINT),
         (

@@ -1,5 +1,6 @@
 """Heads designed by content and by position do what they were asked, and say so when they cannot."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -8,6 +9,7 @@ from clearhead.craft.building import model_of
 from clearhead.craft.design import layer
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.inputs import inputs
+from clearhead.errors import ShapeError
 
 WORDS = ["the", "blue", "creature", "sees"]
 SENTENCE = ["the", "blue", "creature", "sees", "the", "blue"]
@@ -188,3 +190,16 @@ def test_designs_by_content_of_different_blocks_do_not_go_into_one_head():
     read = inputs(["a"], 3, room={"before": ["a"]})
     with pytest.raises(ch.ClearheadError, match="must read the same blocks"):
         combine(by_content(read, {}), by_content(read, {}, key="before"))
+
+
+def test_values_are_designed_as_keys_and_queries_are():
+    """What each word says is written where it is asked for; numpy adds it up by the weights."""
+    read = inputs(WORDS, 6, room={"meaning": ["colour", "life"]})
+    values = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.0, -1.0]])
+    head = by_content(read, {"creature": ["blue"]}, scale=3.0).saying(torch.tensor(values), to="meaning")
+    said = values[[WORDS.index(word) for word in SENTENCE]]
+    np.testing.assert_allclose(head.explain(SENTENCE).value[0].numpy(), said, atol=1e-6)
+    out = head.layer()(read.vectors(SENTENCE)).detach().numpy()[:, read["meaning"].at]
+    np.testing.assert_allclose(out, head.weights(SENTENCE).numpy() @ said, atol=1e-5)
+    with pytest.raises(ShapeError, match=r"each of the 4 labels of token, as wide as meaning: \(4, 2\); came \(4, 3\)"):
+        head.saying(torch.zeros(4, 3), to="meaning")

@@ -365,7 +365,7 @@ def test_the_notes_sentence_needs_nothing_of_the_run(translating):
     client, _ = translating
     status, found = client.get("api/sentence")
     assert (status, found["tokens"][found["token"]]) == (200, "creature")
-    assert found["svg"] == draw_sequence(creature_exchange(3), standalone=False)
+    assert found["svg"] == draw_sequence(creature_exchange(4), standalone=False)
     assert client.get("api/sentence", token=0)[1]["token"] == 0
     status, found = client.get("api/sentence", token=5)
     assert (status, found["error"]) == (400, "the address: token is 5, and must be 0 to 4")

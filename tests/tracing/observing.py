@@ -9,6 +9,7 @@ import re
 
 import torch
 
+from clearhead.attention.heads import LowRankMap, LowRankSliceMap
 from clearhead.attention.layer import Attention
 from clearhead.model.norms import BuiltLayerNorm, BuiltRMSNorm
 from clearhead.taps import watching
@@ -46,6 +47,8 @@ def observed(model, *tokens):
         for path, (layer, given, named) in calls.items():
             places = [named.get(f"{role}_positions") for role in ("query", "key")]
             found |= of_attention(layer, layer.explain(*given, **named), places, site_name(model, path), found)
+            if isinstance(layer.value, LowRankMap | LowRankSliceMap):
+                found[f"{site_name(model, path)}.latent_value"] = latent_values(layer, given[-1])
         for path, (norm, x) in normed.items():
             at, _, role = path.removesuffix(".norm").rpartition(".")
             if role in ("query", "key"):  # of each head: what comes into it is what the map made
@@ -115,6 +118,14 @@ def of_attention(layer, steps, places, at, taps):
         steps.score[0]
     )
     return found
+
+
+def latent_values(layer, source):
+    """V_down of each head on what it reads, head by head: of sliced heads its slice, else the whole vector."""
+    down = layer.value.down.detach()
+    parts = source[0].chunk(len(down), -1) if isinstance(layer.value, LowRankSliceMap) else [source[0]] * len(down)
+    latent = torch.stack([part @ matrix for part, matrix in zip(parts, down, strict=True)])
+    return latent.repeat_interleave(layer.shape.n_heads // len(latent), 0)
 
 
 def of_norm(norm, x, at):

@@ -2,14 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import clearhead as ch
+from clearhead.model.blocks import AttentionSpec
 from clearhead.tracing.head_metrics import effects, lens, read_head, readings, sample_spans
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import trace_model
-from tests.model.small import both_spec, built, decoder_spec, encoder_spec, words
+from tests.model.small import block_spec, both_spec, built, decoder_spec, encoder_spec, words
 
 N = 6
 TOKENS = [3, 1, 4, 1, 5, 1]
@@ -144,3 +146,22 @@ def test_a_short_text_is_read_in_full_however_few_rows_are_asked_for(n):
     if n <= 32:
         assert found == read_head(head, ids)
     assert 0 <= found.itself <= 1
+
+
+def test_gain_is_what_w_o_makes_of_each_head_by_itself():
+    """Worked out in numpy from the contexts and the head's own rows of W_O, a bias left out."""
+    model = built(encoder_spec(blocks=(block_spec(attention=AttentionSpec(heads=ch.Heads(3, bias=True))),)))
+    with torch.no_grad():
+        model.stack.blocks[0].attention.output.weight[:, 4:8] *= 10.0  # head 1
+    trace = trace_model(model, words(1, 6))
+    w_o = np.split(model.stack.blocks[0].attention.output.weight.detach().numpy().T, 3)
+    contexts = trace["encoder.0.attention"].context.numpy()
+    wanted = [
+        np.linalg.norm(context @ rows) / np.linalg.norm(context) for context, rows in zip(contexts, w_o, strict=True)
+    ]
+    gains = [one.gain for one in readings(trace, "encoder.0.attention")]
+    assert gains == pytest.approx(wanted)
+    assert gains[1] > 3 * max(gains[0], gains[2])
+    without = built(encoder_spec(blocks=(block_spec(attention=AttentionSpec(heads=ch.Heads(3, output=False))),)))
+    found = readings(trace_model(without, words(1, 6)), "encoder.0.attention")
+    assert [one.gain for one in found] == pytest.approx([1, 1, 1])

@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ import clearhead as ch
 from clearhead.errors import OptionError, TraceError
 from clearhead.model import presets
 from clearhead.model.arrangements import Arrangement, Connection, ConnectionStep, ParallelNorm, SandwichNorm
+from clearhead.model.blocks import AttentionSpec
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.outputs import Blanks, Classes
@@ -51,7 +53,7 @@ SPECS = {
     "capped, with one norm for all heads": decoder_spec(
         blocks=(
             block_spec(
-                attention=ch.model.AttentionSpec(
+                attention=AttentionSpec(
                     heads=ch.Heads(3, kv=1, d_head=4, qk_norm=ch.model.RMSNorm(), qk_norm_joint=True),
                     similarity=ch.similarity.CappedDot(cap=1.5),
                     position=ch.positions.Rotary(),
@@ -63,6 +65,12 @@ SPECS = {
     ),
     "a token without a position": encoder_spec(
         embedding=ch.model.Embedding(position=ch.positions.Learned(9, first=1, skips=3), segments=2)
+    ),
+    "low-rank values": decoder_spec(
+        blocks=(block_spec(attention=AttentionSpec(heads=ch.Heads(4, kv=2, value_rank=2))),)
+    ),
+    "low-rank values of slices": encoder_spec(
+        blocks=(block_spec(attention=AttentionSpec(heads=ch.SlicedHeads(3, value_rank=2, bias=True))),)
     ),
 }
 
@@ -342,3 +350,29 @@ def test_a_network_that_taps_nothing_has_the_value_it_returns():
         hooks.callback(network.register_forward_hook(lambda module, args, out: returned.append(out[0])).remove)
         trace = trace_model(model, words(1, 5))
     torch.testing.assert_close(trace.value("decoder.0.feed_forward.out"), returned[0])
+
+
+def test_terms_of_sliced_heads_are_those_of_the_slice():
+    """Head 2 of 3 reads numbers 8 to 11 of 12: four products, and no zeros for the rest."""
+    model = built(encoder_spec(blocks=(block_spec(attention=AttentionSpec(heads=ch.SlicedHeads(3, value_rank=2))),)))
+    trace = trace_model(model, words(1, 5))
+    assert trace.inner is not None
+    x = trace.value("encoder.0.attention.normed").numpy()
+    for step, matrix in (("query", "query.weight"), ("latent_value", "value.down")):
+        terms = trace.inner.products(f"encoder.0.attention.{step}", 4, (2, 1))
+        weight = model.stack.blocks[0].attention.get_parameter(matrix).detach().numpy()
+        assert (terms.start, terms.x.tolist()) == (8, x[4, 8:12].tolist())
+        np.testing.assert_allclose(terms.weight.numpy(), weight[2, :, 1])
+        np.testing.assert_allclose(trace.value(f"encoder.0.attention.{step}")[2, 4, 1], x[4, 8:12] @ weight[2, :, 1])
+    up = trace.inner.products("encoder.0.attention.value", 4, (2, 3))
+    assert up.start == 0
+    np.testing.assert_allclose(up.x.numpy(), trace.value("encoder.0.attention.latent_value")[2, 4])
+
+
+def test_rows_of_what_comes_before_rotary_are_those_asked_for_in_a_changed_model():
+    """A change makes it compute all rows; the row of another token is then not the answer."""
+    model = built(presets.llama(SIZE, vocabulary=WORDS))
+    off = ch.Edit(at="decoder.0.attention", step="context", head=0, times=0.0)
+    trace = trace_model(model, words(1, 5), changes=[off])
+    for name in ("decoder.1.attention.projected_query", "decoder.1.attention.projected_key"):
+        assert_equal_but_rounding(trace.value(name, slice(3, 4)), trace.value(name)[:, 3:4])

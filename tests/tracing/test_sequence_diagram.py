@@ -16,6 +16,9 @@ from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, exchang
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+CREATURE = TOKENS.index("creature")
+
+
 def drawn(exchange, **options):
     """The elements of a diagram."""
     return ElementTree.fromstring(draw_sequence(exchange, **options))
@@ -35,37 +38,38 @@ def texts(tree):
 
 
 def test_every_query_meets_every_key_and_the_arrows_bear_the_scores_and_weights():
-    tree = drawn(creature_exchange(3))
+    tree = drawn(creature_exchange(CREATURE))
     steps = designed_layer(Softmax(), everything()).explain(embeddings()).without_batch()
     found = arrows(tree)
     for query in range(5):
         for key in range(5):
             assert found[f"score {query} {key}"] == number(steps.score[query, key].item())
     for key in range(5):
-        assert found[f"weight 3 {key}"] == f"× {weight_text(steps.weight[3, key].item())}"
+        assert found[f"weight 4 {key}"] == f"× {weight_text(steps.weight[CREATURE, key].item())}"
     assert found["weighted sum"] == "Weighted Sum"
     assert len(found) == 25 + 5 + 1
 
 
 def test_queries_keys_and_values_are_objects_with_their_numbers():
-    said = texts(drawn(creature_exchange(3)))
+    said = texts(drawn(creature_exchange(CREATURE)))
     for role in "qkv":
         assert [text for text in said if text.startswith(f"{role}: ")] == [f"{role}: {token}" for token in TOKENS]
     assert "det       2" in said
-    assert [text for text in said if "0.441" in text] == ["× 0.441", "× 0.441", "cute  0.441", "blue  0.441"]
+    adjectives = ["soft  0.314", "blue  0.314", "cute  0.314"]
+    assert [text for text in said if "0.314" in text] == [*["× 0.314"] * 3, *adjectives]
 
 
 def test_what_is_masked_is_said_to_be_and_weighs_nothing():
     found = arrows(drawn(creature_exchange(1, Softmax(), causal())))
-    assert found["score 1 3"] == "6 masked"
-    assert found["weight 1 3"] == "× 0"
+    assert found["score 1 4"] == "6 masked"
+    assert found["weight 1 4"] == "× 0"
     assert not found["score 1 0"].endswith("masked")
 
 
 def test_another_weighting_is_named_and_used():
-    tree = drawn(creature_exchange(3, Argmax()))
+    tree = drawn(creature_exchange(CREATURE, Argmax()))
     assert any("argmax of score" in text for text in texts(tree))
-    assert sorted(label for name, label in arrows(tree).items() if name.startswith("weight 3")) == [
+    assert sorted(label for name, label in arrows(tree).items() if name.startswith("weight 4")) == [
         *(["× 0"] * 4),
         "× 1.000",
     ]
@@ -99,7 +103,7 @@ def test_a_bias_of_the_position_is_part_of_what_is_weighed():
         logits.append(steps.score[2, key].item() * 8**-0.5 + float(bias.replace("−", "-")))
         assert weight == weight_text(steps.weight[2, key].item())
     torch.testing.assert_close(torch.tensor(logits).softmax(0), steps.weight[2, :3], atol=1e-3, rtol=0)
-    assert "bias" not in "".join(texts(drawn(creature_exchange(3))))
+    assert "bias" not in "".join(texts(drawn(creature_exchange(CREATURE))))
 
 
 def test_what_a_kernel_may_not_see_is_masked_too_and_its_score_is_called_what_it_is():

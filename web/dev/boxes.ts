@@ -14,7 +14,18 @@ export interface Branch {
 }
 
 function value(name: string, more: Partial<BoxValue> = {}): BoxValue {
-  return { name, formula: "", operands: {}, map: "", of: "", rows: "query", columns: "unit", per_head: false, ...more };
+  return {
+    name,
+    formula: "",
+    operands: {},
+    map: "",
+    of: "",
+    rows: "query",
+    columns: "unit",
+    per_head: false,
+    neutral: 0,
+    ...more,
+  };
 }
 
 function box(name: string, kind: BoxKind, layer: number | null, values: BoxValue[]): BoxSpec {

@@ -277,6 +277,7 @@ export class FakeSource implements Source {
             previous: of(seed + 40, 0, 0.8),
             same: of(seed + 60, 0, 0.4),
             induction: of(seed + 80, 0, 0.3),
+            gain: of(seed + 90, 0.4, 1.6),
           },
         ];
       }),
@@ -345,7 +346,7 @@ export class FakeSource implements Source {
   }
 
   async sentence(token: number): Promise<Sentence> {
-    return { tokens: ["the", "cute", "blue", "creature", "sleeps"], token, ...(await this.sequence()) };
+    return { tokens: ["a", "fluffy", "blue", "cute", "creature"], token, ...(await this.sequence()) };
   }
 
   async box(id: string, request: BoxRequest): Promise<BoxNumbers> {
@@ -366,7 +367,7 @@ export class FakeSource implements Source {
 
   async terms(_: string, request: TermsRequest): Promise<BoxTerms> {
     const [x, weight] = [noise(request.unit, D_MODEL), noise(request.unit + 1, D_MODEL)];
-    return { x, weight, bias: 0.1, value: x.reduce((sum, one, i) => sum + one * weight[i], 0.1) };
+    return { x, weight, bias: 0.1, start: 0, value: x.reduce((sum, one, i) => sum + one * weight[i], 0.1) };
   }
 
   async context(request: ContextRequest): Promise<ContextAnswer> {

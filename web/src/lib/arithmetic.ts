@@ -175,6 +175,8 @@ export function cellOf(
     context: steps.context,
     ties: argmax(seen).ties,
     input: null,
+    input_start: null,
+    latent: null,
     turn: null,
     ...size,
   };

@@ -41,6 +41,8 @@ export interface BoxValue {
   rows: "query" | "key" | "none" | "whole";
   columns: "unit" | "key";
   per_head: boolean;
+  /** The number that changes nothing, around which the value is painted: 1 in gamma. */
+  neutral: number;
 }
 
 /** A box of the model's picture, with every value that is made in it. */
@@ -420,7 +422,12 @@ export interface Cell {
   context: number[];
   /** How the positions turned query and key before they were compared; null where they did not. */
   turn: Turn | null;
+  /** What the head reads of the query's vector: in sliced heads, its slice. */
   input: number[] | null;
+  /** The place of the first of these numbers in the vector; null where the head reads all of it. */
+  input_start: number | null;
+  /** The key's value between V_down and V_up; null where values are not of low rank. */
+  latent: number[] | null;
   n_query: number;
   n_key: number;
 }
@@ -434,6 +441,8 @@ export interface Readings {
   previous: (number | null)[];
   same: (number | null)[];
   induction: (number | null)[];
+  /** What W_O makes of the head: how many times as long as its contexts is what it adds to the stream. */
+  gain: (number | null)[];
 }
 
 export interface LensLayer {
@@ -504,6 +513,8 @@ export interface BoxTerms {
   weight: number[];
   bias: number;
   value: number;
+  /** The place of the first x: in sliced heads, where the head's slice begins. */
+  start: number;
 }
 
 export interface ContextPlace {

@@ -48,7 +48,7 @@ export class Rows {
 
   constructor(
     readonly plan: AttentionPlan,
-    private readonly tensors: Map<string, Tensor>,
+    readonly tensors: Map<string, Tensor>,
     private readonly edits: EditJson[] = [],
     swapped: (WeightingPlan & { similarity: SimilarityPlan }) | null = null,
   ) {

@@ -323,7 +323,7 @@ export class Engine {
     this.heads(site, head);
     this.checkPlace(site, "query", query, site.n_query);
     this.checkPlace(site, "key", key, site.n_key);
-    return site.cell(head, query, key, Array.from(rowOf(this.find(id).trace.rowsInto(name, "query"), query)));
+    return site.cell(head, query, key, this.find(id).trace.readBy(name, head, query, key));
   }
 
   vectors(id: string, request: VectorRequest): Matrix {
@@ -452,9 +452,9 @@ export class Engine {
 
   terms(id: string, { name, row, unit, head }: TermsRequest): BoxTerms {
     const { trace } = this.find(id);
-    const { x, weight, bias } = trace.terms(name, row, unit, head);
+    const { x, weight, bias, start } = trace.terms(name, row, unit, head);
     const value = trace.vector(name, row, head)[unit];
-    return { x: Array.from(x), weight: Array.from(weight), bias, value };
+    return { x: Array.from(x), weight: Array.from(weight), bias, value, start };
   }
 
   neurons(id: string, request: NeuronsRequest): Neurons {

@@ -61,6 +61,10 @@ export interface LinearPlan {
 
 export interface HeadMapPlan extends LinearPlan {
   norm: NormPlan | null;
+  /** How many numbers of its input each head reads; null: all. */
+  slice: number | null;
+  /** The two maps of values of low rank: V_down from the input, V_up from each head's latent values. */
+  latent: { down: LinearPlan; up: LinearPlan } | null;
 }
 
 export interface BranchPlan {

@@ -2,28 +2,50 @@
 
 import type { Effects, Matrix, Readings } from "../lib/source";
 import type { Site } from "./site";
-import { logSoftmax, rowOf } from "./tensor";
+import { headVector, logSoftmax, rowOf } from "./tensor";
 
 type Name = keyof Readings;
-const NAMES: Name[] = ["entropy", "distance", "first", "itself", "previous", "same", "induction"];
+type RowName = Exclude<Name, "gain">;
+const NAMES: RowName[] = ["entropy", "distance", "first", "itself", "previous", "same", "induction"];
 const SAMPLE = 16;
 
 /** The metrics of every head of a site; of a long text from about `most` of its rows. `ids` null: two sequences. */
 export function readSite(site: Site, ids: number[] | null, most: number | null): Readings {
   const heads = Array.from({ length: site.n_heads }, (_, head) => readHead(site, head, ids, most));
-  const of = (name: Name): (number | null)[] => heads.map((one) => one[name]);
-  return Object.fromEntries(NAMES.map((name) => [name, of(name)])) as unknown as Readings;
+  const of = (name: RowName): (number | null)[] => heads.map((one) => one[name]);
+  const rows = Object.fromEntries(NAMES.map((name) => [name, of(name)])) as unknown as Omit<Readings, "gain">;
+  return { ...rows, gain: heads.map((_, head) => gainOf(site, head)) };
 }
 
-function readHead(site: Site, head: number, ids: number[] | null, most: number | null): Record<Name, number | null> {
+/** How many times as long as its contexts W_O makes a head; 1 without W_O, null where all contexts are 0. */
+function gainOf(site: Site, head: number): number | null {
+  const { columns, rows } = site.context;
+  const { plan, tensors } = site.rows;
+  const output = plan.output === null ? null : tensors.get(plan.output.weight)!;
+  let [added, own] = [0, 0];
+  for (let row = 0; row < rows; row++) {
+    const context = headVector(site.context, head, row);
+    for (const value of context) own += value * value;
+    for (let out = 0; out < (output?.shape[0] ?? 0); out++) {
+      const from = out * output!.shape[1] + head * columns;
+      let sum = 0;
+      for (let place = 0; place < columns; place++) sum += output!.data[from + place] * context[place];
+      added += sum * sum;
+    }
+  }
+  if (own === 0) return null;
+  return output === null ? 1 : Math.sqrt(added / own);
+}
+
+function readHead(site: Site, head: number, ids: number[] | null, most: number | null): Record<RowName, number | null> {
   const sums = Object.fromEntries(NAMES.map((name) => [name, { total: 0, count: 0 }])) as Record<
-    Name,
+    RowName,
     { total: number; count: number }
   >;
   for (const row of rowsRead(site.n_query, most))
     readRow(site.weights(head, row), site.allowed(head, row), row, ids, sums);
-  const mean = (name: Name): number | null => (sums[name].count === 0 ? null : sums[name].total / sums[name].count);
-  const found = Object.fromEntries(NAMES.map((name) => [name, mean(name)])) as Record<Name, number | null>;
+  const mean = (name: RowName): number | null => (sums[name].count === 0 ? null : sums[name].total / sums[name].count);
+  const found = Object.fromEntries(NAMES.map((name) => [name, mean(name)])) as Record<RowName, number | null>;
   return { ...found, entropy: found.entropy ?? 0, distance: found.distance ?? 0 };
 }
 
@@ -40,9 +62,9 @@ function readRow(
   allowed: ArrayLike<number>,
   row: number,
   ids: number[] | null,
-  sums: Record<Name, { total: number; count: number }>,
+  sums: Record<RowName, { total: number; count: number }>,
 ): void {
-  const put = (name: Name, total: number): void => {
+  const put = (name: RowName, total: number): void => {
     sums[name].total += total;
     sums[name].count += 1;
   };
@@ -61,13 +83,13 @@ function readRow(
   }
   if (ids === null) return;
   const same = (key: number): boolean => key !== row && ids[key] === ids[row];
-  const places: Partial<Record<Name, (key: number) => boolean>> = {
+  const places: Partial<Record<RowName, (key: number) => boolean>> = {
     itself: (key) => key === row,
     previous: (key) => key === row - 1,
     same,
     induction: (key) => key > 0 && same(key - 1) && key <= row,
   };
-  for (const [name, fits] of Object.entries(places) as [Name, (key: number) => boolean][]) {
+  for (const [name, fits] of Object.entries(places) as [RowName, (key: number) => boolean][]) {
     const keys = ids.flatMap((_, key) => (fits(key) ? [key] : []));
     if (keys.some((key) => allowed[key] === 1))
       put(

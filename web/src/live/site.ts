@@ -109,7 +109,7 @@ export class Site {
     return Array.from({ length: count }, (_, row) => make(row));
   }
 
-  cell(head: number, query: number, key: number, input: number[] | null): Cell {
+  cell(head: number, query: number, key: number, read: Pick<Cell, "input" | "input_start" | "latent">): Cell {
     const steps = this.steps(head, query);
     const { weighting, similarity } = this.rows;
     const [meeting, met] = [this.preparedQueries(head)[query], this.preparedKeys(head)[key]];
@@ -146,7 +146,7 @@ export class Site {
       share: value.map((part) => part * weight),
       context: Array.from(headVector(this.context, head, query)),
       turn: this.turn(head, query, key),
-      input,
+      ...read,
       n_query: this.n_query,
       n_key: this.n_key,
     };

@@ -4,6 +4,7 @@ import type {
   BoxSpec,
   BoxValue,
   Candidate,
+  Cell,
   EditJson,
   Matrix,
   Run,
@@ -26,11 +27,12 @@ import {
   matrix,
   normSteps,
   rowOf,
+  splitHeads,
   type Tensor,
 } from "./tensor";
 
 const LIKELIEST = 20;
-const SITE_STEP = /^((projected_|mapped_)?(query|key|value)|score|scaled|masked|weight|context|concat)$/;
+const SITE_STEP = /^((projected_|mapped_|latent_)?(query|key|value)|score|scaled|masked|weight|context|concat)$/;
 
 export interface Inputs {
   ids: Partial<Record<SideName, number[]>>;
@@ -42,6 +44,8 @@ export interface Terms {
   x: Float32Array;
   weight: Float32Array;
   bias: number;
+  /** The place of the first x: of sliced heads, where the head's slice begins. */
+  start: number;
 }
 
 export class Trace {
@@ -190,13 +194,14 @@ export class Trace {
   private siteVector(site: Site, step: string, row: number, head: number): ArrayLike<number> {
     if (head >= site.n_heads)
       throw new SourceError(`${site.name}: there is no head ${head}; there are ${site.n_heads}, counted from 0`);
-    const byKey = ["key", "value", "projected_key", "mapped_key", "mapped_value"].includes(step);
+    const byKey = ["key", "value", "projected_key", "mapped_key", "latent_value"].includes(step);
     if (row >= (byKey ? site.n_key : site.n_query))
       throw new SourceError(`${site.name}.${step}: there is no row ${row}`);
     if (step === "concat") return rowOf(joinHeads(site.context), row);
     if (step === "query") return headVector(site.vectors.query, head, row);
     if (step === "context") return headVector(site.context, head, row);
     if (step === "key" || step === "value") return site.shared(step, head, row);
+    if (step === "latent_value") return headVector(this.latent(site), this.shared(site, "value", head), row);
     const [before, role] = step.split("_") as [string, "query" | "key"];
     if (before === "projected") return headVector(site.vectors.projected![role], this.shared(site, role, head), row);
     if (before === "mapped") {
@@ -209,6 +214,29 @@ export class Trace {
 
   private shared(site: Site, role: "query" | "key" | "value", head: number): number {
     return role === "query" ? head : Math.floor((head * site.rows.plan.n_kv_heads) / site.n_heads);
+  }
+
+  /** The values of a site between V_down and V_up. */
+  private latent(site: Site): HeadVectors {
+    const { value, n_kv_heads } = site.rows.plan;
+    return splitHeads(this.model.linear(this.rowsInto(site.name, "value"), value.latent!.down), n_kv_heads);
+  }
+
+  /** Which numbers of its input a head reads: the first, and the one after the last. */
+  private columnsRead(at: string, role: "query" | "key" | "value", head: number): [number, number | undefined] {
+    const width = this.sites.get(at)!.rows.plan[role].slice;
+    return width === null ? [0, undefined] : [head * width, (head + 1) * width];
+  }
+
+  /** What a head reads of a query's input, where that begins, and the latent value of a key. */
+  readBy(at: string, head: number, query: number, key: number): Pick<Cell, "input" | "input_start" | "latent"> {
+    const [site, reads] = [this.sites.get(at)!, this.columnsRead(at, "query", head)];
+    const latent = site.rows.plan.value.latent === null ? null : this.siteVector(site, "latent_value", key, head);
+    return {
+      input: Array.from(rowOf(this.rowsInto(at, "query"), query).slice(...reads)),
+      input_start: site.rows.plan.query.slice === null ? null : reads[0],
+      latent: latent && Array.from(latent),
+    };
   }
 
   /** What W_Q, W_K or W_V of a site read. */
@@ -326,7 +354,9 @@ export class Trace {
     const from = (first + unit) * inputs;
     const weight = this.model.tensor(map.weight).data.slice(from, from + inputs);
     if (factor !== 1) weight.forEach((one, place) => (weight[place] = one * factor));
-    return { x, weight, bias: map.bias === null ? 0 : this.model.tensor(map.bias).data[first + unit] };
+    const reads = found.role === null ? ([0] as const) : this.columnsRead(at, found.role, head);
+    const bias = map.bias === null ? 0 : this.model.tensor(map.bias).data[first + unit];
+    return { x: x.slice(...reads), weight: weight.slice(...reads), bias, start: reads[0] };
   }
 
   /** The map that makes a value, the first of its rows for a head, and how many there are. */
@@ -348,6 +378,18 @@ export class Trace {
       const { plan } = site.rows;
       if (step === "out") return plan.output === null ? null : { map: plan.output, ...plain };
       const role = step.split("_").at(-1) as "query" | "key" | "value";
+      const { latent } = plan[role];
+      if (latent !== null) {
+        const map = step === role ? latent.up : latent.down;
+        const units = this.model.tensor(map.weight).shape[0] / plan.n_kv_heads;
+        return {
+          map,
+          first: this.shared(site, role, head) * units,
+          units,
+          role: step === role ? null : role,
+          factor: 1,
+        };
+      }
       const units = role === "value" ? plan.d_value : plan.d_head;
       return { map: plan[role], first: this.shared(site, role, head) * units, units, role, factor: 1 };
     }

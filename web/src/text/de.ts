@@ -575,7 +575,9 @@ export const de: Text = {
       "Jede Query wird mit den Keys verglichen; deren Values, gewichtet, sind ihr Kontext. W_O führt die Köpfe zusammen.",
     position: "Fügt dem Vektor des Tokens einen Vektor je Position hinzu, damit das Modell die Reihenfolge kennt.",
     output: "Vom letzten Vektor zu einem Logit für jede Antwort, und mit Softmax zu ihrer Wahrscheinlichkeit.",
-    norm: "Normiert den Vektor jedes Tokens und multipliziert dann jede Zahl mit einem gelernten Faktor.",
+    norm: (beta) =>
+      `Normiert den Vektor jedes Tokens und multipliziert dann jede Zahl mit ihrem gelernten Gamma${beta ? " und addiert ihr gelerntes Beta" : ""}.`,
+    aroundOne: "um 1 herum gefärbt: Orange verstärkt, Blau dämpft",
     add: "Was der Zweig gemacht hat, wird zu dem addiert, was hineinkam: die Residualverbindung.",
     everyId: (count) => `Jede Id hat einen gelernten Vektor aus ${count} Zahlen: eine Zeile der Tabelle.`,
     feedForward: (kind) => `${kind}: jedes Token für sich, ohne Blick auf die anderen.`,
@@ -617,7 +619,8 @@ export const de: Text = {
     together: "zusammen",
     someMasked: "= einige bei −∞",
     rowWords: (key, numbers, weight) => `Key ${key}: ${numbers}, Gewicht ${weight}`,
-    input: (count) => `Eingabe · ${count} Zahlen`,
+    input: (count, start) =>
+      start === null ? `Eingabe · ${count} Zahlen` : `Eingabe · Zahlen ${start}–${start + count - 1}`,
     turn: (at) => `Drehung · Position ${at}`,
     numbersOf: (name, count) => `${name} · ${count} Zahlen`,
     context: "Kontext",
@@ -675,6 +678,7 @@ export const de: Text = {
     inputOf: (from) => `Eingabe von ${from}`,
     queryOf: (from) => `Query von ${from}`,
     valueOf: (to) => `Value von ${to}`,
+    latentOf: (to) => `V_down von ${to}`,
     atKey: (names) => `, bei ${names}`,
     vectorsTitle: "Die Vektoren",
     keyOf: (to) => `Key von ${to}`,
@@ -893,7 +897,7 @@ export const de: Text = {
     numbers: "Was er tut, in Zahlen",
     means: "Die Mittel über die Köpfe dieser Schicht.",
     readFrom: (rows, all) => `Gelesen aus ${rows} seiner ${all} Queries.`,
-    readings: "Kennzahlen des Kopfs: Entropie, Abstand, erstes, sich selbst, vorheriges, gleiches, Induktion.",
+    readings: "Kennzahlen des Kopfs: Entropie, Abstand, erstes, sich selbst, vorheriges, gleiches, Induktion, Faktor.",
     wholeMap: (title, which, queries, keys) => `Gewichte von ${title}, ${which}: ${queries} Queries mal ${keys} Keys.`,
     most: (query, key, share) => `${query} blickt am meisten auf ${key}, mit ${share}.`,
     intro:
@@ -915,6 +919,9 @@ export const de: Text = {
     itselfMeaning: "Das Gewicht eines Tokens auf seinem eigenen Platz: die Diagonale der Karte.",
     sameMeaning: "Das Gewicht auf demselben Token, wo immer es sonst im Text steht.",
     inductionMeaning: "Das Gewicht auf dem, was dort auf dasselbe Token folgte: so wird Wiederholtes fortgesetzt.",
+    gainMeaning: (up) =>
+      `W_O ${up ? "vergrößert" : "verkleinert"} diesen Kopf: was er zum Strom addiert, gemessen an seinen Kontexten.`,
+    noGain: "Alle Kontexte sind 0.",
     differentTexts: "Query und Key gehören zu verschiedenen Texten, hier sagt es nichts.",
     noRepeat: "Kein Token dieses Textes wiederholt sich, es gibt nichts zu messen.",
     knows: "er weiß, wohin er blickt",
@@ -934,6 +941,7 @@ export const de: Text = {
       previous: "vorheriges",
       same: "gleiches",
       induction: "Induktion",
+      gain: "Faktor (W_O)",
     },
   },
   heads: {
@@ -945,6 +953,7 @@ export const de: Text = {
       previous: "vorheriges Token",
       same: "dasselbe Token anderswo",
       induction: "Induktion",
+      gain: "Faktor von W_O",
     },
     orders: { layer: "nach Schicht", highest: "höchste zuerst", lowest: "niedrigste zuerst" },
     count: (heads, sites) => `${heads} Köpfe in ${sites} Attentions. `,

@@ -586,7 +586,9 @@ export const en = {
     attention: "Each query is compared with the keys; their values, weighted, are its context. W_O joins the heads.",
     position: "Adds a vector for each position to the token’s vector, so that the model knows the order.",
     output: "From the last vector to a logit for each answer, and by softmax to its probability.",
-    norm: "Normalises each token’s vector, then multiplies each number by a learned factor.",
+    norm: (beta: boolean): string =>
+      `Normalises each token’s vector, then multiplies each number by its learned gamma${beta ? " and adds its learned beta" : ""}.`,
+    aroundOne: "painted around 1: orange amplifies, blue damps",
     add: "What the branch made is added to what came into it: the residual connection.",
     everyId: (count: number): string => `Every id has one learned vector of ${count} numbers: a row of the table.`,
     feedForward: (kind: string): string => `${kind}: every token by itself, with no look at the others.`,
@@ -631,7 +633,8 @@ export const en = {
     together: "together",
     someMasked: "= some at −∞",
     rowWords: (key: number, numbers: string, weight: string): string => `Key ${key}: ${numbers}, weight ${weight}`,
-    input: (count: number): string => `input · ${count} numbers`,
+    input: (count: number, start: number | null): string =>
+      start === null ? `input · ${count} numbers` : `input · numbers ${start}–${start + count - 1}`,
     turn: (at: number): string => `turn · position ${at}`,
     numbersOf: (name: string, count: number): string => `${name} · ${count} numbers`,
     context: "context",
@@ -690,6 +693,7 @@ export const en = {
     inputOf: (from: string): string => `input of ${from}`,
     queryOf: (from: string): string => `query of ${from}`,
     valueOf: (to: string): string => `value of ${to}`,
+    latentOf: (to: string): string => `V_down of ${to}`,
     atKey: (names: string): string => `, at ${names}`,
     vectorsTitle: "The vectors",
     keyOf: (to: string): string => `key of ${to}`,
@@ -921,7 +925,7 @@ export const en = {
     numbers: "What it does, in numbers",
     means: "The means over the heads of this layer.",
     readFrom: (rows: number, all: number): string => `Read from ${rows} of its ${all} queries.`,
-    readings: "Readings of the head: entropy, distance, first, itself, previous, same, induction.",
+    readings: "Readings of the head: entropy, distance, first, itself, previous, same, induction, gain.",
     wholeMap: (title: string, which: string, queries: number, keys: number): string =>
       `Weights of ${title}, ${which}: ${queries} queries by ${keys} keys.`,
     most: (query: string, key: string, share: string): string => `${query} looks most at ${key}, with ${share}.`,
@@ -945,6 +949,9 @@ export const en = {
     itselfMeaning: "The weight of a token on its own place: the diagonal of the map.",
     sameMeaning: "The weight on the same token, wherever else it stands in the text.",
     inductionMeaning: "The weight on what followed the same token there: how repeated text is gone on with.",
+    gainMeaning: (up: boolean): string =>
+      `W_O scales this head ${up ? "up" : "down"}: what it adds to the stream, measured against its contexts.`,
+    noGain: "All contexts are 0.",
     differentTexts: "Query and key are of different texts, so it says nothing here.",
     noRepeat: "No token of this text repeats, so there is nothing to measure.",
     knows: "it knows where to look",
@@ -965,6 +972,7 @@ export const en = {
       previous: "previous",
       same: "same",
       induction: "induction",
+      gain: "gain (W_O)",
     },
   },
   /** The view of all heads. */
@@ -977,6 +985,7 @@ export const en = {
       previous: "previous token",
       same: "same token elsewhere",
       induction: "induction",
+      gain: "W_O's gain",
     },
     orders: { layer: "by layer", highest: "highest first", lowest: "lowest first" },
     count: (heads: number, sites: number): string => `${heads} heads in ${sites} attentions. `,

@@ -12,6 +12,7 @@ const readings = {
   previous: [0.9, 0.1],
   same: [null, null],
   induction: [0.2, null],
+  gain: [0.5, 2],
 };
 
 it("bars go from nothing to all there can be", () => {
@@ -32,7 +33,14 @@ it("the mean leaves out what there is none of", () => {
     previous: 0.5,
     same: null,
     induction: 0.2,
+    gain: 1.25,
   });
+});
+
+it("says whether W_O scales a head up or down", () => {
+  const [down, up] = [0, 1].map((head) => readingsOf(readings, site, head).find((one) => one.name === "gain")!);
+  expect([down.text, up.text]).toEqual(["× 0.50", "× 2.0"]);
+  expect([down.meaning, up.meaning]).toEqual([expect.stringContaining("down"), expect.stringContaining("up")]);
 });
 
 it("says why there is no number", () => {

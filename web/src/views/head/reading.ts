@@ -57,6 +57,11 @@ const MAKERS: Record<ReadingName, Maker> = {
     share: value,
     meaning: t.reading.inductionMeaning,
   }),
+  gain: (value) => ({
+    text: `× ${shown(value, 2)}`,
+    share: value / (1 + value),
+    meaning: t.reading.gainMeaning(value >= 1),
+  }),
 };
 
 export const READING_NAMES = Object.keys(MAKERS) as ReadingName[];
@@ -65,7 +70,7 @@ export const READING_NAMES = Object.keys(MAKERS) as ReadingName[];
 export function readingsOf(readings: Readings, site: SiteMeta, head: number | "mean"): Reading[] {
   return READING_NAMES.map((name) => {
     const value = head === "mean" ? mean(readings[name]) : (readings[name][head] ?? null);
-    if (value === null) return { name, value, text: t.reading.none, share: 0, meaning: missing(site) };
+    if (value === null) return { name, value, text: t.reading.none, share: 0, meaning: missing(name, site) };
     const made = MAKERS[name](value, site);
     return { name, value, ...made, share: Math.min(1, Math.max(0, made.share)) };
   });
@@ -76,7 +81,8 @@ function mean(values: (number | null)[]): number | null {
   return known.length === 0 ? null : known.reduce((total, value) => total + value, 0) / known.length;
 }
 
-function missing(site: SiteMeta): string {
+function missing(name: ReadingName, site: SiteMeta): string {
+  if (name === "gain") return t.reading.noGain;
   return site.slot === "cross" ? t.reading.differentTexts : t.reading.noRepeat;
 }
 

@@ -89,6 +89,8 @@ describe("a formula", () => {
     const feed = boxNamed("encoder.0.feed_forward");
     expect(inWords(feed.values[0], feed)).toBe("W_up · x");
     expect(inWords(feed.values[2], feed)).toBe("W_down · hidden");
+    const up = { ...feed.values[2], rows: "key" as const, map: "V_up" };
+    expect(inWords(up, feed)).toBe("V_up · hidden of the key");
   });
 });
 

@@ -33,7 +33,7 @@ export function boxWords(box: BoxSpec, side: SideSpec): string {
     case "position":
       return t.model.position;
     case "norm":
-      return t.model.norm;
+      return t.model.norm(box.values.some((value) => shortName(value.name) === "beta"));
     case "add":
       return t.model.add;
     case "feed_forward":
@@ -87,8 +87,9 @@ export function workedOut(value: BoxValue, numbers: BoxNumbers, place: number): 
  * in from another box. */
 export function inWords(value: BoxValue, box: BoxSpec): string {
   if (value.map === "") return spoken(value.formula).replace(/[{}]/g, "");
-  if (value.rows === "key") return t.model.ofKey(`${value.map} · ${value.of}`);
-  return `${value.map} · ${box.values.some((one) => one.name === value.of) ? shortName(value.of) : "x"}`;
+  const own = box.values.some((one) => one.name === value.of);
+  if (value.rows === "key") return t.model.ofKey(`${value.map} · ${own ? shortName(value.of) : value.of}`);
+  return `${value.map} · ${own ? shortName(value.of) : "x"}`;
 }
 
 /** The places of the largest numbers, the largest first: by their size, or as they are where only that counts. */
