@@ -351,6 +351,8 @@ def render_page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableT
         *format_own_scores(own_scores),
     ]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
+    if (ngram := evaluation.get("ngram")) is not None:
+        yield prose(f"a byte {ngram['order']}-gram on the same text: bits per byte {ngram['bits_per_byte']:.4g}")
     seconds, records = evaluation["training_seconds"], evaluation["records"]
     yield prose(
         f"{evaluation['parameters']:,} parameters, {format_duration(seconds)} of training; the weights "

@@ -21,6 +21,7 @@ from clearhead.model.sizes import resized
 from clearhead.serialization import from_json, to_json
 from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link, copy_into, named_tensors
 from clearhead.training.claiming import (
     check_new,
@@ -41,7 +42,7 @@ from clearhead.training.holding import Hold
 from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
-from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
 from clearhead.training.phases import phase, to_stderr
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
@@ -167,7 +168,7 @@ class Followed(NamedTuple):
     recipe: Recipe
     task: Task
     prepared: Prepared
-    baseline: LinearScore | None
+    baseline: LinearScore | NgramScore | None
 
 
 def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None]) -> Followed:
@@ -185,7 +186,7 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
     if recipe.parameters is not None:
         spec = resized(spec, recipe.parameters)
     recipe = replace(recipe, model=spec)
-    with phase("training a linear model to compare with", log):
+    with phase("training a simple model to compare with", log):
         baseline = announce_records(task, recipe, prepared, log)
     if recipe.open or recipe.budget.minutes is not None:
         prepare_machine(recipe.machine)
@@ -230,11 +231,13 @@ def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -
         return follow(recipe, Path(folder), source, log).recipe
 
 
-def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> LinearScore | None:
+def announce_records(
+    task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]
+) -> LinearScore | NgramScore | None:
     """Print what the task says about its records and the score of a simple model, which is returned."""
     for line in task.describe_records(prepared):
         log(line)
-    baseline = task.baseline(recipe.corpus, prepared)
+    baseline = task.baseline(recipe.corpus, prepared, minutes=recipe.budget.minutes)
     if baseline is not None:
         log(baseline.announce())
     return baseline
@@ -492,6 +495,7 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         "step": run.step,
         "loss": assessed.loss,
         **assessed.scores,
+        **run.task.derived_scores(assessed.loss, prepared.dev.folder),
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "training_seconds": round(trainer.seconds, 2),
         "seconds": round(time.perf_counter() - started, 2),
@@ -503,6 +507,16 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
         accuracy, f1 = (assessed.scores[name] for name in ("accuracy", "macro_f1"))
         log(baseline.verdict(accuracy, f1, tuned=run.folder.fine_tuning() is not None))
+    if "bits_per_byte" in saved:
+        ngram = NgramScore(**{field.name: saved[field.name] for field in fields(NgramScore)})
+        evaluation["ngram"] = {name: saved[name] for name in ("bits_per_byte", "order", "train_bytes", "dev_bytes")}
+        bits = evaluation["bits_per_byte"]
+        curve = [
+            (line["step"], line["loss"] / assessed.loss * bits)
+            for line in read_metrics(run.folder.metrics)
+            if line["kind"] == "evaluation" and line["loss"] is not None
+        ]
+        log(ngram.verdict(bits, curve, text_is_used_up=plan is not None and plan.enough))
     assert trainer.hold is not None
     trainer.hold.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

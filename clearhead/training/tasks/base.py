@@ -41,6 +41,7 @@ from clearhead.text.store import Ragged, Store, StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches, token_names
+from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
@@ -139,8 +140,13 @@ class Task(ABC):
         field = self.usual_layout().label
         return [] if field is None else describe_labels(self.labels, prepared, field)
 
-    def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
-        """Return how well a simple model does on the dev records, trained in seconds; None where there is none."""
+    def baseline(
+        self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None
+    ) -> LinearScore | NgramScore | None:
+        """Return how well a simple model does on the dev records, trained in seconds; None where there is none.
+
+        `minutes` is the budget of the run, if it has one: the shorter, the less may this take.
+        """
         return None
 
     @staticmethod
