@@ -427,7 +427,9 @@ def planned_again(recipe: Recipe, *, done: int, seconds: float, spent: float) ->
     old = recipe.plan or Plan(steps=1, step_seconds=0.1)
     step_seconds = seconds / done if done and seconds > 0 else old.step_seconds
     left = 60 * recipe.budget.minutes - spent - old.scoring_seconds - old.ending_seconds
-    return replace(old, steps=done + max(1, int(left / step_seconds)), step_seconds=step_seconds, enough=False)
+    steps = done + max(1, int(left / step_seconds))
+    steps += steps == old.steps  # a plan is known by its steps: that of the old budget may be over
+    return replace(old, steps=steps, step_seconds=step_seconds, enough=False)
 
 
 def check_minutes(recipe: Recipe) -> None:

@@ -269,8 +269,9 @@ def test_a_run_of_minutes_is_fitted_trained_and_resumed_by_its_recipe(tmp_path, 
     fitted = folder.recipe()
     assert fitted.open == ()
     assert any("steps in 0.06 minutes on this machine" in line for line in said)
+    done = folder.checkpoints.all()[0].step
     resume(tmp_path / "run", budget=Budget(minutes=0.12), log=quiet)
     longer = folder.recipe()
     assert (longer.model, longer.optimizer, longer.batching) == (fitted.model, fitted.optimizer, fitted.batching)
-    assert longer.plan.steps > fitted.plan.steps
+    assert longer.plan.steps > done  # at the speed that it had, so not always more than were planned
     assert folder.checkpoints.all()[0].state["planned"] == longer.plan.steps
