@@ -25,6 +25,14 @@ def test_a_run_is_made_and_used_without_what_windows_lacks(tmp_path):
     assert done.stdout.endswith("modules imported; trained, loaded, resumed\n")
 
 
+def test_how_long_the_process_has_run_grows_with_the_clock(monkeypatch):
+    first = system.process_seconds()
+    assert 0 < first <= system.process_seconds()
+    monkeypatch.setattr(system, "Path", lambda _: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(system.time, "process_time", lambda: 7.0)
+    assert system.process_seconds() == 7.0  # a system without /proc
+
+
 def test_a_lock_is_one_handles_alone_until_it_is_given_up(tmp_path):
     handles = [os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2)]
     try:

@@ -30,6 +30,7 @@ from clearhead.cli.texts import with_spooled
 from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.serialization import to_json
+from clearhead.system import process_seconds
 from clearhead.training.claiming import check_new, check_unlinked, claim, leave_nothing
 from clearhead.training.distributed import EndedElsewhere, check_devices, is_launched, joined
 from clearhead.training.folder import RunFolder
@@ -285,7 +286,15 @@ def begin_run(
             claim(folder)
             spooled = replace(choices, text=with_spooled(choices.text, folder.data))
             recipe = with_parallel(new_recipe(spooled, ways)[0], ways)
-        return training.train(folder.path, recipe, watcher=watcher, log=shown.log, checkpoints=ways.checkpoints)
+        # The time that it took to start the program is inside a budget of minutes.
+        return training.train(
+            folder.path,
+            recipe,
+            watcher=watcher,
+            log=shown.log,
+            checkpoints=ways.checkpoints,
+            spent=process_seconds(),
+        )
 
 
 def continue_run(folder: RunFolder, choices: Choices, ways: RunOptions, watcher: Watcher, shown: Progress) -> Run:
@@ -354,6 +363,8 @@ def render_page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableT
         *format_own_scores(own_scores),
     ]
     yield prose(f"[chosen]{'   '.join(parts)}[/]")
+    if (ngram := evaluation.get("ngram")) is not None:
+        yield prose(f"a byte {ngram['order']}-gram on the same text: bits per byte {ngram['bits_per_byte']:.4g}")
     seconds, records = evaluation["training_seconds"], evaluation["records"]
     yield prose(
         f"{evaluation['parameters']:,} parameters, {format_duration(seconds)} of training; the weights "

@@ -308,6 +308,12 @@ def read_split(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple
     """Yield the texts and the labels of every record once more, and whether it is held out, as `Encoding.write` has
     them.
     """
+    for source, record, held_out in split_records(corpus, layout, survey):
+        yield texts_of(source, layout, record), labels_of(source, layout, record), held_out
+
+
+def split_records(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple[Source, Record, bool]]:
+    """Yield every record once more with its source, and whether it is held out, as `Encoding.write` has it."""
     encoding = Encoding(layout, {}, survey.labels)
     parts = [(corpus.train, encoding.split(corpus.train, survey))]
     if corpus.dev is not None:
@@ -315,7 +321,7 @@ def read_split(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple
         parts = [(train[0], ((record, False) for record in train[1])), (dev[0], ((record, True) for record in dev[1]))]
     for source, records in parts:
         for record, held_out in records:
-            yield texts_of(source, layout, record), labels_of(source, layout, record), held_out
+            yield source, record, held_out
 
 
 def words_of_tokens(tokenizer: Tokenizer, text: str) -> list[int]:

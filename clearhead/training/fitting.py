@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import nn
@@ -26,10 +26,11 @@ from clearhead.training.averaging import Last
 from clearhead.training.default_models import text_bytes
 from clearhead.training.defaults import with_dropout
 from clearhead.training.machine import matmul_speed, with_serving_threads
+from clearhead.training.pacing import FEWEST_BATCHES, FINAL, SCORING
 from clearhead.training.recipe import Budget, Plan, Recipe
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import Task, task_named
-from clearhead.training.timing import Pace, ScoringPace, time_scoring, time_steps
+from clearhead.training.timing import Pace, ScoringPace, time_ending, time_scoring, time_steps
 
 Log = Callable[[str], None]
 
@@ -65,10 +66,8 @@ LEAST_WARMUP, MOST_WARMUP_SHARE = 50, 0.2
 """Steps of warm-up that a run has at least, unless they are more than this share of it. With the norm after the block,
 12 of 150 steps up to a rate of 0.01 ended in a model that never learned (dev loss 4.83); 25 to 60 in 4.21 to 4.27."""
 EVALUATIONS, MOST_EVALUATIONS = 8, 20
-SCORING, FINAL = 0.08, 0.08
-"""The shares of a budget that evaluations during training, and the final one, may take."""
 LEAST_SCORED = 20
-TIMING = 0.03
+TIMING = 0.02
 """The share of a budget for each timing of steps; there are two or three."""
 MOST_TIMING = 3.0
 FEWEST, FEW = 20, 200
@@ -80,14 +79,27 @@ USUAL_MINUTES = 60.0
 GOAL_EPOCHS = 20.0
 
 
+class Evaluations(NamedTuple):
+    """The evaluations during training: outputs of `records`, the loss of `batches`, how many, and seconds of each."""
+
+    records: int
+    batches: int
+    shows_samples: bool
+    number: int
+    seconds: float
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a recipe is fitted to: its task and text, and seconds of the budget that were used before."""
+    """What a recipe is fitted to: its task and text, and seconds of the budget that were used before; `reading` of them
+    for reading text.
+    """
 
     task: Task
     prepared: Prepared
     used: float = 0.0
+    reading: float = 0.0
 
     @property
     def text_tokens(self) -> int:
@@ -102,19 +114,21 @@ def fit(recipe: Recipe, workload: Workload, log: Log) -> Recipe:
     began = time.perf_counter()
     recipe = replace(recipe, machine=with_serving_threads(recipe.machine, log))
     seconds = budget_seconds(recipe)
-    recipe, pace, model = fit_size(recipe, workload, seconds)
-    scoring = time_scoring(recipe, model, workload.task, workload.prepared, pace)
-    used = min(workload.used + time.perf_counter() - began, seconds / 2)
+    recipe, pace, model = fit_size(recipe, workload, seconds - min(workload.used, seconds / 2))
+    scoring, ending = time_scoring(recipe, model, workload.task, workload.prepared), time_ending()
+    evaluations = affordable_evaluations(recipe, scoring, seconds)
     if recipe.budget.minutes is not None:
-        recipe = plan_minutes(recipe, workload, pace, scoring, used)
+        used = workload.used + time.perf_counter() - began
+        evaluations = affordable_evaluations(recipe, scoring, seconds - min(used, seconds / 2))
+        recipe = plan_minutes(recipe, workload, pace, scoring, evaluations, used=used, ending=ending)
     elif "budget" in recipe.open and "model" in recipe.open and workload.task.sizes:
         recipe = plan_goal(recipe, workload, pace, seconds)
     steps = planned_steps(recipe, workload)
     check_steps(recipe, steps, pace, log)
     if workload.task.sizes or "budget" not in recipe.open:  # else all of it is the task's own choice
         recipe = fit_learning(recipe, workload, steps, pace)
-        recipe = fit_evaluations(recipe, steps, pace, scoring, seconds)
-    log(describe(recipe, steps, pace, scoring, model))
+        recipe = fit_evaluations(recipe, steps, pace, evaluations)
+    log(describe(recipe, steps, pace, evaluations, model))
     return replace(recipe, open=())
 
 
@@ -233,28 +247,45 @@ def with_batch(recipe: Recipe, tokens: int) -> Recipe:
     return replace(recipe, batching=replace(recipe.batching, tokens=tokens, micro_batch_tokens=micro))
 
 
-def plan_minutes(recipe: Recipe, workload: Workload, pace: Pace, scoring: ScoringPace, used: float) -> Recipe:
+def plan_minutes(
+    recipe: Recipe,
+    workload: Workload,
+    pace: Pace,
+    scoring: ScoringPace,
+    evaluations: Evaluations,
+    *,
+    used: float,
+    ending: float,
+) -> Recipe:
     """Return the recipe with the plan of its minutes: what is left after scoring goes into steps.
 
     If the minutes have time for more epochs than the text is good for, training takes fewer steps and ends early.
     """
     seconds = budget_seconds(recipe)
+    late, used = max(0.0, used - seconds / 2), min(used, seconds / 2)
+    free = seconds - used
+    whole = scoring.samples + scoring.batches * scoring.batch
     usual = Plan(steps=1, step_seconds=1.0).scored
-    scored = usual if not scoring.record else int((FINAL * seconds - scoring.base) / scoring.record)
+    scored = usual if not scoring.record else int((FINAL * free - whole) / scoring.record)
     scored = max(min(scored, usual, len(workload.prepared.dev)), min(recipe.checkpointing.score_records, LEAST_SCORED))
-    final = scoring.seconds(scored if recipe.checkpointing.score_records else 0)
-    _, count, evaluation_seconds = affordable_evaluations(recipe, scoring, seconds)
-    left = seconds - used - final - count * evaluation_seconds - pace.setup_seconds
-    steps = max(1, int(max(left, 0.25 * seconds) / pace.step_seconds))
+    final = whole + (scored if recipe.checkpointing.score_records else 0) * scoring.record
+    scoring_seconds = min(final, FINAL * free) + (evaluations.number + 1) * evaluations.seconds
+    left = free - ending - scoring_seconds - pace.setup_seconds
+    steps = max(1, int(max(left, 0.5 * free) / pace.step_seconds))
     bears = EPOCHS[kind_of(recipe.model)] * workload.text_tokens / pace.tokens
     enough = bool(workload.task.sizes) and "model" in recipe.open and steps > bears
     plan = Plan(
         steps=max(1, int(bears)) if enough else steps,
         step_seconds=pace.step_seconds,
         used_seconds=round(used, 3),
+        reading_seconds=round(workload.reading, 3),
+        late_seconds=round(late, 3),
+        sample=evaluations.batches if evaluations.batches < scoring.batches else None,
+        shows_samples=evaluations.shows_samples,
+        evaluation_seconds=round(evaluations.seconds, 3),
         scored=scored,
         scoring_seconds=round(final, 3),
-        evaluation_seconds=round(evaluation_seconds, 3),
+        ending_seconds=round(ending, 3),
         enough=enough,
     )
     return replace(recipe, plan=plan)
@@ -322,16 +353,15 @@ def fit_learning(recipe: Recipe, workload: Workload, steps: int, pace: Pace) -> 
     return replace(recipe, model=model, optimizer=optimizer)
 
 
-def fit_evaluations(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace, seconds: float) -> Recipe:
-    """Return the recipe with its evaluations: eight at least if there are 80 steps, in a twelfth of the time.
+def fit_evaluations(recipe: Recipe, steps: int, pace: Pace, evaluations: Evaluations) -> Recipe:
+    """Return the recipe with its evaluations: eight at least if there are 80 steps, in a twentieth of the time.
 
     Lines are logged every few seconds.
     """
     checkpointing, records = recipe.checkpointing, recipe.checkpointing.score_records
     if "evaluate" in recipe.open:
         if recipe.budget.minutes is not None:
-            records, count, _ = affordable_evaluations(recipe, scoring, seconds)
-            every = steps // count
+            records, every = evaluations.records, steps // evaluations.number
         else:
             every = min(max(100, steps // MOST_EVALUATIONS), max(10, steps // EVALUATIONS))
         checkpointing = replace(checkpointing, evaluate=max(1, every), score_records=records)
@@ -341,21 +371,23 @@ def fit_evaluations(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace
     return replace(recipe, checkpointing=checkpointing)
 
 
-def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float) -> tuple[int, int, float]:
-    """Return of how many records each evaluation makes outputs, how many evaluations there are, and seconds of each."""
-    records = recipe.checkpointing.score_records
+def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float) -> Evaluations:
+    """Return the evaluations that a run of so many seconds can afford: in minutes of a sample, else of all dev text."""
+    records, batches, allowed = recipe.checkpointing.score_records, scoring.batches, SCORING * seconds / EVALUATIONS
+    shows_samples = recipe.budget.minutes is None or scoring.samples <= allowed / 2
+    samples = scoring.samples if shows_samples else 0.0
     if "evaluate" in recipe.open and records and scoring.record:
-        most = int((SCORING * seconds / EVALUATIONS - scoring.base) / scoring.record)
+        most = int((allowed / 2 - samples) / scoring.record)
         records = max(min(LEAST_SCORED, records), min(records, most))
-    evaluation_seconds = scoring.seconds(records)
-    return (
-        records,
-        min(MOST_EVALUATIONS, max(EVALUATIONS, int(SCORING * seconds / max(1e-9, evaluation_seconds)))),
-        evaluation_seconds,
-    )
+    if recipe.budget.minutes is not None:
+        affordable = int((allowed - samples - records * scoring.record) / max(scoring.batch, 1e-9))
+        batches = min(batches, max(FEWEST_BATCHES, affordable))
+    taken = samples + records * scoring.record + batches * scoring.batch
+    count = min(MOST_EVALUATIONS, max(EVALUATIONS, int(SCORING * seconds / max(1e-9, taken))))
+    return Evaluations(records, batches, shows_samples, count, taken)
 
 
-def describe(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace, model: nn.Module) -> str:
+def describe(recipe: Recipe, steps: int, pace: Pace, evaluations: Evaluations, model: nn.Module) -> str:
     """Return the line that says what will happen: steps, time and size."""
     size = f"a {round_count(sum(parameter.numel() for parameter in model.parameters()))} model"
     if recipe.budget.minutes is not None:
@@ -363,9 +395,11 @@ def describe(recipe: Recipe, steps: int, pace: Pace, scoring: ScoringPace, model
         if recipe.plan is not None and recipe.plan.enough:
             minutes_taken = (steps * pace.step_seconds / (1 - SCORING) + recipe.plan.used_seconds) / 60
             line += f". The text bears no more: it ends after about {minutes_taken:.2g} minutes"
+        elif recipe.plan is not None and recipe.plan.late_seconds:
+            minutes_taken = recipe.budget.minutes + recipe.plan.late_seconds / 60
+            line += f". Reading took more than half of them: it ends after about {minutes_taken:.2g} minutes"
         return line
-    evaluations = math.ceil(steps / recipe.checkpointing.evaluate)
-    seconds = steps * pace.step_seconds + evaluations * scoring.seconds(recipe.checkpointing.score_records)
+    seconds = steps * pace.step_seconds + math.ceil(steps / recipe.checkpointing.evaluate) * evaluations.seconds
     minutes = f"{seconds / 60:.2g} minutes" if seconds < 6000 else f"{seconds / 3600:.2g} hours"
     if "budget" not in recipe.open:
         return f"{steps:,} steps take about {minutes} on this machine; {size}"
@@ -392,8 +426,10 @@ def planned_again(recipe: Recipe, *, done: int, seconds: float, spent: float) ->
     assert recipe.budget.minutes is not None
     old = recipe.plan or Plan(steps=1, step_seconds=0.1)
     step_seconds = seconds / done if done and seconds > 0 else old.step_seconds
-    left = 60 * recipe.budget.minutes - spent - old.scoring_seconds
-    return replace(old, steps=done + max(1, int(left / step_seconds)), step_seconds=step_seconds, enough=False)
+    left = 60 * recipe.budget.minutes - spent - old.scoring_seconds - old.ending_seconds
+    steps = done + max(1, int(left / step_seconds))
+    steps += steps == old.steps  # a plan is known by its steps: that of the old budget may be over
+    return replace(old, steps=steps, step_seconds=step_seconds, enough=False)
 
 
 def check_minutes(recipe: Recipe) -> None:

@@ -59,6 +59,8 @@ class Work:
     prepared: Prepared
     task: Task
     spec: Spec
+    began: float | None = None
+    """When the budget of minutes of a new run began, by the first process's clock."""
 
 
 class Stream:
@@ -99,6 +101,7 @@ class Trainer:
     ) -> None:
         self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
         self.spec, self.processes = work.spec, train_state.parallel.processes
+        self.began, self.ended = work.began, 0.0
         self.train_state, self.watcher, self.hold, self.log = train_state, watcher, hold, log
         # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
         self.select: Select = named_tensors if work.recipe.fine_tuning is None else trained_tensors
@@ -189,9 +192,12 @@ class Trainer:
     def run(self, stopping: Stopping) -> None:
         batches = self.stream.batches(self.done * self.recipe.batching.passes)
         checkpointing = self.recipe.checkpointing
-        save_every = checkpointing.save or checkpointing.evaluate
+        # In minutes there is a checkpoint with each evaluation, which is left out where there is no time for it.
+        save_every = checkpointing.save or (1 << 62 if self.pacing.minutes else checkpointing.evaluate)
         clock, self.stop_signal = self.processes.moment(stopping.signal)
         saved = evaluated = self.done
+        if self.began is not None and not self.done:
+            self.pacing.begin(clock - self.began)
         while not self.is_finished() and not self.stop_signal:
             began = self.position
             if not self.done:
@@ -206,7 +212,8 @@ class Trainer:
             self.seconds, clock = self.seconds + now - clock, now
             self.pacing.count_step(self.seconds, logs=logs)
             over = self.is_finished()
-            evaluates = over or crosses(began, self.position, checkpointing.evaluate)
+            due = crosses(began, self.position, checkpointing.evaluate)
+            evaluates = over or (due and self.pacing.affords_evaluation())
             if logs or over:
                 self.write_step()
                 self.threads.look()
@@ -232,6 +239,8 @@ class Trainer:
             self.save()
         elif saved < self.done:
             self.save()
+        self.ended, _ = self.processes.moment(0)
+        self.pacing.spend(self.ended - clock, scoring=False)
 
     def wait(self) -> None:
         """Wait until a GPU has done the steps it was given, so that the clock counts steps that are done."""
@@ -355,17 +364,21 @@ class Trainer:
         validation_set = ValidationSet(
             store=self.prepared.dev,
             tokens=self.recipe.batching.at_once,
-            score_records=checkpointing.score_records if self.pacing.affords_outputs() else 0,
-            samples=checkpointing.samples,
+            score_records=checkpointing.score_records,
+            samples=checkpointing.samples if self.pacing.plan.shows_samples else 0,
             bfloat16=self.train_state.bfloat16,
+            sample=self.pacing.sample,
         )
         started = time.perf_counter()
         model = self.train_state.parallel.evaluation_model(self.train_state.averaged_model(), self.build_model)
         assessment = None if model is None else assess(model, self.task, validation_set)
         self.train_state.model.train()
-        score = float(
-            self.processes.send(None if assessment is None else self.task.goal(assessment.scores, assessment.loss))
-        )
+        found = None
+        if assessment is not None:
+            sample = self.pacing.narrow(assessment.standard_error, assessment.loss, assessment.batches)
+            found = {"score": self.task.goal(assessment.scores, assessment.loss), "sample": sample}
+        found = self.processes.send(found)
+        score, self.pacing.sample = float(found["score"]), found["sample"]
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
         if better:

@@ -20,14 +20,30 @@ LOGGED = 1.5
 CHECK_SECONDS = 5.0
 END = 1e-6
 PLANNED, MEASURED = 0.1, 0.5
-"""Shares of the budget: before the first only the planned speed counts, after the second only the measured one."""
-ALLOWED = 0.025
-"""The share of a budget of minutes that an evaluation may take. After one that took more, only the loss is computed."""
+"""Shares of the time for training: before the first only the planned speed counts, after the second the measured."""
+SCORING, FINAL = 0.05, 0.06
+"""The shares of the time after reading that evaluations during training, and the final one, are planned to take."""
+SLACK = 1.5
+"""Evaluations that are slower than planned may take this many times their share; beyond it, some are left out."""
+NEARLY = 0.8
+"""The final evaluation reads the whole dev text if there seems to be time for this share of it."""
+PRECISION = 0.005
+"""The standard error of the loss, as a share of it, that is small enough for an evaluation during training."""
+FEWEST_BATCHES = 8
+"""An evaluation reads this many batches at least: the scatter of fewer says little."""
+CLOCK = ("spent", "position", "stride", "step_seconds", "over")
+KEPT = (*CLOCK, "evaluating", "evaluation", "evaluated", "factor", "sample")
+"""What a checkpoint keeps of a pacing, beside its plan."""
 
 
 @final
 class Pacing:
-    """The position of a run in its plan; for budgets of steps and epochs it only counts the time."""
+    """The position of a run in its plan; for budgets of steps and epochs it only counts the time.
+
+    `spent` are all seconds of the budget that are gone, `evaluating` those that went into evaluating and saving. Times
+    of the plan were measured when the machine was as busy as then. What is still to come takes longer by the factor
+    that steps do now (`slowdown`), and evaluations by `factor` more.
+    """
 
     def __init__(self, recipe: Recipe, log: Callable[[str], None]) -> None:
         minutes = recipe.budget.minutes
@@ -37,10 +53,20 @@ class Pacing:
         self.evaluations = max(1, self.plan.steps // recipe.checkpointing.evaluate)
         self.position, self.stride, self.logged = 0.0, 1.0, self.plan.step_seconds
         self.spent = self.plan.used_seconds
-        self.scoring = self.plan.evaluation_seconds
+        self.step_seconds, self.factor = self.plan.step_seconds, 1.0
+        self.evaluating, self.evaluation, self.evaluated = 0.0, self.plan.evaluation_seconds, 0
+        self.sample = self.plan.sample
         self.seen = (0.0, 0)
-        self.steps, self.seconds = 0, 0.0
+        self.steps, self.seconds, self.over = 0, 0.0, False
         self.announced = round_to_two_digits(self.plan.steps)
+
+    @property
+    def minutes(self) -> bool:
+        return math.isfinite(self.limit)
+
+    def begin(self, spent: float) -> None:
+        """Set how many seconds of the budget are gone when the first step of a new run begins."""
+        self.spent = max(self.spent, spent)
 
     def count_step(self, seconds: float, *, logs: bool) -> None:
         """Move on by one step; `seconds` are those of all steps so far. Now and then, adjust the stride."""
@@ -48,39 +74,109 @@ class Pacing:
         self.seconds, self.steps = seconds, self.steps + 1
         self.position += self.stride
         since, count = self.seconds - self.seen[0], self.steps - self.seen[1]
-        if math.isfinite(self.limit) and (logs or since > CHECK_SECONDS):
+        if self.minutes and (logs or since > CHECK_SECONDS):
             self.adjust(since / count)
             self.seen = (self.seconds, self.steps)
+        self.check_end()
 
     def spend(self, seconds: float, *, scoring: bool) -> None:
         """Count the time of an evaluation, or of saving."""
         self.spent += seconds
-        self.scoring = seconds if scoring else self.scoring
+        self.evaluating += seconds
+        if scoring:
+            if not self.evaluated and self.plan.evaluation_seconds:
+                self.factor = min(10.0, max(0.1, seconds / self.plan.evaluation_seconds / self.slowdown))
+            self.evaluation, self.evaluated = seconds, self.evaluated + 1
+        self.check_end()
+
+    def narrow(self, standard_error: float | None, loss: float, batches: int) -> int | None:
+        """Return how many batches the next evaluations need, by the scatter that the first one found.
+
+        After that the number stays: scores on the same batches can be compared.
+        """
+        if not self.minutes or self.evaluated or not standard_error:
+            return self.sample
+        needed = math.ceil(batches * (standard_error / (PRECISION * max(loss, 1e-9))) ** 2)
+        return max(FEWEST_BATCHES, needed) if needed < batches else self.sample
+
+    @property
+    def free(self) -> float:
+        """Return the seconds of the budget that the plan had for everything after it."""
+        return self.limit - self.plan.used_seconds
+
+    @property
+    def slowdown(self) -> float:
+        """Return by what factor the machine is slower than when the plan was made, as far as that can be believed.
+
+        The first steps may be slow for reasons that pass, such as capturing them on a GPU. To believe the plan for a
+        while costs little: what is left of the schedule is spread over what is left of the time all the same.
+        """
+        gone = (self.spent - self.plan.used_seconds) / self.free
+        belief = min(1.0, max(0.0, gone - PLANNED) / (MEASURED - PLANNED))
+        return (max(self.step_seconds, 1e-9) / self.plan.step_seconds) ** belief
+
+    @property
+    def final(self) -> float:
+        """Return how many seconds the final evaluation will take, if it is of the whole dev text."""
+        return self.plan.scoring_seconds * self.slowdown * self.factor
+
+    @property
+    def ending(self) -> float:
+        """Return the seconds to keep for what comes after the last step."""
+        if not self.minutes:
+            return 0.0
+        rest = self.plan.ending_seconds * self.slowdown
+        return self.evaluation + rest + min(self.final, FINAL * self.free)
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left for steps, the final scoring and the evaluations to come taken off."""
-        share = max(0.0, 1 - self.position / self.plan.steps)
-        if not math.isfinite(self.limit):
+        """Return the seconds that are left for steps, the end and the evaluations to come taken off."""
+        if not self.minutes:
             return self.limit
-        evaluation_seconds = min(self.scoring, ALLOWED * self.limit)
-        return self.limit - self.spent - self.plan.scoring_seconds - share * self.evaluations * evaluation_seconds
+        share = max(0.0, 1 - self.position / self.plan.steps)
+        allowed = max(0.0, SLACK * SCORING * self.free - self.evaluating)
+        return self.limit - self.spent - self.ending - min(allowed, share * self.evaluations * self.evaluation)
 
-    def affords_outputs(self) -> bool:
-        """Return whether the next evaluation may make outputs: the last one was not too slow for the budget."""
-        return self.scoring <= ALLOWED * self.limit
+    def affords_evaluation(self) -> bool:
+        """Return whether there is time for an evaluation now: they must not take more than their share so far."""
+        if not self.minutes:
+            return True
+        gone = (self.spent - self.plan.used_seconds) / self.free
+        return self.evaluating + self.evaluation <= SLACK * SCORING * self.free * gone
+
+    def final_share(self, elapsed: float) -> float:
+        """Return of what share of the dev text there is time for the final score, `elapsed` seconds after the last
+        step was counted.
+        """
+        available = self.limit - self.spent - elapsed
+        share = available / max(self.final, 1e-9)
+        return 1.0 if not self.minutes or share > NEARLY else max(0.0, share)
+
+    def account(self, *, steps: float, end: float) -> dict[str, float]:
+        """Return where the seconds of the budget went: the planned end, the real one, and what is between.
+
+        `steps` are the seconds of all steps, `end` those since the last one was written down.
+        """
+        plan = self.plan
+        parts = {
+            "reading": plan.reading_seconds,
+            "preparing": max(0.0, self.spent + plan.late_seconds - plan.reading_seconds - steps - self.evaluating),
+            "steps": steps,
+            "evaluations": self.evaluating,
+            "end": end,
+        }
+        seconds = {"planned": self.limit + plan.late_seconds, "total": sum(parts.values()), **parts}
+        return {name: round(value, 2) for name, value in seconds.items()}
 
     def adjust(self, step_seconds: float) -> None:
         """Set the stride so that the plan ends with the minutes, at the speed of the last steps."""
+        self.step_seconds = step_seconds
         ahead = self.plan.steps - self.position
         if ahead <= 0:
             return
-        # The first steps may be slow for reasons that pass, such as capturing them on a GPU. To believe the plan for a
-        # while costs little: what is left of the schedule is spread over what is left of the time all the same.
-        belief = min(1.0, max(0.0, self.spent / self.limit - PLANNED) / (MEASURED - PLANNED))
-        expected = self.plan.step_seconds ** (1 - belief) * max(step_seconds, 1e-9) ** belief
+        expected = self.plan.step_seconds * self.slowdown
         stride = ahead / max(1.0, self.left / expected)
-        if belief > 0 and step_seconds > LOGGED * self.logged:
+        if self.slowdown > 1 and step_seconds > LOGGED * self.logged:
             self.logged = step_seconds
             self.log(
                 f"steps take {step_seconds:.2g} s instead of the {self.plan.step_seconds:.2g} s that were planned, and "
@@ -91,8 +187,17 @@ class Pacing:
         if abs(stride / self.stride - 1) > TOLERANCE:
             self.stride = stride
 
+    def check_end(self) -> None:
+        """Find out whether this was the last step: the plan is done, or there is no time for half of another step.
+
+        It stays so, though the last evaluation may be quicker than was thought.
+        """
+        done = self.position >= self.plan.steps - END
+        half_a_step = self.plan.step_seconds * self.slowdown / 2
+        self.over = self.over or done or self.limit - self.spent - self.ending < half_a_step
+
     def is_over(self) -> bool:
-        return self.position >= self.plan.steps - END or self.limit - self.spent <= self.plan.scoring_seconds
+        return self.over
 
     def expected_total(self, done: int) -> int:
         """Return how many steps there will be in all at the present stride."""
@@ -110,25 +215,19 @@ class Pacing:
             self.announced = math.ceil((done + 1) / unit) * unit
         return self.announced
 
-    def state(self) -> dict[str, float]:
+    def state(self) -> dict[str, float | None]:
         """Return what a checkpoint keeps."""
-        return {
-            "spent": self.spent,
-            "planned": self.plan.steps,
-            "position": self.position,
-            "stride": self.stride,
-            "scoring": self.scoring,
-        }
+        return {"planned": self.plan.steps, **{name: getattr(self, name) for name in KEPT}}
 
     def restore(self, state: Mapping[str, Any], *, done: int) -> None:
         """Go on from a checkpoint. From one of another plan, or of none, only steps and seconds are taken."""
         self.steps, self.seconds = done, float(state["seconds"])
         self.seen = (self.seconds, self.steps)
-        self.spent = read_number(state, "spent", self.seconds)
-        same_plan = state.get("planned") == self.plan.steps
-        self.position = read_number(state, "position", float(done)) if same_plan else float(done)
-        self.stride = read_number(state, "stride", 1.0) if same_plan else 1.0
-        self.scoring = read_number(state, "scoring", self.plan.evaluation_seconds)
+        if state.get("planned") == self.plan.steps:
+            for name in KEPT:
+                setattr(self, name, state[name])
+        else:
+            self.position, self.spent = float(done), float(state.get("spent", self.seconds))
 
 
 def round_to_two_digits(count: int) -> int:
@@ -138,9 +237,3 @@ def round_to_two_digits(count: int) -> int:
     [7, 42, 420, 13000]
     """
     return int(float(f"{count:.2g}"))
-
-
-def read_number(state: Mapping[str, Any], name: str, default: float) -> float:
-    """Return a number of a checkpoint's state, and the default where it has none that is above 0."""
-    value = state.get(name)
-    return float(value) if isinstance(value, int | float) and 0 < value < math.inf else default

@@ -173,21 +173,29 @@ class Plan(CodeRepr):
     """How a budget of minutes is spent, measured on the machine when training begins.
 
     `steps` is how many steps it has time for, each of `step_seconds`; the schedule goes by it. `used_seconds` of the
-    budget were gone when the first step began, for reading text and timing steps. `scored` is of how many dev records
-    the final evaluation makes outputs, for which `scoring_seconds` are kept; each evaluation before it is thought to
-    take `evaluation_seconds`. With `enough` the text bears no more steps: a quicker machine ends earlier.
+    budget were gone when the plan was made, `reading_seconds` of them for reading text. Reading counts for half of the
+    budget at most: the end comes later by the `late_seconds` beyond that. Evaluations compute the loss of `sample`
+    batches of the dev text (None: of all), make samples if `shows_samples`, and are thought to take
+    `evaluation_seconds`. The final one is of the whole dev text, makes outputs of `scored` records, and is thought to
+    take `scoring_seconds`; `ending_seconds` go into the rest of the end. With `enough` the text bears no more steps: a
+    quicker machine ends earlier.
     """
 
     steps: int
     step_seconds: float
     used_seconds: float = 0.0
+    reading_seconds: float = 0.0
+    late_seconds: float = 0.0
+    sample: int | None = None
+    shows_samples: bool = True
+    evaluation_seconds: float = 0.0
     scored: int = 2000
     scoring_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
+    ending_seconds: float = 0.0
     enough: bool = False
 
     def __post_init__(self) -> None:
-        positive(self, "steps", "step_seconds")
+        positive(self, "steps", "step_seconds", "sample")
         if min(self.used_seconds, self.scored, self.scoring_seconds, self.evaluation_seconds) < 0:
             raise OptionError(f"Plan: times and counts are 0 or more; came {self!r}")
 

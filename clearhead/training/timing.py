@@ -1,9 +1,11 @@
 """Time real training steps and real scoring on this machine, so that a recipe can be fitted to its budget."""
 
+import importlib
 import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +13,14 @@ import torch
 from torch import nn
 
 from clearhead.devices import synchronize
+from clearhead.extras import has_package
 from clearhead.model.sizes import Spec
 from clearhead.text.preparing import Prepared
 from clearhead.training.distributed import current_processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import build_model, share_rows
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Batch, Task
+from clearhead.training.tasks.base import Batch, Task, loss_of
 from clearhead.training.tasks.measures import ValidationSet
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
 
@@ -26,10 +29,9 @@ SHAPES = 3
 MOST_STEPS = 12
 MOST_PLANNED = 2000
 FEW_RECORDS = 8
-BACKWARD = 3
-"""A training step takes about three times as long as its forward pass alone."""
-LAUNCHES = 0.03
-"""Seconds that launching the kernels of a forward pass takes on a GPU, where it is not captured."""
+FEW_BATCHES = 4
+LEAST_ENDING = 0.7
+"""Seconds that the end of a run takes on a quiet machine, its scoring left out."""
 
 
 class Pace(NamedTuple):
@@ -48,13 +50,12 @@ class Pace(NamedTuple):
 
 
 class ScoringPace(NamedTuple):
-    """The time of an evaluation: `base` seconds for the loss of all dev records, `record` for each output."""
+    """The time of an evaluation: of the loss of one of the dev text's `batches`, of samples, and of each output."""
 
-    base: float
+    batch: float
+    batches: int
+    samples: float
     record: float
-
-    def seconds(self, records: int) -> float:
-        return self.base + records * self.record
 
 
 def count_tokens(batch: Batch) -> int:
@@ -129,10 +130,10 @@ def run_steps(stepper: Stepper, steps: Iterator[list[Batch]], device: torch.devi
     return Pace(sum(walls[counted]) / n_steps, sum(tokens[counted]) / n_steps)
 
 
-def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepared, pace: Pace) -> ScoringPace:
-    """Return how long an evaluation takes: the loss by the speed of training, outputs by making a few of them.
+def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepared) -> ScoringPace:
+    """Return how long an evaluation takes, by the loss of a few batches and by making a few outputs.
 
-    A model that has learned nothing writes until it is stopped, so this is more than it will take later.
+    A model that has learned nothing writes until it is stopped, so outputs take less later.
     """
     held_out = ValidationSet(
         store=prepared.dev,
@@ -140,14 +141,35 @@ def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepare
         score_records=0,
         samples=recipe.checkpointing.samples,
         bfloat16=recipe.machine.precision == "bfloat16",
+        sample=1,
     )
-    tokens = sum(prepared.dev.sizes[name].tokens for name in task.usual_layout().texts)
+    batches = sum(1 for _ in task.planner(prepared.dev, held_out.tokens, recipe.seed).in_order())
+    few_batches = min(FEW_BATCHES, batches)
     few = min(FEW_RECORDS, len(prepared.dev), recipe.checkpointing.score_records)
+    loss_of(model, task, held_out)  # the first is slower
     clock = [time.perf_counter()]
+    loss_of(model, task, replace(held_out, sample=few_batches))
+    clock.append(time.perf_counter())
     for records in (0, few):
         task.score(model, replace(held_out, score_records=records))
         clock.append(time.perf_counter())
-    samples, with_outputs = clock[1] - clock[0], clock[2] - clock[1]
-    launches = 0.0 if next(model.parameters()).device.type == "cpu" else LAUNCHES
-    forward = tokens / (BACKWARD * pace.tokens_per_second) + tokens / held_out.tokens * launches
-    return ScoringPace(forward + samples, max(0.0, with_outputs - samples) / max(few, 1))
+    loss, samples, with_outputs = (after - before for before, after in pairwise(clock))
+    return ScoringPace(
+        batch=loss / max(few_batches, 1),
+        batches=batches,
+        samples=samples,
+        record=max(0.0, with_outputs - samples) / max(few, 1),
+    )
+
+
+def time_ending() -> float:
+    """Return about how long the end of a run takes beside scoring: saving, loading, and drawing its curves.
+
+    The time to import what draws them is measured, which is then done: drawing, loading and leaving the program take
+    about twice as long.
+    """
+    started = time.perf_counter()
+    if has_package("matplotlib"):
+        importlib.import_module("matplotlib.figure")
+        importlib.import_module("matplotlib.backends.backend_svg")
+    return max(LEAST_ENDING, 2 * (time.perf_counter() - started))

@@ -21,6 +21,7 @@ from clearhead.model.sizes import resized
 from clearhead.serialization import from_json, to_json
 from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link, copy_into, named_tensors
 from clearhead.training.claiming import (
     check_new,
@@ -35,13 +36,14 @@ from clearhead.training.claiming import (
 )
 from clearhead.training.distributed import Processes, check_devices, current_processes, joined
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
-from clearhead.training.fitting import Workload, check_minutes, choose_vocabulary, fit, planned_again
+from clearhead.training.fitting import LEAST_SCORED, Workload, check_minutes, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.linear import LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
-from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.metrics import read_metrics, replace_nonfinite
+from clearhead.training.pacing import FEWEST_BATCHES
 from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
 from clearhead.training.phases import phase, to_stderr
 from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
@@ -72,15 +74,18 @@ def train(
     log: Callable[[str], None] = to_stderr,
     data: Path | None = None,
     checkpoints: str | Path | None = None,
+    spent: float = 0.0,
 ) -> Run:
     """Train a new run, and return it loaded with its best weights.
 
     `initial` is a run to start from, or its folder: its model, weights and tokenisers take the place of the recipe's.
     `watcher` is called with every line of metrics; None shows a line of progress.
     `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
-    their own for checkpoints, on another disk for instance. Under torchrun every process calls it, and they train
+    their own for checkpoints, on another disk for instance. `spent` seconds of a budget of minutes are gone already, as
+    those of starting a program. Under torchrun every process calls it, and they train
     together; what the first one is given counts.
     """
+    began = time.perf_counter() - spent
     with joined() as processes:
         if not processes.is_first:
             return take_part(processes)
@@ -91,7 +96,7 @@ def train(
         if processes.together:
             check_together(recipe)
             check_devices(choose_device(recipe.machine.device), processes.local_count)
-        return train_first(folder, recipe, watcher=watcher, log=log, data=data, checkpoints=checkpoints)
+        return train_first(folder, recipe, watcher=watcher, log=log, data=data, checkpoints=checkpoints, began=began)
 
 
 def train_first(
@@ -102,14 +107,15 @@ def train_first(
     log: Callable[[str], None],
     data: Path | None,
     checkpoints: str | Path | None,
+    began: float,
 ) -> Run:
-    """Train a new run, as the process that writes."""
+    """Train a new run, as the process that writes. Its budget of minutes `began` then."""
     with folder.lock(log) as hold, leave_nothing(hold):
         claim(folder)
         if checkpoints is not None:
             keep_elsewhere(folder, hold, checkpoints)
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
-        recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log)
+        recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log, began=began)
         spec = recipe.model
         hold.check()
         if source is not None:
@@ -121,7 +127,8 @@ def train_first(
         folder.begin(recipe)
         if baseline is not None:
             folder.write_own(folder.baseline, asdict(baseline))
-        work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
+        began += 0.0 if recipe.plan is None else recipe.plan.late_seconds
+        work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec, began=began)
         return Training(work, hold, watcher, log).run(None, lambda: None)
 
 
@@ -137,7 +144,7 @@ def take_part(processes: Processes) -> Run:
     if message["checkpoint"] is not None:
         at = Path(message["checkpoint"])
         checkpoint = folder.checkpoints_at(at.parent).read(at)
-    work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
+    work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec, began=message["began"])
     return Training(work, None, ignore, ignore).run(checkpoint, lambda: None)
 
 
@@ -167,29 +174,29 @@ class Followed(NamedTuple):
     recipe: Recipe
     task: Task
     prepared: Prepared
-    baseline: LinearScore | None
+    baseline: LinearScore | NgramScore | None
 
 
-def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None]) -> Followed:
+def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None], *, began: float) -> Followed:
     """Prepare the text of a recipe, train the simple model of its task, and fit what the recipe leaves open."""
-    began = time.perf_counter()
     check_recipe(recipe)
     recipe = choose_vocabulary(replace(recipe, machine=resolve_machine(recipe.machine)))
     check_room(recipe, current_processes())
     check_minutes(recipe)
     with phase("reading and tokenising the text", log):
         prepared, task = prepare_text(recipe, task_named(recipe.task), source, data, log)
+    reading = time.perf_counter() - began
     if header := find_header(task, prepared):
         log(header)
     spec = task.fitted(recipe.model)
     if recipe.parameters is not None:
         spec = resized(spec, recipe.parameters)
     recipe = replace(recipe, model=spec)
-    with phase("training a linear model to compare with", log):
+    with phase("training a simple model to compare with", log):
         baseline = announce_records(task, recipe, prepared, log)
     if recipe.open or recipe.budget.minutes is not None:
         prepare_machine(recipe.machine)
-        workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began)
+        workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began, reading=reading)
         with phase("timing a few steps", log):
             recipe = fit(recipe, workload, log)
     return Followed(recipe, task, prepared, baseline)
@@ -227,14 +234,16 @@ def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -
     """
     source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
     with tempfile.TemporaryDirectory() as folder:
-        return follow(recipe, Path(folder), source, log).recipe
+        return follow(recipe, Path(folder), source, log, began=time.perf_counter()).recipe
 
 
-def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> LinearScore | None:
+def announce_records(
+    task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]
+) -> LinearScore | NgramScore | None:
     """Print what the task says about its records and the score of a simple model, which is returned."""
     for line in task.describe_records(prepared):
         log(line)
-    baseline = task.baseline(recipe.corpus, prepared)
+    baseline = task.baseline(recipe.corpus, prepared, minutes=recipe.budget.minutes)
     if baseline is not None:
         log(baseline.announce())
     return baseline
@@ -461,6 +470,7 @@ class Training:
             {
                 "run": str(self.work.folder.path.absolute()),
                 "recipe": to_json(self.work.recipe, CLASSES),
+                "began": self.work.began,
                 "data": str(self.work.prepared.train.folder.parent.parent.absolute()),
                 "checkpoint": None if checkpoint is None else str(checkpoint.folder.absolute()),
             }
@@ -477,13 +487,20 @@ def checkpoint_activations(model: nn.Module) -> None:
 def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callable[[str], None]) -> None:
     """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
     started = time.perf_counter()
-    checkpointing, plan = trainer.recipe.checkpointing, trainer.recipe.plan
+    checkpointing, plan, pacing = trainer.recipe.checkpointing, trainer.recipe.plan, trainer.pacing
+    share, sample = pacing.final_share(started - trainer.ended), None
+    scored = MOST_ASSESSED if plan is None else plan.scored
+    if share < 1:
+        batches = sum(1 for _ in run.task.planner(prepared.dev, trainer.recipe.batching.at_once, 0).in_order())
+        sample, scored = max(FEWEST_BATCHES, round(share * batches)), max(LEAST_SCORED, round(share * scored))
+        log(f"the final score is that of about {share:.0%} of the dev text: there is no time for all of it")
     held_out = ValidationSet(
         store=prepared.dev,
         tokens=trainer.recipe.batching.at_once,
-        score_records=(MOST_ASSESSED if plan is None else plan.scored) if checkpointing.score_records else 0,
+        score_records=scored if checkpointing.score_records else 0,
         samples=checkpointing.samples,
         bfloat16=trainer.train_state.bfloat16,
+        sample=sample,
     )
     assessed = assess(run.model, run.task, held_out)
     evaluation = {
@@ -491,7 +508,10 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         "records": len(prepared.dev),
         "step": run.step,
         "loss": assessed.loss,
+        "standard_error": assessed.standard_error,
+        "share": round(share, 3),
         **assessed.scores,
+        **run.task.derived_scores(assessed.loss, prepared.dev.folder),
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "training_seconds": round(trainer.seconds, 2),
         "seconds": round(time.perf_counter() - started, 2),
@@ -503,6 +523,18 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
         accuracy, f1 = (assessed.scores[name] for name in ("accuracy", "macro_f1"))
         log(baseline.verdict(accuracy, f1, tuned=run.folder.fine_tuning() is not None))
+    if "bits_per_byte" in saved:
+        ngram = NgramScore(**{field.name: saved[field.name] for field in fields(NgramScore)})
+        evaluation["ngram"] = {name: saved[name] for name in ("bits_per_byte", "order", "train_bytes", "dev_bytes")}
+        bits = evaluation["bits_per_byte"]
+        curve = [
+            (line["step"], line["loss"] / assessed.loss * bits)
+            for line in read_metrics(run.folder.metrics)
+            if line["kind"] == "evaluation" and line["loss"] is not None
+        ]
+        log(ngram.verdict(bits, curve, text_is_used_up=plan is not None and plan.enough))
+    if plan is not None and pacing.minutes:
+        evaluation["budget"] = pacing.account(steps=trainer.seconds, end=time.perf_counter() - trainer.ended)
     assert trainer.hold is not None
     trainer.hold.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

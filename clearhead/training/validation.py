@@ -13,18 +13,30 @@ from clearhead.training.tasks.measures import ACCURACY, ValidationSet
 @final
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
-    """Mean loss in nats a place, scores by name, and samples with input, output and (where there is one) reference."""
+    """Mean loss in nats a place with its standard error, scores by name, and samples with input, output and (where
+    there is one) reference. The loss is that of so many `batches`.
+    """
 
     loss: float
     places: int
+    standard_error: float | None
+    batches: int
     scores: Mapping[str, float]
     samples: list[dict[str, str]] = field(default_factory=list)
 
 
 def assess(model: nn.Module, task: Task, held: ValidationSet) -> Assessment:
-    """Return the loss of every held-out record, and the task's own scores."""
-    loss, n_targets, right, _, classes = loss_of(model, task, held)
+    """Return the loss of the held-out records, all or a sample, and the task's own scores."""
+    total = loss_of(model, task, held)
+    n_targets = max(total.places, 1)
     scores, samples = task.score(model, held)
     if ACCURACY in task.measures:
-        scores = {"accuracy": right / max(n_targets, 1), **classes, **scores}
-    return Assessment(loss=loss / max(n_targets, 1), places=n_targets, scores=scores, samples=samples)
+        scores = {"accuracy": total.right / n_targets, **total.classes, **scores}
+    return Assessment(
+        loss=total.nats / n_targets,
+        places=total.places,
+        standard_error=total.standard_error,
+        batches=total.batches,
+        scores=scores,
+        samples=samples,
+    )

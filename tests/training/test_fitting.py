@@ -17,6 +17,7 @@ from clearhead.training.fitting import (
     planned_again,
 )
 from clearhead.training.folder import RunFolder
+from clearhead.training.pacing import FEWEST_BATCHES, SCORING
 from clearhead.training.recipe import Budget, Machine, Open, Plan, read_recipe, write_recipe
 from clearhead.training.schedules import Constant
 from clearhead.training.timing import Pace, ScoringPace
@@ -42,7 +43,17 @@ def works(tmp_path_factory):
 def fitted(works, monkeypatch):
     """Fit a recipe of a kind, on a machine of so many multiplications a second and a text of so many tokens."""
 
-    def made(kind=small_runs.translating, *, speed=1e10, text=5_000_000, record=0.01, log=quiet, **changed):
+    def made(
+        kind=small_runs.translating,
+        *,
+        speed=1e10,
+        text=5_000_000,
+        batch=1e-3,
+        record=0.01,
+        used=2.0,
+        log=quiet,
+        **changed,
+    ):
         work = works[kind]
         opened = {"budget": Budget(minutes=8.0, patience=10), "open": tuple(one for one in ALL if one != "budget")}
         recipe = replace(work.recipe, model=work.spec, **(opened | changed))
@@ -53,9 +64,10 @@ def fitted(works, monkeypatch):
                 return Pace(1e-3 + tokens * active_parameters(spec) / speed, tokens), spec.build()
 
         monkeypatch.setattr(fitting, "time_steps", time_steps)
-        monkeypatch.setattr(fitting, "time_scoring", lambda *_: ScoringPace(0.2, record))
+        monkeypatch.setattr(fitting, "time_scoring", lambda *_: ScoringPace(batch, 200, 0.05, record))
+        monkeypatch.setattr(fitting, "time_ending", lambda: 0.7)
         monkeypatch.setattr(Workload, "text_tokens", property(lambda _: text))
-        return fit(recipe, Workload(task=work.task, prepared=work.prepared, used=2.0), log)
+        return fit(recipe, Workload(task=work.task, prepared=work.prepared, used=used), log)
 
     return made
 
@@ -85,6 +97,29 @@ def test_on_any_machine_the_rate_is_down_at_the_end_after_eight_evaluations(fitt
     assert recipe.plan.scoring_seconds + recipe.plan.used_seconds <= 60 * minutes / 4
     assert recipe.plan.steps * recipe.plan.step_seconds <= 60 * minutes
     assert recipe.open == ()
+
+
+@pytest.mark.parametrize("batch", [1e-4, 0.01, 1.0])
+def test_evaluations_read_as_much_of_the_dev_text_as_the_minutes_have_time_for(fitted, batch):
+    """200 batches: all of quick ones, of slow ones the fewest that tell something; and no more than the share."""
+    plan = fitted(small_runs.documents, batch=batch, record=0.0, budget=Budget(minutes=3.0)).plan
+    if batch == 1e-4:
+        assert plan.sample is None
+    else:
+        assert plan.sample == FEWEST_BATCHES if batch == 1.0 else FEWEST_BATCHES < plan.sample < 200
+    if batch < 1:
+        assert 8 * plan.evaluation_seconds <= SCORING * 180
+    assert plan.shows_samples
+    assert plan.scoring_seconds == pytest.approx(0.05 + 200 * batch)
+    assert plan.steps * plan.step_seconds >= (0.8 if batch < 1 else 0.5) * (180 - 2)
+
+
+def test_reading_that_takes_more_than_half_of_the_minutes_makes_the_end_later(fitted):
+    said = []
+    plan = fitted(used=50.0, budget=Budget(minutes=1.0), log=said.append).plan
+    assert plan.used_seconds == 30.0
+    assert plan.late_seconds >= 20.0  # and what fitting itself took
+    assert "Reading took more than half of them: it ends after about" in said[-1]
 
 
 @pytest.mark.slow
@@ -234,8 +269,9 @@ def test_a_run_of_minutes_is_fitted_trained_and_resumed_by_its_recipe(tmp_path, 
     fitted = folder.recipe()
     assert fitted.open == ()
     assert any("steps in 0.06 minutes on this machine" in line for line in said)
+    done = folder.checkpoints.all()[0].step
     resume(tmp_path / "run", budget=Budget(minutes=0.12), log=quiet)
     longer = folder.recipe()
     assert (longer.model, longer.optimizer, longer.batching) == (fitted.model, fitted.optimizer, fitted.batching)
-    assert longer.plan.steps > fitted.plan.steps
+    assert longer.plan.steps > done  # at the speed that it had, so not always more than were planned
     assert folder.checkpoints.all()[0].state["planned"] == longer.plan.steps

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from clearhead.training.pacing import Pacing
+from clearhead.training.loop import crosses
+from clearhead.training.pacing import FEWEST_BATCHES, FINAL, PRECISION, Pacing
 from clearhead.training.recipe import Budget, Checkpointing, Plan
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
@@ -14,68 +15,129 @@ from tests.training.tiny import quiet, recipe_for
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
     made = recipe_for(small_runs.classifying, tmp_path_factory.mktemp("pacing"))
-    return replace(
-        made,
-        budget=Budget(minutes=10.0),
-        checkpointing=Checkpointing(evaluate=250),
-        plan=Plan(steps=2000, step_seconds=0.25, used_seconds=20.0, scoring_seconds=30.0, evaluation_seconds=5.0),
+    plan = Plan(
+        steps=2000,
+        step_seconds=0.25,
+        used_seconds=45.0,
+        reading_seconds=40.0,
+        sample=40,
+        evaluation_seconds=3.0,
+        scoring_seconds=20.0,
+        ending_seconds=2.0,
     )
+    return replace(made, budget=Budget(minutes=10.0), checkpointing=Checkpointing(evaluate=250), plan=plan)
 
 
-def run(pacing, step_seconds, *, logs=20, evaluation=5.0):
-    """Pace a run whose steps take as long as `step_seconds(position)` says; return its positions."""
-    seconds, positions = 0.0, [0.0]
+def as_planned(seconds):
+    return 1.0
+
+
+def run(pacing, load=as_planned, *, logs=20, step=0.25, evaluation=3.0):
+    """Pace a run on a clock of its own, as the training loop does, and return its seconds, those of the end included.
+
+    Everything takes `load(seconds so far)` times as long as when the plan was made.
+    """
+    seconds = 0.0
     while not pacing.is_over():
         before = pacing.position
-        seconds += step_seconds(pacing.position)
+        seconds += (step(pacing.steps) if callable(step) else step) * load(pacing.spent)
         pacing.count_step(seconds, logs=(pacing.steps + 1) % logs == 0)
-        positions.append(pacing.position)
-        if int(pacing.position // 250) > int(before // 250):
-            pacing.spend(evaluation, scoring=True)
-    return positions
+        if pacing.is_over() or (crosses(before, pacing.position, 250) and pacing.affords_evaluation()):
+            pacing.spend(evaluation * load(pacing.spent), scoring=True)
+    ending = 2.0 * load(pacing.spent)
+    final = evaluation / 3.0 * 20.0 * load(pacing.spent)
+    return pacing.spent + ending + pacing.final_share(ending) * final
+
+
+CASES = {
+    "as planned": {},
+    "three times slower": {"load": lambda seconds: 3.0},
+    "quicker": {"load": lambda seconds: 0.4},
+    "load that doubles in the middle": {"load": lambda seconds: 1.0 + (seconds > 300)},
+    "load that halves in the middle": {"load": lambda seconds: 1.0 - (seconds > 300) / 2},
+    "slower and slower": {"load": lambda seconds: 1 + seconds / 200},
+    "busy in turns": {"load": lambda seconds: 1.0 + 2 * (seconds // 60 % 2)},
+    "evaluations of 20 s": {"evaluation": 20.0},
+    "quick evaluations": {"evaluation": 0.1},
+    "first steps slow": {"step": lambda number: 5.0 if number < 20 else 0.25},
+    "six times slower": {"load": lambda seconds: 6.0},
+}
+cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@cases
+def test_the_end_comes_on_time_and_training_gets_four_fifths(recipe, case):
+    """Of what is left after reading. The schedule has come to its end, too."""
+    pacing = Pacing(recipe, quiet)
+    assert run(pacing, **case) == pytest.approx(600, rel=0.05)
+    assert pacing.seconds >= 0.8 * (600 - 40)
+    assert pacing.position > 0.95 * 2000
+    assert pacing.evaluated >= 2
+
+
+def test_a_dev_text_that_is_too_long_is_sampled_at_the_end_as_well(recipe):
+    pacing = Pacing(replace(recipe, plan=replace(recipe.plan, scoring_seconds=200.0)), quiet)
+    run(pacing)
+    assert 600 - pacing.spent == pytest.approx(FINAL * 555 + 2, abs=1)
+    assert pacing.final_share(2.0) == pytest.approx(FINAL * 555 / 200, abs=0.01)
+    small = Pacing(recipe, quiet)
+    run(small)
+    assert small.final_share(2.0) == 1.0
+    assert Pacing(replace(recipe, budget=Budget(steps=9), plan=None), quiet).final_share(1e9) == 1.0
 
 
 def test_as_planned_each_step_counts_for_one(recipe):
     pacing = Pacing(recipe, quiet)
-    positions = run(pacing, lambda _: 0.25)
-    assert positions[:100] == pytest.approx(list(range(100)))
-    assert len(positions) == pytest.approx(2000, rel=0.05)
+    for step in range(100):
+        pacing.count_step(0.25 * (step + 1), logs=step % 20 == 19)
+    assert pacing.position == 100
 
 
-@pytest.mark.parametrize(
-    "slower",
-    [lambda _: 2.5, lambda at: 0.25 if at < 600 else 4.0, lambda at: 0.25 + at / 1000, lambda _: 0.1],
-    ids=["ten times slower", "busy after a while", "slower and slower", "quicker"],
-)
-def test_the_schedule_ends_with_the_minutes(recipe, slower):
+def test_a_sample_goes_by_the_scatter_that_the_first_evaluation_finds(recipe):
+    """Four times the batches halve the standard error; once it is found, the sample stays."""
     pacing = Pacing(recipe, quiet)
-    run(pacing, slower)
-    assert pacing.position > 0.97 * 2000
-    assert pacing.spent + 30 == pytest.approx(600, rel=0.05)
+    assert pacing.narrow(2 * PRECISION * 3.0, 3.0, 40) == 40  # more would be better, and there is no time for them
+    assert pacing.narrow(PRECISION * 3.0 / 2, 3.0, 40) == 10
+    assert pacing.narrow(1e-9, 3.0, 40) == FEWEST_BATCHES
+    pacing.spend(1.0, scoring=True)
+    assert pacing.narrow(1e-9, 3.0, 40) == 40
+    assert Pacing(replace(recipe, budget=Budget(steps=9), plan=None), quiet).narrow(1e-9, 3.0, 40) is None
+
+
+def test_where_the_time_went_adds_up(recipe):
+    pacing = Pacing(recipe, quiet)
+    pacing.begin(51.0)
+    end = run(pacing) - pacing.spent
+    account = pacing.account(steps=pacing.seconds, end=end)
+    assert account["planned"] == 600
+    assert account["total"] == pytest.approx(600, rel=0.05)
+    assert (account["reading"], account["preparing"]) == (40.0, 11.0)
+    assert sum(account[name] for name in ("reading", "preparing", "steps", "evaluations", "end")) == pytest.approx(
+        account["total"], abs=0.1
+    )
 
 
 @pytest.mark.slow
 def test_at_random_speeds_the_minutes_are_kept_and_the_end_is_reached(recipe):
     draw = random.Random(7)
     for _ in range(50):
-        speed = 10 ** draw.uniform(-2, 0.5)
+        load, evaluation = 10 ** draw.uniform(-1.3, 1.3), draw.uniform(0.1, 4)
         pacing = Pacing(recipe, quiet)
-        positions = run(pacing, lambda _, speed=speed: speed * draw.uniform(0.5, 2), evaluation=draw.uniform(0, 5))
-        assert pacing.position > 0.95 * 2000
-        assert pacing.spent <= 600 - 30 + 5 + 4 * speed
-        assert positions == sorted(positions)
+        end = run(pacing, lambda _, load=load: load * draw.uniform(0.8, 1.25), evaluation=evaluation)
+        assert pacing.position > 0.9 * 2000
+        assert end == pytest.approx(600, rel=0.05)
 
 
 def test_a_slow_machine_is_told_once_and_not_again_and_again(recipe):
     said = []
-    run(Pacing(recipe, said.append), lambda _: 2.5)
+    run(Pacing(recipe, said.append), lambda _: 10.0)
     assert len(said) == 1
     assert "steps take 2.5 s instead of the 0.25 s that were planned" in said[0]
 
 
 def test_where_the_text_bears_no_more_steps_a_quick_machine_ends_earlier(recipe):
     pacing = Pacing(replace(recipe, plan=replace(recipe.plan, enough=True)), quiet)
-    run(pacing, lambda _: 0.05)
+    run(pacing, lambda _: 0.2)
     assert pacing.steps == 2000
     assert pacing.spent < 200
 
@@ -97,16 +159,6 @@ def test_a_checkpoint_of_another_plan_gives_only_its_steps_and_seconds(recipe):
     for state in ({"seconds": 50.0}, {"seconds": 50.0, "planned": 1, "position": 0.5, "stride": 9.0}):
         pacing.restore(state, done=100)
         assert (pacing.position, pacing.stride, pacing.spent) == (100.0, 1.0, 50.0)
-
-
-def test_after_a_slow_evaluation_only_the_loss_is_computed(recipe):
-    pacing = Pacing(recipe, quiet)
-    assert pacing.affords_outputs()
-    pacing.spend(40.0, scoring=True)
-    assert not pacing.affords_outputs()
-    without = Pacing(replace(recipe, budget=Budget(steps=9), plan=None), quiet)
-    without.spend(40.0, scoring=True)
-    assert without.affords_outputs()
 
 
 def test_the_total_that_is_told_is_steady(recipe):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from clearhead.training.tasks.base import loss_of
+from clearhead.training.tasks.measures import ValidationSet
 from clearhead.training.timing import count_tokens, read_steps, time_scoring, time_steps
 from clearhead.training.train_step import Eager
 from tests.training import small_runs
@@ -53,9 +55,14 @@ def test_a_few_steps_tell_the_speed(works, kind):
     pace, model = time_steps(recipe, work.spec, work.task, work.prepared, seconds=0.02)
     assert pace.step_seconds > 0
     assert 0 < pace.tokens <= 1300
-    scoring = time_scoring(recipe, model, work.task, work.prepared, pace)
-    assert scoring.base > 0
-    assert scoring.seconds(10) == pytest.approx(scoring.base + 10 * scoring.record)
+    scoring = time_scoring(recipe, model, work.task, work.prepared)
+    assert scoring.batch > 0
+    assert scoring.samples > 0
+    assert scoring.batches == loss_of(model, work.task, whole(work, recipe)).batches
+
+
+def whole(work, recipe):
+    return ValidationSet(store=work.prepared.dev, tokens=recipe.batching.at_once, score_records=0, samples=0)
 
 
 def test_timing_teaches_a_model_nothing(works):

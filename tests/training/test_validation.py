@@ -1,6 +1,7 @@
 """How good a model is: its loss against one computed record by record, its scores, and samples that read well."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def by_hand(run, held):
 def test_the_loss_does_not_depend_on_the_batches(kind, tokens, of):
     """Of blanks it does: which ones there are is drawn batch by batch."""
     run, held = of(kind, tokens=tokens)
-    nats, places, right, commonest, _ = loss_of(run.model, run.task, held)
+    nats, places, right, commonest, *_ = loss_of(run.model, run.task, held)
     expected = by_hand(run, held)
     assert nats == pytest.approx(expected[0], rel=1e-5)
     assert (places, right, commonest) == expected[1:]
@@ -74,7 +75,7 @@ def test_the_loss_does_not_depend_on_the_batches(kind, tokens, of):
 def test_an_assessment_is_whole(kind, of):
     run, held = of(kind)
     found = assess(run.model, run.task, held)
-    nats, places, right, _, classes = loss_of(run.model, run.task, held)
+    nats, places, right, _, classes, *_ = loss_of(run.model, run.task, held)
     assert (found.loss, found.places) == (nats / places, places)
     if run.task.name in ("fill", "classify"):
         assert found.scores == {"accuracy": right / places, **classes}
@@ -105,6 +106,19 @@ def test_translations_are_scored_as_they_read(of):
     said = [" ".join(small_runs.DIGITS[int(digit)] for digit in reference) for reference in references]
     assert [sample["input"] for sample in found.samples] == said
     assert run.translate(said, beam=1) == outputs
+
+
+@kinds
+def test_a_sample_is_some_of_the_batches_and_tells_how_sure_it_is(kind, of):
+    """All batches as a sample are all; without one of them the loss is about the same."""
+    run, held = of(kind, tokens=16)
+    total = loss_of(run.model, run.task, held)
+    assert total.batches > 2
+    assert loss_of(run.model, run.task, replace(held, sample=total.batches)) == total
+    some = loss_of(run.model, run.task, replace(held, sample=total.batches - 1))
+    assert (some.batches, some.places < total.places) == (total.batches - 1, True)
+    assert some.nats / some.places == pytest.approx(total.nats / total.places, abs=3 * total.standard_error + 0.01)
+    assert loss_of(run.model, run.task, replace(held, sample=1)).standard_error is None
 
 
 def test_without_records_to_score_there_are_no_scores(of):

@@ -9,6 +9,7 @@ should come out (`NOTHING` where nothing is asked), `lengths`, `source`, `source
 has them.
 """
 
+import math
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -27,7 +28,6 @@ from torch import Tensor, nn
 from clearhead.decoding import Rules
 from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import pad_right
-from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import EncoderDecoderSpec
@@ -41,6 +41,7 @@ from clearhead.text.store import Ragged, Store, StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches, token_names
+from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.linear import LinearScore
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
@@ -139,8 +140,13 @@ class Task(ABC):
         field = self.usual_layout().label
         return [] if field is None else describe_labels(self.labels, prepared, field)
 
-    def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
-        """Return how well a simple model does on the dev records, trained in seconds; None where there is none."""
+    def baseline(
+        self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None
+    ) -> LinearScore | NgramScore | None:
+        """Return how well a simple model does on the dev records, trained in seconds; None where there is none.
+
+        `minutes` is the budget of the run, if it has one: the shorter, the less may this take.
+        """
         return None
 
     @staticmethod
@@ -362,30 +368,55 @@ class TotalLoss(NamedTuple):
     """How many targets are the commonest one: what a model would get right that always gives the same answer."""
     classes: dict[str, float]
     """Where answers are labels: macro F1, and how many different labels were asked for."""
+    standard_error: float | None
+    """How far the mean loss of other records like these would lie from this one: by the scatter between batches."""
+    batches: int
 
 
 def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> TotalLoss:
     """Return the loss over held-out records by teacher forcing."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
-    nll, right = torch.zeros((), dtype=widest_float(device), device=device), torch.zeros((), device=device)
+    nll: list[Tensor] = []
+    places: list[int] = []
+    right = torch.zeros((), device=device)
     counts: Counter[int] = Counter()
     answers: Counter[tuple[int, int]] = Counter()
     has_classes = bool(task.labels) and ACCURACY in task.measures
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
-        for rows in task.planner(held.store, held.tokens, DEV_SEED).in_order():
+        planned = list(task.planner(held.store, held.tokens, DEV_SEED).in_order())
+        if held.sample is not None:
+            planned = [planned[i] for i in spread(len(planned), held.sample)]
+        for rows in planned:
             read = task.read(held.store, rows, random, filled=False)
             batch = {name: tensor.to(device) for name, tensor in read.items()}
             logits, targets = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
-            nll += cross_entropy(logits, targets).nll
+            nll.append(cross_entropy(logits, targets).nll)
             answered, truths = logits.argmax(-1), read["wanted"].flatten().tolist()
             right += (answered == targets).sum()
             counts.update(truths)
+            places.append(len(truths) - truths.count(NOTHING))
             if has_classes:
                 answers.update(pair for pair in zip(truths, answered.tolist(), strict=True) if pair[0] != NOTHING)
     del counts[NOTHING]
     classes = {"macro_f1": macro_f1(answers), "labels_asked": len(counts)} if has_classes else {}
-    return TotalLoss(nll.item(), counts.total(), int(right.item()), max(counts.values(), default=0), classes)
+    losses = torch.stack(nll).cpu().double().numpy() if nll else np.zeros(0)
+    error = standard_error(losses, np.array(places, float))
+    commonest = max(counts.values(), default=0)
+    return TotalLoss(float(losses.sum()), counts.total(), int(right.item()), commonest, classes, error, len(planned))
+
+
+def standard_error(totals: NDArray[np.float64], counts: NDArray[np.float64]) -> float | None:
+    """Return the standard error of sum(totals) / sum(counts) over groups of places; None for fewer than two.
+
+    >>> standard_error(np.array([2.0, 4.0, 6.0, 8.0]), np.array([2.0, 2.0, 2.0, 2.0]))
+    0.645...
+    """
+    n = len(totals)
+    if n < 2 or not counts.any():
+        return None
+    apart = totals - totals.sum() / counts.sum() * counts
+    return math.sqrt(n / (n - 1) * float(apart @ apart)) / float(counts.sum())
 
 
 class StoredLoss(NamedTuple):
@@ -409,4 +440,4 @@ def stored_loss(task: Task, model: nn.Module, source: Source, layout: Layout) ->
         held_out = ValidationSet(store=store, tokens=AT_ONCE, score_records=0, samples=0)
         total = loss_of(model, task, held_out)
     tokens = sum(store.sizes[name].tokens for name in layout.texts)
-    return StoredLoss(total.nats / max(total.places, 1), *total[1:], tokens, encoding.too_long)
+    return StoredLoss(total.nats / max(total.places, 1), *total[1:5], tokens, encoding.too_long)

@@ -71,7 +71,7 @@ class Classify(Task):
     def layout(context: int) -> Layout:
         return Layout(texts=("text",), label="label", most=context - 1, too_long="cut")
 
-    def baseline(self, corpus: Corpus, prepared: Prepared) -> LinearScore | None:
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> LinearScore | None:
         """Return the dev accuracy of a linear model on n-grams of the whole texts."""
         surveyed = Survey(
             records=prepared.notes["records"], text_bytes=prepared.notes["text_bytes"], labels=self.labels, skipped={}

@@ -18,6 +18,7 @@ from clearhead.errors import OptionError
 from clearhead.text.batches import ByLength, Planner, Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.preparing import Prepared
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Messages, Record, Source
 from clearhead.text.store import Store
@@ -51,6 +52,9 @@ class Instruct(Generate):
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         return replace(super().default_recipe(corpus, n_bytes, on_gpu), task=cls.name)
+
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> None:
+        """Return nothing: only answers are asked for, and an n-gram sees too little of the prompt."""
 
     def planner(self, store: Store, tokens: int, seed: int) -> Planner:
         # A row is up to twice as wide as its longer half.

@@ -41,13 +41,17 @@ LOSS = Measure("loss", "dev loss", digits=3, higher=False)
 @final
 @dataclass(frozen=True, kw_only=True)
 class ValidationSet:
-    """The records that a model is assessed on: a store of held-out ones, read in batches of so many tokens."""
+    """The records that a model is assessed on: a store of held-out ones, read in batches of so many tokens.
+
+    `sample`: the loss is that of so many batches from all over them, the same ones each time; None: of all.
+    """
 
     store: Store
     tokens: int
     score_records: int
     samples: int
     bfloat16: bool = False
+    sample: int | None = None
 
 
 @final
