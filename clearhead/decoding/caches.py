@@ -166,7 +166,9 @@ def can_fuse_attention(layer: Attention, limit: int) -> bool:
     """Check for plain maps, RMS norms of queries and keys or none, and rotary positions or none."""
     maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
     norms = [part.norm for part in maps[:2]]
-    fused_norms = norms == [None, None] or all(isinstance(norm, BuiltRMSNorm) for norm in norms)
+    fused_norms = norms == [None, None] or all(
+        isinstance(part.norm, BuiltRMSNorm) and not part.joint for part in maps[:2]
+    )
     position = layer.position
     turned = not position.turns or (isinstance(position, Rotary) and limit <= MOST_TURNED)
     return fused_norms and turned and can_fuse([*(part.linear for part in maps), layer.output])

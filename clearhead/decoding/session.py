@@ -182,7 +182,7 @@ def is_bare(output: nn.Module) -> TypeGuard[ToVocabulary]:
     """Check for an output that is a bare unembedding table, without hooks or taps."""
     if not isinstance(output, ToVocabulary) or is_observed(output):
         return False
-    return output.transform is None and output.bias is None and output.factor == 1
+    return output.transform is None and output.bias is None and output.cap is None and output.factor == 1
 
 
 def find_int8_table(output: nn.Module) -> Int8Matrix | None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, generate, score, stream
 from clearhead.decoding.session import Session
-from clearhead.model import Output, presets
+from clearhead.model import NextToken, Output, presets
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, models, on_axes
 from tests.decoding.plain import Case, apart
@@ -336,3 +336,11 @@ def test_without_rules_there_are_64_tokens_or_as_many_as_there_are_positions(len
     assert len(best.tokens) == len(list(stream(model, [5, 6, 7]))) == expected
     [shorter], [longer] = generate(model, [[5], [5, 6, 7]])
     assert len(shorter.tokens) == len(longer.tokens) == expected
+
+
+def test_capped_logits_are_capped_in_every_step():
+    torch.manual_seed(0)
+    spec = replace(presets.gpt2("tiny", vocabulary=VOCABULARY), output=NextToken(cap=0.5))
+    model = spec.build().eval()
+    [best] = generate(model, [1, 2, 3], rules=Rules(max_new=6))
+    assert best.log_probs == pytest.approx(score(model, [1, 2, 3], best.tokens).log_probs, abs=1e-5)

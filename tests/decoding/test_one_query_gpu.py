@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 import clearhead as ch
 from clearhead.decoding import one_query_gpu
+from clearhead.decoding.caches import can_fuse_attention
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.scheduler import Finished, Job
-from clearhead.model import presets
-from clearhead.model.norms import RMSNorm
+from clearhead.model import fused_step, presets
+from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.presets import AttentionSpec, Size
 
 NORMED = AttentionSpec(
@@ -126,3 +127,20 @@ def test_it_is_torchs_attention(dtype, filled, kv_heads, biased):
     limit = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
     assert context.dtype == dtype
     torch.testing.assert_close(context.double(), wanted, atol=limit, rtol=limit)
+
+
+@pytest.mark.parametrize(
+    ("heads", "position", "fused"),
+    [
+        (ch.Heads(4, kv=2, qk_norm=RMSNorm()), ch.positions.Rotary(), True),
+        (ch.Heads(4, kv=2, qk_norm=RMSNorm(), qk_norm_joint=True), ch.positions.Rotary(), False),
+        (ch.Heads(4, qk_norm=LayerNorm()), None, False),
+        (ch.Heads(4, output=False), None, False),
+    ],
+    ids=["normed by head", "normed together", "layer norm", "no output"],
+)
+def test_attention_is_fused_where_the_kernel_computes_it(heads, position, fused, monkeypatch):
+    monkeypatch.setattr(fused_step, "missing_triton", lambda device: None)
+    with torch.no_grad():
+        layer = ch.Attention(64, heads, position=position, mask=ch.masks.causal())
+        assert can_fuse_attention(layer, 100) == fused
