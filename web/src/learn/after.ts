@@ -4,6 +4,7 @@ import { countText } from "../lib/local";
 import { isSwap } from "../lib/edits";
 import type { BoxSpec, Candidate, HeadEffect, SiteMeta, StepEdit } from "../lib/source";
 import { percent, shown, siteTitle } from "../lib/words";
+import { shareOf, shareText } from "../views/intervene/differences";
 import {
   allowedOf,
   answeringSide,
@@ -267,8 +268,8 @@ async function switchOff(lesson: Lesson, best: Candidate): Promise<Task | null> 
       if (site === undefined || head == null) return { solved: false, said: words.hintHead };
       if (site.name !== most.site.name || head !== most.effect.head)
         return { solved: false, said: words.wrongHead({ name: name(site, head) }) };
-      const after = now.meta.candidates[0]?.find((one) => one.id === best.id)?.p ?? 0;
-      const found = { name: name(site, head), before: percent(best.p), after: percent(after) };
+      const after = shareText(shareOf(best.id, now.meta.candidates[0] ?? []));
+      const found = { name: name(site, head), before: percent(best.p), after };
       return { solved: true, said: words.rightHead(found) };
     },
   };

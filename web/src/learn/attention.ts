@@ -4,6 +4,7 @@ import { countText } from "../lib/local";
 import { length, softmax as softmaxOf } from "../lib/arithmetic";
 import type { HeadChoice, SiteMeta } from "../lib/source";
 import { percent, shown } from "../lib/words";
+import { worked } from "../views/steps/working";
 import {
   allowedOf,
   type Chapter,
@@ -171,7 +172,7 @@ export const scale: Chapter = {
     const unscaled = site.arithmetic.kind === "softmax" ? mostAt(focus, factor) : null;
     const facts = {
       query: tokenAt(queries, query, "query"),
-      score: shown(row.score?.[key], 3),
+      score: worked([row.score?.[key]], (one) => one * factor, shown, 3)[0],
       scaled: shown(row.scaled?.[key], 3),
       d: site.d_head,
       root: plain ? shown(root, 3) : null,
@@ -332,13 +333,13 @@ export const softmax: Chapter = {
     const second = secondKey(focus);
     const runnerUp = async (
       at: number,
-    ): Promise<{ key: string; masked: string; exponential: string; weight: string; close: boolean }> => {
-      const other = await lesson.source.cell(lesson.meta.id, site.name, head, query, at);
-      const { masked, exponential, weight } = other;
+    ): Promise<{ key: string; power: string; exponential: string; weight: string; close: boolean }> => {
+      const { masked, exponential, weight } = await lesson.source.cell(lesson.meta.id, site.name, head, query, at);
+      const [own, most] = worked([masked, cell.masked], (one, other) => Math.exp(one - other), shown, 3);
       return {
         close: weight * 3 > cell.weight,
         key: tokenAt(keys, at, "key"),
-        masked: shown(masked, 3),
+        power: `${own} − ${most}`,
         exponential: shown(exponential ?? 0, 3),
         weight: percent(weight),
       };

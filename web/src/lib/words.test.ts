@@ -14,11 +14,12 @@ it("numbers are short and honest", () => {
 });
 
 it("shares are percents, and a little is not nothing", () => {
-  expect([percent(0.5), percent(0.0123), percent(0.0001), percent(0), percent(1)]).toEqual([
+  expect([percent(0.5), percent(0.0123), percent(0.0001), percent(0), percent(0.996), percent(1)]).toEqual([
     "50 %",
     "1.2 %",
     "<0.1 %",
     "0.0 %",
+    "99.6 %",
     "100 %",
   ]);
 });

@@ -52,11 +52,11 @@ export function shown(value: number | null | undefined, digits = 4): string {
   return local(text.replace(/^-/, "−").replace("e-", "e−"));
 }
 
-/** 0.042 → "4.2 %" */
+/** 0.042 → "4.2 %"; "100 %" is only said of what is, but for rounding. */
 export function percent(share: number): string {
   const value = share * 100;
   if (value > 0 && value < 0.1) return local("<0.1 %");
-  return local(`${value >= 99.95 ? "100" : value.toFixed(value < 10 ? 1 : 0)} %`);
+  return local(`${value >= 99.95 ? "100" : value.toFixed(value < 10 || value >= 99.5 ? 1 : 0)} %`);
 }
 
 /** A share with three digits that matter: 0.62314 → "62.3 %", 0.0000132 → "0.00132 %". */

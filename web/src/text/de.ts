@@ -124,7 +124,7 @@ export const de: Text = {
     otherBefore:
       "Die Token vor dieser Stelle sind verschieden, die beiden antworten hier also auf verschiedene Fragen.",
     sameOutputs: "Beide sagen dasselbe; die Wahrscheinlichkeiten können sich unterscheiden.",
-    differs: (count) => (count === 1 ? "Ein Token ist anders." : `${count} Token sind anders.`),
+    differs: (count, places) => `Sie sagen an ${count} von ${places} Stellen ein anderes Token.`,
     mean: "Mittel der Köpfe",
     head: (head) => `Kopf ${head}`,
   },
@@ -804,8 +804,7 @@ export const de: Text = {
     sameTarget: "gleiches Ziel",
     nothing: "Beide Läufe sind gleich: Noch ist nichts geändert.",
     sameAnswer: "Die Antwort ist dieselbe; die Wahrscheinlichkeiten sind es vielleicht nicht.",
-    otherAnswer: (count) =>
-      `Die Antwort ist eine andere: ${count === 1 ? "ein Token unterscheidet sich" : `${count} Token unterscheiden sich`}.`,
+    otherAnswer: (count, places) => `Die Antwort ist eine andere: an ${count} von ${places} Stellen ein anderes Token.`,
     saysOf: (run) => `${run}: was das Modell sagt, Token für Token`,
     before: (count) => `… ${count} davor`,
     more: (count) => `${count} weitere …`,
@@ -813,7 +812,6 @@ export const de: Text = {
     candidates: (place) => `Kandidaten an Stelle ${place}`,
     was: (p) => `, unveränderter Lauf ${p}`,
     taken: ", genommen",
-    apart: (by, less) => `${by} ${less ? "weniger" : "mehr"}`,
     inside: (site, head) => `Innen: ${site}, ${head}`,
     insideNote: "Die Gewichte in beiden Läufen. Eine Zelle wählen, um sie zu ändern.",
     insideWords: (site) =>

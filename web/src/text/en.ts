@@ -130,7 +130,7 @@ export const en = {
     change: "B − A",
     otherBefore: "The tokens before this place differ, so the two answer different questions here.",
     sameOutputs: "Both say the same; the probabilities may differ.",
-    differs: (count: number) => (count === 1 ? "One token differs." : `${count} tokens differ.`),
+    differs: (count: number, places: number) => `They say another token at ${count} of ${places} places.`,
     mean: "mean of the heads",
     head: (head: number) => `head ${head}`,
   },
@@ -825,8 +825,8 @@ export const en = {
     sameTarget: "same target",
     nothing: "Both runs are the same: nothing is changed yet.",
     sameAnswer: "The answer is the same; the probabilities may not be.",
-    otherAnswer: (count: number): string =>
-      `The answer is another: ${count === 1 ? "one token differs" : `${count} tokens differ`}.`,
+    otherAnswer: (count: number, places: number): string =>
+      `The answer is another: the token differs at ${count} of ${places} places.`,
     saysOf: (run: string): string => `${run}: what the model says, token by token`,
     before: (count: number): string => `… ${count} before`,
     more: (count: number): string => `${count} more …`,
@@ -835,7 +835,6 @@ export const en = {
     candidates: (place: number): string => `Candidates at place ${place}`,
     was: (p: string): string => `, unchanged run ${p}`,
     taken: ", taken",
-    apart: (by: string, less: boolean): string => `${by} ${less ? "less" : "more"}`,
     inside: (site: string, head: string): string => `Inside ${site}, ${head}`,
     insideNote: "Its weights in both runs. Choose a cell to change it.",
     insideWords: (site: string): string =>

@@ -162,7 +162,7 @@ export const learnDe: LearnText = {
           `Aus Scores werden Anteile eines Ganzen. [[softmax|Softmax]] nimmt e hoch jeden Score und teilt durch die Summe: alle positiv, zusammen 1.`,
           of.second === null
             ? `${of.query} kann nur ${of.key} sehen, also bekommt es **${of.weight}**.`
-            : `Vorher wird der höchste Score der Zeile abgezogen: ${of.masked}, bei ${of.key}. So zählt ${of.second.key} e^(${of.second.masked} − ${of.masked}) = ${of.second.exponential}, und alle zusammen zählen ${of.total}.`,
+            : `Vorher wird der höchste Score der Zeile abgezogen: ${of.masked}, bei ${of.key}. So zählt ${of.second.key} e^(${of.second.power}) = ${of.second.exponential}, und alle zusammen zählen ${of.total}.`,
           ...(of.second === null
             ? []
             : [

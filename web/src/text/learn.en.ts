@@ -184,14 +184,14 @@ export const learnEn = {
       total: string;
       weight: string;
       ties: number;
-      second: { key: string; masked: string; exponential: string; weight: string; close: boolean } | null;
+      second: { key: string; power: string; exponential: string; weight: string; close: boolean } | null;
     }) =>
       ({
         softmax: [
           `Scores become shares of one whole. [[softmax|Softmax]] takes e to the power of each score and divides by the sum: all positive, together 1.`,
           of.second === null
             ? `${of.query} can look at ${of.key} alone, so it gets **${of.weight}**.`
-            : `The row's highest score is taken off first: ${of.masked}, at ${of.key}. So ${of.second.key} counts e^(${of.second.masked} − ${of.masked}) = ${of.second.exponential}, and all together count ${of.total}.`,
+            : `The row's highest score is taken off first: ${of.masked}, at ${of.key}. So ${of.second.key} counts e^(${of.second.power}) = ${of.second.exponential}, and all together count ${of.total}.`,
           ...(of.second === null
             ? []
             : [
