@@ -171,7 +171,8 @@ def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     data = run.folder.read_description()["data"]
     if data is None:  # an imported run has no text of its own
         blank = run.task.place == "blank"
-        return iter([{"source": text.replace(ANY_WORD, BLANK) if blank else text} for text in ANY_TEXTS])
+        texts = (text.replace(ANY_WORD, BLANK) if blank else text for text in ANY_TEXTS)
+        return ({"source": text} for text in texts if not run.unseen(text))
     store = Store(run.folder.data / data / "dev")
     rows = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
     return run.task.examples(store, rows)

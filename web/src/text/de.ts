@@ -567,7 +567,7 @@ export const de: Text = {
     length: "Länge",
     tokenWords: (token, side, id, all) =>
       `Token ${token} des ${side}: Id ${id} von ${all}. Über diese Id wird sein Embedding nachgeschlagen; jede Schicht fügt hinzu, was seine Umgebung sagt.`,
-    withPosition: "mit Position",
+    embeddings: { token: "Embedding", segment: "Segment", out: "Eingang von Schicht 0" },
     lastNorm: "letzte Norm",
     place: "Ort",
     placeLayer: (layer, branch) => `Schicht ${layer} ${branch}`,

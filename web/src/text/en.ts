@@ -579,7 +579,7 @@ export const en = {
     length: "length",
     tokenWords: (token: number, side: string, id: number, all: number): string =>
       `Token ${token} of the ${side}: id ${id} of ${all}. Its one embedding is looked up by that id; every layer then adds to it what its surroundings say.`,
-    withPosition: "with position",
+    embeddings: { token: "embedding", segment: "segment", out: "input of layer 0" } as Record<string, string>,
     lastNorm: "last norm",
     place: "place",
     placeLayer: (layer: string, branch: string): string => `layer ${layer} ${branch}`,

@@ -148,6 +148,8 @@ export const server: Record<string, string> = {
     "der Text füllt die {} Tokens, die das Modell liest; kürze ihn, um ihn fortzusetzen",
   "there is no word to follow: write one that stands in every text":
     "es gibt kein Wort zu verfolgen: Schreibe eines, das in jedem Text steht",
+  "this run's tokenizer has no token for {}, so it cannot be followed; take another":
+    "der Tokenizer dieses Laufs hat kein Token für {}, es kann nicht verfolgt werden; nimm ein anderes Wort",
   "the word {} does not stand in {}; write it in every text":
     "das Wort {} steht nicht in {}; schreibe es in jeden Text",
 };
