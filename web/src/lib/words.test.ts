@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import { glimpse, percent, piece, shown, siteTitle, size, sentences } from "./words";
+import type { Run } from "./source";
+import { glimpse, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
 
 it("numbers are short and honest", () => {
   expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9)]).toEqual([
@@ -27,6 +28,16 @@ it("shares are percents, and a little is not nothing", () => {
 it("sites and sizes have names", () => {
   expect(siteTitle({ side: "decoder", layer: 1, slot: "cross" })).toBe("Decoder 1 · cross-attention");
   expect([size(683264), size(1_250_000), size(500)]).toEqual(["683 k", "1.3 M", "500"]);
+});
+
+it("only weights that were trained here have a step", () => {
+  const run = { step: 0 } as Run;
+  const stages = [run, { ...run, imported: true }, { ...run, program: { exact: true, name: "sort" } } as Run];
+  expect(stages.map((one) => stageOf(one, { step: 7 }))).toEqual([
+    "step 7",
+    "imported",
+    "compiled from the program sort",
+  ]);
 });
 
 it("a token's space is seen", () => {

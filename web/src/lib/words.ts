@@ -1,6 +1,6 @@
 /** How things are called on the page. */
 
-import type { BoxKind, Meta, SiteMeta, ViewName } from "./source";
+import type { BoxKind, Meta, Run, SiteMeta, ViewName } from "./source";
 import { local } from "./local";
 import { t } from "../text";
 import { spoken } from "../text/server";
@@ -41,6 +41,13 @@ export function partWords(words: string): string {
 export function siteTitle(site: Pick<SiteMeta, "side" | "layer" | "slot">): string {
   const side = site.side === "encoder" ? "Encoder" : "Decoder";
   return `${side} ${site.layer} · ${t.words.boxes[site.slot]}`;
+}
+
+/** What training has made the weights that are shown: "step 360", "imported", "compiled from the program sort". */
+export function stageOf(run: Run | null, meta: Pick<Meta, "step"> | null): string {
+  if (run === null) return "";
+  if (run.program?.exact) return t.page.compiled(run.program.name);
+  return run.imported ? t.page.imported : t.page.step(meta?.step ?? run.step);
 }
 
 /** A number to read: four digits that matter, no exponents where they can be avoided; null is −∞. */

@@ -171,7 +171,6 @@ export const de: Text = {
       run: (name) => `Lauf ${name}`,
       text: (text) => `Text: ${text}`,
       head: (head) => (head === "mean" ? "Mittel der Köpfe" : `Kopf ${head}`),
-      step: (step) => `Schritt ${step}`,
       edits: (count) => (count === 1 ? "1 Eingriff" : `${count} Eingriffe`),
       scale: (words) => `Farben: ${words}.`,
       pooled: (pool) => `Jede Zelle ist das Höchste von ${pool} × ${pool}.`,

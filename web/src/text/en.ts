@@ -172,7 +172,6 @@ export const en = {
       run: (name: string): string => `Run ${name}`,
       text: (text: string): string => `Text: ${text}`,
       head: (head: number | "mean"): string => (head === "mean" ? "mean of the heads" : `head ${head}`),
-      step: (step: number): string => `step ${step}`,
       edits: (count: number): string => (count === 1 ? "1 edit" : `${count} edits`),
       scale: (words: string): string => `Colours: ${words}.`,
       pooled: (pool: number): string => `Each cell is the highest of ${pool} × ${pool}.`,

@@ -96,6 +96,8 @@ export const server: Record<string, string> = {
     "das Programm {} beantwortet jedes Token mit etwas, das selbst kein Token ist; so wird mit seinen Antworten kein Text fortgesetzt",
   "this run answers in one step ({}): there is no decoding to see. Runs that translate or generate have one":
     "dieser Lauf antwortet in einem Schritt ({}): es gibt kein Decoding zu sehen. Läufe, die übersetzen oder fortsetzen, haben eines",
+  "this run was imported: it was trained elsewhere, so its curves and earlier checkpoints are not here":
+    "dieser Lauf wurde importiert: Er wurde anderswo trainiert, seine Kurven und früheren Checkpoints sind nicht hier",
   "this run was compiled from a program, not trained, so it has no curves and no earlier checkpoints":
     "dieser Lauf wurde aus einem Programm kompiliert und nicht trainiert; so hat er keine Kurven und keine früheren Checkpoints",
   "its feed-forward is a part of your own that names no step `hidden` from which a linear map makes `out`":
