@@ -1,16 +1,17 @@
 import { describe, expect, it } from "vitest";
 
 import type { Run } from "./source";
-import { glimpse, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
+import { glimpse, hasJob, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
 
 it("numbers are short and honest", () => {
-  expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9)]).toEqual([
+  expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9), shown(0.0003, 3)]).toEqual([
     "0.1235",
     "12.35",
     "−3.500",
     "0",
     "−∞",
     "1.000e−9",
+    "3.00e−4",
   ]);
 });
 
@@ -38,6 +39,13 @@ it("only weights that were trained here have a step", () => {
     "imported",
     "compiled from the program sort",
   ]);
+});
+
+it("heads that a compiled program has no use for are said to do nothing", () => {
+  const heads = [{ site: "encoder.0.attention", head: 1 }];
+  const run = { program: { exact: true, layers: [{ heads }] } } as unknown as Run;
+  expect([0, 1].map((head) => hasJob(run, "encoder.0.attention", head))).toEqual([false, true]);
+  expect(hasJob({} as Run, "encoder.0.attention", 0)).toBe(true);
 });
 
 it("a token's space is seen", () => {

@@ -50,12 +50,29 @@ export function stageOf(run: Run | null, meta: Pick<Meta, "step"> | null): strin
   return run.imported ? t.page.imported : t.page.step(meta?.step ?? run.step);
 }
 
+/** Whether a head does anything: those that a compiled program has no use for write nothing, wherever they look. */
+export function hasJob(run: Run | null, site: string, head: number): boolean {
+  if (!run?.program?.exact) return true;
+  return run.program.layers.some((layer) => layer.heads.some((one) => one.site === site && one.head === head));
+}
+
+/** What is said of a head beside its name: nothing, unless it does nothing. */
+export function idleWords(run: Run | null, site: string, head: number): string {
+  return hasJob(run, site, head) ? "" : `: ${t.program.noHead}`;
+}
+
+/** How strongly the picture of a head is drawn that does nothing. */
+export const IDLE = 0.15;
+
 /** A number to read: four digits that matter, no exponents where they can be avoided; null is −∞. */
 export function shown(value: number | null | undefined, digits = 4): string {
   if (value === null || value === undefined || value === -Infinity) return "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e-4 && size < 1e6 ? fixed(value, size, digits) : value.toExponential(digits - 1);
+  const text =
+    size >= Math.max(1e-4, 0.5 * 10 ** -digits) && size < 1e6
+      ? fixed(value, size, digits)
+      : value.toExponential(digits - 1);
   return local(text.replace(/^-/, "−").replace("e-", "e−"));
 }
 

@@ -609,7 +609,7 @@ export const de: Text = {
     play: "Abspielen (Leertaste)",
     group: "Schritte",
     vectors: "Vektoren",
-    turned: (name) => (name === "Query" ? "gedrehte Query" : `gedrehter ${name}`),
+    turned: (name) => (name.toLowerCase() === "query" ? "gedrehte Query" : "gedrehter Key"),
     value: "Value",
     weight: "Gewicht",
     moreKeys: (count, wide) => (wide ? `und ${count} weitere Keys` : `+ ${count} weitere`),
@@ -688,6 +688,11 @@ export const de: Text = {
     crossTexts: "Die Query kommt aus dem Text, der geschrieben wird, Keys und Values aus dem, der gelesen wird.",
     sameText: "Alle drei kommen aus demselben Text.",
     sharedKeys: (heads) => ` Jeden Key und Value teilen sich ${heads} Köpfe (Grouped-Query Attention).`,
+    lines: {
+      ...{ input: "Eingabe", score: "Score", scaled: "skaliert", masked: "maskiert", highest: "höchster" },
+      ...{ total: "Summe", exponential: "Exponential", temperature: "Temperatur", row: "Zeile", weight: "Gewicht" },
+      ...{ products: "Produkte", exponentials: "Exponentiale", amounts: "Beträge", terms: "Summanden" },
+    },
     sparsemaxRule: (score, threshold) => `max(${score} − τ, 0) mit τ = ${threshold}`,
     sigmoidRule: (score, offset, keys) =>
       `1 ÷ (1 + e^−(${score} + Versatz)) mit Versatz = ${keys === null ? "" : `−ln ${keys} = `}${offset}`,
@@ -792,7 +797,10 @@ export const de: Text = {
       "Ein Klick schaltet einen Kopf aus. Balken: um wie viel unwahrscheinlicher die Antwort ohne diesen Kopf ist; hohl: wahrscheinlicher.",
     headsWords: (sites, edits) => `${sites} Attention-Stellen mit ihren Köpfen als Schaltern; ${edits} Eingriffe.`,
     switches: "Köpfe, an oder aus",
-    effect: (falls, by) => `; ohne ihn ${falls ? "fällt" : "steigt"} die Log-Wahrscheinlichkeit der Antwort um ${by}`,
+    effect: (sign, by) =>
+      sign === 0
+        ? "; ohne ihn ist die Antwort so wahrscheinlich wie mit ihm"
+        : `; ohne ihn ${sign < 0 ? "fällt" : "steigt"} die Log-Wahrscheinlichkeit der Antwort um ${by}`,
     measure: "Wirkungen messen",
     runs: "Zwei Läufe",
     runsNote:

@@ -703,6 +703,12 @@ export const en = {
     crossTexts: "The query comes from the text being written, keys and values from the text being read.",
     sameText: "All three come from the same text.",
     sharedKeys: (heads: number): string => ` Each key and value is shared by ${heads} heads (grouped-query attention).`,
+    /** What each line of the calculation is called, as in a trace, and what is summed in it. */
+    lines: {
+      ...{ input: "input", score: "score", scaled: "scaled", masked: "masked", highest: "highest", total: "total" },
+      ...{ exponential: "exponential", temperature: "temperature", row: "row", weight: "weight" },
+      ...{ products: "products", exponentials: "exponentials", amounts: "amounts", terms: "terms" },
+    },
     sparsemaxRule: (score: string, threshold: string): string => `max(${score} − τ, 0) with τ = ${threshold}`,
     sigmoidRule: (score: string, offset: string, keys: number | null): string =>
       `1 ÷ (1 + e^−(${score} + offset)) with offset = ${keys === null ? "" : `−ln ${keys} = `}${offset}`,
@@ -811,8 +817,10 @@ export const en = {
     headsWords: (sites: number, edits: number): string =>
       `${sites} attention sites with their heads as switches; ${edits} edits are made.`,
     switches: "Heads, on or off",
-    effect: (falls: boolean, by: string): string =>
-      `; without it the answer's log-probability ${falls ? "falls" : "rises"} by ${by}`,
+    effect: (sign: number, by: string): string =>
+      sign === 0
+        ? "; without it the answer is as likely as with it"
+        : `; without it the answer's log-probability ${sign < 0 ? "falls" : "rises"} by ${by}`,
     measure: "Measure effects",
     runs: "Two runs",
     runsNote:
