@@ -67,7 +67,9 @@ def occurrences(
     decoded = tokenizer.decode(trace.sides[side].ids)
     pattern = tokenizer.decode(tokenizer.encode(word)).strip()  # as it comes back: lower-case, without accents
     if not pattern or LOST in pattern:
-        raise OptionError(f"this run's tokenizer has no token for {word[:60]!r}, so it cannot be followed; take another")
+        raise OptionError(
+            f"this run's tokenizer has no token for {word[:60]!r}, so it cannot be followed; take another"
+        )
     matches = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(pattern)}(?!\w)", decoded)]
     if not matches:
         starts, stops = ({span[end] for span in spans} for end in (0, 1))
