@@ -35,10 +35,10 @@ class Readings:
 
     `entropy` in bits: 0 where each query looks at one key, log2 of the keys where it looks at all alike. `distance`:
     how many places away it looks. `first`: how much weight is on the first key (an attention sink), in self-attention
-    over all queries but the first, whose own place it is. `itself`, `previous`, `same`, `induction`: how much weight is on the query's
-    own place, on the token before it, on other occurrences of its token, and on what followed that token there; each
-    over the queries that may attend to such a key, and None where none may, or where queries and keys are of different
-    sequences.
+    over all queries but the first, whose own place it is. `itself`, `previous`, `same`, `induction`: how much weight is
+    on the query's own place, on the token before it, on other occurrences of its token, and on what followed that token
+    there; each over the queries that may attend to such a key, and None where none may, or where queries and keys are
+    of different sequences.
     """
 
     entropy: float

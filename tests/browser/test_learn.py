@@ -151,7 +151,7 @@ def test_a_translators_path_from_the_invitation_to_the_end(page, tabs):
     told(restored, "summary")
     expect(restored.get_by_test_id("chapter-score")).to_have_class(re.compile("solved"))
     restored.keyboard.press("p")
-    told(restored, "sampling")
+    told(restored, "change")
     assert parse_qs(address_of(restored).split("?")[1]).get("edits") is None
 
 
@@ -160,7 +160,7 @@ def solve_tokens(page):
     spotlight_is_around(page, f"[data-testid=tokens-{side}]")
     wanted = re.search(r"id (\d+)", page.get_by_test_id("learn-task").inner_text())[1]
     page.get_by_test_id("learn-hint").click()
-    expect(verdict(page)).to_contain_text("Solved before")
+    expect(verdict(page)).to_contain_text("Not yet")
     tokens = page.get_by_test_id(f"tokens-{side}").locator("[data-token]").all()
     labels = [one.get_attribute("aria-label") for one in tokens]
     right = next(at for at, label in enumerate(labels) if f" {wanted}:" in label)
