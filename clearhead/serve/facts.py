@@ -50,7 +50,7 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         **({"opening": {"site": opening["site"], "head": opening["head"]}} if opening else {}),
     }
     program = load_program(run)
-    imported = run.folder.read_description()["data"] is None and program is None
+    imported = program is None and is_imported(run)
     return {
         **facts,
         **({"imported": True} if imported else {}),
@@ -58,6 +58,14 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         **({"labels": list(run.task.labels)} if run.task.labels else {}),
         **({"program": program.facts(run), "directions": program.directions} if program else {}),
     }
+
+
+def is_imported(run: Run) -> bool:
+    """Return whether the run was trained elsewhere: its folder has no data. A run that was never saved has none."""
+    try:
+        return run.folder.read_description()["data"] is None
+    except RunError:
+        return False
 
 
 def read_opening(run: Run) -> dict[str, Any]:
