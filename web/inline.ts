@@ -1,4 +1,18 @@
+import { readFileSync } from "node:fs";
+
 import type { Plugin, Rolldown } from "vite";
+
+const ICON = new URL("../site/_static/favicon.svg", import.meta.url);
+
+/** Writes the icon of the documentation into each page: one file, also where a page is saved alone. */
+export function icon(): Plugin {
+  const data = encodeURIComponent(readFileSync(ICON, "utf8").replace(/\s+/g, " "));
+  return {
+    name: "icon",
+    transformIndexHtml: (html) =>
+      html.replace('href="data:,"', `type="image/svg+xml" href="data:image/svg+xml,${data}"`),
+  };
+}
 
 /** Writes scripts and styles into the page that asks for them, so that one file is the whole page. */
 export function inline(): Plugin {

@@ -1,7 +1,7 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vitest/config";
 
-import { inline } from "./inline.ts";
+import { icon, inline } from "./inline.ts";
 
 /** Pages that are one file: a saved trace, and a model that runs in the browser. */
 const SINGLE: Record<string, string> = { page: "page.html", live: "live.html" };
@@ -9,7 +9,7 @@ const SINGLE: Record<string, string> = { page: "page.html", live: "live.html" };
 /** Three builds into one folder: the explorer in parts, and (`--mode page`, `--mode live`) the pages of one file. */
 export default defineConfig(({ mode }) => ({
   base: "./",
-  plugins: [svelte(), ...(mode in SINGLE ? [inline()] : [])],
+  plugins: [svelte(), icon(), ...(mode in SINGLE ? [inline()] : [])],
   build: {
     outDir: "../clearhead/serve/static",
     emptyOutDir: !(mode in SINGLE),

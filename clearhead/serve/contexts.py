@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.serve.budget import JSON_NUMBER, Budget, Cost
 from clearhead.serve.costs import cells_of
-from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import Trace
 
@@ -65,7 +65,11 @@ def occurrences(
     budget.check(Cost(cells=SLOWER * n * n), f"finding a word among {n:,} tokens", "send shorter texts")
     spans = token_spans(tokenizer, trace.sides[side].ids)
     decoded = tokenizer.decode(trace.sides[side].ids)
-    pattern = word.lower() if tokenizer.lower else word
+    pattern = tokenizer.decode(tokenizer.encode(word)).strip()  # as it comes back: lower-case, without accents
+    if not pattern or LOST in pattern:
+        raise OptionError(
+            f"this run's tokenizer has no token for {word[:60]!r}, so it cannot be followed; take another"
+        )
     matches = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(pattern)}(?!\w)", decoded)]
     if not matches:
         starts, stops = ({span[end] for span in spans} for end in (0, 1))

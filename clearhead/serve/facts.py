@@ -50,12 +50,22 @@ def run_facts(run: Run, curves: Curves) -> dict[str, Any]:
         **({"opening": {"site": opening["site"], "head": opening["head"]}} if opening else {}),
     }
     program = load_program(run)
+    imported = program is None and is_imported(run)
     return {
         **facts,
-        "absent": absent_views(run, curves, program),
+        **({"imported": True} if imported else {}),
+        "absent": absent_views(run, curves, program, imported=imported),
         **({"labels": list(run.task.labels)} if run.task.labels else {}),
         **({"program": program.facts(run), "directions": program.directions} if program else {}),
     }
+
+
+def is_imported(run: Run) -> bool:
+    """Return whether the run was trained elsewhere: its folder has no data. A run that was never saved has none."""
+    try:
+        return run.folder.read_description()["data"] is None
+    except RunError:
+        return False
 
 
 def read_opening(run: Run) -> dict[str, Any]:
@@ -64,15 +74,17 @@ def read_opening(run: Run) -> dict[str, Any]:
     return run.folder.read_own(file) if file.exists() else {}
 
 
-def absent_views(run: Run, curves: Curves, program: RunProgram | None) -> dict[str, str]:
+def absent_views(run: Run, curves: Curves, program: RunProgram | None, *, imported: bool) -> dict[str, str]:
     """Return the views that would have nothing to show for this run, each with the reason."""
     logged = any(line.get("kind") == "step" for line in curves.all())
     compiled = program is not None and not logged and not is_training(run.folder)
+    untrained = {
+        "compiled from a program, not trained, so it has no curves and no earlier checkpoints": compiled,
+        "imported: it was trained elsewhere, so its curves and earlier checkpoints are not here": imported,
+    }
     reasons = {
         "decoding": why_no_decoding(run),
-        "training": "this run was compiled from a program, not trained, so it has no curves and no earlier checkpoints"
-        if compiled
-        else None,
+        "training": next((f"this run was {reason}" for reason, holds in untrained.items() if holds), None),
         "neurons": why_no_units(Names(run.model)),
     }
     return {view: reason for view, reason in reasons.items() if reason is not None}
@@ -171,7 +183,8 @@ def stored_examples(run: Run) -> Iterator[dict[str, str]]:
     data = run.folder.read_description()["data"]
     if data is None:  # an imported run has no text of its own
         blank = run.task.place == "blank"
-        return iter([{"source": text.replace(ANY_WORD, BLANK) if blank else text} for text in ANY_TEXTS])
+        texts = (text.replace(ANY_WORD, BLANK) if blank else text for text in ANY_TEXTS)
+        return ({"source": text} for text in texts if not run.unseen(text))
     store = Store(run.folder.data / data / "dev")
     rows = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
     return run.task.examples(store, rows)

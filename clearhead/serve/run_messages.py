@@ -140,6 +140,8 @@ class Run(TypedDict):
     opening: NotRequired[Opening]
     """What a page opens on; the model's picture where there is none."""
     training: bool
+    imported: NotRequired[bool]
+    """Whether it was trained elsewhere: it has no steps of its own."""
     absent: NotRequired[dict[str, str]]
     """Views that would have nothing to show for this run, each with the reason."""
     weightings: NotRequired[list[str]]

@@ -332,12 +332,12 @@ class Traced:
         return {"svg": draw_sequence(exchange, standalone=False)}
 
     def stream(self, params: Params) -> messages.Stream:
-        """Return how long each vector of the residual stream is, and how far it has turned from its embedding."""
+        """Return how long each vector of the residual stream is, and its cosine with the token's own embedding."""
         side = params.one_of("side", tuple(self.trace.sides))
         names = [name for name in self.trace.stream if name.startswith(f"{side}.")]
         cost = Cost(memory=len(names) * self.lengths[side] * (2 * JSON_NUMBER + self.trace.sides[side].d_model * FLOAT))
         self.budget.check(cost, f"the stream of the {side}", TEXT)
-        embedding = self.trace.value(f"{side}.embedding.out").float()
+        embedding = self.trace.value(f"{side}.embedding.token").float()
         values = [(name, self.trace.value(name).float()) for name in names]
         return {
             "rows": [

@@ -35,12 +35,12 @@ class Readings:
     """The metrics of one head, means over its queries.
 
     `entropy` in bits: 0 where each query looks at one key, log2 of the keys where it looks at all alike. `distance`:
-    how many places away it looks. `first`: how much weight is on the first key (an attention sink), over all queries
-    but the first, which may have no other. `itself`, `previous`, `same`, `induction`: how much weight is on the query's
-    own place, on the token before it, on other occurrences of its token, and on what followed that token there; each
-    over the queries that may attend to such a key, and None where none may, or where queries and keys are of different
-    sequences. `gain` is what W_O does with the head: how many times as long as its contexts is what it adds to the
-    residual stream; None in a trace that was loaded without its model, and where all contexts are 0.
+    how many places away it looks. `first`: how much weight is on the first key (an attention sink), in self-attention
+    over all queries but the first, whose own place it is. `itself`, `previous`, `same`, `induction`: how much weight is
+    on the query's own place, on the token before it, on other occurrences of its token, and on what followed that token
+    there; each over the queries that may attend to such a key, and None where none may, or where queries and keys are
+    of different sequences. `gain` is what W_O does with the head: how many times as long as its contexts is what it
+    adds to the residual stream; None in a trace that was loaded without its model, and where all contexts are 0.
     """
 
     entropy: float
@@ -108,8 +108,8 @@ def sum_rows(
         "entropy": (torch.special.entr(share.abs()).sum().item() / math.log(2), int(attends.sum())),
         "distance": ((share.abs() * away).sum().item(), int(attends.sum())),
     }
-    later = attends & (rows > 0)
-    metrics["first"] = (weight[later, 0].sum().item(), int(later.sum()))
+    others = attends if ids is None else attends & (rows > 0)
+    metrics["first"] = (weight[others, 0].sum().item(), int(others.sum()))
     if ids is None:
         return metrics
     same_token = (ids[rows].unsqueeze(1) == ids) & (away > 0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, generate, score, stream
+from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, generate, score, session, stream
 from clearhead.decoding.session import Session
 from clearhead.model import NextToken, Output, presets
 from tests.decoding.laws import case_of
@@ -338,9 +338,11 @@ def test_without_rules_there_are_64_tokens_or_as_many_as_there_are_positions(len
     assert len(shorter.tokens) == len(longer.tokens) == expected
 
 
-def test_capped_logits_are_capped_in_every_step():
+def test_capped_logits_are_capped_in_steps_of_many_rows(monkeypatch):
+    monkeypatch.setattr(session, "MUCH", 1)  # logits of more rows than FEW are then a product with the bare table
     torch.manual_seed(0)
-    spec = replace(presets.gpt2("tiny", vocabulary=VOCABULARY), output=NextToken(cap=0.5))
-    model = spec.build().eval()
-    [best] = generate(model, [1, 2, 3], rules=Rules(max_new=6))
-    assert best.log_probs == pytest.approx(score(model, [1, 2, 3], best.tokens).log_probs, abs=1e-5)
+    model = replace(presets.gpt2("tiny", vocabulary=VOCABULARY), output=NextToken(cap=0.5)).build().eval()
+    prompts = [[1, 2, row % VOCABULARY] for row in range(session.FEW + 1)]
+    found = [best for [best] in generate(model, prompts, rules=Rules(max_new=3))]
+    scores = score(model, prompts, [best.tokens for best in found])
+    assert [best.score for best in found] == pytest.approx([made.total for made in scores], abs=1e-5)

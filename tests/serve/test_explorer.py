@@ -484,8 +484,9 @@ def test_the_stream_in_numbers(case):
         for row in found["rows"]:
             value = made.value(row["name"])
             assert row["norm"] == pytest.approx(value.norm(dim=-1).tolist(), rel=1e-5)
-            cosine = torch.cosine_similarity(value, made.value(f"{side}.embedding.out"), dim=-1)
+            cosine = torch.cosine_similarity(value, made.value(f"{side}.embedding.token"), dim=-1)
             assert row["cosine"] == pytest.approx(cosine.tolist(), abs=1e-5)
+        assert found["rows"][0]["cosine"] == pytest.approx([1.0] * len(made.sides[side].ids), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clearhead.serve.curves import Curves
-from clearhead.serve.facts import examples
+from clearhead.serve.facts import examples, run_facts
 from clearhead.training.run import load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,3 +75,17 @@ def test_an_encoder_decoders_target_counts_too(copied, translator):
     run = copied(translator)
     samples = [{"input": "eins", "reference": LOST}, {"input": "zwei", "reference": "2"}]
     assert with_samples(run, samples) == ["zwei"]
+
+
+def test_an_imported_run_has_no_training_to_show_and_opens_on_what_it_can_read(copied, documents, monkeypatch):
+    run = copied(documents)
+    no_curves = Curves(run.folder.path / "none.jsonl")
+    assert "imported" not in run_facts(run, no_curves)
+    own = type(run.folder).read_description
+    monkeypatch.setattr(type(run.folder), "read_description", lambda folder: {**own(folder), "data": None})
+    monkeypatch.setattr(type(run), "unseen", lambda run, text: "sea" if "sea" in text else "")
+    facts = run_facts(run, no_curves)
+    assert facts["imported"]
+    assert "trained elsewhere" in facts["absent"]["training"]
+    assert len(facts["examples"]) == 2
+    assert all("window" in one["source"] for one in facts["examples"])

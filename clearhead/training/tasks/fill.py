@@ -249,8 +249,13 @@ def as_answer(filling: Filling) -> Answer:
 
 
 def with_blank(tokenizer: Tokenizer, row: list[int]) -> str:
-    """Return the text of a row with a blank for its middle token. A token with a space in front leaves the space."""
-    at = len(row) // 2
+    """Return the text of a row with a blank for the token nearest to its middle that has a letter or a digit.
+
+    A token with a space in front leaves the space.
+    """
+    middle = len(row) // 2
+    words = [place for place, token in enumerate(row) if any(map(str.isalnum, tokenizer.decode([token])))]
+    at = min(words, key=lambda place: abs(place - middle), default=middle)
     piece = continued(tokenizer, row[:at], row[at : at + 1])
     space = " " if at and piece.startswith(" ") and piece != " " else ""
     after = continued(tokenizer, row[: at + 1], row[at + 1 :])

@@ -1,9 +1,10 @@
 /** The chapters after attention: residual and norm, feed-forward, output, choosing a token, and a change of one's own. */
 
 import { countText } from "../lib/local";
-import { isSwap } from "../lib/edits";
-import type { BoxSpec, Candidate, HeadEffect, SiteMeta, StepEdit } from "../lib/source";
+import { isSwap, scoreEdit } from "../lib/edits";
+import type { BoxSpec, Candidate, HeadEffect, Meta, SiteMeta, StepEdit } from "../lib/source";
 import { percent, shown, siteTitle } from "../lib/words";
+import { shareOf, shareText } from "../views/intervene/differences";
 import {
   allowedOf,
   answeringSide,
@@ -22,6 +23,7 @@ import {
   selfSites,
   type Task,
   tokensOf,
+  weightsOf,
 } from "./lesson";
 import { linkOf } from "./links";
 import { token, tokenAt } from "./markup";
@@ -267,8 +269,8 @@ async function switchOff(lesson: Lesson, best: Candidate): Promise<Task | null> 
       if (site === undefined || head == null) return { solved: false, said: words.hintHead };
       if (site.name !== most.site.name || head !== most.effect.head)
         return { solved: false, said: words.wrongHead({ name: name(site, head) }) };
-      const after = now.meta.candidates[0]?.find((one) => one.id === best.id)?.p ?? 0;
-      const found = { name: name(site, head), before: percent(best.p), after: percent(after) };
+      const after = shareText(shareOf(best.id, now.meta.candidates[0] ?? []));
+      const found = { name: name(site, head), before: percent(best.p), after };
       return { solved: true, said: words.rightHead(found) };
     },
   };
@@ -338,9 +340,9 @@ export const change: Chapter = {
   fits: (lesson) => linkOf("change", lesson.views) !== null && sitesToChange(lesson).length > 0,
   async prepare(lesson) {
     const words = lesson.text.change;
-    const focus = (await focusOf(lesson, sitesToChange(lesson)))!;
+    const told = (await focusOf(lesson, sitesToChange(lesson)))!;
+    const { focus, key } = (await decisive(lesson, told)) ?? { focus: told, key: otherKey(told) };
     const { site, head, query, row, queries, keys } = focus;
-    const key = otherKey(focus);
     const link = linkOf("change", lesson.views)!;
     const facts = {
       query: tokenAt(queries, query, "query"),
@@ -363,6 +365,53 @@ export const change: Chapter = {
   },
 };
 
+/** Heads that are tried, those that the answer needs most first, and queries of each. */
+const [HEADS_TRIED, QUERIES_TRIED] = [2, 3];
+
+/** A cell whose change changes the answer, found by trying; null where none of a few does. */
+async function decisive(lesson: Lesson, told: Focus): Promise<{ focus: Focus; key: number } | null> {
+  const { meta, source } = lesson;
+  const sites = sitesToChange(lesson);
+  if (sites.reduce((sum, site) => sum + site.n_heads, 0) > HEADS_MEASURED) return null;
+  const worth = await Promise.all(sites.map((site) => source.effects(meta.id, site.name)));
+  const heads = worth
+    .flatMap(({ effects }, at) => effects.map(({ head, change }) => ({ site: sites[at], head, change })))
+    .sort((one, other) => one.change - other.change);
+  const target = lesson.run.target === "writes" ? (meta.sides.decoder?.ids.slice(1) ?? null) : null;
+  for (const { site, head } of [told, ...heads.slice(0, HEADS_TRIED)]) {
+    const { rows, columns, data } = await weightsOf(lesson, site, head);
+    const most = Array.from({ length: Math.min(rows, LANES) }, (_, query) =>
+      Math.max(...data.subarray(query * columns, (query + 1) * columns)),
+    );
+    const queries = most.map((_, query) => query).sort((one, other) => most[other] - most[one]);
+    for (const query of queries.slice(0, QUERIES_TRIED)) {
+      const row = await source.row(meta.id, site.name, head, query);
+      const focus = { ...told, site, head, query, row, key: highest(row.weight) };
+      focus.queries = tokensOf(lesson, site.query_side);
+      focus.keys = tokensOf(lesson, site.key_side);
+      const key = otherKey(focus);
+      if (key === null) continue;
+      const edits = [scoreEdit({ at: site.name, head, query, key }, enoughFor(focus))];
+      const changed = await source.trace({ source: meta.source, target, edits, step: meta.step });
+      if (!sameAnswers(changed, meta)) return { focus, key };
+    }
+  }
+  return null;
+}
+
+/** Whether two traces say the same at every place. */
+function sameAnswers(one: Meta, other: Meta): boolean {
+  const said = ({ candidates }: Meta): string => candidates.map((row) => row[0]?.id).join();
+  return said(one) === said(other);
+}
+
+/** A score that makes a weight of e⁴ : 1 against the best of the others: a lead of four after the scale. */
+function enoughFor({ site, head, row }: Focus): number {
+  const scores = (row.score ?? []).filter((one, at): one is number => one !== null && allowedOf(row)[at]);
+  const lead = 4 / Math.max(1e-3, Math.abs(site.scale[head] ?? site.scale[0] ?? 1));
+  return Math.ceil(Math.max(0, ...scores) + lead);
+}
+
 /** A key that the query may look at and hardly does, a word rather than a sign. */
 function otherKey({ site, row, query, key: best, keys }: Focus): number | null {
   const allowed = allowedOf(row);
@@ -377,12 +426,9 @@ function otherKey({ site, row, query, key: best, keys }: Focus): number | null {
 
 function lookElsewhere(lesson: Lesson, focus: Focus, key: number): Task {
   const words = lesson.text.change;
-  const { site, head, query, row, queries, keys } = focus;
+  const { site, head, query, queries, keys } = focus;
   const named = { query: tokenAt(queries, query, "query"), key: tokenAt(keys, key, "key") };
-  const scores = (row.score ?? []).filter((one, at): one is number => one !== null && allowedOf(row)[at]);
-  // A lead of four after the scale makes a weight of e⁴ : 1 against the best of the others.
-  const lead = 4 / Math.max(1e-3, Math.abs(site.scale[head] ?? site.scale[0] ?? 1));
-  const enough = String(Math.ceil(Math.max(0, ...scores) + lead));
+  const enough = String(enoughFor(focus));
   return {
     ask: words.ask(named),
     async check(now) {
@@ -394,7 +440,7 @@ function lookElsewhere(lesson: Lesson, focus: Focus, key: number): Task {
       const answers = { answer: token(now.meta.answer), before: token(lesson.meta.answer) };
       return {
         solved: true,
-        said: words.right({ ...found, ...answers, same: now.meta.answer === lesson.meta.answer }),
+        said: words.right({ ...found, ...answers, same: sameAnswers(now.meta, lesson.meta) }),
       };
     },
   };

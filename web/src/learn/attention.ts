@@ -4,6 +4,7 @@ import { countText } from "../lib/local";
 import { length, softmax as softmaxOf } from "../lib/arithmetic";
 import type { HeadChoice, SiteMeta } from "../lib/source";
 import { percent, shown } from "../lib/words";
+import { worked } from "../views/steps/working";
 import {
   allowedOf,
   type Chapter,
@@ -11,6 +12,7 @@ import {
   type Focus,
   focusOf,
   highest,
+  isSign,
   type Lesson,
   lowest,
   type Now,
@@ -171,7 +173,7 @@ export const scale: Chapter = {
     const unscaled = site.arithmetic.kind === "softmax" ? mostAt(focus, factor) : null;
     const facts = {
       query: tokenAt(queries, query, "query"),
-      score: shown(row.score?.[key], 3),
+      score: worked([row.score?.[key]], (one) => one * factor, shown, 3)[0],
       scaled: shown(row.scaled?.[key], 3),
       d: site.d_head,
       root: plain ? shown(root, 3) : null,
@@ -255,13 +257,13 @@ function findLowest(lesson: Lesson, focus: Focus, start: number): Task | null {
   return {
     ask: words.ask(asked),
     async check(now) {
-      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys) || now.key === start)
+      if (!onHead(now, focus) || now.query !== query || !within(now.key, keys))
         return { solved: false, said: words.hintKey };
       const row = await lesson.source.row(now.meta.id, site.name, head, query);
       const found = { key: tokenAt(keys, now.key, "key"), scaled: shown(row.scaled?.[now.key], 3) };
       return reaches(-value(row, now.key), -least(row))
         ? { solved: true, said: words.rightKey(found) }
-        : { solved: false, said: words.wrongKey(found) };
+        : { solved: false, said: `${words.wrongKey(found)} ${words.hintKey}` };
     },
   };
 }
@@ -326,19 +328,19 @@ export const softmax: Chapter = {
   fits: (lesson) => hasStory(lesson, "softmax"),
   async prepare(lesson) {
     const words = lesson.text.softmax;
-    const focus = await mainFocus(lesson);
+    const focus = (await focusOf(lesson, story(lesson), smallLead))!;
     const { site, head, query, key, queries, keys } = focus;
     const cell = await lesson.source.cell(lesson.meta.id, site.name, head, query, key);
     const second = secondKey(focus);
     const runnerUp = async (
       at: number,
-    ): Promise<{ key: string; masked: string; exponential: string; weight: string; close: boolean }> => {
-      const other = await lesson.source.cell(lesson.meta.id, site.name, head, query, at);
-      const { masked, exponential, weight } = other;
+    ): Promise<{ key: string; power: string; exponential: string; weight: string; close: boolean }> => {
+      const { masked, exponential, weight } = await lesson.source.cell(lesson.meta.id, site.name, head, query, at);
+      const [own, most] = worked([masked, cell.masked], (one, other) => Math.exp(one - other), shown, 3);
       return {
         close: weight * 3 > cell.weight,
         key: tokenAt(keys, at, "key"),
-        masked: shown(masked, 3),
+        power: `${own} − ${most.startsWith("−") ? `(${most})` : most}`,
         exponential: shown(exponential ?? 0, 3),
         weight: percent(weight),
       };
@@ -356,7 +358,7 @@ export const softmax: Chapter = {
       second: second === null ? null : await runnerUp(second),
     };
     const tops = await topKeys(lesson, focus);
-    const wanted = rarest(tops, tops[query]);
+    const wanted = rarest(tops, tops[query].key);
     return {
       place: stepsPlace("softmax", focus, key),
       said: words.said(facts),
@@ -366,6 +368,14 @@ export const softmax: Chapter = {
   },
 };
 
+/** A lead of one or two over the second score: small, and a weight of three to seven times as much. */
+export function smallLead(weights: Float32Array, query: number, tops: readonly number[]): number {
+  const best = weights[tops[query]];
+  const second = weights.reduce((most, one, at) => (at !== tops[query] && one > most ? one : most), 0);
+  const lead = Math.log(best / second);
+  return lead >= 1 && lead <= 2 ? 1 : lead > 0.5 && lead < 3 ? 0.15 : 0.1;
+}
+
 /** The key that comes second, where there is one. */
 function secondKey({ row, key }: Focus): number | null {
   const allowed = allowedOf(row);
@@ -374,17 +384,26 @@ function secondKey({ row, key }: Focus): number | null {
   return others[found] < 0 ? null : found;
 }
 
-/** The strongest key of every query. */
-async function topKeys(lesson: Lesson, { site, head }: Focus): Promise<number[]> {
+/** The strongest key of every query, and its weight. */
+async function topKeys(lesson: Lesson, { site, head }: Focus): Promise<{ key: number; weight: number }[]> {
   const { rows, columns, data } = await weightsOf(lesson, site, head);
-  return Array.from({ length: rows }, (_, query) => highest(data.subarray(query * columns, (query + 1) * columns)));
+  return Array.from({ length: rows }, (_, query) => {
+    const weights = data.subarray(query * columns, (query + 1) * columns);
+    const key = highest(weights);
+    return { key, weight: weights[key] };
+  });
 }
 
-/** A key that is some query's strongest, of as few as possible, and not the one that is shown already. */
-function rarest(tops: number[], not: number): number | null {
-  const others = tops.filter((key) => key !== not);
-  const counts = others.map((key) => often(tops, key));
-  return others[lowest(counts)] ?? null;
+/** What a task asks for stands out: its weight is more than this, where any is. */
+const CLEAR = 0.4;
+
+/** A key that is some query's strongest, clearly and of as few as possible, and not the one that is shown already. */
+function rarest(tops: { key: number; weight: number }[], not: number): number | null {
+  const keys = tops.map(({ key }) => key);
+  const others = tops.filter(({ key }) => key !== not);
+  const clear = others.filter(({ weight }) => weight > CLEAR);
+  const asked = clear.length > 0 ? clear : others;
+  return asked[lowest(asked.map(({ key }) => often(keys, key)))]?.key ?? null;
 }
 
 function findQuery(lesson: Lesson, focus: Focus, wanted: number): Task {
@@ -480,11 +499,11 @@ function findGiver(lesson: Lesson, focus: Focus): Task {
 export const heads: Chapter = {
   name: "heads",
   title: ({ text }) => text.heads.title,
-  fits: (lesson) => linkOf("heads", lesson.views) !== null && rivals(lesson).length > 1,
+  fits: (lesson) => linkOf("heads", lesson.views) !== null && rivals(lesson, story(lesson).at(-1)).length > 1,
   async prepare(lesson) {
     const words = lesson.text.heads;
-    const all = rivals(lesson);
     const focus = await mainFocus(lesson);
+    const all = rivals(lesson, focus.site);
     const byLayer = all[0].site.n_heads === 1;
     const rows = await Promise.all(
       all.map(({ site, head }) => lesson.source.row(lesson.meta.id, site.name, head, focus.query)),
@@ -513,12 +532,13 @@ export const heads: Chapter = {
   },
 };
 
-/** The heads of the story's layer; where each layer has one, the layers. */
-function rivals(lesson: Lesson): { site: SiteMeta; head: number }[] {
-  const sites = story(lesson);
-  const several = sites.findLast((site) => site.n_heads > 1);
-  if (several === undefined) return sites.slice(0, HEADS_COMPARED).map((site) => ({ site, head: 0 }));
-  return Array.from({ length: Math.min(HEADS_COMPARED, several.n_heads) }, (_, head) => ({ site: several, head }));
+/** The heads of the story's layer, in one of which it is told; where that has one, the layers. */
+function rivals(lesson: Lesson, site: SiteMeta | undefined): { site: SiteMeta; head: number }[] {
+  if (site === undefined || site.n_heads < 2)
+    return story(lesson)
+      .slice(0, HEADS_COMPARED)
+      .map((one) => ({ site: one, head: 0 }));
+  return Array.from({ length: Math.min(HEADS_COMPARED, site.n_heads) }, (_, head) => ({ site, head }));
 }
 
 function findHead(
@@ -555,7 +575,7 @@ export const cross: Chapter = {
   fits: (lesson) => linkOf("cross", lesson.views) !== null && crossSites(lesson).length > 0,
   async prepare(lesson): Promise<Prepared> {
     const words = lesson.text.cross;
-    const focus = (await focusOf(lesson, crossSites(lesson)))!;
+    const focus = (await focusOf(lesson, crossSites(lesson), swapped))!;
     const { site, head, query, key, row, queries, keys } = focus;
     const facts = {
       query: tokenAt(queries, query, "query"),
@@ -573,16 +593,20 @@ export const cross: Chapter = {
   },
 };
 
-/** A source token that some other query looks at most. */
-async function lookedAtByAnother(lesson: Lesson, focus: Focus): Promise<number | null> {
-  const { site, head, query, key } = focus;
+/** A row in which the two texts have another order: it looks further back than a row before it. */
+export function swapped(_: Float32Array, query: number, tops: readonly number[]): number {
+  return tops.slice(0, query).some((earlier) => tops[query] < earlier) ? 1 : 0.4;
+}
+
+/** The source token that some other query looks at most, a word rather than a sign, with the largest weight of all. */
+async function lookedAtByAnother(lesson: Lesson, { site, head, query, keys }: Focus): Promise<number | null> {
   const { rows, columns, data } = await weightsOf(lesson, site, head);
-  const order = [key, ...Array.from({ length: columns }, (_, at) => at)];
-  for (const one of order) {
-    const column = Array.from({ length: rows }, (_, at) => data[at * columns + one]);
-    if (!reaches(column[query], Math.max(...column))) return one;
-  }
-  return null;
+  const most = Array.from({ length: columns }, (_, key) => {
+    const column = Array.from({ length: rows }, (_, at) => data[at * columns + key]);
+    return reaches(column[query], Math.max(...column)) ? -1 : Math.max(...column) * (isSign(keys[key]) ? 0.3 : 1);
+  });
+  const found = highest(most);
+  return most[found] < 0 ? null : found;
 }
 
 function findLooker(lesson: Lesson, focus: Focus, wanted: number): Task {

@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { learnDe } from "../text/learn.de";
 import { learnEn } from "../text/learn.en";
+import { smallLead, swapped } from "./attention";
 import { pathOf } from "./chapters";
 import { ALL_VIEWS, fake, type FakeKind } from "./fakes";
 import { piecesOf, spoken, stateOf } from "./formula";
@@ -121,6 +122,30 @@ describe("what a run has no chapter for", () => {
       "All on the best",
       "Shares of the row",
     ]);
+  });
+});
+
+describe("examples", () => {
+  it("of softmax have a small lead in score, of cross-attention another order", () => {
+    const lead = (difference: number): number => smallLead(Float32Array.of(Math.exp(difference), 1), 0, [0]);
+    expect([lead(1.5), lead(2.5), lead(0.1), lead(6)]).toEqual([1, 0.15, 0.1, 0.1]);
+    expect([0, 1, 2].map((query) => swapped(new Float32Array(), query, [2, 0, 1]))).toEqual([0.4, 1, 1]);
+  });
+
+  it("say of a causal decoder what its mask tells of the order", async () => {
+    const said = async (kind: FakeKind): Promise<string> => {
+      const lesson = lessonOf(kind);
+      const chapter = pathOf(lesson).find((one) => one.name === "position")!;
+      return (await chapter.prepare(lesson)).said[0];
+    };
+    expect(await said("decoder")).not.toContain("a set");
+    expect(await said("translator")).toContain("a set");
+  });
+
+  it("end with a summary, after the two questions that the notes leave open", () => {
+    const names = pathOf(lessonOf("translator")).map((one) => one.name);
+    expect(names).toEqual(expect.arrayContaining(["roles", "layers"]));
+    expect(names.at(-1)).toBe("summary");
   });
 });
 

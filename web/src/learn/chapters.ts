@@ -4,6 +4,7 @@ import { change, feedforward, output, residual, sampling } from "./after";
 import { cross, heads, mask, scale, score, softmax, sum, vectors } from "./attention";
 import type { Chapter, Lesson } from "./lesson";
 import { type ChapterName, CHAPTERS } from "./links";
+import { film, layers, roles, summary } from "./questions";
 import { embedding, position, tokens } from "./reading";
 
 const ALL: Record<ChapterName, Chapter> = {
@@ -16,13 +17,17 @@ const ALL: Record<ChapterName, Chapter> = {
   mask,
   softmax,
   sum,
+  roles,
   heads,
   cross,
   residual,
   feedforward,
+  layers,
   output,
   sampling,
+  film,
   change,
+  summary,
 };
 
 export function pathOf(lesson: Lesson): Chapter[] {

@@ -1,7 +1,19 @@
 /** Runs made up for tests: their numbers come out of sines, and every answer is worked out from the same vectors. */
 
 import { rowSteps, type RowInputs, type Weighting } from "../lib/arithmetic";
-import type { Candidate, Cell, Matrix, Meta, Row, Run, SideName, SiteMeta, Source, ViewName } from "../lib/source";
+import type {
+  Candidate,
+  Cell,
+  Matrix,
+  Meta,
+  Row,
+  Run,
+  SideName,
+  SiteMeta,
+  Source,
+  TraceRequest,
+  ViewName,
+} from "../lib/source";
 
 export type FakeKind = "translator" | "decoder" | "classifier" | "program" | "linear";
 
@@ -100,6 +112,8 @@ export function fake(kind: FakeKind): { run: Run; meta: Meta; source: Source } {
       vocabulary: 99,
       target: both ? "writes" : writes ? "continues" : "none",
       examples: [],
+      film: [],
+      step: 1,
       fields: ["text"],
     },
     place: kind === "program" ? "blank" : writes ? "last" : "first",
@@ -201,12 +215,26 @@ class FakeSource {
     const embedding = places.map((one) =>
       places.map((other) => (one === other ? 1 : Math.sin(one * other + one + other))),
     );
-    return { places, tokens: places.map((place) => tokens[place]), embedding };
+    const query_key = places.map((one) => places.map((other) => Math.sin(2 * one - 3 * other)));
+    return { places, tokens: places.map((place) => tokens[place]), embedding, query_key };
   }
 
   async box(_: string, asked: { box: string; token: number }): Promise<unknown> {
     const hidden = Array.from({ length: 6 }, (_, unit) => Math.max(0, number(asked.token, unit)));
     return { values: { [`${asked.box}.hidden`]: hidden }, constants: {}, labels: {} };
+  }
+
+  async trace(asked: TraceRequest): Promise<Meta> {
+    return { ...this.meta, edits: asked.edits ?? [], step: asked.step ?? 1 };
+  }
+
+  async lens(): Promise<unknown> {
+    const [side, { tokens }] = Object.entries(this.meta.sides).at(-1)! as [SideName, { tokens: string[] }];
+    const layers = [0, 1, 2].map((layer) => ({
+      name: `${side}.${layer}`,
+      rows: tokens.map((text, at) => [{ id: at > layer ? 99 : at, text, p: 0.5 }]),
+    }));
+    return { side, layers };
   }
 
   async effects(_: string, site: string): Promise<unknown> {

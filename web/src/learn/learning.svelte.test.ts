@@ -10,7 +10,11 @@ import { Learning } from "./learning.svelte";
 
 let stop = (): void => {};
 
-beforeEach(() => vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener: () => {} })));
+beforeEach(() => {
+  vi.stubGlobal("matchMedia", () => ({ matches: false, addEventListener: () => {} }));
+  for (const name of ["addEventListener", "removeEventListener"]) vi.stubGlobal(name, () => {});
+  vi.stubGlobal("location", { hash: "" });
+});
 afterEach(() => {
   stop();
   vi.unstubAllGlobals();
@@ -91,5 +95,27 @@ describe("a chapter", () => {
     await settled();
     expect(learning.verdict).not.toBeNull();
     expect(learning.tried).toBe(true);
+  });
+
+  it("answers a press on what is chosen already", async () => {
+    const { learning, gate } = await reading();
+    gate.open();
+    await settled();
+    learning.touch();
+    flushSync();
+    expect(learning.tried).toBe(true);
+  });
+
+  it("is gone to by a link that names no more than it, while another is open", async () => {
+    const { learning, gate } = await reading();
+    gate.open();
+    await settled();
+    for (const other of ["#/head?learn=mask", "#/?learn=mask&site=decoder.0.attention", "#/?source=red"])
+      learning.followLink(other);
+    await settled();
+    expect([learning.chapter?.name, location.hash]).toEqual(["score", ""]);
+    learning.followLink("#/?learn=mask&source=red+cat");
+    await settled();
+    expect(location.hash).toMatch(/^#\/head\?.*learn=mask/);
   });
 });

@@ -21,6 +21,9 @@ export class Learning {
   /** What was chosen when the chapter was come to: until something else is, there is nothing to judge. */
   private arrival = $state.raw<{ of: Prepared; chosen: string } | null>(null);
 
+  /** The chapter in which something was pressed. */
+  private touched = $state.raw<Prepared | null>(null);
+
   private readonly unchanged: Resource<Meta>;
   readonly lesson: Lesson | null = $derived.by(() => {
     const { run, source } = this.explorer;
@@ -45,9 +48,8 @@ export class Learning {
   /** Whether something was chosen since the chapter was come to. */
   readonly tried: boolean = $derived.by(() => {
     const [arrival, judged] = [this.arrival, this.judging.value];
-    return (
-      arrival !== null && arrival.of === judged?.of && judged.of === this.prepared && judged.chosen !== arrival.chosen
-    );
+    if (arrival === null || arrival.of !== judged?.of || judged.of !== this.prepared) return false;
+    return judged.chosen !== arrival.chosen || this.touched === this.prepared;
   });
 
   /** Call it while a component is set up: it asks as long as that is there. */
@@ -79,11 +81,26 @@ export class Learning {
       },
       { showsError: true },
     );
-    // A link that says no more than `learn=softmax` leads to where that chapter is told.
     const bare = explorer.siteName === null && nothingChosen(explorer.own);
     if (bare || explorer.kept("learn") === "") this.wanted = explorer.kept("learn");
+    const follow = (event: HashChangeEvent): void => this.followLink(new URL(event.newURL).hash);
+    $effect(() => {
+      addEventListener("hashchange", follow);
+      return () => removeEventListener("hashchange", follow);
+    });
     $effect(() => this.arrive());
     $effect(() => this.remember());
+  }
+
+  /** A link that says no more than `learn=softmax` leads to where that chapter is told, also while another is open. */
+  followLink(hash: string): void {
+    const { site, own } = read(hash);
+    if (/^#\/?\?/.test(hash) && site === null && own.learn !== undefined && nothingChosen(own)) this.wanted = own.learn;
+  }
+
+  /** Something that the chapter speaks of was pressed: that counts as a try, also where it was chosen already. */
+  touch(): void {
+    this.touched = this.prepared;
   }
 
   get error(): string | null {
@@ -107,7 +124,7 @@ export class Learning {
   /** Goes to the chapter that was asked for, as soon as it is known where it is told. */
   private arrive(): void {
     const link = this.link;
-    if (link === null) return;
+    if (link === null || (this.wanted !== null && this.explorer.busy)) return;
     if (this.wanted !== null) {
       this.arrival = null;
       this.wanted = null;

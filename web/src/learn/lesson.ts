@@ -127,34 +127,47 @@ export function weightsOf(lesson: Lesson, site: SiteMeta, head: HeadChoice): Pro
   return lesson.source.tile(lesson.meta.id, tile);
 }
 
-const known = new WeakMap<Lesson, Map<string, Promise<Focus | null>>>();
+const known = new WeakMap<Lesson, { effect: Effect; sites: string; found: Promise<Focus | null> }[]>();
 
-/** The query to tell the story with: of the last or the first of some sites, the one with the most telling weight. */
-export function focusOf(lesson: Lesson, sites: SiteMeta[]): Promise<Focus | null> {
-  const name = sites.map((site) => site.name).join();
-  const made = known.get(lesson) ?? new Map<string, Promise<Focus | null>>();
-  known.set(lesson, made);
-  const found = made.get(name) ?? findFocus(lesson, sites);
-  made.set(name, found);
+/** How well a row of a head's weights shows what a chapter is about; `tops` are the strongest keys of all rows. */
+export type Effect = (weights: Float32Array, query: number, tops: readonly number[]) => number;
+
+/** Any row shows it. */
+const anything: Effect = () => 1;
+
+/** The query to tell the story with: of the last or the first of some sites, the one with the most telling weight, and of
+ * those the one that shows an effect best. */
+export function focusOf(lesson: Lesson, sites: SiteMeta[], effect: Effect = anything): Promise<Focus | null> {
+  const names = sites.map((site) => site.name).join();
+  const all = known.get(lesson) ?? [];
+  known.set(lesson, all);
+  const made = all.find((one) => one.effect === effect && one.sites === names);
+  if (made !== undefined) return made.found;
+  const found = findFocus(lesson, sites, effect);
+  all.push({ effect, sites: names, found });
   return found;
 }
 
-async function findFocus(lesson: Lesson, sites: SiteMeta[]): Promise<Focus | null> {
+async function findFocus(lesson: Lesson, sites: SiteMeta[], effect: Effect): Promise<Focus | null> {
   let best: { site: SiteMeta; head: number; query: number; key: number; telling: number } | null = null;
   for (const { site, heads } of candidates(lesson, sites))
     for (const head of heads) {
       const { rows, columns, data } = await weightsOf(lesson, site, head);
       const [queries, keys] = [tokensOf(lesson, site.query_side), tokensOf(lesson, site.key_side)];
-      for (let query = 0; query < rows; query++) {
-        const weights = data.subarray(query * columns, (query + 1) * columns);
-        const key = highest(weights);
+      const weightsAt = (query: number): Float32Array => data.subarray(query * columns, (query + 1) * columns);
+      const tops = Array.from({ length: rows }, (_, query) => highest(weightsAt(query)));
+      for (const [query, key] of tops.entries()) {
+        const weights = weightsAt(query);
+        // A row of cross-attention is about what is written there.
+        const about = (site.slot === "cross" ? lesson.meta.candidates[query]?.[0]?.text : null) ?? queries[query];
         const self = site.slot === "attention" && key === query;
         const worth =
+          effect(weights, query, tops) *
           weights[key] *
           (self ? 0.4 : 1) *
           (isSign(keys[key]) ? 0.5 : 1) *
-          (isSign(queries[query]) ? 0.6 : 1) *
-          (isWord(queries[query]) ? 1 : 0.7) *
+          (isSign(about) ? 0.6 : 1) *
+          (isWord(about) ? 1 : 0.7) *
           (isWord(keys[key]) ? 1 : 0.8) *
           (site.arithmetic.causal && query < 2 ? 0.5 : 1) *
           (weights[key] > 0.98 ? 0.9 : 1);

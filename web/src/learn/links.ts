@@ -12,13 +12,17 @@ export const CHAPTERS = [
   "mask",
   "softmax",
   "sum",
+  "roles",
   "heads",
   "cross",
   "residual",
   "feedforward",
+  "layers",
   "output",
   "sampling",
+  "film",
   "change",
+  "summary",
 ] as const;
 export type ChapterName = (typeof CHAPTERS)[number];
 
@@ -50,13 +54,17 @@ export const LINKS: Record<ChapterName, readonly Link[]> = {
   mask: [{ view: "head", spot: id("heat-map") }],
   softmax: [{ view: "steps", spot: `${id("steps-query")}, ${id("view-steps")} svg[data-picture]` }],
   sum: [{ view: "steps", spot: `${id("view-steps")} svg[data-picture]` }],
+  roles: [{ view: "spaces", spot: id("spaces-query_key") }],
   heads: [{ view: "head", spot: id("head-picker") }],
   cross: [{ view: "head", spot: id("heat-map") }],
   residual: [{ view: "model", spot: id("tokens-{side}") }],
   feedforward: [{ view: "model", spot: id("detail") }],
+  layers: [{ view: "model", spot: id("tokens-{side}") }],
   output: [{ view: "model", spot: `[data-testid^="output-"]` }],
   sampling: [{ view: "decoding", spot: id("decoding-candidates") }],
+  film: [{ view: "head", spot: id("step-bar") }],
   change: [{ view: "intervene", spot: id("score-input") }],
+  summary: [{ view: "model", spot: id("view-model") }],
 };
 
 /** Return where a chapter is told on a page with these views; null where it cannot be. */

@@ -111,7 +111,7 @@ async function compareEmbeddings(lesson: Lesson, link: Link, site: SiteMeta): Pr
   };
   const own = { places: compared.join(","), pair: `${start.row},${start.column}` };
   const place = { view: link.view, site: site.name, head: 0, own };
-  return { place, said: text.embedding.said(facts), task: findPair(lesson, site, own.pair), spot: link.spot };
+  return { place, said: text.embedding.said(facts), task: findPair(lesson, site), spot: link.spot };
 }
 
 interface EmbeddingPair {
@@ -131,14 +131,13 @@ function pairsOf(spaces: Spaces): EmbeddingPair[] {
   return found.sort((one, other) => other.value - one.value);
 }
 
-function findPair(lesson: Lesson, site: SiteMeta, start: string): Task {
+function findPair(lesson: Lesson, site: SiteMeta): Task {
   const words = lesson.text.embedding;
   const count = tokensOf(lesson, site.query_side).length;
   return {
     ask: words.ask,
     async check(now) {
-      if (now.view !== "spaces" || now.own.pair === undefined || now.own.pair === start)
-        return { solved: false, said: words.hint };
+      if (now.view !== "spaces" || now.own.pair === undefined) return { solved: false, said: words.hint };
       const shownSite =
         now.meta.sites.find((one) => one.name === now.site)?.slot === "attention" ? now.site! : site.name;
       const places = chosenPlaces(now.own.places ?? null, count);
@@ -151,7 +150,7 @@ function findPair(lesson: Lesson, site: SiteMeta, start: string): Task {
       const most = pairsOf(spaces)[0].value;
       return reaches(value, most)
         ? { solved: true, said: words.right(found) }
-        : { solved: false, said: words.wrong(found) };
+        : { solved: false, said: `${words.wrong(found)} ${words.hint}` };
     },
   };
 }
@@ -205,10 +204,11 @@ export const position: Chapter = {
     const word = near.findLastIndex((one) => !isSign(one));
     const wanted = word > 0 ? word : near.length - 1;
     const words = near.filter((one) => !isSign(one));
+    const causal = lesson.meta.sites.every((site) => site.arithmetic.causal);
     const [first, second] = (words.length > 1 ? words : near).map((one) => token(one));
     return {
       place: { view: link.view, own },
-      said: text.position.said({ ...positionKind(lesson)!, first, second: second ?? first }),
+      said: text.position.said({ ...positionKind(lesson)!, first, second: second ?? first, causal }),
       task: wanted < 1 ? null : goToPosition(lesson, link, wanted, list),
       spot: link.spot,
     };
@@ -229,9 +229,10 @@ function goToPosition(lesson: Lesson, link: Link, wanted: number, list: readonly
     ask: words.ask({ token: tokenAt(list, wanted) }),
     async check(now) {
       const at = Number(now.own[slider] ?? -1);
-      if (now.view !== link.view || at <= 0) return { solved: false, said: words.hint };
+      if (now.view !== link.view || at < 0) return { solved: false, said: words.hint };
       if (at === wanted) return { solved: true, said: words.right({ token: tokenAt(list, at), at }) };
-      return { solved: false, said: words.wrong({ at, token: at < list.length ? tokenAt(list, at) : null }) };
+      const wrong = words.wrong({ at, token: at < list.length ? tokenAt(list, at) : null });
+      return { solved: false, said: `${wrong} ${words.hint}` };
     },
   };
 }

@@ -134,6 +134,8 @@ export interface Run {
   /** What a page opens on; the model's picture where there is none. */
   opening?: Opening;
   training: boolean;
+  /** Whether it was trained elsewhere: it has no steps of its own. */
+  imported?: boolean;
   /** Views that would have nothing to show for this run, each with the reason. */
   absent?: Record<string, string>;
   /** What can be put in the place of a weighting, by name; a saved page has none. */

@@ -91,8 +91,10 @@ export class TileStore {
     return tile?.data[(query % TILE) * tile.columns + (key % TILE)];
   }
 
-  /** What is wanted now, the most needed first; what was wanted before and has not been asked for is dropped. */
+  /** What is wanted now, the most needed first; what was wanted before and has not been asked for is dropped. Nothing of
+   * a matrix whose place another has taken: what is seen may be of the other's size by then. */
   want(places: TilePlace[]): void {
+    if (this.closed) return;
     this.wanted = places.filter((place) => this.get(place) === undefined && !this.asked.has(tileName(place)));
     this.next();
   }

@@ -1,24 +1,27 @@
 import { describe, expect, it } from "vitest";
 
-import { glimpse, percent, piece, shown, siteTitle, size, sentences } from "./words";
+import type { Run } from "./source";
+import { glimpse, hasJob, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
 
 it("numbers are short and honest", () => {
-  expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9)]).toEqual([
+  expect([shown(0.123456), shown(12.3456), shown(-3.5), shown(0), shown(null), shown(1e-9), shown(0.0003, 3)]).toEqual([
     "0.1235",
     "12.35",
     "−3.500",
     "0",
     "−∞",
     "1.000e−9",
+    "3.00e−4",
   ]);
 });
 
 it("shares are percents, and a little is not nothing", () => {
-  expect([percent(0.5), percent(0.0123), percent(0.0001), percent(0), percent(1)]).toEqual([
+  expect([percent(0.5), percent(0.0123), percent(0.0001), percent(0), percent(0.996), percent(1)]).toEqual([
     "50 %",
     "1.2 %",
     "<0.1 %",
     "0.0 %",
+    "99.6 %",
     "100 %",
   ]);
 });
@@ -26,6 +29,23 @@ it("shares are percents, and a little is not nothing", () => {
 it("sites and sizes have names", () => {
   expect(siteTitle({ side: "decoder", layer: 1, slot: "cross" })).toBe("Decoder 1 · cross-attention");
   expect([size(683264), size(1_250_000), size(500)]).toEqual(["683 k", "1.3 M", "500"]);
+});
+
+it("only weights that were trained here have a step", () => {
+  const run = { step: 0 } as Run;
+  const stages = [run, { ...run, imported: true }, { ...run, program: { exact: true, name: "sort" } } as Run];
+  expect(stages.map((one) => stageOf(one, { step: 7 }))).toEqual([
+    "step 7",
+    "imported",
+    "compiled from the program sort",
+  ]);
+});
+
+it("heads that a compiled program has no use for are said to do nothing", () => {
+  const heads = [{ site: "encoder.0.attention", head: 1 }];
+  const run = { program: { exact: true, layers: [{ heads }] } } as unknown as Run;
+  expect([0, 1].map((head) => hasJob(run, "encoder.0.attention", head))).toEqual([false, true]);
+  expect(hasJob({} as Run, "encoder.0.attention", 0)).toBe(true);
 });
 
 it("a token's space is seen", () => {

@@ -1,6 +1,6 @@
 /** How things are called on the page. */
 
-import type { BoxKind, Meta, SiteMeta, ViewName } from "./source";
+import type { BoxKind, Meta, Run, SiteMeta, ViewName } from "./source";
 import { local } from "./local";
 import { t } from "../text";
 import { spoken } from "../text/server";
@@ -43,20 +43,44 @@ export function siteTitle(site: Pick<SiteMeta, "side" | "layer" | "slot">): stri
   return `${side} ${site.layer} · ${t.words.boxes[site.slot]}`;
 }
 
+/** What training has made the weights that are shown: "step 360", "imported", "compiled from the program sort". */
+export function stageOf(run: Run | null, meta: Pick<Meta, "step"> | null): string {
+  if (run === null) return "";
+  if (run.program?.exact) return t.page.compiled(run.program.name);
+  return run.imported ? t.page.imported : t.page.step(meta?.step ?? run.step);
+}
+
+/** Whether a head does anything: those that a compiled program has no use for write nothing, wherever they look. */
+export function hasJob(run: Run | null, site: string, head: number): boolean {
+  if (!run?.program?.exact) return true;
+  return run.program.layers.some((layer) => layer.heads.some((one) => one.site === site && one.head === head));
+}
+
+/** What is said of a head beside its name: nothing, unless it does nothing. */
+export function idleWords(run: Run | null, site: string, head: number): string {
+  return hasJob(run, site, head) ? "" : `: ${t.program.noHead}`;
+}
+
+/** How strongly the picture of a head is drawn that does nothing. */
+export const IDLE = 0.15;
+
 /** A number to read: four digits that matter, no exponents where they can be avoided; null is −∞. */
 export function shown(value: number | null | undefined, digits = 4): string {
   if (value === null || value === undefined || value === -Infinity) return "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e-4 && size < 1e6 ? fixed(value, size, digits) : value.toExponential(digits - 1);
+  const text =
+    size >= Math.max(1e-4, 0.5 * 10 ** -digits) && size < 1e6
+      ? fixed(value, size, digits)
+      : value.toExponential(digits - 1);
   return local(text.replace(/^-/, "−").replace("e-", "e−"));
 }
 
-/** 0.042 → "4.2 %" */
+/** 0.042 → "4.2 %"; "100 %" is only said of what is, but for rounding. */
 export function percent(share: number): string {
   const value = share * 100;
   if (value > 0 && value < 0.1) return local("<0.1 %");
-  return local(`${value >= 99.95 ? "100" : value.toFixed(value < 10 ? 1 : 0)} %`);
+  return local(`${value >= 99.95 ? "100" : value.toFixed(value < 10 || value >= 99.5 ? 1 : 0)} %`);
 }
 
 /** A share with three digits that matter: 0.62314 → "62.3 %", 0.0000132 → "0.00132 %". */

@@ -29,7 +29,11 @@ export function occurrences(
   const ends = Array.from({ length: ids.length + 1 }, (_, n) => tokenizer.decode(ids.slice(0, n)).length);
   const spans = ids.map((_, n): [number, number] => [Math.min(ends[n], ends[n + 1]), ends[n + 1]]);
   const whole = tokenizer.decode(ids);
-  const wanted = tokenizer.plan.lower ? word.toLowerCase() : word;
+  const wanted = tokenizer.decode(tokenizer.encode(word)).trim();
+  if (wanted === "" || wanted.includes("\ufffd"))
+    throw new SourceError(
+      `this run's tokenizer has no token for '${word.slice(0, 60)}', so it cannot be followed; take another`,
+    );
   const all = findAll(whole, wanted);
   const inWord = (letter: string | undefined): boolean => letter !== undefined && /[\p{L}\p{N}\p{M}_]/u.test(letter);
   let found = all.filter(([start, stop]) => !inWord(Array.from(whole.slice(0, start)).at(-1)) && !inWord(Array.from(whole.slice(stop))[0])); // prettier-ignore

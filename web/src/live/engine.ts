@@ -382,7 +382,7 @@ export class Engine {
 
   stream(id: string, side: SideName): Stream {
     const { trace } = this.find(id);
-    const embedding = trace.stream.get(`${side}.embedding.out`)!;
+    const embedding = trace.stream.get(`${side}.embedding.token`)!;
     const rows = [...trace.stream].filter(([name]) => name.startsWith(`${side}.`));
     return {
       rows: rows.map(([name, value]) => {

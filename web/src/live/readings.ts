@@ -79,7 +79,7 @@ function readRow(
     }
     put("entropy", entropy);
     put("distance", distance);
-    if (row > 0) put("first", weight[0]);
+    if (row > 0 || ids === null) put("first", weight[0]);
   }
   if (ids === null) return;
   const same = (key: number): boolean => key !== row && ids[key] === ids[row];

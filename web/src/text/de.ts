@@ -124,7 +124,7 @@ export const de: Text = {
     otherBefore:
       "Die Token vor dieser Stelle sind verschieden, die beiden antworten hier also auf verschiedene Fragen.",
     sameOutputs: "Beide sagen dasselbe; die Wahrscheinlichkeiten können sich unterscheiden.",
-    differs: (count) => (count === 1 ? "Ein Token ist anders." : `${count} Token sind anders.`),
+    differs: (count, places) => `Sie sagen an ${count} von ${places} Stellen ein anderes Token.`,
     mean: "Mittel der Köpfe",
     head: (head) => `Kopf ${head}`,
   },
@@ -171,7 +171,6 @@ export const de: Text = {
       run: (name) => `Lauf ${name}`,
       text: (text) => `Text: ${text}`,
       head: (head) => (head === "mean" ? "Mittel der Köpfe" : `Kopf ${head}`),
-      step: (step) => `Schritt ${step}`,
       edits: (count) => (count === 1 ? "1 Eingriff" : `${count} Eingriffe`),
       scale: (words) => `Farben: ${words}.`,
       pooled: (pool) => `Jede Zelle ist das Höchste von ${pool} × ${pool}.`,
@@ -567,7 +566,7 @@ export const de: Text = {
     length: "Länge",
     tokenWords: (token, side, id, all) =>
       `Token ${token} des ${side}: Id ${id} von ${all}. Über diese Id wird sein Embedding nachgeschlagen; jede Schicht fügt hinzu, was seine Umgebung sagt.`,
-    withPosition: "mit Position",
+    embeddings: { token: "Embedding", segment: "Segment", out: "Eingang von Schicht 0" },
     lastNorm: "letzte Norm",
     place: "Ort",
     placeLayer: (layer, branch) => `Schicht ${layer} ${branch}`,
@@ -612,7 +611,7 @@ export const de: Text = {
     play: "Abspielen (Leertaste)",
     group: "Schritte",
     vectors: "Vektoren",
-    turned: (name) => (name === "Query" ? "gedrehte Query" : `gedrehter ${name}`),
+    turned: (name) => (name.toLowerCase() === "query" ? "gedrehte Query" : "gedrehter Key"),
     value: "Value",
     weight: "Gewicht",
     moreKeys: (count, wide) => (wide ? `und ${count} weitere Keys` : `+ ${count} weitere`),
@@ -693,6 +692,11 @@ export const de: Text = {
     crossTexts: "Die Query kommt aus dem Text, der geschrieben wird, Keys und Values aus dem, der gelesen wird.",
     sameText: "Alle drei kommen aus demselben Text.",
     sharedKeys: (heads) => ` Jeden Key und Value teilen sich ${heads} Köpfe (Grouped-Query Attention).`,
+    lines: {
+      ...{ input: "Eingabe", score: "Score", scaled: "skaliert", masked: "maskiert", highest: "höchster" },
+      ...{ total: "Summe", exponential: "Exponential", temperature: "Temperatur", row: "Zeile", weight: "Gewicht" },
+      ...{ products: "Produkte", exponentials: "Exponentiale", amounts: "Beträge", terms: "Summanden" },
+    },
     sparsemaxRule: (score, threshold) => `max(${score} − τ, 0) mit τ = ${threshold}`,
     sigmoidRule: (score, offset, keys) =>
       `1 ÷ (1 + e^−(${score} + Versatz)) mit Versatz = ${keys === null ? "" : `−ln ${keys} = `}${offset}`,
@@ -797,7 +801,10 @@ export const de: Text = {
       "Ein Klick schaltet einen Kopf aus. Balken: um wie viel unwahrscheinlicher die Antwort ohne diesen Kopf ist; hohl: wahrscheinlicher.",
     headsWords: (sites, edits) => `${sites} Attention-Stellen mit ihren Köpfen als Schaltern; ${edits} Eingriffe.`,
     switches: "Köpfe, an oder aus",
-    effect: (falls, by) => `; ohne ihn ${falls ? "fällt" : "steigt"} die Log-Wahrscheinlichkeit der Antwort um ${by}`,
+    effect: (sign, by) =>
+      sign === 0
+        ? "; ohne ihn ist die Antwort so wahrscheinlich wie mit ihm"
+        : `; ohne ihn ${sign < 0 ? "fällt" : "steigt"} die Log-Wahrscheinlichkeit der Antwort um ${by}`,
     measure: "Wirkungen messen",
     runs: "Zwei Läufe",
     runsNote:
@@ -808,8 +815,7 @@ export const de: Text = {
     sameTarget: "gleiches Ziel",
     nothing: "Beide Läufe sind gleich: Noch ist nichts geändert.",
     sameAnswer: "Die Antwort ist dieselbe; die Wahrscheinlichkeiten sind es vielleicht nicht.",
-    otherAnswer: (count) =>
-      `Die Antwort ist eine andere: ${count === 1 ? "ein Token unterscheidet sich" : `${count} Token unterscheiden sich`}.`,
+    otherAnswer: (count, places) => `Die Antwort ist eine andere: an ${count} von ${places} Stellen ein anderes Token.`,
     saysOf: (run) => `${run}: was das Modell sagt, Token für Token`,
     before: (count) => `… ${count} davor`,
     more: (count) => `${count} weitere …`,
@@ -817,7 +823,6 @@ export const de: Text = {
     candidates: (place) => `Kandidaten an Stelle ${place}`,
     was: (p) => `, unveränderter Lauf ${p}`,
     taken: ", genommen",
-    apart: (by, less) => `${by} ${less ? "weniger" : "mehr"}`,
     inside: (site, head) => `Innen: ${site}, ${head}`,
     insideNote: "Die Gewichte in beiden Läufen. Eine Zelle wählen, um sie zu ändern.",
     insideWords: (site) =>

@@ -130,7 +130,7 @@ export const en = {
     change: "B − A",
     otherBefore: "The tokens before this place differ, so the two answer different questions here.",
     sameOutputs: "Both say the same; the probabilities may differ.",
-    differs: (count: number) => (count === 1 ? "One token differs." : `${count} tokens differ.`),
+    differs: (count: number, places: number) => `They say another token at ${count} of ${places} places.`,
     mean: "mean of the heads",
     head: (head: number) => `head ${head}`,
   },
@@ -172,7 +172,6 @@ export const en = {
       run: (name: string): string => `Run ${name}`,
       text: (text: string): string => `Text: ${text}`,
       head: (head: number | "mean"): string => (head === "mean" ? "mean of the heads" : `head ${head}`),
-      step: (step: number): string => `step ${step}`,
       edits: (count: number): string => (count === 1 ? "1 edit" : `${count} edits`),
       scale: (words: string): string => `Colours: ${words}.`,
       pooled: (pool: number): string => `Each cell is the highest of ${pool} × ${pool}.`,
@@ -579,7 +578,7 @@ export const en = {
     length: "length",
     tokenWords: (token: number, side: string, id: number, all: number): string =>
       `Token ${token} of the ${side}: id ${id} of ${all}. Its one embedding is looked up by that id; every layer then adds to it what its surroundings say.`,
-    withPosition: "with position",
+    embeddings: { token: "embedding", segment: "segment", out: "input of layer 0" } as Record<string, string>,
     lastNorm: "last norm",
     place: "place",
     placeLayer: (layer: string, branch: string): string => `layer ${layer} ${branch}`,
@@ -708,6 +707,12 @@ export const en = {
     crossTexts: "The query comes from the text being written, keys and values from the text being read.",
     sameText: "All three come from the same text.",
     sharedKeys: (heads: number): string => ` Each key and value is shared by ${heads} heads (grouped-query attention).`,
+    /** What each line of the calculation is called, as in a trace, and what is summed in it. */
+    lines: {
+      ...{ input: "input", score: "score", scaled: "scaled", masked: "masked", highest: "highest", total: "total" },
+      ...{ exponential: "exponential", temperature: "temperature", row: "row", weight: "weight" },
+      ...{ products: "products", exponentials: "exponentials", amounts: "amounts", terms: "terms" },
+    },
     sparsemaxRule: (score: string, threshold: string): string => `max(${score} − τ, 0) with τ = ${threshold}`,
     sigmoidRule: (score: string, offset: string, keys: number | null): string =>
       `1 ÷ (1 + e^−(${score} + offset)) with offset = ${keys === null ? "" : `−ln ${keys} = `}${offset}`,
@@ -816,8 +821,10 @@ export const en = {
     headsWords: (sites: number, edits: number): string =>
       `${sites} attention sites with their heads as switches; ${edits} edits are made.`,
     switches: "Heads, on or off",
-    effect: (falls: boolean, by: string): string =>
-      `; without it the answer's log-probability ${falls ? "falls" : "rises"} by ${by}`,
+    effect: (sign: number, by: string): string =>
+      sign === 0
+        ? "; without it the answer is as likely as with it"
+        : `; without it the answer's log-probability ${sign < 0 ? "falls" : "rises"} by ${by}`,
     measure: "Measure effects",
     runs: "Two runs",
     runsNote:
@@ -829,8 +836,8 @@ export const en = {
     sameTarget: "same target",
     nothing: "Both runs are the same: nothing is changed yet.",
     sameAnswer: "The answer is the same; the probabilities may not be.",
-    otherAnswer: (count: number): string =>
-      `The answer is another: ${count === 1 ? "one token differs" : `${count} tokens differ`}.`,
+    otherAnswer: (count: number, places: number): string =>
+      `The answer is another: the token differs at ${count} of ${places} places.`,
     saysOf: (run: string): string => `${run}: what the model says, token by token`,
     before: (count: number): string => `… ${count} before`,
     more: (count: number): string => `${count} more …`,
@@ -839,7 +846,6 @@ export const en = {
     candidates: (place: number): string => `Candidates at place ${place}`,
     was: (p: string): string => `, unchanged run ${p}`,
     taken: ", taken",
-    apart: (by: string, less: boolean): string => `${by} ${less ? "less" : "more"}`,
     inside: (site: string, head: string): string => `Inside ${site}, ${head}`,
     insideNote: "Its weights in both runs. Choose a cell to change it.",
     insideWords: (site: string): string =>

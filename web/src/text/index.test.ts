@@ -1,3 +1,6 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+
 import { describe, expect, it } from "vitest";
 
 import { de } from "./de";
@@ -21,5 +24,17 @@ describe("the language", () => {
   it("has every sentence in both", () => {
     expect(paths(de, "")).toEqual(paths(en, ""));
     for (const path of paths(de, "")) expect(path).not.toBe("");
+  });
+
+  it("calls the lines of a calculation by its own words, but for Score", () => {
+    const { lines: german } = de.steps;
+    const same = Object.entries(en.steps.lines).filter(
+      ([name, words]) => german[name as keyof typeof german] === words,
+    );
+    expect(same).toEqual([]);
+    const components = ["steps/Ledger.svelte", "intervene/CellEditor.svelte"].map((name) =>
+      readFileSync(join(import.meta.dirname, "../views", name), "utf8"),
+    );
+    for (const text of components) expect(text).not.toMatch(/line\("|<th scope="row">{number.name}|<Terms [^>]*name="/);
   });
 });

@@ -70,7 +70,9 @@ export const learnDe: LearnText = {
   position: {
     title: "Position",
     said: (of) => [
-      `Attention sieht eine Menge, keine Reihenfolge: Ohne Hilfe ist ${of.first} vor ${of.second} dasselbe wie ${of.second} vor ${of.first}.`,
+      of.causal
+        ? `Ein Score vergleicht zwei Token, nicht ihre Plätze. Die Maske dieses Modells verdeckt, was später kommt: Ein Token weiß, was vor ihm steht, aber nicht in welcher Reihenfolge und nicht wie weit entfernt.`
+        : `Attention sieht eine Menge, keine Reihenfolge: Ohne Hilfe ist ${of.first} vor ${of.second} dasselbe wie ${of.second} vor ${of.first}.`,
       {
         added: `Deshalb addiert dieses Modell zu jedem Embedding einen Vektor für die [[position|Position]] (${of.kind}). Jede Stelle hat ihr eigenes Muster.`,
         turned: `Deshalb dreht dieses Modell Queries und Keys um einen Winkel, der mit der [[position|Position]] wächst (${of.kind}). Es zählt, wie weit zwei Token auseinanderstehen.`,
@@ -162,7 +164,7 @@ export const learnDe: LearnText = {
           `Aus Scores werden Anteile eines Ganzen. [[softmax|Softmax]] nimmt e hoch jeden Score und teilt durch die Summe: alle positiv, zusammen 1.`,
           of.second === null
             ? `${of.query} kann nur ${of.key} sehen, also bekommt es **${of.weight}**.`
-            : `Vorher wird der höchste Score der Zeile abgezogen: ${of.masked}, bei ${of.key}. So zählt ${of.second.key} e^(${of.second.masked} − ${of.masked}) = ${of.second.exponential}, und alle zusammen zählen ${of.total}.`,
+            : `Vorher wird der höchste Score der Zeile abgezogen: ${of.masked}, bei ${of.key}. So zählt ${of.second.key} e^(${of.second.power}) = ${of.second.exponential}, und alle zusammen zählen ${of.total}.`,
           ...(of.second === null
             ? []
             : [
@@ -202,6 +204,24 @@ export const learnDe: LearnText = {
     wrong: (of) => `${of.key}: Gewicht ${of.weight} mal Länge ${of.length} ist ${of.given}. Ein anderer Key gibt mehr.`,
     hint: "Ein großes Gewicht auf einem langen Value. Ein Klick auf einen Key zeigt seinen Anteil.",
     right: (of) => `${of.key}: Gewicht ${of.weight} mal Länge ${of.length} ist ${of.given}, mehr als jeder andere.`,
+  },
+  roles: {
+    title: "Wozu drei Matrizen?",
+    said: (of) => [
+      `Q, K und V entstehen gleich: eine Matrix mal denselben Vektor. Warum bedeuten sie dann Verschiedenes? Weil sie verschieden gebraucht werden: Q auf der einen Seite des Scores, K auf der anderen, V erst nach dem [[softmax|Softmax]]. So zieht das Training jede Matrix anderswohin, auch wenn alle drei gleich beginnen.`,
+      `Mit W_Q = W_K wäre Blicken gegenseitig: Der Score zweier Token wäre in beide Richtungen derselbe.`,
+      ...(of === null
+        ? []
+        : [
+            `Hier muss das nicht sein. Die Query von ${of.one} und der Key von ${of.other} haben den Kosinus **${of.there}**, umgekehrt ist er **${of.back}**.`,
+          ]),
+    ],
+    ask: (of) =>
+      `Wähle in der Tabelle von Queries und Keys ein Paar, dessen zwei Kosinus mindestens **${of.apart}** auseinanderliegen.`,
+    wrong: (of) => `${of.one} und ${of.other}: ${of.there} hin, ${of.back} zurück.`,
+    hint: "Vergleiche jede Zelle mit ihrem Spiegelbild jenseits der Diagonale und klicke auf eine der beiden.",
+    right: (of) =>
+      `${of.there} von ${of.one} zu ${of.other}, ${of.back} zurück: Das eine sucht das andere, umgekehrt nicht.`,
   },
   heads: {
     title: "Köpfe",
@@ -265,6 +285,18 @@ export const learnDe: LearnText = {
     hint: "Im Feld die Zeile hidden öffnen: Dort stehen die größten Einheiten.",
     right: (of) => `Einheit ${of.unit}, mit ${of.value}.`,
   },
+  layers: {
+    title: "Schichten zusammen",
+    said: (of) => [
+      `Wie arbeiten gestapelte Schichten zusammen? Über den Strom: Eine Schicht schreibt etwas in den Vektor eines Tokens, eine spätere liest es. Das muss keine Antwort sein, es kann eine Notiz sein, etwa welches Token davor stand, an der die Keys einer anderen Schicht gefunden werden.`,
+      `Nach jeder Schicht lässt sich fragen, was das Modell sagen würde, wenn es dort aufhörte. Bei ${of.token} begänne es mit ${of.first} (${of.start}) und endet mit ${of.last} (${of.end}).`,
+    ],
+    ask: "Wähle ein Token, dessen Antwort sich **zuletzt** entscheidet: Die Spalte „würde sagen“ ändert sich am weitesten unten.",
+    wrong: (of) => `Die Antwort bei ${of.token} entscheidet sich früher als eine andere.`,
+    hint: "Klicke links auf ein Token: Seine Tafel hat, was das Modell nach jeder Schicht sagen würde.",
+    right: (of) =>
+      `Bei ${of.token} ändern noch späte Schichten die Antwort: Sie brauchen, was die frühen geschrieben haben.`,
+  },
   output: {
     title: "Ausgabe",
     said: (of) => [
@@ -304,6 +336,18 @@ export const learnDe: LearnText = {
     hint: "Durch die Schritte gehen und die Wahrscheinlichkeit des gewählten Tokens lesen.",
     right: (of) => `Schritt ${of.step}: ${of.token} mit ${of.p}. Hier hätte der Text leicht anders weitergehen können.`,
   },
+  film: {
+    title: "Wie es gelernt wurde",
+    said: (of) => [
+      `Niemand hat diese Gewichte geschrieben. Der Lauf hat sie bei vielen Trainingsschritten aufgehoben, wie die Bilder eines Films; der Regler oben geht durch sie hindurch.`,
+      `Bei Schritt ${of.step} blickte ${of.query} mit ${of.first} auf ${of.key}, am Ende mit **${of.last}**.`,
+    ],
+    ask: (of) =>
+      `Geh zurück zu einem Schritt, bei dem ${of.query} mit weniger als **${of.most}** auf ${of.key} blickt.`,
+    wrong: (of) => `Bei Schritt ${of.step} sind es ${of.weight}.`,
+    hint: "Schiebe den Regler unter dem Namen des Laufs nach links, oder drücke die Komma-Taste.",
+    right: (of) => `Bei Schritt ${of.step} sind es ${of.weight}. Dazwischen fand der Kopf seine Aufgabe.`,
+  },
   change: {
     title: "Selbst eingreifen",
     said: (of) => [
@@ -318,5 +362,14 @@ export const learnDe: LearnText = {
       (of.same
         ? `Die Antwort bleibt ${of.answer}: Selten hängt alles an einer Zelle.`
         : `Die Antwort war ${of.before}; jetzt ist sie ${of.answer}.`),
+  },
+  summary: {
+    title: "Der Weg noch einmal",
+    said: (of) => [
+      `Aus dem Text wurden **${of.tokens} Token**, jedes ein Vektor aus **${of.d} Zahlen**.`,
+      `In jeder von **${of.layers} Schichten** fragte jedes Token mit einer Query, wurde an seinem Key gefunden und gab seinen Value. Aus Scores wurden${of.kind === "softmax" ? " durch Softmax" : ""} Gewichte, und die gewichtete Summe der Values kam zu seinem Vektor dazu: **${of.heads} Köpfe** insgesamt.`,
+      ...(of.cross ? [`Durch Cross-Attention blickte das Geschriebene auf das Gelesene.`] : []),
+      `Schicht für Schicht las, was die davor geschrieben hatten. Am Ende wurde jeder Vektor mit jeder möglichen Antwort verglichen: ${of.answer}.`,
+    ],
   },
 };

@@ -67,8 +67,16 @@ export const learnEn = {
   },
   position: {
     title: "Position",
-    said: (of: { how: "added" | "turned" | "biased"; kind: string; first: string; second: string }) => [
-      `Attention sees a set, not an order: without help, ${of.first} before ${of.second} is the same as ${of.second} before ${of.first}.`,
+    said: (of: {
+      how: "added" | "turned" | "biased";
+      kind: string;
+      first: string;
+      second: string;
+      causal: boolean;
+    }) => [
+      of.causal
+        ? `A score compares two tokens, not their places. The mask of this model hides what comes later, so a token knows what stands before it, but not in which order, nor how far away.`
+        : `Attention sees a set, not an order: without help, ${of.first} before ${of.second} is the same as ${of.second} before ${of.first}.`,
       {
         added: `So this model adds a vector for the [[position]] to each embedding (${of.kind}). Every place has a pattern of its own.`,
         turned: `So this model turns queries and keys by an angle that grows with the [[position]] (${of.kind}). What counts is how far two tokens are apart.`,
@@ -184,14 +192,14 @@ export const learnEn = {
       total: string;
       weight: string;
       ties: number;
-      second: { key: string; masked: string; exponential: string; weight: string; close: boolean } | null;
+      second: { key: string; power: string; exponential: string; weight: string; close: boolean } | null;
     }) =>
       ({
         softmax: [
           `Scores become shares of one whole. [[softmax|Softmax]] takes e to the power of each score and divides by the sum: all positive, together 1.`,
           of.second === null
             ? `${of.query} can look at ${of.key} alone, so it gets **${of.weight}**.`
-            : `The row's highest score is taken off first: ${of.masked}, at ${of.key}. So ${of.second.key} counts e^(${of.second.masked} − ${of.masked}) = ${of.second.exponential}, and all together count ${of.total}.`,
+            : `The row's highest score is taken off first: ${of.masked}, at ${of.key}. So ${of.second.key} counts e^(${of.second.power}) = ${of.second.exponential}, and all together count ${of.total}.`,
           ...(of.second === null
             ? []
             : [
@@ -235,6 +243,25 @@ export const learnEn = {
     hint: "A large weight on a long value. Click on a key to see its share.",
     right: (of: { key: string; weight: string; length: string; given: string }) =>
       `${of.key}: weight ${of.weight} times length ${of.length} is ${of.given}, more than any other.`,
+  },
+  roles: {
+    title: "Why three matrices?",
+    said: (of: { one: string; other: string; there: string; back: string } | null) => [
+      `Q, K and V are made alike, each by a matrix times the same vector. Why do they come to mean different things? Because they are used differently: Q on one side of the score, K on the other, V only after the [[softmax]]. So training pulls each matrix another way, even if all three begin equal.`,
+      `With W_Q = W_K looking would be mutual: the score of two tokens would be the same both ways.`,
+      ...(of === null
+        ? []
+        : [
+            `Here it need not be. The query of ${of.one} and the key of ${of.other} have a cosine of **${of.there}**; the other way round it is **${of.back}**.`,
+          ]),
+    ],
+    ask: (of: { apart: string }) =>
+      `In the table of queries and keys, choose a pair whose two cosines are at least **${of.apart}** apart.`,
+    wrong: (of: { one: string; other: string; there: string; back: string }) =>
+      `${of.one} and ${of.other}: ${of.there} one way, ${of.back} the other.`,
+    hint: "Compare each cell with its mirror image on the other side of the diagonal, and click on one of the two.",
+    right: (of: { one: string; other: string; there: string; back: string }) =>
+      `${of.there} from ${of.one} to ${of.other}, ${of.back} back: one of them looks for the other, and not the other way round.`,
   },
   heads: {
     title: "Heads",
@@ -318,6 +345,18 @@ export const learnEn = {
     hint: "Open the line hidden in the panel: its largest units are listed there.",
     right: (of: { unit: number; value: string }) => `Unit ${of.unit}, with ${of.value}.`,
   },
+  layers: {
+    title: "Layers together",
+    said: (of: { token: string; first: string; start: string; last: string; end: string }) => [
+      `How do stacked layers work together? Through the stream: one layer writes something into a token's vector, and a later one reads it. What is written need not be an answer; it may be a note, such as which token came before, that another layer's keys are found by.`,
+      `One can ask after every layer what the model would say if it stopped there. At ${of.token} it would begin with ${of.first} (${of.start}) and ends with ${of.last} (${of.end}).`,
+    ],
+    ask: "Choose a token whose answer is settled **last**: the column “would say” changes furthest down.",
+    wrong: (of: { token: string }) => `The answer at ${of.token} is settled earlier than another.`,
+    hint: "Click on a token at the left: its panel has what the model would say after each layer.",
+    right: (of: { token: string }) =>
+      `At ${of.token} even the late layers still change the answer: they need what the early ones wrote.`,
+  },
   output: {
     title: "Output",
     said: (of: {
@@ -368,6 +407,19 @@ export const learnEn = {
     right: (of: { step: number; token: string; p: string }) =>
       `Step ${of.step}: ${of.token} with ${of.p}. Here the text could easily have gone elsewhere.`,
   },
+  film: {
+    title: "How it was learned",
+    said: (of: { query: string; key: string; first: string; last: string; step: string }) => [
+      `Nobody wrote these weights. The run kept its weights at many steps of training, like the frames of a film, and the slider at the top goes through them.`,
+      `At step ${of.step}, ${of.query} looked at ${of.key} with ${of.first}; at the end with **${of.last}**.`,
+    ],
+    ask: (of: { query: string; key: string; most: string }) =>
+      `Go back to a step at which ${of.query} looks at ${of.key} with less than **${of.most}**.`,
+    wrong: (of: { step: string; weight: string }) => `At step ${of.step} it is ${of.weight}.`,
+    hint: "Move the slider under the run's name to the left, or press the comma key.",
+    right: (of: { step: string; weight: string }) =>
+      `At step ${of.step} it is ${of.weight}. In between the head found its job.`,
+  },
   change: {
     title: "Your turn",
     said: (of: { query: string; key: string; weight: string; best: string; most: string; score: string }) => [
@@ -383,6 +435,23 @@ export const learnEn = {
       (of.same
         ? `The answer stays ${of.answer}: one cell is seldom all that holds it.`
         : `The answer was ${of.before}; now it is ${of.answer}.`),
+  },
+  summary: {
+    title: "The way once more",
+    said: (of: {
+      tokens: number;
+      d: number;
+      layers: number;
+      heads: number;
+      kind: "softmax" | "argmax" | "kernelized" | "rows";
+      cross: boolean;
+      answer: string;
+    }) => [
+      `The text became **${of.tokens} tokens**, each a vector of **${of.d} numbers**.`,
+      `In each of **${of.layers} layers** every token asked with a query, was found by its key and gave its value. Scores became weights${of.kind === "softmax" ? " by softmax" : ""}, and the weighted sum of the values was added to its vector: **${of.heads} heads** in all.`,
+      ...(of.cross ? [`By cross-attention what is written looked at what was read.`] : []),
+      `Layer after layer read what the ones before had written. At the end each vector was compared with every answer there is: ${of.answer}.`,
+    ],
   },
 };
 

@@ -96,6 +96,8 @@ export const server: Record<string, string> = {
     "das Programm {} beantwortet jedes Token mit etwas, das selbst kein Token ist; so wird mit seinen Antworten kein Text fortgesetzt",
   "this run answers in one step ({}): there is no decoding to see. Runs that translate or generate have one":
     "dieser Lauf antwortet in einem Schritt ({}): es gibt kein Decoding zu sehen. Läufe, die übersetzen oder fortsetzen, haben eines",
+  "this run was imported: it was trained elsewhere, so its curves and earlier checkpoints are not here":
+    "dieser Lauf wurde importiert: Er wurde anderswo trainiert, seine Kurven und früheren Checkpoints sind nicht hier",
   "this run was compiled from a program, not trained, so it has no curves and no earlier checkpoints":
     "dieser Lauf wurde aus einem Programm kompiliert und nicht trainiert; so hat er keine Kurven und keine früheren Checkpoints",
   "its feed-forward is a part of your own that names no step `hidden` from which a linear map makes `out`":
@@ -148,6 +150,8 @@ export const server: Record<string, string> = {
     "der Text füllt die {} Tokens, die das Modell liest; kürze ihn, um ihn fortzusetzen",
   "there is no word to follow: write one that stands in every text":
     "es gibt kein Wort zu verfolgen: Schreibe eines, das in jedem Text steht",
+  "this run's tokenizer has no token for {}, so it cannot be followed; take another":
+    "der Tokenizer dieses Laufs hat kein Token für {}, es kann nicht verfolgt werden; nimm ein anderes Wort",
   "the word {} does not stand in {}; write it in every text":
     "das Wort {} steht nicht in {}; schreibe es in jeden Text",
 };

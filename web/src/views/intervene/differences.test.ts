@@ -1,27 +1,14 @@
 import { describe, expect, it } from "vitest";
 
-import { difference, differing, moved } from "./differences";
+import { changeText, difference, differing, moved, shareOf, shareText } from "./differences";
 
 describe("differing tokens", () => {
-  it("are none where the texts are the same", () => {
-    expect(differing(["a", "b"], ["a", "b"])).toEqual({ before: [false, false], after: [false, false] });
-  });
-
-  it("are what was put in, left out or replaced", () => {
-    expect(differing(["a", "b", "c"], ["a", "c"]).before).toEqual([false, true, false]);
-    expect(differing(["a", "c"], ["a", "b", "c"]).after).toEqual([false, true, false]);
-    expect(differing(["a", "b"], ["a", "x"])).toEqual({ before: [false, true], after: [false, true] });
-  });
-
-  it("leave a common row as long as in any alignment", () => {
-    const marks = differing([..."abcbdab"], [..."bdcaba"]);
-    expect(marks.before.filter((mark) => !mark)).toHaveLength(4);
-    expect(marks.after.filter((mark) => !mark)).toHaveLength(4);
-  });
-
-  it("are told place by place in very long texts", () => {
-    const long = Array.from({ length: 1500 }, () => "a");
-    expect(differing(long, long.with(3, "b")).after.filter(Boolean)).toHaveLength(1);
+  it("are counted once a place: never more than there are places", () => {
+    const [before, after] = [[..."abcbdab"], [..."bdcabaa"]];
+    const places = before.map((token, place) => token !== after[place]);
+    expect(differing(before, after)).toEqual(places);
+    expect(differing(["a", "b"], ["a", "b"])).toEqual([false, false]);
+    expect(differing(["a", "b"], ["a", "b", "c"])).toEqual([false, false, true]);
   });
 });
 
@@ -29,13 +16,26 @@ describe("candidates that moved", () => {
   const before = [{ id: 1, text: "two", p: 0.9 }, { id: 2, text: "three", p: 0.05 }]; // prettier-ignore
   const after = [{ id: 3, text: "ten", p: 0.6 }, { id: 1, text: "two", p: 0.3 }]; // prettier-ignore
   it("are of both runs, the likeliest of either first", () => {
-    expect(moved(before, after, 5)).toEqual([
-      { id: 1, text: "two", before: 0.9, after: 0.3 },
-      { id: 3, text: "ten", before: null, after: 0.6 },
-      { id: 2, text: "three", before: 0.05, after: null },
+    const rows = moved(before, after, 5);
+    expect(rows.map(({ id }) => id)).toEqual([1, 3, 2]);
+    expect(rows.map((row) => [shareText(row.before), shareText(row.after)])).toEqual([
+      ["90 %", "30 %"],
+      ["< 5.0 %", "60 %"],
+      ["5.0 %", "< 30 %"],
     ]);
     expect(moved(before, after, 1)).toHaveLength(1);
   });
+
+  it("never say 0 of a token that is only not among the likeliest", () => {
+    expect(shareText(shareOf(7, before))).toBe("< 5.0 %");
+    expect(shareText(shareOf(7, []))).toBe("< 100 %");
+    expect(rowsChange(3)).toBe("≈ +60 %");
+    expect(rowsChange(1)).toBe("−60 %");
+  });
+
+  function rowsChange(id: number): string {
+    return changeText(shareOf(id, before), shareOf(id, after));
+  }
 });
 
 describe("the difference of matrices", () => {

@@ -46,6 +46,6 @@ export function tokenDetails(side: SideName, token: number, known: Known): Detai
 /** "decoder.0.feed_forward.residual" → "layer 0 feed-forward" */
 function placeName(name: string): string {
   const [, where, branch] = name.split(".");
-  if (where === "embedding") return { token: "embedding", position: "position" }[branch] ?? t.model.withPosition;
+  if (where === "embedding") return t.model.embeddings[branch] ?? branch;
   return /^\d+$/.test(where) ? t.model.placeLayer(where, branch.replace("_", "-")) : t.model.lastNorm;
 }

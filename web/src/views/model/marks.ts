@@ -16,6 +16,7 @@ import {
 } from "../../lib/layout";
 import type { Mark, Stroke } from "../../lib/marks";
 import type { Stream, Thumbs } from "../../lib/source";
+import { IDLE } from "../../lib/words";
 import { thumbPicture } from "../../lib/thumbs";
 import { type Curve, curvePath, type Knot, knotsOf, thickness } from "./numbers";
 
@@ -120,11 +121,18 @@ function curveOpacity(curve: Curve, queries: SideLayout, keys: SideLayout, point
   return touched ? 0.35 + 0.65 * curve.weight : 0.05;
 }
 
-/** The small picture of every head of one attention. */
-export function thumbMarks(side: SideLayout, box: Box, thumbs: Thumbs | undefined, theme: Shade): Mark[] {
+/** The small picture of every head of one attention; faint where it does nothing. */
+export function thumbMarks(
+  side: SideLayout,
+  box: Box,
+  thumbs: Thumbs | undefined,
+  theme: Shade,
+  works: (head: number) => boolean,
+): Mark[] {
   if (thumbs === undefined) return [];
   return Array.from({ length: box.heads }, (_, head) => {
     const { x, y, size } = thumbAt(side, box, head);
-    return { kind: "picture", image: thumbPicture(thumbs, head, theme), x, y, width: size, height: size };
+    const image = thumbPicture(thumbs, head, theme);
+    return { kind: "picture", image, x, y, width: size, height: size, opacity: works(head) ? 1 : IDLE };
   });
 }

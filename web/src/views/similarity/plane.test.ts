@@ -43,7 +43,7 @@ describe("drawing", () => {
   });
 
   it("writes and reads numbers", () => {
-    expect([14, 9.8995, -0.707, -0.001].map(neat)).toEqual(["14", "9.90", "−0.71", "0"]);
+    expect([14, 9.8995, -0.707, -0.001].map((one) => neat(one))).toEqual(["14", "9.90", "−0.71", "0"]);
     expect(factor(-2)).toBe("(−2)");
     expect(readVector("2,3")).toEqual([2, 3]);
     expect([null, "", "2", "2,x", "1,2,3"].map(readVector)).toEqual([null, null, null, null, null]);

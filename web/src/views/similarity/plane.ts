@@ -96,9 +96,9 @@ export function fit(angle: number | null): string {
 }
 
 /** To hundredths, whole where it is whole: 14, 9.90, −0.71. */
-export function neat(value: number): string {
-  const rounded = Math.round(value * 100) / 100;
-  const text = Number.isInteger(rounded) ? String(Math.abs(rounded)) : Math.abs(rounded).toFixed(2);
+export function neat(value: number, decimals = 2): string {
+  const rounded = Math.round(value * 10 ** decimals) / 10 ** decimals;
+  const text = Number.isInteger(rounded) ? String(Math.abs(rounded)) : Math.abs(rounded).toFixed(decimals);
   return local(rounded < 0 ? `−${text}` : text);
 }
 

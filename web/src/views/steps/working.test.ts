@@ -13,6 +13,7 @@ import {
   scaleWords,
   scoreFormula,
   turnedPairs,
+  worked,
   temperatureOf,
   termsOf,
 } from "./working";
@@ -28,6 +29,15 @@ describe("numbers", () => {
       "−∞",
       "0.5130",
     ]);
+  });
+
+  it("of a calculation give its result, as they are written", () => {
+    const share = (one: number, all: number): number => one / all;
+    expect(worked([1, 1.00021], share)).toEqual(["1.0000", "1.0002"]);
+    expect(worked([0.5, 2], share)).toEqual(["0.5000", "2.000"]);
+    expect(worked([null, 3.25], (one, highest) => Math.exp(one - highest))).toEqual(["−∞", "3.250"]);
+    const [one, other] = worked([12.34449, 12.34441], (one, other) => one - other);
+    expect(figures(Number(one) - Number(other))).toBe("8.000e−5");
   });
 
   it("never say 0 of a weight that is not", () => {

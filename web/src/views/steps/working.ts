@@ -15,6 +15,28 @@ export function figures(value: number | null | undefined, count = 4): string {
   return local(text.replaceAll("-", "−").replace("e+", "e"));
 }
 
+/** The numbers of a calculation, each with as many figures as it takes that what comes out of them as they are written
+ * is the result as it is written: "1.0002 ÷ 1.0004 = 0.9998", not "1.000 ÷ 1.000". */
+export function worked(
+  numbers: readonly (number | null | undefined)[],
+  work: (...numbers: number[]) => number,
+  write: (value: number | null | undefined, count?: number) => string = figures,
+  least = 4,
+): string[] {
+  const result = write(work(...numbers.map((one) => one ?? -Infinity)), least);
+  for (let count = least; count < MOST_FIGURES; count++) {
+    const written = numbers.map((one) => write(one, count));
+    if (write(work(...written.map(readFigures)), least) === result) return written;
+  }
+  return numbers.map((one) => write(one, MOST_FIGURES));
+}
+
+const MOST_FIGURES = 8;
+
+function readFigures(text: string): number {
+  return text === "−∞" ? -Infinity : Number(text.replaceAll("−", "-").replace(",", "."));
+}
+
 /** Of a vector whose numbers have names, those that are not 0, most of them being so: `tokens:a 1`, `indices:3 1`. */
 export function presentIn(vector: ArrayLike<number>, labels: readonly string[]): string[] {
   return Array.from(vector).flatMap((value, index) =>
@@ -132,11 +154,15 @@ export function rowRule(
   const best = Array.from(weight).reduce((most, one, at) => (one > weight[most] ? at : most), 0);
   const highest = masked[best];
   if (score === null || highest === null || weight[best] === 0) return null;
-  if (weighting === "Sparsemax") return t.steps.sparsemaxRule(figures(score), figures(highest - weight[best]));
+  if (weighting === "Sparsemax") {
+    const [written, threshold] = worked([score, highest - weight[best]], (one, other) => Math.max(one - other, 0));
+    return t.steps.sparsemaxRule(written, threshold);
+  }
   if (weighting !== "Sigmoid" || weight[best] >= 1) return null;
   const offset = Math.log(weight[best] / (1 - weight[best])) - highest;
   const allowed = masked.filter((one) => one !== null).length;
-  return t.steps.sigmoidRule(figures(score), figures(offset), near(offset, -Math.log(allowed)) ? allowed : null);
+  const [written, by] = worked([score, offset], (one, other) => 1 / (1 + Math.exp(-one - other)));
+  return t.steps.sigmoidRule(written, by, near(offset, -Math.log(allowed)) ? allowed : null);
 }
 
 export interface Amount {
