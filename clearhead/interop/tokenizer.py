@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import tokenizers as library
 
+from clearhead.bounds import TEMPLATE_BYTES, TOKENIZER_BYTES
 from clearhead.errors import DataError, OptionError
 from clearhead.files import read_bytes
 from clearhead.interop.config import Config
 from clearhead.interop.source_files import file_in
 from clearhead.interop.tensor_files import read_object
-from clearhead.text.tokenizer import MOST_BYTES, SpecialIds, Tokenizer, library_errors_as_data_errors, parse_tokenizer
+from clearhead.text.tokenizer import SpecialIds, Tokenizer, library_errors_as_data_errors, parse_tokenizer
 from clearhead.training.chat import ChatTemplate
 
 FILE, SETTINGS, NAMES, TEMPLATE = (
@@ -58,7 +59,7 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
     """
     path = file_in(home, FILE)
     try:
-        text = read_bytes(path, most=MOST_BYTES).decode()
+        text = read_bytes(path, most=TOKENIZER_BYTES).decode()
     except FileNotFoundError:
         raise DataError(
             f"{home}: has no {FILE}. Write one: "
@@ -210,7 +211,7 @@ def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> Cha
     path = file_in(home, TEMPLATE)
     if path.exists():
         try:
-            return ChatTemplate(read_bytes(path).decode(), dict(names))
+            return checked_template(read_bytes(path, most=TEMPLATE_BYTES).decode(), names, str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"{path}: cannot be read ({error})") from None
     template = settings.get("chat_template")
@@ -219,4 +220,11 @@ def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> Cha
         template = several.get("default")
     if template is not None and not isinstance(template, str):
         raise settings.error("chat_template", f"expected a text; came {template!r:.80}")
-    return None if template is None else ChatTemplate(template, dict(names))
+    return None if template is None else checked_template(template, names, f"{settings.where}: chat_template")
+
+
+def checked_template(text: str, names: Mapping[str, str], where: str) -> ChatTemplate:
+    """Return a template that has been tried; OptionError, beginning with `where`, where it cannot be used."""
+    template = ChatTemplate(text, dict(names))
+    template.check(where)
+    return template

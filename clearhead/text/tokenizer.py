@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 import tokenizers as library
 from tokenizers import pre_tokenizers
 
+from clearhead.bounds import TOKENIZER_BYTES
 from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, kind_of
@@ -33,8 +34,6 @@ Padding never shares a token with the end, as it often does elsewhere: the end m
 LOST = "\ufffd"
 """The text that `decode` returns for an unknown token, and for bytes that are no character."""
 PARALLEL = "TOKENIZERS_PARALLELISM"
-MOST_BYTES = 200_000_000
-"""The largest tokenizer.json that is read. Gemma's, with 262,000 tokens, has 35 MB."""
 SPARSEST, SPARE = 4, 10_000
 """Ids are below this many times the number of tokens, and this many more: some files leave gaps for later tokens."""
 MOST_TOKENS = 32_000
@@ -157,7 +156,7 @@ class Tokenizer:
         around a text.
         """
         try:
-            text = read_bytes(path, most=MOST_BYTES).decode()
+            text = read_bytes(path, most=TOKENIZER_BYTES).decode()
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not text; expected a tokenizer.json (convert other formats to it)") from error
         except OSError as error:
