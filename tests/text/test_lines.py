@@ -13,6 +13,7 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from clearhead import bounds
 from clearhead.errors import ClearheadError, DataError
 from clearhead.text import lines
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts, spool
@@ -411,3 +412,12 @@ def test_a_huge_line_takes_little_memory(tmp_path, packed):
         tracemalloc.stop()
         assert count == wanted
         assert peak < 12_000_000
+
+
+def test_a_gzip_file_far_longer_than_its_bytes_is_given_up(file, monkeypatch):
+    """Twenty megabytes of blanks in 20 kB; a text that packs to a tenth is read whole, however long."""
+    monkeypatch.setattr(bounds, "UNPACKED", 100_000)
+    with pytest.raises(DataError, match="cannot be read: it unpacks to more than 100 times its size"):
+        texts_of(file(gzip.compress((b" " * 1000 + b"\n") * 20_000)), Problems())
+    numbers = [f"{i * 7919 % 100_003} is a number" for i in range(20_000)]
+    assert texts_of(file(gzip.compress("\n".join(numbers).encode())), Problems()) == numbers
