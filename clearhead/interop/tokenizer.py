@@ -10,13 +10,19 @@ from typing import Any, NamedTuple
 
 import tokenizers as library
 
-from clearhead.bounds import TEMPLATE_BYTES, TOKENIZER_BYTES
+from clearhead.bounds import TEMPLATE_BYTES
 from clearhead.errors import DataError, OptionError
 from clearhead.files import read_bytes
 from clearhead.interop.config import Config
 from clearhead.interop.source_files import file_in
 from clearhead.interop.tensor_files import read_object
-from clearhead.text.tokenizer import SpecialIds, Tokenizer, library_errors_as_data_errors, parse_tokenizer
+from clearhead.text.tokenizer import (
+    SpecialIds,
+    Tokenizer,
+    library_errors_as_data_errors,
+    parse_tokenizer,
+    read_tokenizer_text,
+)
 from clearhead.training.chat import ChatTemplate
 
 FILE, SETTINGS, NAMES, TEMPLATE = (
@@ -59,13 +65,13 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
     """
     path = file_in(home, FILE)
     try:
-        text = read_bytes(path, most=TOKENIZER_BYTES).decode()
+        text = read_tokenizer_text(path)
     except FileNotFoundError:
         raise DataError(
             f"{home}: has no {FILE}. Write one: "
             "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DataError(f"{path}: cannot be read ({error}); expected a {FILE}") from None
     settings = read_settings(home)
     names = special_names(settings)
