@@ -63,9 +63,10 @@ class Tensors(Mapping[str, Tensor]):
         path, file_of = self.home / index, read_object(self.home, index).get("weight_map")
         if not isinstance(file_of, dict) or not all(isinstance(file_name, str) for file_name in file_of.values()):
             raise OptionError(f"{path}: weight_map: expected names of tensors with names of files")
+        names = {file: set(self.open(file).keys()) for file in dict.fromkeys(file_of.values())}  # each asked once
         for name, file in file_of.items():
-            if name not in self.open(file).keys():  # noqa: SIM118 - it is no mapping
-                raise OptionError(f"{path}: {name} is not in {file!r}")
+            if name not in names[file]:
+                raise OptionError(f"{path}: {name[:200]} is not in {file[:200]!r}")
         return file_of
 
     def open(self, file: str) -> Any:

@@ -137,13 +137,14 @@ def with_special_tokens(
     config["added_tokens"] = [added for added in config["added_tokens"] if added["id"] < vocabulary]
     adapted = library.Tokenizer.from_str(json.dumps(config))
     contents = {token.content for token in adapted.get_added_tokens_decoder().values()}
+    room, more = vocabulary - adapted.get_vocab_size(with_added_tokens=True), list[library.AddedToken]()
     for token in (*listed_tokens(settings), *(special_token(name) for name in names.values())):
-        if token.content in contents:
-            continue
-        in_vocabulary = adapted.token_to_id(token.content) is not None
-        if in_vocabulary or adapted.get_vocab_size(with_added_tokens=True) < vocabulary:
+        is_new = adapted.token_to_id(token.content) is None
+        if token.content not in contents and (room > 0 or not is_new):
             contents.add(token.content)
-            (adapted.add_special_tokens if token.special else adapted.add_tokens)([token])
+            more.append(token)
+            room -= is_new
+    adapted.add_tokens(more)  # all at once: each call goes through all tokens
     return adapted
 
 
