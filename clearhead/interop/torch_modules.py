@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect, expect_heads, norm, pairs
 from clearhead.interop.tables import Row, fill
-from clearhead.interop.tensor_files import load_pickled
+from clearhead.interop.torch_archive import read_archive
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import BlockSpec
 from clearhead.model.feedforward import GELU, ReLU
@@ -85,7 +85,7 @@ def read_torch_state_dict(
 
 def load_state_dict(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
-        return load_pickled(path)
+        return read_archive(path)
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
