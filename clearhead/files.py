@@ -26,6 +26,8 @@ from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_folder, open_
 
 FORMAT = 1
 """The version of sealed JSON. Files from before there was one have no `format`, and are read as version 0."""
+LONGEST_NAME = 255
+"""Bytes of a file's name at most, as disks have it."""
 PARTIAL = ".partial"
 """How the name of a file ends that is not whole yet."""
 
@@ -394,10 +396,15 @@ def check_file_name(name: str, where: str) -> str:
 def is_plain_name(name: object) -> bool:
     """Return whether this is the name of a file in a folder, and leads nowhere else.
 
-    >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
-    (True, False, False, False)
+    >>> [is_plain_name(name) for name in ("tokenizer.json", "../x", "..", "", "ü" * 128)]
+    [True, False, False, False, False]
     """
-    return isinstance(name, str) and not set(name) & {"/", "\\", "\0"} and name.strip(".") != ""
+    return (
+        isinstance(name, str)
+        and len(name.encode(errors="replace")) <= LONGEST_NAME
+        and not set(name) & {"/", "\\", "\0"}
+        and name.strip(".") != ""
+    )
 
 
 def is_inside(folder: Path, path: Path) -> bool:

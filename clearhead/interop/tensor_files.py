@@ -74,7 +74,7 @@ class Tensors(Mapping[str, Tensor]):
                 try:
                     self.files[file] = self.stack.enter_context(safe_open(path, framework="pt"))
                 except (OSError, SafetensorError) as error:
-                    raise OptionError(f"{path}: cannot be read ({error})") from None
+                    raise OptionError(f"{path}: cannot be read ({error!s:.300})") from None
             else:
                 self.files[file] = read_archive(path)
         return self.files[file]

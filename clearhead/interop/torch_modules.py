@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect, expect_heads, norm, pairs
-from clearhead.interop.tables import Row, fill
+from clearhead.interop.tables import Row, fill, unplaced_error
 from clearhead.interop.torch_archive import read_archive
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import BlockSpec
@@ -78,7 +78,7 @@ def read_torch_state_dict(
             raise OptionError(f"{where}: {again} and {their} differ, and are one tied table in this spec")
     unused = sorted(theirs.keys() - {row.theirs for row in rows} - names.keys())
     if unused:
-        raise OptionError(f"{where}: {len(unused)} tensors have no place in this model: {', '.join(unused[:3])}")
+        raise unplaced_error(unused, where)
     fill(dict(model.named_parameters()), rows, theirs, where)
     return model.eval()
 
@@ -89,7 +89,7 @@ def load_state_dict(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise OptionError(f"{path}: cannot be read ({error})") from None
+        raise OptionError(f"{path}: cannot be read ({error!s:.300})") from None
 
 
 def torch_rows(spec: Spec, module: str) -> Iterator[Row]:
