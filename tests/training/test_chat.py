@@ -51,21 +51,3 @@ def test_a_conversation_is_rendered_as_by_transformers(name, reply):
 def test_what_a_template_may_not_do_is_told(text, message):
     with pytest.raises(OptionError, match=message):
         ChatTemplate(text).render(TALK)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{% for m in messages %}", "run.jinja: Unexpected end of template"),
-        ("{{ 'a' * 3000000000 }}", "run.jinja: takes more than 0.5 GB of memory"),
-        ("{{ 'a' * 60000000 }}", "run.jinja: gives more than 50 MB"),
-        ("a" * 1_000_001, "run.jinja: a chat template of 1,000,001 characters"),
-    ],
-)
-def test_a_template_that_cannot_be_used_is_told_before_it_is_needed(text, message):
-    with pytest.raises(OptionError, match=f"^{message}"):
-        ChatTemplate(text).check("run.jinja")
-
-
-def test_a_template_may_refuse_the_conversation_that_it_is_tried_on():
-    ChatTemplate("{{ raise_exception('give a system message') }}").check("run.jinja")
