@@ -20,15 +20,14 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from clearhead.bounds import JSON_BYTES, JSON_DEPTH, JSON_VALUES
 from clearhead.errors import ClearheadError, RunError
 from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_folder, open_to_flush, try_lock
 
 FORMAT = 1
 """The version of sealed JSON. Files from before there was one have no `format`, and are read as version 0."""
-MOST_BYTES = 64_000_000
-"""The largest JSON file that is read."""
-DEEPEST = 64
-"""The deepest nesting of lists and objects in JSON."""
+LONGEST_NAME = 255
+"""Bytes of a file's name at most, as disks have it."""
 PARTIAL = ".partial"
 """How the name of a file ends that is not whole yet."""
 
@@ -250,7 +249,7 @@ def open_regular(path: str | Path) -> BufferedReader:
     return os.fdopen(handle, "rb")
 
 
-def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
+def read_bytes(path: str | Path, *, most: int = JSON_BYTES) -> bytes:
     """Read a regular file of at most `most` bytes; OSError for anything else, a device or a pipe too."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -260,7 +259,7 @@ def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
     return data
 
 
-def read_json(path: str | Path, *, most: int = MOST_BYTES, error: type[ClearheadError] = RunError) -> Any:
+def read_json(path: str | Path, *, most: int = JSON_BYTES, error: type[ClearheadError] = RunError) -> Any:
     """Read a JSON file, bounded in size and depth. Raises `error`, or FileNotFoundError if there is no such file."""
     try:
         return parse_json(read_bytes(path, most=most))
@@ -278,11 +277,13 @@ def parse_json(data: bytes | str) -> Any:
     """Parse JSON; ValueError for NaN and infinities, a name twice in one object, or nesting too deep."""
     try:
         text = data if isinstance(data, str) else data.decode()
+        if text.count(",") + text.count("[") + text.count("{") > JSON_VALUES:  # the text of a value may have some too
+            raise ValueError(f"it has more than {JSON_VALUES:,} values, as far as commas and brackets tell")
         value = json.loads(
             text, parse_constant=refuse_constant, parse_float=finite_float, object_pairs_hook=object_of_pairs
         )
     except RecursionError:
-        raise ValueError(f"it is nested more than {DEEPEST} deep") from None
+        raise ValueError(f"it is nested more than {JSON_DEPTH} deep") from None
     check_depth(value)
     return value
 
@@ -310,7 +311,7 @@ def object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def check_depth(value: Any) -> None:
     """Raise ValueError where lists and objects are nested too deeply. It uses no recursion itself."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(JSON_DEPTH):
         inner: list[Any] = []
         for item in level:
             if isinstance(item, dict):
@@ -320,7 +321,7 @@ def check_depth(value: Any) -> None:
         if not inner:
             return
         level = inner
-    raise ValueError(f"it is nested more than {DEEPEST} deep")
+    raise ValueError(f"it is nested more than {JSON_DEPTH} deep")
 
 
 def seal(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -395,10 +396,15 @@ def check_file_name(name: str, where: str) -> str:
 def is_plain_name(name: object) -> bool:
     """Return whether this is the name of a file in a folder, and leads nowhere else.
 
-    >>> is_plain_name("tokenizer.json"), is_plain_name("../x"), is_plain_name(".."), is_plain_name("")
-    (True, False, False, False)
+    >>> [is_plain_name(name) for name in ("tokenizer.json", "../x", "..", "", "ü" * 128)]
+    [True, False, False, False, False]
     """
-    return isinstance(name, str) and not set(name) & {"/", "\\", "\0"} and name.strip(".") != ""
+    return (
+        isinstance(name, str)
+        and len(name.encode(errors="replace")) <= LONGEST_NAME
+        and not set(name) & {"/", "\\", "\0"}
+        and name.strip(".") != ""
+    )
 
 
 def is_inside(folder: Path, path: Path) -> bool:

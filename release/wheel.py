@@ -1,5 +1,7 @@
 """Builds the wheel with the explorer's page inside, checks what is in it, and prints its size and its files.
 
+Beside it a bill of materials is written, and hashes if asked for (release/bom.py).
+
     python -m release.wheel [FOLDER]        # FOLDER: dist, unless another is given
 
 It builds from a copy of what belongs to the package, so nothing of an earlier build gets into it.
@@ -15,6 +17,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from release.addresses import read_addresses, with_absolute_links
+from release.bom import write_beside
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "clearhead")
@@ -80,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the wheel, with the explorer's page inside.")
     parser.add_argument("folder", nargs="?", default="dist", help="where to write it (dist)")
     parser.add_argument("--files", action="store_true", help="list every file")
+    parser.add_argument("--hashes", action="store_true", help="write hashes for pip too, which takes the network")
     asked = parser.parse_args()
     wheel = build_wheel(Path(asked.folder))
     print(table_of_files(wheel))
@@ -88,6 +92,7 @@ def main() -> None:
             print(*sorted(archive.namelist()), sep="\n")
     if stray := stray_files(wheel):
         raise SystemExit(f"not as it should be: {', '.join(stray)}")
+    print(*(path.name for path in write_beside(wheel, with_hashes=asked.hashes)), sep="\n")
 
 
 if __name__ == "__main__":

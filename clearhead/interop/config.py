@@ -102,7 +102,7 @@ class Config:
             )
 
     def error(self, name: str, problem: str) -> OptionError:
-        return OptionError(f"{self.where}: {name}: {problem}")
+        return OptionError(f"{self.where}: {name[:80]}: {problem[:500]}")
 
 
 def shorten(value: Any) -> str:

@@ -13,7 +13,7 @@ from clearhead.interop.gguf_file import GGUF
 from clearhead.interop.gguf_tables import ENDS, Family, find_family, shortest_float, split_rotary, tensor_names
 from clearhead.interop.gguf_tokenizer import tokenizer_json
 from clearhead.interop.huggingface import Imported
-from clearhead.interop.tables import fill
+from clearhead.interop.tables import fill, unplaced_error
 from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 
 COMPUTED = ("rope_freqs.weight", ".rotary_emb.inv_freq")
@@ -36,7 +36,7 @@ def read_gguf(path: str | Path) -> Imported:
         theirs = Renamed(file, family, config, [row.theirs for row in rows])
         unused = sorted(name for name in set(file) - set(theirs.names.values()) if not name.endswith(COMPUTED))
         if unused:
-            raise OptionError(f"{path}: {len(unused)} tensors have no place in this model: {', '.join(unused[:3])}")
+            raise unplaced_error(unused, str(path))
         numbers = sum(info.n_bytes for info in file.infos.values()) * 8
         try:
             with Bounded(numbers + SMALL):

@@ -100,7 +100,7 @@ class GGUF(Mapping[str, Tensor]):
         self.file.seek(info.offset)
         data = np.frombuffer(self.file.read(info.n_bytes), np.uint8)
         if len(data) != info.n_bytes:
-            raise OptionError(f"{self.where}: {name}: the file has become shorter since it was opened")
+            raise OptionError(f"{self.where}: {name[:60]}: the file has become shorter since it was opened")
         return data.reshape(*info.shape[:-1], -1)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -109,7 +109,7 @@ class GGUF(Mapping[str, Tensor]):
         try:
             values = gguf.quants.dequantize(self.raw(name), kind)
         except NotImplementedError:
-            raise OptionError(f"{self.where}: {name} is {kind.name}, which gguf cannot dequantise") from None
+            raise OptionError(f"{self.where}: {name[:60]} is {kind.name}, which gguf cannot dequantise") from None
         return torch.from_numpy(np.ascontiguousarray(values, np.float32).copy())
 
     def __iter__(self) -> Iterator[str]:

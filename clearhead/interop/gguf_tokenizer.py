@@ -12,6 +12,8 @@ from clearhead.errors import OptionError
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """The kinds of token in GGUF."""
 SPACE = "▁"
+LONGEST = 512
+"""Characters of a token at most, where every cut of it is tried."""
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -152,6 +154,8 @@ def sentencepiece_json(metadata: Mapping[str, Any], tokens: list[str], where: st
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise OptionError(f"{where}: tokenizer.ggml.scores: expected a number for each of {len(tokens):,} tokens")
+    if (longest := max(map(len, tokens))) > LONGEST:
+        raise OptionError(f"{where}: a token has {longest:,} characters; SentencePiece's have at most {LONGEST}")
     id_of = {token: token_id for token_id, token in enumerate(tokens)}
     ranked: list[tuple[float, int, int, list[str]]] = []
     for token, score in zip(tokens, scores, strict=True):

@@ -12,7 +12,7 @@ from clearhead.errors import OptionError
 from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
 from clearhead.interop.pooler import is_pooler
-from clearhead.interop.tables import Row, fill
+from clearhead.interop.tables import Row, fill, unplaced_error
 from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 from clearhead.model.sizes import Spec
@@ -145,9 +145,9 @@ def check_names(rows: list[Row], theirs: "Tensors", architecture: Architecture, 
     for name in unused:
         first = copies.get(name)
         if first is None:
-            raise OptionError(f"{where}: {len(unused)} tensors have no place in this model: {', '.join(unused[:3])}")
+            raise unplaced_error(unused, where)
         if first in theirs and not theirs[first].equal(theirs[name]):
-            raise OptionError(f"{where}: {name} must be {first} once more, as {CONFIG} ties them, and it differs")
+            raise OptionError(f"{where}: {name[:80]} must be {first} once more, as {CONFIG} ties them, and it differs")
 
 
 def check_values(theirs: "Tensors", architecture: Architecture, config: Config, spec: Spec, where: str) -> None:

@@ -97,6 +97,12 @@ def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, T
     return used
 
 
+def unplaced_error(unused: Sequence[str], where: str) -> OptionError:
+    """Return the error for tensors that the model has no place for; their names are a stranger's, and may be long."""
+    names = ", ".join(name[:80] for name in unused[:3])
+    return OptionError(f"{where}: {len(unused)} tensors have no place in this model: {names}")
+
+
 def gather(ours: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
     """Return their tensors, made of ours: what `fill` would read. A bias that our model lacks becomes zeros."""
     return {row.theirs: row.join([find_or_zeros(ours, name).detach() for name in row.ours]) for row in rows}

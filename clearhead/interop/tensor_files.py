@@ -1,25 +1,20 @@
-"""The tensors of a model folder by name: safetensors, or what torch saved, as weights alone; whole or in shards."""
+"""The tensors of a model folder by name: safetensors, or an archive that torch saved; whole or in shards."""
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clearhead.errors import OptionError
 from clearhead.files import read_json
 from clearhead.interop.source_files import file_in
+from clearhead.interop.torch_archive import read_archive
 
 WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
-CONVERT = (
-    "nothing is unpickled here. Load it in a program that you trust and save it as safetensors: "
-    "safetensors.torch.save_file(state_dict, 'model.safetensors'), or save_pretrained of transformers"
-)
 
 
 def read_object(home: Path, name: str) -> dict[str, Any]:
@@ -63,9 +58,10 @@ class Tensors(Mapping[str, Tensor]):
         path, file_of = self.home / index, read_object(self.home, index).get("weight_map")
         if not isinstance(file_of, dict) or not all(isinstance(file_name, str) for file_name in file_of.values()):
             raise OptionError(f"{path}: weight_map: expected names of tensors with names of files")
+        names = {file: set(self.open(file).keys()) for file in dict.fromkeys(file_of.values())}  # each asked once
         for name, file in file_of.items():
-            if name not in self.open(file).keys():  # noqa: SIM118 - it is no mapping
-                raise OptionError(f"{path}: {name} is not in {file!r}")
+            if name not in names[file]:
+                raise OptionError(f"{path}: {name[:200]} is not in {file[:200]!r}")
         return file_of
 
     def open(self, file: str) -> Any:
@@ -78,9 +74,9 @@ class Tensors(Mapping[str, Tensor]):
                 try:
                     self.files[file] = self.stack.enter_context(safe_open(path, framework="pt"))
                 except (OSError, SafetensorError) as error:
-                    raise OptionError(f"{path}: cannot be read ({error})") from None
+                    raise OptionError(f"{path}: cannot be read ({error!s:.300})") from None
             else:
-                self.files[file] = load_pickled(path)
+                self.files[file] = read_archive(path)
         return self.files[file]
 
     def shape(self, name: str) -> list[int]:
@@ -99,42 +95,6 @@ class Tensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.place)
-
-
-def load_pickled(path: Path) -> dict[str, Tensor]:
-    """Load the tensors that `torch.save` wrote, by torch's reader of weights alone, which runs no code of the file.
-
-    OptionError where the file holds anything else, where it was written before torch 1.6, and where it is compressed
-    or its tensors claim more numbers than there are: no more memory is taken than the file is long.
-    """
-    check_archive(path)
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # a damaged or hostile file makes its reader raise anything
-        reason = (str(error).splitlines() or [""])[0]
-        raise OptionError(
-            f"{path}: is no file of weights alone ({type(error).__name__}: {reason[:150]}); {CONVERT}"
-        ) from None
-    named = isinstance(loaded, dict) and all(isinstance(name, str) for name in loaded)
-    if not named or not all(type(value) in (Tensor, torch.nn.Parameter) for value in loaded.values()):
-        raise OptionError(f"{path}: expected names with tensors, a state dict; {CONVERT}")
-    for name, tensor in loaded.items():
-        stored_bytes = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
-        if tensor.numel() * tensor.element_size() > stored_bytes:
-            raise OptionError(f"{path}: {name} claims {tuple(tensor.shape)}, more numbers than the file holds for it")
-    return {name: tensor.detach() for name, tensor in loaded.items()}
-
-
-def check_archive(path: Path) -> None:
-    """Raise OptionError where a file is no archive as torch writes them: uncompressed, and as large as it claims."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise OptionError(f"{path}: is no archive as torch has written since 1.6 ({error}); {CONVERT}") from None
-    packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-    if packed or sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise OptionError(f"{path}: is compressed or claims to be larger than it is; {CONVERT}")
 
 
 def current_name(name: str) -> str:

@@ -10,12 +10,19 @@ from typing import Any, NamedTuple
 
 import tokenizers as library
 
+from clearhead.bounds import TEMPLATE_BYTES
 from clearhead.errors import DataError, OptionError
 from clearhead.files import read_bytes
 from clearhead.interop.config import Config
 from clearhead.interop.source_files import file_in
 from clearhead.interop.tensor_files import read_object
-from clearhead.text.tokenizer import MOST_BYTES, SpecialIds, Tokenizer, library_errors_as_data_errors, parse_tokenizer
+from clearhead.text.tokenizer import (
+    SpecialIds,
+    Tokenizer,
+    library_errors_as_data_errors,
+    parse_tokenizer,
+    read_tokenizer_text,
+)
 from clearhead.training.chat import ChatTemplate
 
 FILE, SETTINGS, NAMES, TEMPLATE = (
@@ -58,13 +65,13 @@ def read_tokenizer(home: Path, vocabulary: int, *, start: int | None, end: int |
     """
     path = file_in(home, FILE)
     try:
-        text = read_bytes(path, most=MOST_BYTES).decode()
+        text = read_tokenizer_text(path)
     except FileNotFoundError:
         raise DataError(
             f"{home}: has no {FILE}. Write one: "
             "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DataError(f"{path}: cannot be read ({error}); expected a {FILE}") from None
     settings = read_settings(home)
     names = special_names(settings)
@@ -130,13 +137,14 @@ def with_special_tokens(
     config["added_tokens"] = [added for added in config["added_tokens"] if added["id"] < vocabulary]
     adapted = library.Tokenizer.from_str(json.dumps(config))
     contents = {token.content for token in adapted.get_added_tokens_decoder().values()}
+    room, more = vocabulary - adapted.get_vocab_size(with_added_tokens=True), list[library.AddedToken]()
     for token in (*listed_tokens(settings), *(special_token(name) for name in names.values())):
-        if token.content in contents:
-            continue
-        in_vocabulary = adapted.token_to_id(token.content) is not None
-        if in_vocabulary or adapted.get_vocab_size(with_added_tokens=True) < vocabulary:
+        is_new = adapted.token_to_id(token.content) is None
+        if token.content not in contents and (room > 0 or not is_new):
             contents.add(token.content)
-            (adapted.add_special_tokens if token.special else adapted.add_tokens)([token])
+            more.append(token)
+            room -= is_new
+    adapted.add_tokens(more)  # all at once: each call goes through all tokens
     return adapted
 
 
@@ -210,7 +218,7 @@ def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> Cha
     path = file_in(home, TEMPLATE)
     if path.exists():
         try:
-            return ChatTemplate(read_bytes(path).decode(), dict(names))
+            return checked_template(read_bytes(path, most=TEMPLATE_BYTES).decode(), names, str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"{path}: cannot be read ({error})") from None
     template = settings.get("chat_template")
@@ -219,4 +227,11 @@ def read_template(home: Path, settings: Config, names: Mapping[str, str]) -> Cha
         template = several.get("default")
     if template is not None and not isinstance(template, str):
         raise settings.error("chat_template", f"expected a text; came {template!r:.80}")
-    return None if template is None else ChatTemplate(template, dict(names))
+    return None if template is None else checked_template(template, names, f"{settings.where}: chat_template")
+
+
+def checked_template(text: str, names: Mapping[str, str], where: str) -> ChatTemplate:
+    """Return a template that has been tried; OptionError, beginning with `where`, where it cannot be used."""
+    template = ChatTemplate(text, dict(names))
+    template.check(where)
+    return template

@@ -7,7 +7,7 @@ from clearhead.errors import DataError
 from clearhead.interop.config import Config
 from clearhead.interop.gguf_file import GGUF
 from clearhead.interop.gguf_tokenizer import tokenizer_json
-from clearhead.interop.tokenizer import ImportedTokenizer
+from clearhead.interop.tokenizer import ImportedTokenizer, checked_template
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.chat import ChatTemplate
 
@@ -33,14 +33,13 @@ def read_tokenizer_of_gguf(path: Path, vocabulary: int) -> ImportedTokenizer:
     opened = settings.get("model") == "llama" or settings.get("pre") in OPENED
     before = () if special.start is None or not config.flag("add_bos_token", opened) else (special.start,)
     after = () if special.end is None or not config.flag("add_eos_token", False) else (special.end,)
-    return ImportedTokenizer(tokenizer, before, after, chat_of(template, tokenizer, special))
+    return ImportedTokenizer(tokenizer, before, after, chat_of(template, tokenizer, special, str(path)))
 
 
-def chat_of(template: Any, tokenizer: Tokenizer, special: SpecialIds) -> ChatTemplate | None:
+def chat_of(template: Any, tokenizer: Tokenizer, special: SpecialIds, where: str) -> ChatTemplate | None:
     """Return the chat template, with the special tokens that templates name."""
     if not isinstance(template, str):
         return None
     names = {"bos_token": special.start, "eos_token": special.end, "unk_token": special.unknown}
-    return ChatTemplate(
-        template, {name: tokenizer.token(token_id) for name, token_id in names.items() if token_id is not None}
-    )
+    tokens = {name: tokenizer.token(token_id) for name, token_id in names.items() if token_id is not None}
+    return checked_template(template, tokens, f"{where}: tokenizer.chat_template")

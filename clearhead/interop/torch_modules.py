@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect, expect_heads, norm, pairs
-from clearhead.interop.tables import Row, fill
-from clearhead.interop.tensor_files import load_pickled
+from clearhead.interop.tables import Row, fill, unplaced_error
+from clearhead.interop.torch_archive import read_archive
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import BlockSpec
 from clearhead.model.feedforward import GELU, ReLU
@@ -78,18 +78,18 @@ def read_torch_state_dict(
             raise OptionError(f"{where}: {again} and {their} differ, and are one tied table in this spec")
     unused = sorted(theirs.keys() - {row.theirs for row in rows} - names.keys())
     if unused:
-        raise OptionError(f"{where}: {len(unused)} tensors have no place in this model: {', '.join(unused[:3])}")
+        raise unplaced_error(unused, where)
     fill(dict(model.named_parameters()), rows, theirs, where)
     return model.eval()
 
 
 def load_state_dict(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
-        return load_pickled(path)
+        return read_archive(path)
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise OptionError(f"{path}: cannot be read ({error})") from None
+        raise OptionError(f"{path}: cannot be read ({error!s:.300})") from None
 
 
 def torch_rows(spec: Spec, module: str) -> Iterator[Row]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from typing import Any, final
 
@@ -94,22 +95,31 @@ def add_lower_case(tokenizer: library.Tokenizer) -> library.Tokenizer:
 def kind_of(tokenizer: library.Tokenizer) -> tuple[str, bool]:
     """Return the name of the kind, and whether it makes text lower-case: "given" for a tokenizer from elsewhere."""
     if tuple(map(tokenizer.id_to_token, range(FIRST))) == SPECIALS:
-        shape = shape_of(tokenizer)
-        for name, kind in KINDS.items():
-            for make in (kind.untrained, kind.former or kind.untrained):
-                if shape_of(make()) == shape:
-                    return name, False
-                if shape_of(add_lower_case(make())) == shape:
-                    return name, True
+        shape = shape_of(json.loads(tokenizer.to_str()))
+        return next((found for found, ours in our_shapes() if ours == shape), ("given", False))
     return "given", False
 
 
-def shape_of(tokenizer: library.Tokenizer) -> dict[str, Any]:
+@cache
+def our_shapes() -> list[tuple[tuple[str, bool], dict[str, Any]]]:
+    """Return each kind, and whether it makes text lower-case, with its shape; those of earlier versions too."""
+    made = [(name, make) for name, kind in KINDS.items() for make in (kind.untrained, kind.former or kind.untrained)]
+    plain = [((name, False), make()) for name, make in made]
+    lower = [((name, True), add_lower_case(make())) for name, make in made]
+    return [(found, shape_of(json.loads(tokenizer.to_str()))) for found, tokenizer in (*plain, *lower)]
+
+
+def has_our_parts(config: dict[str, Any]) -> bool:
+    """Return whether a tokenizer.json cuts and joins texts as one of the kinds does, and puts nothing around them."""
+    shape = shape_of(config)
+    return config.get("post_processor") is None and any(ours == shape for _, ours in our_shapes())
+
+
+def shape_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return everything in a tokenizer.json that is not learned."""
-    config = json.loads(tokenizer.to_str())
-    learned = ("vocab", "merges", "unk_id")
-    model = {name: value for name, value in config["model"].items() if name not in learned}
-    return {"model": model} | {part: config[part] for part in ("normalizer", "pre_tokenizer", "decoder")}
+    learned, model = ("vocab", "merges", "unk_id"), config.get("model")
+    fixed = {name: value for name, value in model.items() if name not in learned} if isinstance(model, dict) else {}
+    return {"model": fixed} | {part: config.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}
 
 
 def byte_level(*, words: bool, digits: bool = False) -> library.Tokenizer:

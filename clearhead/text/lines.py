@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
+from clearhead.bounds import check_unpacked
 from clearhead.errors import DataError
 from clearhead.files import replacing
 from clearhead.text.problems import NOT_UTF8, Place, Problems, display_name
@@ -117,10 +118,10 @@ def spool(path: str, folder: Path) -> str:
 
 
 class Again(RawIOBase):
-    """A stream whose first bytes, already read, are given again: a pipe cannot be rewound."""
+    """A stream whose first bytes, already read, are given again: a pipe cannot be rewound. `given` counts its bytes."""
 
     def __init__(self, head: bytes, rest: BufferedIOBase) -> None:
-        self.head, self.rest = head, rest
+        self.head, self.rest, self.given = head, rest, 0
 
     def readable(self) -> bool:
         return True
@@ -130,6 +131,27 @@ class Again(RawIOBase):
         chunk = self.head or self.rest.read1(len(buffer))
         size = min(len(buffer), len(chunk))
         buffer[:size], self.head = chunk[:size], chunk[size:]
+        self.given += size
+        return size
+
+
+class Unpacked(RawIOBase):
+    """The text of a gzip file; OSError where it becomes far longer than the file."""
+
+    def __init__(self, packed: Again) -> None:
+        self.packed, self.given = packed, 0
+        self.file = gzip.GzipFile(fileobj=BufferedReader(packed, BUFFER), mode="rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self.file.readinto(buffer)
+        self.given += size
+        try:
+            check_unpacked(self.given, self.packed.given)
+        except ValueError as error:
+            raise OSError(str(error)) from None
         return size
 
 
@@ -140,10 +162,8 @@ def open_text(path: str) -> Iterator[BufferedIOBase]:
     try:
         with bytes_of(path) as raw:
             head = raw.read(len(GZIP))
-            stream = BufferedReader(Again(head, raw), BUFFER)
-            if head == GZIP:
-                stream = BufferedReader(gzip.GzipFile(fileobj=stream, mode="rb"), BUFFER)
-            yield stream
+            again = Again(head, raw)
+            yield BufferedReader(Unpacked(again) if head == GZIP else again, BUFFER)
     except EOFError as error:
         raise DataError(f"{name}: the gzip file ends too early; copy or pack it again") from error
     except (zlib.error, gzip.BadGzipFile) as error:

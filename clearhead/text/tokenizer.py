@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, final
 import tokenizers as library
 from tokenizers import pre_tokenizers
 
+from clearhead.bounds import TOKENIZER_BYTES
 from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
-from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, kind_of
+from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, has_our_parts, kind_of
+from clearhead.text.tokenizer_bounds import check_growth, try_tokenizer
 
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
@@ -33,8 +35,6 @@ Padding never shares a token with the end, as it often does elsewhere: the end m
 LOST = "\ufffd"
 """The text that `decode` returns for an unknown token, and for bytes that are no character."""
 PARALLEL = "TOKENIZERS_PARALLELISM"
-MOST_BYTES = 200_000_000
-"""The largest tokenizer.json that is read. Gemma's, with 262,000 tokens, has 35 MB."""
 SPARSEST, SPARE = 4, 10_000
 """Ids are below this many times the number of tokens, and this many more: some files leave gaps for later tokens."""
 MOST_TOKENS = 32_000
@@ -157,9 +157,7 @@ class Tokenizer:
         around a text.
         """
         try:
-            text = read_bytes(path, most=MOST_BYTES).decode()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not text; expected a tokenizer.json (convert other formats to it)") from error
+            text = read_tokenizer_text(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from error
         return Tokenizer(text, name=str(path), special=special)
@@ -372,8 +370,23 @@ def keep(text: str, name: str, special: SpecialIds) -> tuple[library.Tokenizer, 
     return tokenizer, [max(ids[0], 0), *ids[1:]]
 
 
-def parse_tokenizer(text: str, name: str) -> library.Tokenizer:
-    """Return the library's tokenizer, once the text is known to be JSON whose ids take no more room than its tokens."""
+def read_tokenizer_text(path: str | Path) -> str:
+    """Read a tokenizer.json, of which it is known then that the library can be given it; OSError where there is none.
+
+    One whose parts are of our kinds is not tried: they are known to end.
+    """
+    try:
+        text = read_bytes(path, most=TOKENIZER_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not text; expected a tokenizer.json (convert other formats to it)") from error
+    config = check_tokenizer(text, str(path))
+    if not has_our_parts(config):
+        try_tokenizer(os.path.abspath(path), config)
+    return text
+
+
+def check_tokenizer(text: str, name: str) -> dict[str, Any]:
+    """Return the JSON of a tokenizer.json; DataError where its ids or parts would take far more room than they have."""
     try:
         config = parse_json(text)
     except json.JSONDecodeError as error:
@@ -381,10 +394,20 @@ def parse_tokenizer(text: str, name: str) -> library.Tokenizer:
     except ValueError as error:
         raise DataError(f"{name}: {error}; expected a tokenizer.json") from error
     check_ids(config, name)
+    check_growth(config, name)
+    return config if isinstance(config, dict) else {}
+
+
+def parse_tokenizer(text: str, name: str) -> library.Tokenizer:
+    """Return the library's tokenizer, once the text is known to be within bounds."""
+    check_tokenizer(text, name)
     try:
         return library.Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"{name}: JSON, but not a tokenizer.json: {error}; give one that `tokenizers` saved") from error
+        problem = str(error)[:300]
+        raise DataError(
+            f"{name}: JSON, but not a tokenizer.json: {problem}; give one that `tokenizers` saved"
+        ) from error
 
 
 def check_ids(config: Any, name: str) -> None:

@@ -26,7 +26,9 @@ class WordVectors:
 
 def vector_size(path: str) -> int:
     """Return the length of a vector in this file, from its first lines."""
-    return next(entries(path))[1]
+    line, size = next(entries(path))
+    split_entry(line, size)
+    return size
 
 
 def read_vectors(path: str, words: Collection[str]) -> WordVectors:
@@ -39,17 +41,23 @@ def read_vectors(path: str, words: Collection[str]) -> WordVectors:
     vectors: dict[str, list[float]] = {}
     size = count = 0
     for line, size in entries(path):
-        parts = line.text.rstrip(" ").split(" ")
-        # A token may hold spaces itself (GloVe's "at name@domain.com"), so the numbers are counted from the end.
-        word, numbers = " ".join(parts[:-size]), parts[-size:]
-        if len(parts) <= size or not word:
-            raise vector_error(line.place, f"expected a word and {size} numbers; there are {len(parts)} parts in all")
+        parts, word, numbers = split_entry(line, size)
         if len(parts) > size + 1 and is_number(parts[-size - 1]) and word not in vocabulary:
             raise vector_error(line.place, f"expected a word and {size} numbers; there are more: {shorten(line.text)}")
         count += 1
         if word in vocabulary and word not in vectors:
             vectors[word] = as_numbers(numbers, line.place)
     return WordVectors(size=size, count=count, vectors=vectors)
+
+
+def split_entry(line: Line, size: int) -> tuple[list[str], str, list[str]]:
+    """Return the parts of a line, its word and its numbers; DataError where there are fewer numbers than `size`."""
+    parts = line.text.rstrip(" ").split(" ")
+    # A token may hold spaces itself (GloVe's "at name@domain.com"), so the numbers are counted from the end.
+    word = " ".join(parts[:-size])
+    if len(parts) <= size or not word:
+        raise vector_error(line.place, f"expected a word and {size} numbers; there are {len(parts)} parts in all")
+    return parts, word, parts[-size:]
 
 
 def entries(path: str) -> Iterator[tuple[Line, int]]:
@@ -63,7 +71,7 @@ def entries(path: str) -> Iterator[tuple[Line, int]]:
             continue
         if size is None:
             first = line.text.split()
-            if len(first) == 2 and all(part.isdecimal() for part in first):
+            if len(first) == 2 and all(part.isdecimal() and len(part) < 15 for part in first):
                 promised, size = int(first[0]), int(first[1])
                 if size < 1:
                     message = f"the header says that vectors have {size} numbers; expected 1 or more"

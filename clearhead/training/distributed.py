@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -39,6 +40,10 @@ torchrun kills that process in the end; by this code `launching` knows that nobo
 """
 GRACE_SECONDS = 3.0
 """How long a process that has lost another one waits for that one's own words."""
+LAUNCHER = "CLEARHEAD_LAUNCHER"
+"""The variable that holds the number of the process that `--processes` has started torchrun in."""
+ORPHAN_SECONDS = 60.0
+"""How long a process whose torchrun is gone may take to save and end; then it is ended, whatever it does."""
 LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo", "recvvalue", "store")
 """What torch's errors say, in any case, where another process is gone; torch has no class for them."""
 
@@ -271,10 +276,24 @@ def new_gloo_group() -> "ProcessGroup":
     return group
 
 
+def end_with_parent(parent: int, *, poll: float = 1.0, patience: float = ORPHAN_SECONDS) -> None:
+    """End this process some time after another one, its parent: between two steps nothing else would notice."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(poll)
+        time.sleep(patience)
+        os._exit(HANGS)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
 def join() -> Processes:
     """Meet the other processes: a group for the training's numbers, by device, and one to agree on what to do."""
     if not dist.is_available() or not dist.is_gloo_available():
         raise OptionError("processes: this build of torch has no distributed training; train in one process")
+    parent = int(os.environ.get(LAUNCHER, os.getppid()))
+    end_with_parent(parent)
     nccl = torch.cuda.is_available() and dist.is_nccl_available()
     dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=STEP_TIMEOUT)
     return Processes(
@@ -284,4 +303,5 @@ def join() -> Processes:
         local_count=int(os.environ["LOCAL_WORLD_SIZE"]),
         store=dist.distributed_c10d._get_default_store(),  # pyright: ignore[reportAttributeAccessIssue]
         control=new_gloo_group(),
+        parent=parent,
     )

@@ -36,12 +36,15 @@ def launch(count: int, args: Sequence[str], *, run: str) -> None:
     """
     import torch.distributed as dist
 
+    from clearhead.training.distributed import LAUNCHER
+
     if not dist.is_available() or not dist.is_gloo_available():
         raise OptionError("processes: this build of torch has no distributed training; leave out --processes")
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     # Each of torchrun's loggers has a level of its own, set when it is imported.
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.")]:

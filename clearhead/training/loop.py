@@ -221,12 +221,13 @@ class Trainer:
                 with phase("evaluating", self.log):
                     self.evaluate()
                 evaluated = self.done
+            if is_frame(self.done) and self.camera is not None and self.hold is not None:
+                # Before the checkpoint: a kill between the two would leave a run that goes on without this frame.
+                self.hold.check()
+                self.camera.take(self.done)
             if evaluates or self.done % save_every == 0:
                 self.save()
                 saved = self.done
-            if is_frame(self.done) and self.camera is not None and self.hold is not None:
-                self.hold.check()
-                self.camera.take(self.done)
             self.tell_saved()
             # Evaluating, saving and the film are inside a budget of minutes, outside of the seconds that steps took.
             clock, self.stop_signal = self.processes.moment(stopping.signal)

@@ -156,6 +156,7 @@ def in_batches(count: int, work: Callable[[int], str], *, size: int = 50, memory
             ended = run(batch, memory=memory)
             at = int(os.pread(place.fileno(), 12, 0) or first)
         problems += ended.value or []
+        problems += [f"tries {first} to {stop - 1}: a library panicked on stderr"] if "panicked" in ended.err else []
         first = stop
         if ended.value is None:
             problems.append(f"try {at}: {ended.unclear() or f'ended with {ended.code}: {ended.err[-300:]}'}")

@@ -12,7 +12,20 @@ from pathlib import Path
 
 import torch
 
-from tests.attack import commands, damage, disks, flips, folders, kills, pairs, readers, serving, signals, texts
+from tests.attack import (
+    commands,
+    damage,
+    disks,
+    flips,
+    folders,
+    kills,
+    pairs,
+    readers,
+    serving,
+    signals,
+    strangers,
+    texts,
+)
 from tests.attack.small import warm_up
 from tests.attack.table import Row, as_markdown, as_text, write_json, write_page
 
@@ -28,6 +41,7 @@ ATTACKS: dict[str, Attack] = {
     "commands": commands.attack,
     "flips": flips.attack,
     "texts": texts.attack,
+    "strangers": strangers.attack,
     "requests": serving.attack,
 }
 """Every attack by its name, in the table's order."""

@@ -3,6 +3,7 @@
 import pytest
 
 from clearhead.errors import OptionError
+from clearhead.interop.architectures import find_architecture
 from clearhead.interop.config import Config
 
 
@@ -52,3 +53,10 @@ def test_what_does_not_fit_is_named(ask, message):
     with pytest.raises(OptionError, match=message) as raised:
         ask(one)
     assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("came", [[0] * 20_000, "x" * 5_000, {"a": "x" * 5_000}])
+def test_an_architecture_that_cannot_be_read_is_not_quoted_whole(came):
+    with pytest.raises(OptionError, match=r"x/config\.json: model_type .* cannot be read; there are gpt2") as raised:
+        find_architecture(config(model_type=came))
+    assert len(str(raised.value)) < 400

@@ -69,7 +69,9 @@ def test_no_file_that_an_import_reads_may_lie_elsewhere(source, tmp_path, name):
         import_model(source, tmp_path / "run")
 
 
-@pytest.mark.parametrize("shard", ["../shard.safetensors", "ABSOLUTE", "..", "", "a/../../shard.safetensors", "link"])
+@pytest.mark.parametrize(
+    "shard", ["../shard.safetensors", "ABSOLUTE", "..", "", "a/../../shard.safetensors", "link", "x" * 5000]
+)
 def test_a_shard_is_a_file_of_the_folder(source, tmp_path, shard):
     tensors = load_file(source / "model.safetensors")
     (source / "model.safetensors").unlink()

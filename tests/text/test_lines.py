@@ -13,6 +13,7 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from clearhead import bounds
 from clearhead.errors import ClearheadError, DataError
 from clearhead.text import lines
 from clearhead.text.lines import MAX_LINE, PIECE, Line, files_of, read_lines, read_parts, spool
@@ -431,3 +432,12 @@ def test_a_line_in_an_older_encoding_is_named_and_shown(tmp_path, encoding, sign
     assert list(read_lines(str(path), problems)) == [None]
     with pytest.raises(DataError, match=rf"as {encoding} it is 'ein Caf{sign}'(?s:.*)iconv -f {encoding} -t UTF-8"):
         problems.settle()
+
+
+def test_a_gzip_file_far_longer_than_its_bytes_is_given_up(file, monkeypatch):
+    """Twenty megabytes of blanks in 20 kB; a text that packs to a tenth is read whole, however long."""
+    monkeypatch.setattr(bounds, "UNPACKED", 100_000)
+    with pytest.raises(DataError, match="cannot be read: it unpacks to more than 100 times its size"):
+        texts_of(file(gzip.compress((b" " * 1000 + b"\n") * 20_000)), Problems())
+    numbers = [f"{i * 7919 % 100_003} is a number" for i in range(20_000)]
+    assert texts_of(file(gzip.compress("\n".join(numbers).encode())), Problems()) == numbers

@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 
+from clearhead import bounds
 from clearhead.errors import DataError
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Table
@@ -65,3 +66,25 @@ def test_without_pyarrow_it_is_told_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "t.parquet").write_bytes(b"")
     with pytest.raises(DataError, match=r"Parquet takes pyarrow: pip install 'pyarrow>=16'"):
         records(tmp_path / "t.parquet")
+
+
+@there
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("length", "rows", "message"),
+    [
+        (900_000, 20_000, "as Parquet: takes more than 2 GB"),  # 18 GB; it took 6.4 GB before it was told
+        (10_000, 2_000, "it unpacks to more than 100 times its size"),
+    ],
+)
+def test_a_small_file_that_claims_a_long_text_is_given_up(tmp_path, monkeypatch, length, rows, message):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows), pyarrow.array(["a" * length]))
+    table, path = pyarrow.table({"text": texts}), tmp_path / "bomb.parquet"
+    parquet.write_table(table, path, compression="brotli", write_statistics=False, store_schema=False)
+    assert path.stat().st_size < 1000
+    monkeypatch.setattr(bounds, "UNPACKED", 1_000_000)
+    with pytest.raises(DataError, match=rf"bomb.parquet: {message}"):
+        records(path, ("text", "text"))

@@ -703,7 +703,7 @@ def test_a_tokenizer_is_a_regular_file(tmp_path, place):
 
 
 def test_a_tokenizer_has_a_largest_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(module, "TOKENIZER_BYTES", 1000)
     (tmp_path / "large.json").write_bytes(b" " * 1001)
     with pytest.raises(DataError, match="cannot be read: it has 1,001 bytes, and 1,000 are the most"):
         Tokenizer.load(tmp_path / "large.json")

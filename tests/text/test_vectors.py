@@ -56,3 +56,13 @@ def test_a_file_that_is_not_text_or_not_there(tmp_path):
         read_vectors(str(tmp_path / "v.bin"), ["cat"])
     with pytest.raises(DataError, match="there is no such file"):
         vector_size(str(tmp_path / "none.txt"))
+
+
+@pytest.mark.parametrize("header", ["1 1000000000", f"{'9' * 5000} 3", f"3 {'9' * 5000}"])
+def test_a_header_is_not_believed_before_a_vector_is_seen(tmp_path, header):
+    path = write(tmp_path / "v.txt", header, "cat 1 2 3")
+    if header == "1 1000000000":
+        with pytest.raises(DataError, match="expected a word and 1000000000 numbers; there are 4 parts"):
+            vector_size(path)
+    with pytest.raises(DataError, match=r"v\.txt:\d: expected a word and"):
+        read_vectors(path, ["cat"])

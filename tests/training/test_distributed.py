@@ -1,5 +1,7 @@
 """What processes agree on, and which of their errors is told."""
 
+import os
+import time
 import types
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from clearhead.errors import OptionError, RunError
-from clearhead.training.distributed import EndedElsewhere, Processes, is_launched, joined
+from clearhead.training.distributed import EndedElsewhere, Processes, end_with_parent, is_launched, joined
 
 
 def two(store):
@@ -96,3 +98,23 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     with pytest.raises(OptionError, match="not on mps; take --device cpu"):
         processes.device(torch.device("mps"))
     assert processes.device(torch.device("cpu")).type == "cpu"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("early", [True, False], ids=["gone before it looks", "gone later"])
+def test_a_process_whose_launcher_is_gone_ends_whatever_it_does(early):
+    """A process starts another one, which would sleep for minutes, and goes; the pipe closes when both are gone."""
+    watched, open_as_long = os.pipe()
+    launcher = os.fork()
+    if not launcher:
+        number = os.getpid()
+        if os.fork():
+            time.sleep(0 if early else 0.2)
+            os._exit(0)
+        time.sleep(0.2 if early else 0)
+        end_with_parent(number, poll=0.01, patience=0.0)
+        time.sleep(600)
+    os.waitpid(launcher, 0)
+    os.close(open_as_long)
+    assert os.read(watched, 1) == b""
+    os.close(watched)

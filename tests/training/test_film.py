@@ -193,3 +193,25 @@ def test_a_run_without_a_film_loads_as_before(run, home, recipe):
     assert same(weights(plain), weights(load(run.folder.path)))
     assert plain.folder.recipe().checkpointing.film is False
     assert run.folder.recipe().checkpointing.film is None
+
+
+@pytest.mark.slow
+def test_a_kill_where_a_frame_and_a_checkpoint_meet_leaves_neither_alone(run, recipe, home, monkeypatch):
+    """Every step is saved. The training ends just before the fourth step's frame would be written."""
+
+    class Killed(BaseException):
+        pass
+
+    saving = replace(recipe, checkpointing=replace(recipe.checkpointing, save=1))
+    with monkeypatch.context() as patch:
+        take = FilmCamera.take
+
+        def stop_at_four(camera, step):
+            if step == 4:
+                raise Killed
+            take(camera, step)
+
+        patch.setattr(FilmCamera, "take", stop_at_four)
+        with pytest.raises(Killed):
+            train(home / "killed", saving, log=quiet)
+    assert resume(home / "killed", log=quiet).folder.film.steps() == [0, 1, 2, 4, 8]

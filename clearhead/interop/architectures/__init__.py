@@ -24,5 +24,7 @@ def find_architecture(config: Config) -> Architecture:
     """Return the architecture that a configuration names; OptionError where it is none of these."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise OptionError(f"{config.where}: model_type {name!r} cannot be read; there are {', '.join(ARCHITECTURES)}")
+        raise OptionError(
+            f"{config.where}: model_type {name!r:.80} cannot be read; there are {', '.join(ARCHITECTURES)}"
+        )
     return ARCHITECTURES[name]

@@ -30,7 +30,7 @@ def read_rope(config: Config, *, d_head: int | None = None, base: float = 10_000
     # Of both, transformers reads the older.
     parameters = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(parameters, dict):
-        raise config.error("rope_parameters", f"expected an object; came {parameters!r}")
+        raise config.error("rope_parameters", f"expected an object; came {parameters!r:.80}")
     older = {name: config.get(name) for name in ("rope_theta", "partial_rotary_factor")}
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     values = {**older, ORIGINAL: config.get("max_position_embeddings"), **parameters, "rope_type": kind}

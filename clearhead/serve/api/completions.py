@@ -1,5 +1,6 @@
 """/v1/completions and /v1/chat/completions: a decoder continues prompts, or replies in a conversation, as at OpenAI."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Sequence
@@ -111,7 +112,8 @@ async def chat(request: RunRequest) -> Response:
     options.only(*CHAT)
     messages = read_messages(options, request.limits.text)
     try:
-        prompt = template.render(messages)
+        async with request.served.rendering:
+            prompt = await asyncio.to_thread(template.render, messages)
     except ClearheadError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from None
     [row] = await request.encode([prompt])

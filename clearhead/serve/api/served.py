@@ -4,6 +4,7 @@ Everything is read when the server starts. A run folder that is replaced, or rem
 copied out of their file, and the chat template and the names of classes are kept.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast, final
@@ -59,6 +60,7 @@ class Served:
     ) -> None:
         self.name, self.run, self.task = name, run, run.task
         self.template = run.folder.chat() if isinstance(run.task, Generate) else None
+        self.rendering = asyncio.Lock()  # a slow template keeps one thread from the other runs, not all of them
         self.loaded, self.step = int(time.time()), run.step
         self.id = run.folder.id()
         described = describe(cast(Any, run.model), source=1, target=1)

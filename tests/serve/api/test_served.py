@@ -1,12 +1,14 @@
 """A served run stays as it was loaded, whatever becomes of its folder; names are those of the folders, or given."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.serve.api.served import names_of
+from clearhead.training.chat import ChatTemplate
 from tests.serve.api.conftest import serving
 
 
@@ -45,3 +47,20 @@ def test_a_request_must_name_one_of_several_and_one_that_does_it(api):
     assert "must name one: translator, documents" in message
     assert "answers at /v1/translate, /v1/answer" in api.refused("/v1/fill", model="translator", input="x")[2]
     assert "has no chat template" in api.refused("/v1/chat/completions", model="documents", messages=[])[2]
+
+
+@pytest.mark.slow
+def test_a_template_that_does_not_end_stops_nobody_else(api_runs, monkeypatch):
+    """Its request is refused; meanwhile others are answered."""
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    runs = [api_runs["talker"], api_runs["documents"]]
+    monkeypatch.setitem(runs[0].folder.__dict__, "chat", lambda: ChatTemplate(endless))
+    asked = {"model": "talker", "messages": [{"role": "user", "content": "x"}]}
+    with serving(runs, names=["talker", "documents"]) as client, ThreadPoolExecutor(1) as pool:
+        chat = pool.submit(client.refused, "/v1/chat/completions", **asked)
+        assert client.get("/healthz")[0] == 200
+        assert client.post("/v1/completions", model="documents", prompt="the", max_tokens=2)[0] == 200
+        assert not chat.done()
+        status, param, message = chat.result()
+    assert (status, param) == (400, "messages")
+    assert "was given up after 2 s of work" in message

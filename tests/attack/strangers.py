@@ -1,0 +1,307 @@
+"""Strangers' files in every format that is read: damaged, or made to take memory and time; in batches, each in a child.
+
+Each gives a whole import, or one sentence. The child may map MEMORY bytes more than it has, and each file may take
+SECONDS; what is not the batch's own is in bounded processes (clearhead/bounds.py), which have their own bounds.
+"""
+
+import gzip
+import io
+import json
+import random
+import resource
+import shutil
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from clearhead.errors import ClearheadError
+from clearhead.interop.run import import_model
+from clearhead.interop.tensor_files import Tensors
+from clearhead.interop.torch_archive import read_archive
+from clearhead.text.parquet import parquet_rows
+from clearhead.text.problems import Problems
+from clearhead.text.sources import Documents, Table
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.vectors import read_vectors, vector_size
+from clearhead.training.chat import ChatTemplate
+from clearhead.training.run import load
+from clearhead.training.tracing import trace
+from tests.attack import forking
+from tests.attack.table import Row
+from tests.interop import saved_models
+
+MEMORY, SECONDS, LONGEST = 3_000_000_000, 60, 3_000
+"""What a file may take in the process that reads it, and how long its error may be."""
+NAMES = ("llama", "bert", "marian")
+FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors")
+ODD = [
+    *(None, True, False, 0, -1, 1, 2, 3, 10**6, 2**31, 2**63, 10**30, 0.5, -1e300),
+    *("", "x", "gelu", "llama", [], [1], [[]], [None], {}, {"a": 1}, "\x00", "9" * 500, [[1, 2], [3]], {"content": 5}),
+    *("x" * 5000, "../../etc/passwd", "/etc/passwd", [0] * 20_000, "{{ 'a' * 3000000000 }}"),
+]
+NUMBERS = (0, 1, 2**16, 2**31 - 1, 2**32, 2**40, 2**62, 2**63, 2**64 - 1)
+GROW = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
+PARTS = (
+    GROW,
+    {"type": "Replace", "pattern": {"Regex": ""}, "content": "a" * 50},
+    {"type": "Prepend", "prepend": "▁" * 40},
+    {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+    {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False},
+    {"type": "Split", "pattern": {"Regex": "(?:[a-z]|[a-y])*!"}, "behavior": "Removed", "invert": True},
+    *({"type": name} for name in ("NFKD", "Lowercase", "ByteLevel", "Whitespace", "Fuse", "StripAccents", "nothing")),
+)
+TEMPLATES = (
+    *("{{ messages }}", "{% for m in messages %}", "{{ m.content }}", "{% endfor %}", "{% endif %}", "{{ bos_token }}"),
+    *("{% for a in range(99999) %}", "{% if messages %}", "{{ 'a' * 30000000 }}", "{{ 'a' * 3000000000 }}", "{{ (("),
+    *("{{ messages | tojson(indent=9999) }}", "{% set x = 'a' * 999999 %}", "{{ x * 999 }}", "{{ 9 ** 99999999 }}"),
+    *("{{ ''.__class__.__mro__ }}", "{% include 'x' %}", "{{ raise_exception('no') }}", "{{ 'x'.center(10 ** 10) }}"),
+    *("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "\x00", "{#"),
+)
+
+
+def places_in(value, path=()):
+    """Every place in a JSON value; of long lists and objects, which hold tokens, the first and the last."""
+    yield path
+    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    for key, one in inner if len(inner) <= 60 else (*inner[:4], *inner[-4:]):
+        yield from places_in(one, (*path, key))
+
+
+def change_json(data: bytes, draw: random.Random) -> bytes:
+    """A JSON text with one value at a random place replaced, removed, nested deeply, or repeated."""
+    whole = json.loads(data)
+    path = draw.choice(list(places_in(whole)))
+    if not path:
+        return json.dumps(draw.choice(ODD)).encode()
+    owner = whole
+    for key in path[:-1]:
+        owner = owner[key]
+    match draw.randrange(8):
+        case 0 | 1:
+            del owner[path[-1]]
+        case 2:
+            owner[path[-1]] = "DEEP"
+            return json.dumps(whole).encode().replace(b'"DEEP"', b"[" * 3000 + b"]" * 3000)
+        case 3 if isinstance(owner, dict):
+            owner |= {f"{path[-1]}{i}": owner[path[-1]] for i in range(draw.choice((2, 2000)))}
+        case _:
+            owner[path[-1]] = draw.choice(ODD)
+    return json.dumps(whole).encode()
+
+
+def change_header(data: bytes, draw: random.Random) -> bytes:
+    """A safetensors file with a header changed, and its length made to fit or not."""
+    size = int.from_bytes(data[:8], "little")
+    header = change_json(data[8 : 8 + size], draw)
+    length = len(header) if draw.random() < 0.8 else draw.choice([0, 1, 2**40, 2**63, len(header) + 9])
+    return length.to_bytes(8, "little") + header + data[8 + size :]
+
+
+def change_bytes(data: bytes, draw: random.Random) -> bytes:
+    """A file cut off, with bytes flipped or put in, or with a number of 4 or 8 bytes that cannot be right."""
+    how = draw.randrange(5)
+    if how == 0:
+        return data[: draw.randrange(len(data))]
+    place = draw.randrange(min(len(data), 4000)) if draw.random() < 0.7 else draw.randrange(len(data))
+    if how == 1:
+        number = draw.choice(NUMBERS)
+        some = struct.pack("<Q", number) if draw.random() < 0.5 else struct.pack("<I", number % 2**32)
+        return data[:place] + some + data[place + len(some) :]
+    some = bytes(draw.randrange(256) for _ in range(draw.randint(1, 6)))
+    return data[:place] + some + data[place + (len(some) if how == 2 else 0) :]
+
+
+def change(data: bytes, draw: random.Random, *changes: Callable[[bytes, random.Random], bytes]) -> bytes:
+    """A file changed in one to three ways."""
+    for _ in range(draw.choice([1, 1, 1, 2, 3])):
+        try:
+            data = draw.choice((change_bytes, *changes))(data, draw)
+        except (ValueError, IndexError, KeyError, TypeError, RecursionError):  # it is no JSON any more, or nothing
+            data = change_bytes(data, draw) if data else b""
+    return data
+
+
+def through_import(sources: Path, home: Path, draw: random.Random) -> str:
+    """Import a folder that is not as it was saved. What can be read all the same may be imported."""
+    name = draw.choice(NAMES)
+    shutil.copytree(sources / name, home / "source")
+    file = draw.choice([file for file in FILES if (home / "source" / file).exists()])
+    path = home / "source" / file
+    data = change(path.read_bytes(), draw, change_header if file.endswith("safetensors") else change_json)
+    path.unlink() if draw.random() < 0.05 else path.write_bytes(data)
+    dtype = draw.choice(("float32", "bfloat16", "int8"))
+    try:
+        found = import_model(home / "source", home / "run", dtype=dtype, device="cpu", log=lambda line: None)
+    except ClearheadError:
+        left = sorted(one.name for one in home.iterdir())
+        if left != ["source"]:
+            return f"it left {left}"
+        raise
+    trace(load(found.folder.path, device="cpu"), "the cat <mask>", "ein" if found.task.target == "writes" else None)
+    return ""
+
+
+def through_gguf(sources: Path, home: Path, draw: random.Random) -> str:
+    (home / "m.gguf").write_bytes(change((sources / "m.gguf").read_bytes(), draw))
+    import_model(home / "m.gguf", home / "run", device="cpu", log=lambda line: None)
+    return ""
+
+
+def through_archive(sources: Path, home: Path, draw: random.Random) -> str:
+    (home / "x.bin").write_bytes(change((sources / "x.bin").read_bytes(), draw))
+    sum(float(tensor.float().sum()) for tensor in read_archive(home / "x.bin").values())
+    return ""
+
+
+def through_index(sources: Path, home: Path, draw: random.Random) -> str:
+    shutil.copytree(sources / "shards", home / "shards")
+    path = home / "shards" / draw.choice(("model.safetensors.index.json", "a.safetensors"))
+    path.write_bytes(change(path.read_bytes(), draw, change_json if path.suffix == ".json" else change_header))
+    with Tensors(home / "shards") as found:
+        sum(float(found[name].float().sum()) for name in found)
+    return ""
+
+
+def through_tokenizer_file(sources: Path, home: Path, draw: random.Random) -> str:
+    data = (sources / draw.choice(NAMES) / "tokenizer.json").read_bytes()
+    config = json.loads(data)
+    if draw.random() < 0.7:
+        role, inner = draw.choice(
+            (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"), ("decoder", "decoders"))
+        )
+        parts = draw.choices(PARTS, k=draw.choice((1, 2, 8, 30)))
+        config[role] = parts[0] if len(parts) == 1 else {"type": "Sequence", inner: parts}
+        data = json.dumps(config).encode()
+    if draw.random() < 0.6:
+        data = change(data, draw, change_json)
+    (home / "tokenizer.json").write_bytes(data)
+    tokenizer = Tokenizer.load(home / "tokenizer.json")
+    tokenizer.decode(tokenizer.encode("the cat eats " * 5))
+    return ""
+
+
+def through_template(sources: Path, home: Path, draw: random.Random) -> str:
+    template = ChatTemplate("".join(draw.choices(TEMPLATES, k=draw.randint(1, 6))))
+    template.check("chat_template.jinja")
+    template.render([{"role": "user", "content": "Hello"}])
+    return ""
+
+
+def through_parquet(sources: Path, home: Path, draw: random.Random) -> str:
+    path = home / "t.parquet"
+    path.write_bytes(change((sources / draw.choice(("t.parquet", "bomb.parquet"))).read_bytes(), draw))
+    for _ in parquet_rows(str(path), ("text",), Problems(skip=True)):
+        pass
+    return ""
+
+
+def through_texts(sources: Path, home: Path, draw: random.Random) -> str:
+    """Lines, tables and vectors, packed or not; one in four is a long run of one character."""
+    good = (b"cat 1 2\n", b'{"text": "a", "label": "b"}\n', b"text,label\n", b'a,"b\n', b"9" * 6000 + b" 3\n", b"2 2\n")
+    data = b"".join(draw.choices(good, k=draw.randint(1, 40)))
+    if draw.random() < 0.25:
+        data += draw.choice((b"[", b"{", b'"', b" ", b"a,", b"\0")) * draw.choice((5_000, 3_000_000))
+    packed = draw.random() < 0.5
+    data = gzip.compress(data, 1) if packed else data
+    path = home / f"t.{draw.choice(('csv', 'jsonl', 'tsv', 'txt'))}"
+    path.write_bytes(change(data, draw) if draw.random() < 0.7 else data)
+    match draw.randrange(3):
+        case 0:
+            read_vectors(str(path), ["cat"])
+            vector_size(str(path))
+        case 1 if path.suffix != ".txt":
+            table = Table(paths=(str(path),), columns=("text",), fields=("text",))
+            sum(1 for _ in table.records(Problems(skip=True)))
+        case _:
+            documents = Documents(paths=(str(path),), unit=draw.choice(("line", "file")))
+            sum(1 for _ in documents.records(Problems(skip=True)))
+    return ""
+
+
+WAYS: dict[str, tuple[Callable[[Path, Path, random.Random], str], int]] = {
+    "model folders": (through_import, 2_000),
+    "GGUF files": (through_gguf, 3_000),
+    "pytorch_model.bin": (through_archive, 3_000),
+    "indices and shards": (through_index, 2_000),
+    "tokenizer.json": (through_tokenizer_file, 3_500),
+    "chat templates": (through_template, 500),
+    "Parquet": (through_parquet, 2_000),
+    "texts, gzip, tables and vectors": (through_texts, 4_000),
+}
+"""What reads the files of a format, and how many: 20,000 in all."""
+
+
+def save_sources(home: Path) -> Path:
+    """Save a right file of each format."""
+    import numpy as np
+    import pyarrow
+    from pyarrow import parquet
+
+    from clearhead.interop.export import export
+
+    for name in NAMES:
+        saved_models.save(name, home / name, rows=3)
+    tensors = load_file(home / "llama" / "model.safetensors")
+    torch.save(tensors, home / "x.bin")
+    (home / "shards").mkdir()
+    for shard in "ab":
+        save_file(tensors, home / "shards" / f"{shard}.safetensors")
+    file_of = {name: f"{'ab'[i % 2]}.safetensors" for i, name in enumerate(tensors)}
+    (home / "shards" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": file_of}))
+    saved_models.save("gpt2", home / "gpt2", rows=3)
+    run = import_model(home / "gpt2", home / "run", device="cpu", log=lambda line: None)
+    export(run, to="gguf", path=home / "gguf")
+    shutil.copy(next((home / "gguf").glob("*.gguf")), home / "m.gguf")
+    rows = pyarrow.table({"text": [f"line {i}" for i in range(500)], "label": ["a"] * 500})
+    parquet.write_table(rows, home / "t.parquet", row_group_size=100)
+    texts = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array(np.zeros(20_000, "int32")), pyarrow.array(["a" * 900_000])
+    )
+    bomb = io.BytesIO()
+    parquet.write_table(pyarrow.table({"text": texts}), bomb, compression="brotli", store_schema=False)
+    (home / "bomb.parquet").write_bytes(bomb.getvalue())
+    return home
+
+
+def attempt(sources: Path, home: Path, name: str, seed: str) -> str:
+    """Read one file; return what is wrong with how that ended, or ""."""
+    home.mkdir()
+    since, refused = time.perf_counter(), False
+    try:
+        problem = WAYS[name][0](sources, home, random.Random(seed))
+    except ClearheadError as error:
+        refused = True
+        problem = f"an error of {len(str(error)):,} characters" if len(str(error)) > LONGEST else ""
+    except BaseException as error:
+        problem = f"{type(error).__name__}: {error!s:.200}"
+    finally:
+        shutil.rmtree(home)
+    seconds = time.perf_counter() - since
+    with (sources / "seconds").open("a") as file:
+        file.write(f"{seconds:.2f} {refused:d}\n")
+    return problem or (f"took {seconds:.0f} s" if seconds > SECONDS else "")
+
+
+def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
+    sources, rows = home / "sources", []
+    forking.run(lambda: bool(save_sources(sources)))  # in a child: threads of a library would not survive a fork
+    for name, (_, count) in WAYS.items():
+        tried = max(10, count // 400) if short else count
+
+        def one(i: int, name: str = name) -> str:
+            return attempt(sources, home / f"{i}", name, f"{seed} {name} {i}")
+
+        row = Row(f"strangers' files: {name}", tried, forking.in_batches(tried, one, size=100, memory=MEMORY))
+        seconds, refused = zip(*(line.split() for line in (sources / "seconds").read_text().splitlines()), strict=True)
+        (sources / "seconds").unlink()
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+        row.note = (
+            f"{refused.count('1'):,} refused; at most {max(map(float, seconds)):.1f} s a file, and {peak:.1f} GB in a "
+            "process so far"
+        )
+        rows.append(row)
+    return rows
