@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from clearhead.cli import run
-from clearhead.serve.api import server
+from clearhead.serve import server
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)\n")
 TOKEN = "kepler-school-lesson-7"
@@ -51,7 +51,7 @@ def test_it_serves_until_sigterm_and_answers_what_is_under_way(stretch):
 def unserved(monkeypatch):
     """Servers that end at once, and how they were made."""
     made = []
-    monkeypatch.setattr(server.ApiServer, "run", lambda self: (made.append(self), self.socket.close()))
+    monkeypatch.setattr(server.Server, "run", lambda self: (made.append(self), self.socket.close()))
     return made
 
 
@@ -64,16 +64,19 @@ def command(capsys, plain_terminal, unserved):
     return ran
 
 
-def test_elsewhere_than_loopback_a_token_is_missed_loudly(command, classifier, unserved, tmp_path):
+def test_elsewhere_than_loopback_there_must_be_a_token(command, classifier, unserved, tmp_path):
     path = classifier.folder.path
-    code, out, err = command(path, "--host", "0.0.0.0", "--port", 0)
-    assert (code, out.startswith("http://127.0.0.1:")) == (0, True)
-    assert "WITHOUT A TOKEN" in err
+    for host in ("0.0.0.0", "::"):
+        code, out, err = command(path, "--host", host, "--port", 0)
+        assert (code, out) == (1, "")
+        assert f"host: {host} can be reached from other machines, and there is no token" in err
+        assert "--token-file" in err
+    assert command(path, "--host", "localhost", "--port", 0)[0] == 0
     token = tmp_path / "token"
     token.write_text(f"{TOKEN}\n")
     for given in (("--token", TOKEN), ("--token-file", token)):
         assert command(path, "--host", "0.0.0.0", "--port", 0, *given)[2] == ""
-    assert [one.place.token for one in unserved] == ["", TOKEN, TOKEN]
+    assert [one.place.token for one in unserved] == [None, TOKEN, TOKEN]
 
 
 def test_limits_and_names_reach_the_server(command, classifier, translator, unserved):
@@ -82,10 +85,11 @@ def test_limits_and_names_reach_the_server(command, classifier, translator, unse
     limits = ("--queue", 7, "--memory", 9, "--slots", 3, "--drain-seconds", 1, "--replicas", 2)
     assert command(*paths, *names, "--port", 0, *limits)[0] == 0
     [made] = unserved
-    assert made.replicas == 2
-    assert list(made.models.by_name) == ["classes", "words"]
+    [api] = made.services
+    assert api.replicas == 2
+    assert list(api.models.by_name) == ["classes", "words"]
     assert (made.limits.queue, made.limits.memory, made.limits.drain) == (7, 9_000_000, 1.0)
-    assert made.models.by_name["words"].worker.scheduler.slots == 3
+    assert api.models.by_name["words"].worker.scheduler.slots == 3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.serve.api.served import names_of
-from tests.serve.api.conftest import serving
+from tests.serve.api_serving import serving
 
 
 @pytest.mark.slow

@@ -7,18 +7,18 @@ import pytest
 from clearhead.decoding import Rules
 from clearhead.decoding.scheduler import Finished, Job
 from clearhead.errors import OptionError
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.limits import ApiLimits
-from clearhead.serve.api.logs import Logs
-from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.worker import Worker
-from tests.serve.api.conftest import Slow, run_apart
+from clearhead.serve.app import Front
+from clearhead.serve.errors import ApiError
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Logs
+from tests.serve.api_serving import Slow, run_apart
 
 JOB = Job(inputs=(1,), rules=Rules(max_new=3))
 
 
 def worker(make=None, **limits):
-    return Worker("it", make, limits=ApiLimits(**limits), metrics=Metrics(), logs=Logs("json", write=lambda line: None))
+    return Worker("it", make, Front(limits=Limits(**limits), logs=Logs("json", write=lambda line: None)))
 
 
 def run(made, work):
@@ -40,7 +40,6 @@ def test_texts_that_wait_are_computed_together_each_kind_by_itself():
         return [2 * item for item in items]
 
     async def work():
-        made.hand_over(lambda: None)
         return await asyncio.gather(*(made.compute("even" if i % 2 == 0 else i, double, [i]) for i in range(6)))
 
     assert run(made, work) == [[2 * i] for i in range(6)]
