@@ -76,7 +76,9 @@ class Params:
             raise self.error(name, f"{name} is {value[:60]!r}, and must be one of {', '.join(among)}")
         return value
 
-    def number(self, name: str, *, default: float | None = None, least: float = -1e308, most: float = 1e308) -> float:
+    def number(
+        self, name: str, *, default: float | None = None, least: int | float = -1e308, most: int | float = 1e308
+    ) -> float:
         """Return a finite number."""
         if default is not None and name not in self.values:
             return default
