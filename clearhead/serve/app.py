@@ -22,6 +22,8 @@ from clearhead.serve.guard import OPEN, Guard, State
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Logs
 from clearhead.serve.metrics import Metrics
+from clearhead.serve.openapi import describe_routes
+from clearhead.serve.replies import as_json
 
 GONE = 499
 """The status in logs and metrics of a client that hung up before it was answered: nginx's."""
@@ -117,13 +119,14 @@ class App:
             Route("/healthz", at_once(lambda _: PlainTextResponse("ok\n"))),
             Route("/readyz", at_once(lambda _: self.show_readiness())),
             Route("/metrics", at_once(lambda _: self.show_metrics())),
+            Route("/openapi.json", at_once(lambda _: as_json(describe_routes(self.named)))),
             *(route for service in services for route in service.routes(front)),
         ]
         self.router = Router(routes)
-        named = [route for route in routes if isinstance(route, Route)]
+        self.named = [route for route in routes if isinstance(route, Route)]
         # Starlette's router tries one route after another, and takes as long as a whole answer.
-        self.exact = {route.path: route for route in named if "{" not in route.path}
-        self.patterns: dict[object, str] = {route.endpoint: route.path for route in named}
+        self.exact = {route.path: route for route in self.named if "{" not in route.path}
+        self.patterns: dict[object, str] = {route.endpoint: route.path for route in self.named}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

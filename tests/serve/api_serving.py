@@ -95,12 +95,18 @@ def serving(runs, token=None, **options):
     lines = []
     ours = {name: options.pop(name) for name in ("names", "scheduler") if name in options}
     server = Server(Api(runs, **ours), token=token, logs=Logs("json", write=lines.append), **options)
+    with running(server):
+        yield Client(server, token, lines)
+
+
+@contextlib.contextmanager
+def running(server):
+    """A server in a thread, from when it takes requests."""
     thread = threading.Thread(target=server.run)
     thread.start()
-    client = Client(server, token, lines)
     try:
         eventually(lambda: server.state.ready)
-        yield client
+        yield server
     finally:
         server.stop()
         thread.join(60)

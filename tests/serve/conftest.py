@@ -4,13 +4,11 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
-import time
 import urllib.parse
 
 import pytest
 
-from tests.serve.api_serving import api, api_runs, slow  # noqa: F401 - fixtures of every test here
+from tests.serve.api_serving import api, api_runs, running, slow  # noqa: F401 - fixtures of every test here
 
 PAGE = "<!doctype html><title>page</title>"
 
@@ -64,16 +62,8 @@ def serving(run, folder, budget=None, explorer=None, **options):
     (folder.parent / "secret.txt").write_text("secret")
     pages = Pages(explorer or Explorer(run, budget or Budget()), folder)
     server = Server(pages, logs=Tracebacks(), **options)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.state.ready:
-            time.sleep(0.001)
+    with running(server):
         yield server
-    finally:
-        server.stop()
-        thread.join(300)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.serve.bodies import AttentionBody, names_of_body
 from clearhead.serve.costs import key_side, side_of
 from clearhead.serve.errors import ApiError
 from clearhead.serve.params import Params
@@ -57,7 +58,7 @@ def read_attention(params: Params, run: Run) -> AttentionOptions | None:
         raise params.value_error("attention", "expected true, or an object with sites and heads", value)
     n_heads = {name: layer.shape.n_heads for name, layer in Names(run.model).sites.items()}
     inner = Params(value if isinstance(value, dict) else {}, "attention", typed=True)
-    inner.only("sites", "heads", "encoding_format")
+    inner.only(*names_of_body(AttentionBody))
     sites = inner.values.get("sites", list(n_heads))
     if not isinstance(sites, list) or not sites or not all(name in n_heads for name in sites if isinstance(name, str)):
         raise params.value_error("attention", f"sites must be some of {', '.join(n_heads)}", sites)

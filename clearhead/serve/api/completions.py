@@ -35,17 +35,6 @@ from clearhead.training.tasks.generate import MAX_NEW
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""
 MOST_STOPS, MOST_LOGPROBS = 16, 20
-SHARED = (
-    *("model", "stream", "stream_options", "n", "seed", "stop", "temperature", "top_p", "top_k", "min_p"),
-    *("min_tokens", "repetition_penalty", "no_repeat_ngram_size", "truncate", "attention", "user"),
-    *("frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "max_tokens"),
-)
-COMPLETION = (*SHARED, "prompt", "best_of", "echo", "suffix")
-CHAT = (
-    *SHARED,
-    *("messages", "max_completion_tokens", "top_logprobs", "response_format", "tools", "tool_choice", "functions"),
-    *("modalities", "store", "parallel_tool_calls", "service_tier"),
-)
 NOT_HERE: dict[str, Any] = {"logit_bias": {}, "suffix": "", "tools": [], "functions": [], "tool_choice": "none"}
 NOT_HERE |= {"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "service_tier": "auto"}
 NOT_HERE |= {"parallel_tool_calls": False}
@@ -83,7 +72,6 @@ async def complete(request: RunRequest) -> Response:
     """Answer /v1/completions."""
     params, task = request.params, request.served.task
     assert isinstance(task, Generate)
-    params.only(*COMPLETION)
     rows, prompts, framing = await read_prompts(request, task.frame())
     logprobs = params.maybe_whole("logprobs", below=MOST_LOGPROBS + 1)
     n = params.integer("n", least=1, below=request.limits.texts + 1, default=1)
@@ -108,7 +96,6 @@ async def chat(request: RunRequest) -> Response:
     params, task, template = request.params, request.served.task, request.served.template
     assert isinstance(task, Generate)
     assert template is not None
-    params.only(*CHAT)
     messages = read_messages(params, request.limits.text)
     with params.naming("messages"):  # a template is a program that came with the model, and may take its time
         prompt = await request.in_time(asyncio.to_thread(template.render, messages))

@@ -43,7 +43,7 @@ class Unit:
 
     def set(self, answer: Any) -> None:
         """Answer it, on the event loop, unless nobody waits any more."""
-        if not self.answer.done():
+        if not self.dropped and not self.answer.done():
             if isinstance(answer, Exception):
                 self.answer.set_exception(answer)
             else:

@@ -19,7 +19,6 @@ from clearhead.training.tasks.pairs import Pair
 from clearhead.training.tracing import encode_inputs
 
 MOST_SHOWN = 1000
-SHARED = ("model", "input", "truncate", "attention", "user")
 Item = str | Pair
 
 
@@ -28,7 +27,6 @@ async def classify(request: RunRequest) -> Response:
 
     A blank text has a blank label and no probabilities, as on the command line, and is not given to the model.
     """
-    request.params.only(*SHARED)
     inputs = read_items(request)
     run = request.served.run
 
@@ -64,7 +62,6 @@ def is_blank(item: Item) -> bool:
 
 async def fill(request: RunRequest) -> Response:
     """Answer /v1/fill: each text with its blanks filled, and the likeliest pieces for each blank."""
-    request.params.only(*SHARED, "shown")
     run, task = request.served.run, request.served.task
     assert isinstance(task, Fill)
     inputs = read_items(request)
@@ -83,7 +80,6 @@ async def fill(request: RunRequest) -> Response:
 
 async def answer(request: RunRequest) -> Response:
     """Answer /v1/answer: what the run's task answers, whatever task it is, as `clearhead answer --json` tells it."""
-    request.params.only(*SHARED)
     inputs = read_items(request)
     if not all(isinstance(text, str) for text in inputs):
         raise ApiError(400, "input: expected texts; a pair is one text with a tab between", param="input")
@@ -98,7 +94,6 @@ async def answer(request: RunRequest) -> Response:
 async def embed(request: RunRequest) -> Response:
     """Answer /v1/embeddings, in OpenAI's form; `pooling` and `normalize` are those of `clearhead embed`."""
     params, run = request.params, request.served.run
-    params.only(*SHARED, "encoding_format", "dimensions", "pooling", "normalize")
     inputs = read_items(request)
     form = params.one_of("encoding_format", ("float", "base64"), default="float")
     pooling = params.one_of("pooling", ("mean", "first"), default="mean")

@@ -18,6 +18,7 @@ from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.served import Models, SchedulerOf, Served, batched, names_of
 from clearhead.serve.api.translate import translate
 from clearhead.serve.app import Front, RequestNotes, Service, at_once
+from clearhead.serve.bodies import BODIES, names_of_body
 from clearhead.serve.metrics import cpu_seconds, resident_bytes
 from clearhead.serve.params import read_json
 from clearhead.serve.replies import as_json
@@ -84,8 +85,11 @@ class Api(Service):
     def endpoint(self, route: str, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
         """Return what reads a request, finds the run that it names, and answers."""
 
+        names = names_of_body(BODIES[route])
+
         async def endpoint(request: Request) -> Response:
             params = read_json(await request.body())
+            params.only(*names)
             name = params.text("model") if "model" in params else None
             served = self.models.find(name, route)
             noted: RequestNotes = request.scope["noted"]

@@ -18,10 +18,6 @@ from clearhead.training.tasks import Translate
 from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.translate import BEAM
 
-OPTIONS = (
-    *("model", "input", "beam", "n_best", "length_penalty", "logprobs", "top_logprobs", "stream", "truncate"),
-    *("attention", "user"),
-)
 MOST_BEAMS = 64
 MOST_LOGPROBS = 20
 
@@ -30,7 +26,6 @@ async def translate(request: RunRequest) -> Response:
     """Answer /v1/translate. A blank text has a blank translation, and is not given to the model."""
     params, task = request.params, request.served.task
     assert isinstance(task, Translate)
-    params.only(*OPTIONS)
     inputs = params.texts("input", most=request.limits.texts, longest=request.limits.text)
     beam = params.integer("beam", least=1, below=MOST_BEAMS + 1, default=BEAM)
     n_best = params.integer("n_best", least=1, below=beam + 1, default=1)
