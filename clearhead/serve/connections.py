@@ -39,7 +39,7 @@ FULL = (
 )
 MOST_HEAD = 65_536
 """Bytes of a request's head: h11's limit; httptools has none."""
-LAST_SECONDS = 10.0
+LAST_SECONDS = 5.0
 """Seconds in which the process ends once the time for requests under way is over, or it is ended."""
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 

@@ -1,5 +1,6 @@
 """`clearhead serve`: an address, a server behind it, and an end by SIGTERM once what is under way is answered."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -7,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from clearhead.cli import run
 from clearhead.serve import server
+from tests.serve.api_serving import eventually
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)\n")
 TOKEN = "kepler-school-lesson-7"
@@ -114,3 +117,91 @@ def test_a_folder_that_is_no_run_is_told(command, tmp_path):
     code, _, err = command(tmp_path, "--port", 0)
     assert code == 1
     assert str(tmp_path) in err
+
+
+NEVER_ENDS = """
+import sys, time
+from clearhead.serve.api import routes, served
+from clearhead.training.chat import ChatTemplate
+from clearhead.training.folder import RunFolder
+from tests.serve.api_serving import Slow
+
+class Stuck(Slow):
+    def step(self):
+        print("stuck", file=sys.stderr, flush=True)
+        time.sleep(10**6)
+
+class Template:
+    def render(self, messages):
+        print("stuck", file=sys.stderr, flush=True)
+        time.sleep(10**6)
+
+IN_THREAD = False
+if IN_THREAD:
+    routes.can_fork = lambda device: False
+RunFolder.chat = lambda self: Template()
+served.batched = lambda slots: lambda model, context: Stuck(model)
+from clearhead.cli import main
+main(["serve", sys.argv[1], "--port", "0", "--name", "it", "--drain-seconds", sys.argv[2], "--seconds", sys.argv[3]])
+"""
+
+
+@contextlib.contextmanager
+def stuck_server(run, path, *, drain, seconds, threads):
+    """A server whose model, or chat template, never ends what it computes; and the reply to a request for it."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = NEVER_ENDS if threads else NEVER_ENDS.replace("IN_THREAD = False", "IN_THREAD = True")
+    command = [sys.executable, "-c", script, str(run.folder.path), str(drain), str(seconds)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            found = ADDRESS.fullmatch(process.stdout.readline())
+            assert found, process.stderr.read()
+            while "ready" not in process.stderr.readline():
+                pass
+            connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=300)
+            asked = {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {"prompt": "a"}
+            connection.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
+            assert process.stderr.readline() == "stuck\n"
+            yield process, connection
+            connection.close()
+        finally:
+            process.kill()
+
+
+def children_of(process):
+    return [int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "own_process"),
+    [
+        ("/v1/completions", True),
+        pytest.param("/v1/completions", False, marks=pytest.mark.thorough),
+        pytest.param("/v1/chat/completions", True, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_second_signal_ends_it_at_once_whatever_it_computes(stretch, path, own_process):
+    with stuck_server(stretch, path, drain=10**6, seconds=10**6, threads=own_process) as (process, _):
+        models = children_of(process)
+        assert bool(models) == own_process
+        process.send_signal(signal.SIGTERM)
+        while "draining" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == -signal.SIGTERM
+        eventually(lambda: not any(Path(f"/proc/{one}").exists() for one in models))
+
+
+@pytest.mark.slow
+def test_a_template_that_never_ends_is_given_up_and_holds_nobody_up(stretch):
+    with stuck_server(stretch, "/v1/chat/completions", drain=0, seconds=0.5, threads=True) as (process, connection):
+        assert connection.getresponse().status == 504
+        other = http.client.HTTPConnection("127.0.0.1", connection.port, timeout=300)
+        other.request("GET", "/healthz")
+        assert other.getresponse().status == 200
+        other.close()
+        process.send_signal(signal.SIGTERM)  # one is enough, though a thread still renders
+        assert process.wait(300) in (0, 1)

@@ -301,3 +301,36 @@ def test_wrong_requests_are_refused_and_silent_ones_closed(parser, api_runs):
         head = f"POST /v1/classify HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(large)}"
         with client.raw(f"{head}\r\nConnection: close", b"\r\n" + large) as connection:
             assert b"not JSON" in read_all(connection), "a long body is no long head"
+
+
+def half_body(port, token):
+    """The head of a request, and the first byte of its body."""
+    head = f"POST /{token}/api/trace HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: 100\r\n\r\n{{".encode()
+
+
+@pytest.mark.parametrize("limits", [{"bodies": 20, "connections": 200}, {"connections": 30}], ids=["bodies", "all"])
+def test_half_sent_bodies_make_room_for_those_who_ask(parser, classifier, tmp_path, limits):
+    """They counted as being answered: with as many as there may be connections, nobody else was let in."""
+    limits = Limits(arrival=PATIENCE, head=PATIENCE, idle=PATIENCE, **limits)
+    with serving(classifier, tmp_path / "static", limits=limits) as server, kept_open(server.place.port) as existing:
+        client, said = Client(server), half_body(server.place.port, server.place.token)
+        for _ in range(2):
+            with silent(server.place.port, 60, said) as sockets:
+                assert closed(sockets, 39) >= 39
+                for path in ("api/health", "api/run"):
+                    assert client.get(path)[0] == 200
+                assert client.post("api/trace", {"source": "red cat"})[0] == 200
+                existing.request("GET", f"/{server.place.token}/api/health")
+                assert existing.getresponse().read() == b'{"ok":true}'
+
+
+def test_a_body_that_comes_in_pieces_is_read(parser, classifier, tmp_path):
+    with serving(classifier, tmp_path / "static", limits=Limits(bodies=1)) as server:
+        body = b'{"source": "red cat"}'
+        said = half_body(server.place.port, server.place.token).replace(b"Content-Length: 100", b"Content-Length: 21")
+        with silent(server.place.port, 1, said) as [one]:
+            for at in range(1, len(body), 5):
+                one.sendall(body[at : at + 5])
+                time.sleep(0.01)
+            assert one.recv(4096).startswith(b"HTTP/1.1 200")
