@@ -66,7 +66,7 @@ def look(
     (--token). Ctrl-C stops it.
     """
     from clearhead.serve.explorer import Explorer, side_by_side
-    from clearhead.serve.explorer_routes import Pages, check_page
+    from clearhead.serve.explorer_routes import ExplorerPages, check_page
     from clearhead.serve.guard import check_token
     from clearhead.serve.limits import Limits
     from clearhead.serve.logs import Tracebacks
@@ -81,7 +81,7 @@ def look(
     loaded = load(run, device=device)
     explorer = Explorer(loaded) if other is None else side_by_side(loaded, load(other, device=device))
     limits = Limits(drain=DRAIN)
-    server = Server(Pages(explorer), host=host, port=port, token=token, limits=limits, logs=Tracebacks())
+    server = Server(ExplorerPages(explorer), host=host, port=port, token=token, limits=limits, logs=Tracebacks())
     if host not in LOOPBACK:
         print(f"Listening on {host}: anyone on the network who has the address can open this page.", file=sys.stderr)
     write(f"{server.place.page}\n")

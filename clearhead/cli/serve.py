@@ -209,9 +209,9 @@ def serve(
     ]
     if explore:
         from clearhead.serve.explorer import Explorer, side_by_side
-        from clearhead.serve.explorer_routes import Pages
+        from clearhead.serve.explorer_routes import ExplorerPages
 
-        services.append(Pages(Explorer(loaded[0]) if len(loaded) == 1 else side_by_side(loaded[0], loaded[1])))
+        services.append(ExplorerPages(Explorer(loaded[0]) if len(loaded) == 1 else side_by_side(loaded[0], loaded[1])))
     server = Server(
         *services,
         host=listening.host,

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from clearhead.serve.errors import ApiError, ClientGone, as_reply, error_reply
-from clearhead.serve.guard import OPEN, Guard, State
+from clearhead.serve.guard import OPEN, Guard, Readiness
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Logs
 from clearhead.serve.metrics import Metrics
@@ -56,7 +56,7 @@ class Front:
     limits: Limits
     logs: Logs
     metrics: Metrics = field(default_factory=Metrics)
-    state: State = field(default_factory=State)
+    state: Readiness = field(default_factory=Readiness)
 
 
 class Service:
@@ -213,7 +213,7 @@ class App:
 class Reply:
     """A send function that adds the headers that every reply has, and knows the status that was sent."""
 
-    def __init__(self, send: Send, scope: Scope, noted: RequestNotes, state: State) -> None:
+    def __init__(self, send: Send, scope: Scope, noted: RequestNotes, state: Readiness) -> None:
         self.send, self.scope, self.noted, self.state = send, scope, noted, state
         self.status: int | None = None
 

@@ -55,7 +55,7 @@ them.
 
 
 @final
-class Pages(Service):
+class ExplorerPages(Service):
     """The explorer's table: its page, and what the page asks. `static` holds the page.
 
     A second run is asked under /b/api, in the same turns: it has the same cores.

@@ -109,7 +109,7 @@ def is_number(name: str) -> bool:
 
 @final
 @dataclass
-class State:
+class Readiness:
     """Whether requests are taken, and how many are being answered."""
 
     ready: bool = False
@@ -128,7 +128,7 @@ class State:
 class Guard:
     """Checks each request before any route sees it; `origins` are those of pages that may ask from a browser."""
 
-    def __init__(self, place: ServerAddress, *, origins: tuple[str, ...], limits: Limits, state: State) -> None:
+    def __init__(self, place: ServerAddress, *, origins: tuple[str, ...], limits: Limits, state: Readiness) -> None:
         self.place, self.origins, self.limits, self.state = place, origins, limits, state
         self.token = None if place.token is None else place.token.encode()
 

@@ -61,13 +61,13 @@ import sys
 from pathlib import Path
 import torch
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.explorer_routes import Pages
+from clearhead.serve.explorer_routes import ExplorerPages
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Tracebacks
 from clearhead.serve.server import Server
 from clearhead.training.run import load
 torch.set_num_threads(1)
-pages = Pages(Explorer(load(sys.argv[1], device="cpu")), Path(sys.argv[2]))
+pages = ExplorerPages(Explorer(load(sys.argv[1], device="cpu")), Path(sys.argv[2]))
 # a client that is kept waiting by a busy machine is answered too
 server = Server(pages, limits=Limits(idle=600.0), logs=Tracebacks())
 print(server.place.page, flush=True)

@@ -53,7 +53,7 @@ def serving(*runs):
     A process of its own needs seconds to start: `looking` is for tests of the command.
     """
     from clearhead.serve.explorer import Explorer
-    from clearhead.serve.explorer_routes import STATIC, Pages
+    from clearhead.serve.explorer_routes import STATIC, ExplorerPages
     from clearhead.serve.logs import Tracebacks
     from clearhead.serve.server import Server
     from clearhead.training.run import Run, load
@@ -61,7 +61,7 @@ def serving(*runs):
     if not (STATIC / "index.html").exists():
         missing("the explorer's page is not built; run `make web`")
     first, *others = (run if isinstance(run, Run) else load(run, device="cpu") for run in runs)
-    server = Server(Pages(Explorer(first, beside=Explorer(*others) if others else None)), logs=Tracebacks())
+    server = Server(ExplorerPages(Explorer(first, beside=Explorer(*others) if others else None)), logs=Tracebacks())
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -205,3 +205,14 @@ def test_a_template_that_never_ends_is_given_up_and_holds_nobody_up(stretch):
         other.close()
         process.send_signal(signal.SIGTERM)  # one is enough, though a thread still renders
         assert process.wait(300) in (0, 1)
+
+
+def test_both_tables_are_served_with_explore(command, classifier, unserved, monkeypatch, tmp_path):
+    from clearhead.serve import explorer_routes
+
+    (tmp_path / "index.html").write_text("page")
+    monkeypatch.setattr(explorer_routes, "STATIC", tmp_path)
+    code, out, _ = command(classifier.folder.path, "--port", 0, "--explore", "--host", "0.0.0.0")
+    api, page = out.split()
+    assert (code, page.startswith(f"{api}/"), len(unserved[0].place.token) > 20) == (0, True, True)
+    assert [type(one).__name__ for one in unserved[0].services] == ["Api", "ExplorerPages"]

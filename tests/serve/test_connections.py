@@ -201,12 +201,12 @@ import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[3])))
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.explorer_routes import Pages
+from clearhead.serve.explorer_routes import ExplorerPages
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Tracebacks
 from clearhead.serve.server import Server
 from clearhead.training.run import load
-pages = Pages(Explorer(load(sys.argv[1], device="cpu")), Path(sys.argv[2]))
+pages = ExplorerPages(Explorer(load(sys.argv[1], device="cpu")), Path(sys.argv[2]))
 # for a client that a busy machine keeps waiting
 server = Server(pages, limits=Limits(idle=600.0), logs=Tracebacks())
 print(server.place.page, flush=True)

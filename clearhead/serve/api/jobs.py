@@ -34,7 +34,7 @@ class Compute(Protocol):
 
 
 @final
-class Unit:
+class OnePassText:
     """A text that is computed in one pass, together with others of the same `key`."""
 
     def __init__(self, key: Hashable, compute: Compute, item: Any, answer: "asyncio.Future[Any]") -> None:
@@ -103,7 +103,7 @@ class JobLoop:
         self.jobs: dict[int, tuple[int, bool]] = {}
         """For the scheduler's tickets: the number that the other side knows a job by, and whether it wants tokens."""
         self.tickets: dict[int, int] = {}
-        self.units: deque[Unit] = deque()
+        self.units: deque[OnePassText] = deque()
         self.rows: list[int] = []
         """Rows of the steps that were not told of yet."""
 
@@ -178,7 +178,7 @@ class JobLoop:
 
     def compute_some(self) -> None:
         """Compute the texts that wait and are of one kind with the first; a wrong one among them fails alone."""
-        key, batch, waiting = self.units[0].key, list[Unit](), deque[Unit]()
+        key, batch, waiting = self.units[0].key, list[OnePassText](), deque[OnePassText]()
         for unit in self.units:
             if not unit.dropped:
                 (batch if unit.key == key and len(batch) < AT_ONCE else waiting).append(unit)
@@ -187,7 +187,7 @@ class JobLoop:
             for unit in batch:
                 self.answer([unit])
 
-    def answer(self, batch: list[Unit]) -> bool:
+    def answer(self, batch: list[OnePassText]) -> bool:
         """Answer these texts. Return False where one of several is wrong, and each must be tried by itself."""
         try:
             answers = batch[0].compute([unit.item for unit in batch])
@@ -202,7 +202,7 @@ class JobLoop:
 
 
 @final
-class Decoding:
+class RunningJob:
     """A job as a request sees it: its events as they come, an error for the last where it failed.
 
     `each_token`: the tokens are wanted as they are chosen, and not only when the job has finished.
@@ -236,8 +236,8 @@ class Jobs(ABC):
 
     def __init__(self, name: str, front: Front) -> None:
         self.name, self.front = name, front
-        self.decodings: dict[int, Decoding] = {}
-        self.numbers: dict[Decoding, int] = {}
+        self.decodings: dict[int, RunningJob] = {}
+        self.numbers: dict[RunningJob, int] = {}
         self.next_number = 0
         self.adding: list[tuple[int, bool, Job]] = []
         self.dropping: list[int] = []
@@ -254,7 +254,7 @@ class Jobs(ABC):
     def send(self, command: Frame) -> None:
         """Send commands to the loop."""
 
-    def add(self, decoding: Decoding) -> None:
+    def add(self, decoding: RunningJob) -> None:
         """Hand over a job."""
         self.next_number += 1
         self.decodings[self.next_number], self.numbers[decoding] = decoding, self.next_number
@@ -262,7 +262,7 @@ class Jobs(ABC):
         self.flush_soon()
         self.adding.append((self.next_number, decoding.each_token, decoding.job))
 
-    def drop(self, decoding: Decoding) -> bool:
+    def drop(self, decoding: RunningJob) -> bool:
         """Take a job back, wherever it is; return False where it is not here."""
         number = self.numbers.get(decoding)
         if number is None:
@@ -305,7 +305,7 @@ class Jobs(ABC):
         for unit, answer in answers:
             unit.set(answer)
 
-    def forget(self, number: int) -> Decoding | None:
+    def forget(self, number: int) -> RunningJob | None:
         decoding = self.decodings.pop(number, None)
         if decoding is not None:
             del self.numbers[decoding]

@@ -26,7 +26,7 @@ import torch
 
 from clearhead.decoding.scheduler import Scheduler
 from clearhead.serve.api.frames import Frames, pack, read_command, read_report
-from clearhead.serve.api.jobs import Decoding, Frame, JobLoop, Jobs, Link
+from clearhead.serve.api.jobs import Frame, JobLoop, Jobs, Link, RunningJob
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
 
@@ -129,7 +129,7 @@ class ModelProcess(Jobs, asyncio.Protocol):
         self.link.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=self.link)
 
-    def add(self, decoding: Decoding) -> None:
+    def add(self, decoding: RunningJob) -> None:
         """Hand over a job; ApiError where there is no process to do it."""
         if self.lost:
             raise self.gone()

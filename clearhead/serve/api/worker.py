@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, final
 
 from clearhead.decoding.scheduler import Job, Scheduler
-from clearhead.serve.api.jobs import Compute, Decoding, Jobs, ModelThread, Unit
+from clearhead.serve.api.jobs import Compute, Jobs, ModelThread, OnePassText, RunningJob
 from clearhead.serve.api.model_process import ModelProcess
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
@@ -67,13 +67,13 @@ class Worker:
             process.close()
         self.thread.close()
 
-    def decode(self, job: Job, *, each_token: bool = False) -> Decoding:
+    def decode(self, job: Job, *, each_token: bool = False) -> RunningJob:
         """Submit a job; `taking` must have reserved room for it."""
-        decoding = Decoding(job, each_token=each_token)
+        decoding = RunningJob(job, each_token=each_token)
         min(self.decoders, key=lambda decoder: decoder.load).add(decoding)
         return decoding
 
-    def cancel(self, decoding: Decoding) -> None:
+    def cancel(self, decoding: RunningJob) -> None:
         """Drop a job, wherever it is, and free its place; one that is done is left alone."""
         if not decoding.done:
             decoding.done = True
@@ -82,7 +82,7 @@ class Worker:
     async def compute(self, key: Hashable, compute: Compute, items: Sequence[Any]) -> list[Any]:
         """Return the answers to texts; those of other requests with the same key may be computed with them."""
         loop = asyncio.get_running_loop()
-        units = [Unit(key, compute, item, loop.create_future()) for item in items]
+        units = [OnePassText(key, compute, item, loop.create_future()) for item in items]
         self.thread.send({"units": units})
         try:
             return [await unit.answer for unit in units]
