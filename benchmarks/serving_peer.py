@@ -16,9 +16,10 @@ from clearhead.decoding import Beam
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.scheduler import Chosen, Finished, Scheduler
 from clearhead.interop.export.tokens import special_tokens, token_names
-from clearhead.serve.api.limits import ApiLimits
-from clearhead.serve.api.logs import Logs
-from clearhead.serve.api.server import ApiServer
+from clearhead.serve.api.routes import Api
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Logs
+from clearhead.serve.server import Server
 from clearhead.training.run import load
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", max(1, (os.cpu_count() or 1) - 1)))
@@ -88,13 +89,11 @@ def main():
     options.add_argument("--replicas", type=int, default=1)
     asked = options.parse_args()
     run = load(asked.run, device="cpu")
-    server = ApiServer(
-        [run],
-        scheduler=lambda model, context: Peer(run, asked.exported, asked.slots),
-        model_threads=THREADS,
-        replicas=asked.replicas,
+    peer = lambda model, context: Peer(run, asked.exported, asked.slots)  # noqa: E731
+    server = Server(
+        Api([run], scheduler=peer, model_threads=THREADS, replicas=asked.replicas),
         token=os.environ["CLEARHEAD_TOKEN"],
-        limits=ApiLimits(queue=4096),
+        limits=Limits(queue=4096),
         logs=Logs("json"),
     )
     sys.stdout.write(f"{server.address}\n")

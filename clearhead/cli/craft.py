@@ -200,7 +200,8 @@ def look_at_program(
     file of your own is run: see `clearhead craft show --help`.
     """
     from clearhead.cli.look import look
-    from clearhead.serve.server import check_page, check_port
+    from clearhead.serve.explorer_routes import check_page
+    from clearhead.serve.server import check_port
     from clearhead.training.rasp_run import compile_to_run
 
     _, part = find_part("weighting", weighting, WEIGHTINGS)

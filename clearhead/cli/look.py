@@ -38,6 +38,8 @@ OtherRun = Annotated[
 ]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DRAIN = 2.0
+"""Seconds for answers under way once it is told to stop."""
 REDIRECT = """<!doctype html>
 <meta charset="utf-8">
 <meta name="referrer" content="no-referrer">
@@ -64,8 +66,11 @@ def look(
     (--token). Ctrl-C stops it.
     """
     from clearhead.serve.explorer import Explorer, side_by_side
+    from clearhead.serve.explorer_routes import ExplorerPages, check_page
     from clearhead.serve.guard import check_token
-    from clearhead.serve.server import Server, check_page, check_port
+    from clearhead.serve.limits import Limits
+    from clearhead.serve.logs import Tracebacks
+    from clearhead.serve.server import Server, check_port
 
     check_page()
     if token is not None:
@@ -75,16 +80,17 @@ def look(
     check_port(host, port)
     loaded = load(run, device=device)
     explorer = Explorer(loaded) if other is None else side_by_side(loaded, load(other, device=device))
-    server = Server(explorer, host=host, port=port, token=token)
+    limits = Limits(drain=DRAIN)
+    server = Server(ExplorerPages(explorer), host=host, port=port, token=token, limits=limits, logs=Tracebacks())
     if host not in LOOPBACK:
         print(f"Listening on {host}: anyone on the network who has the address can open this page.", file=sys.stderr)
-    write(f"{server.place.address}\n")
+    write(f"{server.place.page}\n")
     # Without a screen, a browser might open in this very terminal.
     screens = [os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")]
     if no_open or not (sys.platform in ("darwin", "win32") or any(screens)):
         server.run()
         return
-    with redirect_page(server.place.address) as page:
+    with redirect_page(server.place.page) as page:
         webbrowser.open(page.as_uri())
         server.run()
 

@@ -40,6 +40,16 @@ Names = Annotated[
 ]
 
 
+Explore = Annotated[
+    bool,
+    typer.Option(
+        "--explore",
+        help="Serve the explorer too, of the first run or the first two side by side. There is always a token then: "
+        "yours, or a random one in the second address.",
+    ),
+]
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Listening:
@@ -135,6 +145,7 @@ def serve(
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Form of the log on stderr. It never has the users' text.")
     ] = "text",
+    explore: Explore = False,
     listening: Listening,
     bounds: Bounds,
 ) -> None:
@@ -149,12 +160,13 @@ def serve(
 
     import torch
 
-    from clearhead.serve.api.limits import ApiLimits
-    from clearhead.serve.api.logs import Logs
+    from clearhead.serve.api.routes import Api
     from clearhead.serve.api.served import batched, names_of
-    from clearhead.serve.api.server import LOOPBACK, ApiServer, Tls
+    from clearhead.serve.app import Service
     from clearhead.serve.guard import check_token
-    from clearhead.serve.server import check_port
+    from clearhead.serve.limits import Limits
+    from clearhead.serve.logs import Logs
+    from clearhead.serve.server import Server, Tls, check_port
 
     token = listening.read_token()
     if token is not None:
@@ -169,14 +181,18 @@ def serve(
     names_of(folders, names or ())
     for folder in folders:
         folder.origin()
-    check_port(listening.host, listening.port)
+    check_port(listening.host, listening.port, private=token is None and not explore)
+    if explore:
+        from clearhead.serve.explorer_routes import check_page
+
+        check_page()
     threads = torch.get_num_threads()
     if "OMP_NUM_THREADS" not in os.environ:  # threads that share a core wait for one another
         # A single process leaves one core to the requests; of several, whichever is on that core gives way.
         threads = max(1, threads - 1 if bounds.replicas == 1 else threads // bounds.replicas)
     torch.set_num_threads(1)  # until the models have their processes: a fork does not take threads along
     sys.setswitchinterval(SWITCH)
-    limits = ApiLimits(
+    limits = Limits(
         body=bounds.max_body,
         text=bounds.max_text,
         texts=bounds.max_texts,
@@ -186,12 +202,18 @@ def serve(
         drain=bounds.drain_seconds,
     )
     limits = limits if bounds.memory is None else replace(limits, memory=bounds.memory * 1_000_000)
-    server = ApiServer(
-        [load(run, device=device, dtype=dtype) for run in runs],
-        names=names or (),
-        scheduler=batched(bounds.slots),
-        model_threads=threads,
-        replicas=bounds.replicas,
+    loaded = [load(run, device=device, dtype=dtype) for run in runs]
+    scheduler, replicas = batched(bounds.slots), bounds.replicas
+    services: list[Service] = [
+        Api(loaded, names=names or (), scheduler=scheduler, model_threads=threads, replicas=replicas)
+    ]
+    if explore:
+        from clearhead.serve.explorer import Explorer, side_by_side
+        from clearhead.serve.explorer_routes import ExplorerPages
+
+        services.append(ExplorerPages(Explorer(loaded[0]) if len(loaded) == 1 else side_by_side(loaded[0], loaded[1])))
+    server = Server(
+        *services,
         host=listening.host,
         port=listening.port,
         token=token,
@@ -200,11 +222,7 @@ def serve(
         limits=limits,
         logs=Logs(log_format),
     )
-    if listening.host not in LOOPBACK and token is None:
-        print(
-            f"WARNING: listening on {listening.host} WITHOUT A TOKEN: anyone who reaches this machine can use these "
-            "models. Add --token or --token-file.",
-            file=sys.stderr,
-        )
     write(f"{server.address}\n")
+    if explore:
+        write(f"{server.place.page}\n")
     server.run()

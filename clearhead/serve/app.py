@@ -1,191 +1,257 @@
-"""The routes: the explorer's method for each address, and the form of its answer."""
+"""The front: what every request passes, whichever table its route is in, and how an error becomes a reply.
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, final
-
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
-
-from clearhead.errors import ClearheadError, TraceError
-from clearhead.serve.budget import TooMuchError
-from clearhead.serve.explorer import Explorer, GoneError
-from clearhead.serve.guard import tell_failure
-from clearhead.serve.params import Params, read_json
-from clearhead.serve.replies import as_bytes, as_json, as_numbers
-from clearhead.tracing.stopping import StoppedError, stopping_when
-
-Form = Callable[[Any], Response]
-Endpoint = Callable[[Request], Awaitable[Response]]
-INSIDE: dict[str, Form] = {
-    "tile": as_numbers,
-    "thumbs": as_bytes,
-    "row": as_json,
-    "column": as_json,
-    "cell": as_json,
-    "vectors": as_numbers,
-    "readings": as_json,
-    "lens": as_json,
-    "effects": as_json,
-    "stream": as_json,
-    "spaces": as_json,
-    "sequence": as_json,
-    "box": as_json,
-    "terms": as_json,
-    "neurons": as_json,
-}
-"""The questions about a trace, by the explorer's method of that name, and the form of the answer."""
-LONG = ("readings",)
-"""Questions that read every weight of a trace, seconds for a long text, and need no model: tiles do not wait for
-them.
+A request is counted, admitted by the guard, answered by the route of its address, and logged.
 """
 
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import final
 
-def make_app(explorer: Explorer, static: Path) -> Starlette:
-    """Return the app. `static` holds the page. A second run is asked under /b/api, in the same turns: it has the same
-    cores.
-    """
-    turns, long_turns = Turns(), Turns()
-    routes: list[BaseRoute] = [Mount("/api", routes=questions_of(explorer, turns, long_turns))]
-    if explorer.beside is not None:
-        routes.append(Mount("/b/api", routes=questions_of(explorer.beside, turns, long_turns)))
-    routes.append(Mount("/", StaticFiles(directory=static, html=True)))
-    handlers = {
-        ClearheadError: error_handler(400),
-        GoneError: error_handler(410),
-        TooMuchError: error_handler(413),
-        TraceError: error_handler(500),
-        HTTPException: handle_http_error,
-        Exception: handle_failure,
-    }
-    return Starlette(routes=routes, exception_handlers=handlers)
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
+from clearhead.serve.errors import ApiError, ClientGone, as_reply, error_reply
+from clearhead.serve.guard import OPEN, Guard, Readiness
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Logs
+from clearhead.serve.metrics import Metrics
+from clearhead.serve.openapi import describe_routes
+from clearhead.serve.replies import as_json
 
-def questions_of(explorer: Explorer, turns: "Turns", long_turns: "Turns") -> list[BaseRoute]:
-    """Return the addresses of all questions about a run."""
-    return [
-        Route("/health", health),
-        Route("/run", read_files(lambda _: explorer.run_facts())),
-        Route("/curves", read_files(explorer.curves)),
-        Route("/sentence", turns.get(explorer.sentence)),
-        Route("/positions", turns.get(explorer.positions)),
-        Route("/trace", turns.post(explorer.trace), methods=["POST"]),
-        Route("/context", turns.post(explorer.context), methods=["POST"]),
-        Route("/decode", turns.post(explorer.decode), methods=["POST"]),
-        Route("/sample", turns.post(explorer.sample), methods=["POST"]),
-        Route("/embeddings", turns.get(explorer.embeddings)),
-        Route("/neighbours", turns.get(explorer.neighbours)),
-        Route("/tokenize", turns.post(explorer.tokenize), methods=["POST"]),
-        *(
-            Route(
-                f"/trace/{{trace}}/{name}",
-                (long_turns if name in LONG else turns).get(with_trace(getattr(explorer, name)), form),
-            )
-            for name, form in INSIDE.items()
-        ),
-    ]
-
-
-async def health(request: Request) -> Response:
-    """Answer at once, whatever else is being computed."""
-    return as_json({"ok": True})
+GONE = 499
+"""The status in logs and metrics of a client that hung up before it was answered: nginx's."""
+PROBES = (*OPEN, "/metrics")
+"""Addresses that programs ask every few seconds: they are not logged, and a stopping server does not wait for them."""
+DISCARDED = 16_000_000
+"""Bytes of a body that is too large that are read and thrown away, so that the client gets to read the refusal."""
+DISCARDING = 2.0
+"""Seconds for that."""
+NOSNIFF: tuple[bytes, bytes] = (b"x-content-type-options", b"nosniff")
+PAGE_HEADERS = [
+    NOSNIFF,
+    (
+        b"content-security-policy",
+        b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
+"""Headers of every reply that a browser might show; those of the API have no more than it needs."""
 
 
-def read_files(answer: Callable[[Params], object]) -> Endpoint:
-    """Return an endpoint for a question that only reads files, and does not wait for the model."""
+@final
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """What all routes share."""
+
+    limits: Limits
+    logs: Logs
+    metrics: Metrics = field(default_factory=Metrics)
+    state: Readiness = field(default_factory=Readiness)
+
+
+class Service:
+    """A table of routes, and what works behind them from `fork` over `start` to `close`."""
+
+    private: bool = False
+    """Whether there must be a token."""
+
+    def routes(self, front: Front) -> Sequence[BaseRoute]:
+        """Return the routes; called once, before anything else."""
+        raise NotImplementedError
+
+    def fork(self, inherited: list[socket.socket], on_lost: Callable[[], None]) -> None:
+        """Start processes, before there is any thread; they close the sockets in `inherited`, and add their own."""
+
+    async def start(self) -> None:
+        """Start on the loop that is running."""
+
+    async def warm_up(self) -> None:
+        """Return once it can answer."""
+
+    def measure(self) -> None:
+        """Set the metrics that are measured when somebody asks for them."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+    def check(self) -> None:
+        """Raise RunError where it ended by itself."""
+
+
+@final
+@dataclass(kw_only=True)
+class RequestNotes:
+    """Facts about a request that its line in the log will have, noted while it is answered."""
+
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    began: float = field(default_factory=time.perf_counter)
+    model: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+def at_once(reply: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that runs on the event loop itself: Starlette would give a plain function a thread."""
 
     async def endpoint(request: Request) -> Response:
-        return as_json(await asyncio.to_thread(answer, parameters(request)))
+        return reply(request)
 
     return endpoint
 
 
-def with_trace(answer: Callable[[str, Params], object]) -> Callable[[Params], object]:
-    """Return the same question with the trace taken from the request."""
-    return lambda params: answer(params.text("trace"), params)
+@final
+class App:
+    """Every route behind the guard."""
 
+    def __init__(self, services: Sequence[Service], guard: Guard, front: Front) -> None:
+        self.services, self.guard, self.front = services, guard, front
+        routes = [
+            Route("/healthz", at_once(lambda _: PlainTextResponse("ok\n"))),
+            Route("/readyz", at_once(lambda _: self.show_readiness())),
+            Route("/metrics", at_once(lambda _: self.show_metrics())),
+            Route("/openapi.json", at_once(lambda _: as_json(describe_routes(self.named)))),
+            *(route for service in services for route in service.routes(front)),
+        ]
+        self.router = Router(routes)
+        self.named = [route for route in routes if isinstance(route, Route)]
+        # Starlette's router tries one route after another, and takes as long as a whole answer.
+        self.exact = {route.path: route for route in self.named if "{" not in route.path}
+        self.patterns: dict[object, str] = {route.endpoint: route.path for route in self.named}
 
-def parameters(request: Request) -> Params:
-    return Params({**request.query_params, **request.path_params}, "the address")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        noted = scope["noted"] = RequestNotes()
+        reply = Reply(send, scope, noted, self.front.state)
+        counted = scope["path"] not in PROBES
+        self.front.state.running += counted
+        try:
+            await self.answer(scope, receive, reply)
+        except (ClientGone, asyncio.CancelledError) as error:
+            reply.status = GONE
+            self.front.metrics.count("disconnects_total")
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        except Exception as error:
+            await self.refuse(error, scope, receive, reply)
+        finally:
+            self.front.state.running -= counted
+            self.note(scope, noted, reply.status or 0)
+
+    async def answer(self, scope: Scope, receive: Receive, reply: "Reply") -> None:
+        admitted = await self.guard.admit(scope, receive)
+        if isinstance(admitted, Response):
+            await admitted(scope, receive, reply)
+            return
+        route = self.exact.get(scope["path"])
+        if route is not None:
+            if scope["method"] not in (route.methods or ()):
+                raise HTTPException(405)
+            response = await route.endpoint(Request(scope, admitted))
+            await response(scope, admitted, reply)
+        else:
+            scope["app"], scope["root_path"] = self, ""  # with an app, the router raises what it does not find
+            await self.router(scope, admitted, reply)
+
+    async def refuse(self, error: Exception, scope: Scope, receive: Receive, reply: "Reply") -> None:
+        """Reply to a request that failed; what nobody foresaw is logged."""
+        refused = as_reply(error)
+        if isinstance(error, HTTPException):
+            there = ", ".join(path for path in self.exact if path.startswith("/v1/"))
+            asked = f"{error.detail}: {scope['method']} {scope['path'][:100]}"
+            refused = ApiError(refused.status, f"{asked}; there are {there}" if there else asked, code=refused.code)
+        elif refused.status >= 500 and refused is not error:
+            self.front.logs.failure(error, id=scope["noted"].id)
+        if reply.status is None:
+            send = discarding(receive, reply) if refused.status == 413 else reply
+            await error_reply(refused, scope["path"])(scope, receive, send)
+
+    def note(self, scope: Scope, noted: RequestNotes, status: int) -> None:
+        seconds, path = time.perf_counter() - noted.began, scope["path"]
+        route = path if path in self.exact else self.patterns.get(scope.get("endpoint", self), "other")
+        self.front.metrics.count("requests_total", route=route, status=str(status))
+        if scope["method"] == "POST" and route != "other":
+            self.front.metrics.observe("request_seconds", seconds, route=route)
+        if path in PROBES and status == 200:
+            return  # they would hide the rest
+        self.front.logs.event(
+            "request",
+            id=noted.id,
+            method=scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "other",
+            route=route,
+            status=status,
+            seconds=round(seconds, 4),
+            model=noted.model,
+            prompt_tokens=noted.prompt_tokens,
+            completion_tokens=noted.completion_tokens,
+        )
+
+    def show_readiness(self) -> Response:
+        self.front.state.check_ready()
+        return PlainTextResponse("ready\n")
+
+    def show_metrics(self) -> Response:
+        metrics, state = self.front.metrics, self.front.state
+        metrics.set("ready", int(state.ready and not state.draining))
+        metrics.set("requests_running", state.running)
+        for service in self.services:
+            service.measure()
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 @final
-class Turns:
-    """A queue for what takes the model: on a few cores two questions at once are slower than one after another.
+class Reply:
+    """A send function that adds the headers that every reply has, and knows the status that was sent."""
 
-    All of it runs on one thread, and the event loop goes on answering meanwhile.
+    def __init__(self, send: Send, scope: Scope, noted: RequestNotes, state: Readiness) -> None:
+        self.send, self.scope, self.noted, self.state = send, scope, noted, state
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, path = message["status"], self.scope["path"]
+            extra = [NOSNIFF] if path.startswith("/v1/") else [*PAGE_HEADERS]
+            extra.append((b"x-request-id", self.noted.id.encode()))
+            headers = message.get("headers", ())
+            if not any(name == b"cache-control" for name, _ in headers):
+                page = not path.startswith(("/v1/", "/api/", "/b/api/"))
+                extra.append((b"cache-control", b"no-cache" if page else b"no-store"))
+            if self.state.draining:
+                extra.append((b"connection", b"close"))
+            message = {**message, "headers": [*headers, *extra]}
+        await self.send(message)
+
+
+def discarding(receive: Receive, send: Send) -> Send:
+    """Return a send function that, after a refusal, reads some of the body before the connection is closed.
+
+    A connection that is closed with bytes unread is reset, and most clients then never see the reply.
     """
 
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-
-    def get(self, answer: Callable[[Params], object], form: Form = as_json) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
-            return await self.take(request, lambda: form(answer(parameters(request))))
-
-        return endpoint
-
-    def post(self, answer: Callable[[Params], object]) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
-            body = await request.body()
-            return await self.take(request, lambda: as_json(answer(read_json(body))))
-
-        return endpoint
-
-    async def take(self, request: Request, work: Callable[[], Response]) -> Response:
-        """Wait for a turn and run the work; stop working for a reader who has gone, as when a map is panned."""
-        await request.body()
-        async with self.lock:
-            if await request.is_disconnected():
-                return Response(status_code=400)
-            disconnected = threading.Event()
-            watcher = asyncio.create_task(wait_until_gone(request, disconnected))
+    async def sending(message: Message) -> None:
+        if message["type"] != "http.response.body":
+            await send({**message, "headers": [*message["headers"], (b"connection", b"close")]})
+            return
+        await send({**message, "more_body": True})
+        room, until = DISCARDED, time.monotonic() + DISCARDING
+        while room > 0:
             try:
-                return await asyncio.get_running_loop().run_in_executor(self.thread, run_until_gone, disconnected, work)
-            except StoppedError:
-                return Response(status_code=400)
-            finally:
-                disconnected.set()  # also where the server ends, so that its thread does
-                watcher.cancel()
+                incoming = await asyncio.wait_for(receive(), max(0.01, until - time.monotonic()))
+            except TimeoutError:
+                break
+            if incoming["type"] == "http.disconnect" or not incoming.get("more_body", False):
+                break
+            room -= len(incoming.get("body", b""))
+        await send({"type": "http.response.body", "body": b""})
 
-
-async def wait_until_gone(request: Request, disconnected: threading.Event) -> None:
-    """Set `gone` when the reader closes the connection. The body has been read, so nothing else can come."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    disconnected.set()
-
-
-def run_until_gone(disconnected: threading.Event, work: Callable[[], Response]) -> Response:
-    """Run the work on this thread, and cancel it at the next block of rows once the reader is gone."""
-    with stopping_when(disconnected.is_set):
-        return work()
-
-
-def error_handler(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Return a handler for errors whose message is for the reader."""
-
-    async def handler(request: Request, error: Exception) -> Response:
-        return as_json({"error": str(error)}, status)
-
-    return handler
-
-
-async def handle_http_error(request: Request, error: Exception) -> Response:
-    """Return the reply to what Starlette itself refuses: an unknown address or method."""
-    assert isinstance(error, HTTPException)
-    return as_json({"error": f"{error.detail}: there is nothing to be had so at this address"}, error.status_code)
-
-
-async def handle_failure(request: Request, error: Exception) -> Response:
-    """Write an unexpected error to stderr before the reply goes out; the page only learns that it happened."""
-    tell_failure(error)
-    return as_json({"error": "this should not happen: the terminal has the details"}, 500)
+    return sending

@@ -1,15 +1,23 @@
 """Connections: how many there may be, and how long one may be silent. uvicorn has no bound for either of its own.
 
-A connection that sends nothing, or half of a request's head, is closed after a deadline. When there are as many as may
-be, the silent one that has waited longest makes room for a new one; those that are being answered are never closed.
+A connection that sends nothing, or half of a request's head, is closed after a deadline; half of a body has another
+(`clearhead.serve.guard`). When there are as many as may be, the one that has kept the server waiting longest makes room
+for a new one; those that are being answered are never closed.
+
+Requests are read by httptools, a parser in C, where it is installed, and by h11 where not. h11 is written in Python,
+and takes longer for a request than all that the server does with it but for the model's work.
 """
 
 import asyncio
 import errno
+import functools
+import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
@@ -17,7 +25,9 @@ import h11
 import uvicorn
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
+from uvicorn.server import HANDLED_SIGNALS, ServerState
+
+from clearhead.serve.limits import Limits
 
 AT_ONCE = 32
 """Connections that are accepted before any of them is handled: asyncio takes as many as its backlog says."""
@@ -27,27 +37,11 @@ FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 52\r\n"
     b"Retry-After: 5\r\nConnection: close\r\n\r\nthere are too many connections: try again in seconds"
 )
+MOST_HEAD = 65_536
+"""Bytes of a request's head: h11's limit; httptools has none."""
+LAST_SECONDS = 5.0
+"""Seconds in which the process ends once the time for requests under way is over, or it is ended."""
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The most connections at once, and for how many seconds a client may keep the server waiting."""
-
-    connections: int = 512
-    head: float = 10.0
-    """Seconds for the whole head of a request, from when it is accepted or has sent the first byte."""
-    reading: float = 60.0
-    """Seconds for a reply that is not read."""
-
-    def within(self, files: int | None) -> int:
-        """Return the maximum number of connections for a process that may open `files` files.
-
-        >>> Limits().within(None), Limits().within(1024), Limits().within(256)
-        (512, 512, 128)
-        """
-        return self.connections if files is None else max(1, min(self.connections, files // 2))
 
 
 def most_files() -> int | None:
@@ -71,20 +65,27 @@ class Deadlines(asyncio.Protocol):
     def __init__(
         self,
         limits: Limits,
+        bodies: "dict[Deadlines, None]",
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)  # pyright: ignore[reportCallIssue]
-        self.limits = limits
+        self.limits, self.bodies = limits, bodies
+        """`bodies`: the connections that have sent a part of a body, the first first; all of them share it."""
         self.deadline: asyncio.TimerHandle | None = None
         self.since = self.loop.time()
         """When it began to wait for the client."""
 
     @property
-    def answering(self) -> bool:
+    def asking(self) -> bool:
+        """Return whether the head of a request has come, and the reply to it has not been sent."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def answering(self) -> bool:
+        return self.asking and not self.cycle.more_body
 
     def connection_made(self, transport: Any) -> None:  # an asyncio.Transport, of which uvloop's own is no subclass
         super().connection_made(transport)
@@ -111,13 +112,26 @@ class Deadlines(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.answering:
+        if self.asking:
             self.stop_waiting()
+            self.bound_bodies()
         elif self.deadline is None:  # not put off by every byte
             self.since = self.loop.time()
             self.close_after(self.limits.head)
 
+    def bound_bodies(self) -> None:
+        """Note whether a part of the body is missing; where too many wait for theirs, close the first of them."""
+        if not self.cycle.more_body:
+            self.bodies.pop(self, None)
+        elif self not in self.bodies:
+            self.since, self.bodies[self] = self.loop.time(), None
+            if len(self.bodies) > max(1, min(self.limits.bodies, self.limits.within(most_files()) // 2)):
+                first = next(iter(self.bodies))
+                del self.bodies[first]
+                first.transport.abort()
+
     def on_response_complete(self) -> None:
+        self.bodies.pop(self, None)
         self.since = self.loop.time()
         super().on_response_complete()  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -132,7 +146,8 @@ class Deadlines(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the app that its client has gone, if it gave its scope a function `on_hang_up`."""
         self.stop_waiting()
-        if self.answering:
+        self.bodies.pop(self, None)
+        if self.asking:
             scope = self.cycle.scope
             scope["hung_up"] = True
             scope.get("on_hang_up", lambda: None)()
@@ -159,15 +174,53 @@ class Connection(Deadlines, H11Protocol):  # pyright: ignore[reportIncompatibleV
             self.transport.abort()
 
 
-def quiet_config(app: Any, connection: Callable[..., asyncio.Protocol], **options: Any) -> Config:
-    """Return the settings of a server that logs nothing, names no software and has no websockets.
+def connection_class() -> Callable[..., Any]:
+    """Return the class of connections; it takes limits and half-sent bodies first, then what uvicorn gives."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        return Connection
 
-    `connection` makes the protocol of each connection; `options` are further settings of uvicorn.
-    """
+    @final
+    class FastConnection(Deadlines, HttpToolsProtocol):  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A connection whose requests are read by httptools."""
+
+        head = 0
+        """Bytes that came since the last request was complete, of a head that is not."""
+
+        def data_received(self, data: bytes) -> None:
+            self.head += len(data)
+            super().data_received(data)
+            if self.head > MOST_HEAD and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too long.")
+
+        def on_url(self, url: bytes) -> None:
+            super().on_url(url)
+            if not self.url.startswith(b"/"):  # h11 hands it on as it is, and the guard refuses it
+                raise ValueError("a request names a path, and nothing before it")
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            self.head = 0
+
+        def on_body(self, body: bytes) -> None:
+            super().on_body(body)
+            self.head = 0
+
+    return FastConnection
+
+
+def quiet_config(app: Any, limits: Limits, *, certificate: Path | None = None, key: Path | None = None) -> Config:
+    """Return the settings of a server that logs nothing, names no software and has no websockets."""
     return Config(
         app,
-        http=connection,  # pyright: ignore[reportArgumentType]
+        http=functools.partial(connection_class(), limits, {}),  # pyright: ignore[reportArgumentType]
+        loop="auto",  # uvloop where it is installed
+        lifespan="on",
         backlog=AT_ONCE,
+        timeout_keep_alive=limits.idle,  # pyright: ignore[reportArgumentType]
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
         ws="none",
         log_config=None,
         log_level="critical",
@@ -175,7 +228,6 @@ def quiet_config(app: Any, connection: Callable[..., asyncio.Protocol], **option
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=2,
-        **options,
     )
 
 
@@ -183,25 +235,25 @@ def quiet_config(app: Any, connection: Callable[..., asyncio.Protocol], **option
 class QuietServer(uvicorn.Server):
     """uvicorn's server, accepting a few connections at a time, with one line on stderr if it cannot.
 
-    `drained`, where there is one, is asked every tenth of a second once a signal has come: the server ends when it says
-    so, or at a second signal.
+    `drained` is asked every tenth of a second once it is told to stop: the server ends when it says so. A second signal
+    ends the process at once, whatever it computes: it is then the system that obeys it, and no longer Python.
     """
 
-    def __init__(self, config: Config, drained: Callable[[], bool] | None = None) -> None:
+    def __init__(self, config: Config, *, drained: Callable[[], bool], most: float) -> None:
         super().__init__(config)
-        self.is_reported, self.drained, self.signalled = False, drained, False
+        self.is_reported, self.drained, self.most, self.signalled = False, drained, most, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.drained is None:
-            super().handle_exit(sig, frame)
-        elif self.signalled:
-            self.should_exit = self.force_exit = True
-        else:
-            self.signalled = True
+        self.signalled = True
+        for number in HANDLED_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        # A thread that computes for ever, or a step that never ends, must not keep the process.
+        end = threading.Timer(self.most + LAST_SECONDS, os._exit, (1,))
+        end.daemon = True
+        end.start()
 
     async def on_tick(self, counter: int) -> bool:
-        over = await super().on_tick(counter)
-        return over or (self.signalled and self.drained is not None and self.drained())
+        return await super().on_tick(counter) or (self.signalled and self.drained())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self.tell)

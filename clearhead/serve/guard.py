@@ -1,7 +1,8 @@
-"""The guard between the network and the explorer: a request that is not allowed goes no further.
+"""The guard between the network and the routes: a request that is not allowed goes no further.
 
-A page of another site can send requests to this machine, and a name of its own can be made to point here. So every
-address begins with a random token, the Host must be one the server was started for, and an Origin must be its own.
+A page of another site can send requests to this machine, and a name of its own can be made to point here. So a request
+carries the token, in its path or in its header; without the header the Host must be one the server was started for, and
+an Origin must be its own.
 """
 
 import asyncio
@@ -9,52 +10,46 @@ import ipaddress
 import re
 import secrets
 import socket
-import sys
-import traceback
 from dataclasses import dataclass
 from typing import final
 
-from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Message, Receive, Scope
 
 from clearhead.errors import OptionError
+from clearhead.serve.errors import ApiError, ClientGone
+from clearhead.serve.limits import Limits
 
-MOST_BYTES = 1_000_000
-"""The most bytes of a request's body."""
 MOST_ADDRESS = 8192
-PATIENCE = 20.0
-"""Seconds in which a body must have arrived."""
 LEAST_TOKEN = 16
 """The fewest characters of a token that somebody chose: with fewer, a program on this machine could try them all."""
 METHODS = ("GET", "HEAD", "POST")
 PLAIN_PATH = re.compile(rb"/([A-Za-z0-9_-][A-Za-z0-9_.-]*/)*([A-Za-z0-9_-][A-Za-z0-9_.-]*)?")
-"""A path without leading dots, escapes or empty parts: all that is served has such a name."""
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
+"""A path without leading dots, escapes or empty parts: all but the names of models are of this form."""
+OPEN = ("/healthz", "/readyz")
+"""Addresses that need no token: they say nothing but that the server is there."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """The server's address: the host it was started for, the port it got, and the token of every address."""
+    """The server's address: the host it was started for, the port it got, and the token, where it asks for one."""
 
     host: str
     port: int
-    token: str
+    token: str | None
+    scheme: str = "http"
 
     @property
-    def address(self) -> str:
+    def origin(self) -> str:
+        """Return where it is reached, without a slash at the end."""
         host = "127.0.0.1" if self.everywhere else self.host
-        host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self.port}/{self.token}/"
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def page(self) -> str:
+        """Return the address with the token in it: the explorer's page."""
+        return f"{self.origin}/{self.token}/"
 
     @property
     def everywhere(self) -> bool:
@@ -112,132 +107,112 @@ def is_number(name: str) -> bool:
     return True
 
 
-class Refused(Exception):
-    """A request that goes no further: its status, and a message."""
+@final
+@dataclass
+class Readiness:
+    """Whether requests are taken, and how many are being answered."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
+    ready: bool = False
+    draining: bool = False
+    running: int = 0
+
+    def check_ready(self) -> None:
+        """Raise ApiError 503 while no requests are taken."""
+        if self.draining:
+            raise ApiError(503, "the server is stopping; ask another one, or try again", code="draining", retry_after=5)
+        if not self.ready:
+            raise ApiError(503, "the server is starting; try again", code="not_ready", retry_after=1)
 
 
 @final
 class Guard:
-    """The app behind checks: requests lose the token of their path, and replies gain the headers that all have."""
+    """Checks each request before any route sees it; `origins` are those of pages that may ask from a browser."""
 
-    def __init__(self, app: ASGIApp, place: ServerAddress) -> None:
-        self.app, self.place = app, place
+    def __init__(self, place: ServerAddress, *, origins: tuple[str, ...], limits: Limits, state: Readiness) -> None:
+        self.place, self.origins, self.limits, self.state = place, origins, limits, state
+        self.token = None if place.token is None else place.token.encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        reply = Reply(send, api=b"/api/" in scope["raw_path"])
-        try:
-            admitted = await self.admit(scope, receive)
-        except Refused as error:
-            admitted = refusal(error)
-        if isinstance(admitted, Response):
-            await admitted(scope, receive, reply)
-        else:
-            await self.run_app(*admitted, reply)
-
-    async def admit(self, scope: Scope, receive: Receive) -> Response | tuple[Scope, Receive]:
-        """Return what the app is given; or a redirect for a path without its last slash."""
-        headers = {
-            name: [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-            for name in (b"host", b"origin", b"content-type", b"content-length")
-        }
-        self.check_request(scope)
-        self.check_host(headers[b"host"])
-        path = self.check_path(scope["raw_path"])
-        self.check_origin(headers[b"origin"])
-        if not path:
-            return RedirectResponse(f"/{self.place.token}/")
-        inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
-        if scope["method"] != "POST":
-            return inner, receive
-        check_content(headers[b"content-type"], headers[b"content-length"])
-        return inner, replay_body(await whole_body(receive), receive)
-
-    async def run_app(self, scope: Scope, receive: Receive, reply: "Reply") -> None:
-        """Send the app's reply. A failure is reported here unless the app's own handler has replied to it."""
-        try:
-            await self.app(scope, receive, reply)
-        except Exception as error:
-            if reply.status != 500:
-                tell_failure(error)
-            if reply.status is None:
-                await refusal(Refused(500, "this should not happen: the terminal has the details"))(
-                    scope, receive, reply
-                )
-
-    def check_request(self, scope: Scope) -> None:
-        if scope["method"] not in METHODS:
-            raise Refused(405, f"expected one of {', '.join(METHODS)}")
+    async def admit(self, scope: Scope, receive: Receive) -> Response | Receive:
+        """Return what the route receives, with the token taken out of the scope's path; or a redirect to the page."""
         if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_ADDRESS:
-            raise Refused(414, f"an address has {MOST_ADDRESS} bytes at most; send a long text in a POST")
+            raise ApiError(414, f"an address has {MOST_ADDRESS} bytes at most; send a long text in a POST")
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        self.authenticate(scope, headers)
+        if not scope["path"]:
+            return RedirectResponse(self.place.page)
+        if scope["method"] not in METHODS:
+            raise ApiError(405, f"expected one of {', '.join(METHODS)}")
+        if not scope["path"].startswith("/v1/") and not PLAIN_PATH.fullmatch(scope["raw_path"]):
+            raise ApiError(400, "the address cannot be read")
+        if scope["method"] != "POST":
+            return receive
+        self.state.check_ready()
+        check_content(headers.get(b"content-type", []), headers.get(b"content-length", []), self.limits.body)
+        return replay_body(await whole_body(receive, self.limits), receive)
 
-    def check_host(self, hosts: list[str]) -> None:
+    def authenticate(self, scope: Scope, headers: dict[bytes, list[str]]) -> None:
+        """Check the token in the header; or that in the path, with Host and Origin, and take it out of the path."""
+        path = scope["raw_path"]
+        if self.token is not None:
+            _, _, rest = path.partition(b"/")
+            first, slash, rest = rest.partition(b"/")
+            if not path.startswith(b"/") or not secrets.compare_digest(first, self.token):
+                if scope["path"] not in OPEN:
+                    self.check_bearer(headers.get(b"authorization", []))
+                return
+            scope["raw_path"] = slash + rest
+            scope["path"] = "/" + scope["path"].split("/", 2)[2] if slash else ""
+        hosts = headers.get(b"host", [])
         if len(hosts) != 1 or not self.place.knows(hosts[0]):
-            raise Refused(403, "")
+            message = "the Host header names another server; only with the token in a header may it"
+            raise ApiError(403, message, code="wrong_host")
+        for origin in headers.get(b"origin", []):
+            scheme, _, host = origin.partition("://")
+            if origin not in self.origins and (scheme != self.place.scheme or not self.place.knows(host)):
+                raise ApiError(403, "a page of another origin may not ask this server; see --cors", code="wrong_origin")
 
-    def check_path(self, path: bytes) -> str:
-        """Return the path without the token."""
-        if not PLAIN_PATH.fullmatch(path):
-            raise Refused(400, "")
-        _, token, *parts = path.split(b"/", 2)
-        if not secrets.compare_digest(token, self.place.token.encode()):
-            raise Refused(403, "")
-        return "".join(f"/{part.decode()}" for part in parts)
-
-    def check_origin(self, origins: list[str]) -> None:
-        for origin in origins:
-            if not origin.startswith("http://") or not self.place.knows(origin.removeprefix("http://")):
-                raise Refused(403, "")
-
-
-def tell_failure(error: Exception) -> None:
-    """Write the traceback of an error on stderr, in one piece: other threads write there too."""
-    sys.stderr.write("".join(traceback.format_exception(error)))
-    sys.stderr.flush()
+    def check_bearer(self, headers: list[str]) -> None:
+        """Raise ApiError 401 where the token is missing or wrong; it is compared in constant time."""
+        scheme, _, key = (headers[0] if len(headers) == 1 else "").partition(" ")
+        right = secrets.compare_digest(key.strip().encode("latin-1"), self.token or b"")
+        if scheme.lower() != "bearer" or not right:
+            message = "the token is missing or wrong: send it in the header `Authorization: Bearer TOKEN`"
+            raise ApiError(401, message, code="invalid_api_key")
 
 
-def refusal(error: Refused) -> Response:
-    """Return the reply to a refused request, with a body only where there is something to say to our own page."""
-    text = str(error)
-    return JSONResponse({"error": text}, error.status) if text else Response(status_code=error.status)
-
-
-def check_content(kinds: list[str], lengths: list[str], most: int = MOST_BYTES) -> None:
+def check_content(kinds: list[str], lengths: list[str], most: int) -> None:
     if len(kinds) != 1 or kinds[0].split(";")[0].strip().lower() != "application/json":
-        raise Refused(415, "expected a body of JSON, with Content-Type: application/json")
+        raise ApiError(415, "expected a body of JSON, with Content-Type: application/json")
     for length in lengths:
         if not length.isascii() or not length.isdigit() or int(length) > most:
-            raise Refused(413, f"a request has {most:,} bytes at most; send less text")
+            raise too_large(most)
 
 
-async def whole_body(receive: Receive, most: int = MOST_BYTES) -> bytes:
-    """Return the body, which must arrive in time and have no more than `most` bytes."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return b"".join(await parts_of(receive, most))
-    except TimeoutError:
-        raise Refused(408, f"the request did not come within {PATIENCE:.0f} seconds; send it again") from None
+def too_large(most: int) -> ApiError:
+    return ApiError(413, f"a request has {most:,} bytes at most; send less text", code="body_too_large")
 
 
-async def parts_of(receive: Receive, most: int) -> list[bytes]:
-    """Return the parts of a body, counted as they come: a length that was announced proves nothing."""
+async def whole_body(receive: Receive, limits: Limits) -> bytes:
+    """Return the body, which must arrive in time. It is counted as it comes: an announced length proves nothing."""
     parts: list[bytes] = []
-    room = most
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "")
-        parts.append(message.get("body", b""))
-        room -= len(parts[-1])
-        if room < 0:
-            raise Refused(413, f"a request has {most:,} bytes at most; send less text")
-        if not message.get("more_body", False):
-            return parts
+    room = limits.body
+    try:
+        async with asyncio.timeout(limits.arrival):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                room -= len(parts[-1])
+                if room < 0:
+                    raise too_large(limits.body)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        message = f"the request did not come within {limits.arrival:g} seconds; send it again"
+        raise ApiError(408, message) from None
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
@@ -248,21 +223,3 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
         return waiting.pop() if waiting else await receive()
 
     return read
-
-
-@final
-class Reply:
-    """A send function that adds the headers that every reply has."""
-
-    def __init__(self, send: Send, *, api: bool) -> None:
-        self.send = send
-        self.status: int | None = None
-        """The status of the reply, once it has begun."""
-        headers = {**HEADERS, "Cache-Control": "no-store" if api else "no-cache"}
-        self.extra = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), *self.extra]}
-        await self.send(message)

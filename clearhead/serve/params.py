@@ -1,56 +1,65 @@
-"""The parameters of a request: each value is checked here, and a wrong one is an error the page can show.
+"""The parameters of a request: each value is checked here, and an error names the one that is to blame.
 
->>> asked = Params({"site": "encoder.0.attention", "head": "2", "level": "1"})
+>>> asked = Params({"site": "encoder.0.attention", "head": "2", "level": "1"}, "the address")
 >>> asked.integer("head", below=4), asked.integer("row", default=0)
 (2, 0)
 """
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-from clearhead.errors import OptionError
+from clearhead.errors import ClearheadError
 from clearhead.files import refuse_constant
+from clearhead.serve.errors import ApiError
 
-MISSING = object()
 LARGEST = 2**53
 
 
 @final
 class Params:
-    """Named values of a request: the parameters of an address, all of them text, or the object of a body."""
+    """Named values of a request: the parameters of an address, all of them text, or the object of a body.
 
-    def __init__(self, values: Mapping[str, Any], where: str = "the request") -> None:
-        self.values, self.where = values, where
+    A null counts as not given, as in OpenAI's API. `typed`: a number must be one, and not text with digits.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str = "the request", *, typed: bool = False) -> None:
+        self.values = {name: value for name, value in values.items() if value is not None}
+        self.where, self.typed = where, typed
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
 
     def text(self, name: str, *, longest: int = 1_000_000) -> str:
         value = self.require(name)
         if not isinstance(value, str):
             raise self.value_error(name, "expected text", value)
         if len(value) > longest:
-            raise OptionError(f"{self.where}: {name} has {len(value):,} characters; {longest:,} at most will do")
+            message = f"{self.where}: {name} has {len(value):,} characters; {longest:,} at most will do"
+            raise ApiError(413, message, param=name, code="text_too_long")
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            raise OptionError(f"{self.where}: {name} holds half of a surrogate pair, which is no character")
+            raise self.error(name, f"{name} holds half of a surrogate pair, which is no character")
         return value
 
     def integer(self, name: str, *, least: int = 0, below: int = LARGEST, default: int | None = None) -> int:
         """Return a whole number in [least, below)."""
-        value = self.values.get(name)
-        if value is None and default is not None:
+        if default is not None and name not in self.values:
             return default
-        number = self.require(name)
-        if isinstance(number, str) and len(number) < 17 and number.isascii() and number.removeprefix("-").isdigit():
+        number = value = self.require(name)
+        digits = isinstance(number, str) and not self.typed and len(number) < 17 and number.isascii()
+        if digits and number.removeprefix("-").isdigit():
             number = int(number)
         if not isinstance(number, int) or isinstance(number, bool):
             raise self.value_error(name, "expected a whole number", value)
         if not least <= number < below:
-            bounds = f"{least} to {below - 1}" if below < LARGEST else f"{least} or more"
-            raise OptionError(f"{self.where}: {name} is {number}, and must be {bounds}")
+            bounds = f"{least} to {below - 1:,}" if below != LARGEST else f"{least} or more"
+            raise self.error(name, f"{name} is {shorten(number)}, and must be {bounds}")
         return number
 
     def maybe_whole(self, name: str, *, least: int = 0, below: int = LARGEST) -> int | None:
-        return None if self.values.get(name) is None else self.integer(name, least=least, below=below)
+        return None if name not in self.values else self.integer(name, least=least, below=below)
 
     def wholes(self, name: str, *, most: int) -> list[int]:
         """Return whole numbers with commas between them, none twice."""
@@ -61,18 +70,34 @@ class Params:
             raise self.value_error(name, expected, parts)
         return numbers
 
-    def one_of(self, name: str, among: tuple[str, ...]) -> str:
-        value = self.text(name)
+    def one_of(self, name: str, among: tuple[str, ...], *, default: str | None = None) -> str:
+        value = default if default is not None and name not in self.values else self.text(name)
         if value not in among:
-            raise OptionError(f"{self.where}: {name} is {value[:60]!r}, and must be one of {', '.join(among)}")
+            raise self.error(name, f"{name} is {value[:60]!r}, and must be one of {', '.join(among)}")
         return value
 
-    def number(self, name: str) -> float:
+    def number(
+        self, name: str, *, default: float | None = None, least: int | float = -1e308, most: int | float = 1e308
+    ) -> float:
         """Return a finite number."""
+        if default is not None and name not in self.values:
+            return default
         value = self.require(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        try:
+            finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        except OverflowError:  # a whole number of more digits than a float has room for
+            finite = False
+        if not finite:
             raise self.value_error(name, "expected a finite number", value)
+        if not least <= value <= most:
+            raise self.error(name, f"{name} is {value:g}, and must be {least:g} to {most:g}")
         return float(value)
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            raise self.value_error(name, "expected true or false", value)
+        return value
 
     def objects(self, name: str, *, most: int) -> list["Params"]:
         """Return a list of objects, an empty one where there is none."""
@@ -80,31 +105,70 @@ class Params:
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise self.value_error(name, "expected a list of objects", items)
         if len(items) > most:
-            raise OptionError(f"{self.where}: {name} are {len(items)}, and {most} at most will do")
-        return [Params(item, f"{name}[{index}]") for index, item in enumerate(items)]
+            raise self.error(name, f"{name} are {len(items)}, and {most} at most will do")
+        return [Params(item, f"{name}[{index}]", typed=self.typed) for index, item in enumerate(items)]
 
     def texts(self, name: str, *, most: int, longest: int) -> list[str]:
-        items = self.require(name)
-        if not isinstance(items, list) or not 1 <= len(items) <= most:
-            raise self.value_error(name, f"expected a list of 1 to {most} texts", items)
-        return [
-            Params({name: item}, f"{name}[{index}]").text(name, longest=longest) for index, item in enumerate(items)
-        ]
+        """Return one text or a list of them as a list."""
+        value = self.require(name)
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not items:
+            raise self.value_error(name, "expected a text, or a list of texts that is not empty", value)
+        self.check_count(name, len(items), most)
+        return [self.item(name, index, text, longest) for index, text in enumerate(items)]
+
+    def item(self, name: str, index: int, value: object, longest: int) -> str:
+        """Return a text of a list."""
+        if isinstance(value, str) and value.isascii() and len(value) <= longest:
+            return value  # nothing else could be wrong with it
+        return Params({name: value}, f"{name}[{index}]").text(name, longest=longest)
+
+    def check_count(self, name: str, count: int, most: int) -> None:
+        if count > most:
+            message = f"{self.where}: {name}: there are {count:,} texts; {most:,} at most will do in one request"
+            raise ApiError(413, message, param=name)
 
     def only(self, *names: str) -> None:
-        """Raise OptionError for a name that means nothing here."""
+        """Refuse names that mean nothing here; a client would believe that they were followed."""
         for name in self.values:
             if name not in names:
-                raise OptionError(f"{self.where}: there is no {name[:60]!r}; there are {', '.join(names)}")
+                message = f"{self.where}: {name[:60]!r} is not an option here; there are {', '.join(sorted(names))}"
+                raise ApiError(400, message, param=name[:60], code="unsupported_parameter")
+
+    def refuse(self, names: Mapping[str, Any], reason: str) -> None:
+        """Refuse options of OpenAI's that are not there, unless they have the value that changes nothing."""
+        for name, neutral in names.items():
+            if name in self.values and self.values[name] != neutral:
+                raise ApiError(400, f"{name}: {reason}; leave it out", param=name, code="unsupported_parameter")
 
     def require(self, name: str) -> Any:
-        value = self.values.get(name, MISSING)
-        if value is MISSING or value is None:
-            raise OptionError(f"{self.where}: {name} is missing")
-        return value
+        if name not in self.values:
+            raise self.error(name, f"{name} is missing")
+        return self.values[name]
 
-    def value_error(self, name: str, expected: str, value: object) -> OptionError:
-        return OptionError(f"{self.where}: {name}: {expected}; came {str(value)[:60]!r}")
+    @contextlib.contextmanager
+    def naming(self, name: str) -> Iterator[None]:
+        """Re-raise an error of the package as one of this option."""
+        try:
+            yield
+        except ApiError:
+            raise
+        except ClearheadError as error:
+            raise self.error(name, str(error)) from None
+
+    def value_error(self, name: str, expected: str, value: object) -> ApiError:
+        return self.error(name, f"{name}: {expected}; came {'nothing' if value is None else shorten(value)}")
+
+    def error(self, name: str, message: str) -> ApiError:
+        return ApiError(400, f"{self.where}: {message}", param=name, code="invalid_value")
+
+
+def shorten(value: object) -> str:
+    """Return the beginning of a value as text, for a message."""
+    try:
+        return repr(value[:60]) if isinstance(value, str) else str(value)[:60]
+    except RecursionError:  # lists in lists, as deep as JSON may have them
+        return type(value).__name__
 
 
 def read_json(body: bytes) -> Params:
@@ -112,7 +176,8 @@ def read_json(body: bytes) -> Params:
     try:
         content = json.loads(body, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"the request is not JSON: {str(error)[:100]}") from None
+        raise ApiError(400, f"the request is not JSON: {str(error)[:100]}", code="invalid_value") from None
     if not isinstance(content, dict):
-        raise OptionError(f"the request: expected a JSON object; came {type(content).__name__}")
-    return Params(content)
+        message = f"the request: expected a JSON object; came {type(content).__name__}"
+        raise ApiError(400, message, code="invalid_value")
+    return Params(content, typed=True)

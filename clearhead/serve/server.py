@@ -1,72 +1,160 @@
-"""The server: a socket on this machine, the guard in front of the app, and uvicorn between them."""
+"""The server: a socket, the guard and the tables of routes behind it, and uvicorn between them."""
 
+import asyncio
 import contextlib
 import errno
-import functools
+import ipaddress
 import secrets
 import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-from clearhead.errors import OptionError, RunError
-from clearhead.serve.app import make_app
-from clearhead.serve.connections import Connection, Limits, QuietServer, quiet_config
-from clearhead.serve.explorer import Explorer
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from clearhead.errors import OptionError
+from clearhead.serve.app import App, Front, Service
+from clearhead.serve.connections import QuietServer, quiet_config
 from clearhead.serve.guard import Guard, ServerAddress, check_token
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Logs
 
-STATIC = Path(__file__).parent / "static"
-"""The page, as `make web` builds it."""
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tls:
+    """The files of a certificate, as uvicorn takes them."""
 
-def check_page() -> None:
-    if not (STATIC / "index.html").is_file():
-        raise RunError(f"the explorer's page is not built: there is no {STATIC / 'index.html'}; run `make web`")
+    certificate: Path
+    key: Path | None = None
+
+    def check(self) -> None:
+        """Raise OptionError where they cannot be used, before anything is served."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise OptionError(f"ssl-certfile: {self.certificate} and its key cannot be used ({error})") from None
 
 
 @final
 class Server:
-    """The explorer's server. It listens from when it is made; port 0 is any that is free, in `place.address`.
+    """Serves tables of routes. It listens from when it is made; port 0 is any that is free, in `place`.
 
-    A `token` of one's own, with a fixed port, keeps the address the same when the server is started again.
+    `token` None: no token is asked for, and only this machine can reach it; the explorer then makes one of its own. A
+    token of one's own, with a fixed port, keeps the explorer's address the same when the server is started again.
     """
 
     def __init__(
         self,
-        explorer: Explorer,
-        *,
+        *services: Service,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
-        static: Path | None = None,
+        cors: Sequence[str] = (),
+        tls: Tls | None = None,
         limits: Limits = Limits(),
+        logs: Logs | None = None,
     ) -> None:
-        token = secrets.token_urlsafe(24) if token is None else check_token(token)
-        app = make_app(explorer, static or STATIC)
-        self.socket = listen(host, port)
-        self.place = ServerAddress(host=host, port=self.socket.getsockname()[1], token=token)
-        connection = functools.partial(Connection, limits)
-        self.uvicorn = QuietServer(quiet_config(Guard(app, self.place), connection, loop="asyncio", lifespan="off"))
+        if token is not None:
+            check_token(token)
+        elif any(service.private for service in services):
+            token = secrets.token_urlsafe(24)
+        if tls is not None:
+            tls.check()
+        self.services, self.limits = services, limits
+        self.front = Front(limits=limits, logs=logs or Logs())
+        self.state, self.logs = self.front.state, self.front.logs
+        self.socket = listen(host, port, private=token is None)
+        port, scheme = self.socket.getsockname()[1], "http" if tls is None else "https"
+        self.place = ServerAddress(host=host, port=port, token=token, scheme=scheme)
+        guard = Guard(self.place, origins=tuple(cors), limits=limits, state=self.state)
+        app: ASGIApp = App(services, guard, self.front)
+        if cors:
+            methods, headers = ["GET", "POST"], ["Authorization", "Content-Type"]
+            app = CORSMiddleware(app, allow_origins=list(cors), allow_methods=methods, allow_headers=headers)
+        files = {} if tls is None else {"certificate": tls.certificate, "key": tls.key}
+        self.draining_since: float | None = None
+        config = quiet_config(self.with_services(app), limits, **files)
+        self.uvicorn = QuietServer(config, drained=self.is_drained, most=limits.drain)
+
+    @property
+    def address(self) -> str:
+        return self.place.origin
 
     def run(self) -> None:
-        """Serve until stopped; Ctrl-C is a way to stop it."""
+        """Serve until told to stop, by SIGTERM, Ctrl-C or `stop`. RunError where the process of a model has died."""
         with contextlib.suppress(KeyboardInterrupt), self.socket:
+            inherited = [self.socket]
+            for service in self.services:
+                service.fork(inherited, on_lost=self.stop)
             self.uvicorn.run(sockets=[self.socket])
+        for service in self.services:
+            service.check()
 
     def stop(self) -> None:
-        """Stop the server from another thread; answers under way are still sent."""
-        self.uvicorn.should_exit = True
+        """Stop taking requests, from another thread; those under way may end within the time of the drain."""
+        self.uvicorn.signalled = True
+
+    def is_drained(self) -> bool:
+        """Return whether the server may end: nothing is under way any more, or the time for it is over."""
+        if self.draining_since is None:
+            self.draining_since, self.state.draining = time.monotonic(), True
+            self.logs.event("draining", running=self.state.running, seconds=self.limits.drain)
+        over = time.monotonic() - self.draining_since > self.limits.drain
+        if over and self.state.running:
+            self.logs.event("drain_over", running=self.state.running)
+        return over or not self.state.running
+
+    def with_services(self, app: Any) -> Any:
+        """Return the app with its services started before the first request, and closed after the last."""
+
+        async def with_lifespan(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "lifespan":
+                await app(scope, receive, send)
+                return
+            await receive()
+            for service in self.services:
+                await service.start()
+            await send({"type": "lifespan.startup.complete"})
+            warming = asyncio.ensure_future(self.warm_up())
+            await receive()
+            warming.cancel()
+            for service in self.services:
+                service.close()
+            self.logs.event("stopped")
+            await send({"type": "lifespan.shutdown.complete"})
+
+        return with_lifespan
+
+    async def warm_up(self) -> None:
+        """Wait until every service can answer; then requests are taken."""
+        for service in self.services:
+            await service.warm_up()
+        self.state.ready = True
+        reach = None if self.place.token else "this machine only, since there is no token"
+        self.logs.event("ready", address=self.address, reached_from=reach)
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int, *, private: bool = False) -> None:
     """Raise OptionError where nothing can listen at a port: it is taken, or the address is none of this machine."""
-    listen(host, port).close()
+    listen(host, port, private=private).close()
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, private: bool = False) -> socket.socket:
+    """Return a socket that listens; `private`: OptionError where another machine could reach it."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise OptionError(f"host: there is no {host!r} on this machine ({error}); take 127.0.0.1") from None
+    if private and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        raise OptionError(
+            f"host: {host} can be reached from other machines, and there is no token, so anyone could use it; "
+            "set CLEARHEAD_TOKEN, --token or --token-file, or leave out --host"
+        )
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

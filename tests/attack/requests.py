@@ -61,12 +61,16 @@ import sys
 from pathlib import Path
 import torch
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.explorer_routes import ExplorerPages
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Tracebacks
 from clearhead.serve.server import Server
 from clearhead.training.run import load
 torch.set_num_threads(1)
-server = Server(Explorer(load(sys.argv[1], device="cpu")), static=Path(sys.argv[2]))
-server.uvicorn.config.timeout_keep_alive = 600  # a client that is kept waiting by a busy machine is answered too
-print(server.place.address, flush=True)
+pages = ExplorerPages(Explorer(load(sys.argv[1], device="cpu")), Path(sys.argv[2]))
+# a client that is kept waiting by a busy machine is answered too
+server = Server(pages, limits=Limits(idle=600.0), logs=Tracebacks())
+print(server.place.page, flush=True)
 server.run()
 """
 

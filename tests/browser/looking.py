@@ -28,7 +28,7 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 @contextlib.contextmanager
 def looking(*folders):
     """The explorer of a run, or of two, by its address. It ends well, and has nothing to complain of."""
-    from clearhead.serve.server import STATIC
+    from clearhead.serve.explorer_routes import STATIC
 
     if not (STATIC / "index.html").exists():
         missing("the explorer's page is not built; run `make web`")
@@ -53,17 +53,19 @@ def serving(*runs):
     A process of its own needs seconds to start: `looking` is for tests of the command.
     """
     from clearhead.serve.explorer import Explorer
-    from clearhead.serve.server import STATIC, Server
+    from clearhead.serve.explorer_routes import STATIC, ExplorerPages
+    from clearhead.serve.logs import Tracebacks
+    from clearhead.serve.server import Server
     from clearhead.training.run import Run, load
 
     if not (STATIC / "index.html").exists():
         missing("the explorer's page is not built; run `make web`")
     first, *others = (run if isinstance(run, Run) else load(run, device="cpu") for run in runs)
-    server = Server(Explorer(first, beside=Explorer(*others) if others else None), static=STATIC)
+    server = Server(ExplorerPages(Explorer(first, beside=Explorer(*others) if others else None)), logs=Tracebacks())
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.place.port}/{server.place.token}/"
+        yield server.place.page
     finally:
         server.stop()
         thread.join(300)

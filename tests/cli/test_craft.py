@@ -8,7 +8,7 @@ import pytest
 import clearhead as ch
 from clearhead.cli import craft_run, look, run
 from clearhead.rasp import PROGRAMS
-from clearhead.serve import server
+from clearhead.serve import explorer_routes, server
 
 OWN = """\
 from clearhead import rasp
@@ -256,7 +256,7 @@ def unserved(monkeypatch, tmp_path):
     shown = []
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "index.html").write_text("<!doctype html>")
-    monkeypatch.setattr(server, "STATIC", tmp_path / "page")
+    monkeypatch.setattr(explorer_routes, "STATIC", tmp_path / "page")
     monkeypatch.setattr(server.Server, "run", lambda self: self.socket.close())
     loaded = look.load
     monkeypatch.setattr(look, "load", lambda *args, **options: shown.append(loaded(*args, **options)) or shown[-1])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from clearhead.cli import look, run
-from clearhead.serve import server
+from clearhead.serve import explorer_routes, server
 from tests.covering import few
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/[\w-]{20,}/")
@@ -25,7 +25,7 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/[\w-]{20,}/")
 def page(monkeypatch, tmp_path):
     """A page that is built."""
     (tmp_path / "index.html").write_text("<!doctype html>")
-    monkeypatch.setattr(server, "STATIC", tmp_path)
+    monkeypatch.setattr(explorer_routes, "STATIC", tmp_path)
     return tmp_path
 
 
@@ -42,7 +42,8 @@ def command(capsys, plain_terminal):
 @pytest.mark.thorough  # a signal ends it below; tests/browser/test_compare.py ends the command by Ctrl-C
 def test_it_serves_until_ctrl_c_and_ends_well(classifier, page):
     """In a process of its own, as in a terminal."""
-    script = f"from pathlib import Path; from clearhead.serve import server; server.STATIC = Path({str(page)!r}); "
+    script = "from pathlib import Path; from clearhead.serve import explorer_routes; "
+    script += f"explorer_routes.STATIC = Path({str(page)!r}); "
     script += f"from clearhead.cli import main; main(['look', {str(classifier.folder.path)!r}, '--no-open'])"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -93,9 +94,9 @@ def test_the_browser_is_opened_unless_told_not_to(command, classifier, page, uns
 def test_a_second_run_is_served_beside_the_first(command, classifier, translator, page, monkeypatch):
     made = []
     monkeypatch.setattr(server.Server, "run", lambda self: (made.append(self), self.socket.close()))
-    monkeypatch.setattr(server, "make_app", lambda explorer, static: made.append(explorer))
     assert command(classifier.folder.path, translator.folder.path, "--no-open")[0] == 0
-    assert (made[0].run.task.name, made[0].beside.run.task.name) == ("classify", "translate")
+    [pages] = made[0].services
+    assert (pages.explorer.run.task.name, pages.explorer.beside.run.task.name) == ("classify", "translate")
     code, _, err = command(classifier.folder.path, page / "nothing", "--no-open")
     assert code != 0
     assert "is not a run folder" in " ".join(err.split())
@@ -110,7 +111,8 @@ def test_the_browsers_command_line_does_not_hold_the_token(classifier, page, tmp
     with browser.open("a") as file:
         file.write(f'cat "${{1#file://}}" >> {told}.part; mv {told}.part {told}\n')
     browser.chmod(0o755)
-    script = f"from pathlib import Path; from clearhead.serve import server; server.STATIC = Path({str(page)!r}); "
+    script = "from pathlib import Path; from clearhead.serve import explorer_routes; "
+    script += f"explorer_routes.STATIC = Path({str(page)!r}); "
     script += f"from clearhead.cli import main; main(['look', {str(classifier.folder.path)!r}])"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "BROWSER": str(browser), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(

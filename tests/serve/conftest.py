@@ -4,10 +4,11 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 import urllib.parse
 
 import pytest
+
+from tests.serve.api_serving import api, api_runs, running, slow  # noqa: F401 - fixtures of every test here
 
 PAGE = "<!doctype html><title>page</title>"
 
@@ -51,21 +52,18 @@ def serving(run, folder, budget=None, explorer=None, **options):
     """A server of a run, or of an explorer that is made already, with a page of one line."""
     from clearhead.serve.budget import Budget
     from clearhead.serve.explorer import Explorer
+    from clearhead.serve.explorer_routes import ExplorerPages
+    from clearhead.serve.logs import Tracebacks
     from clearhead.serve.server import Server
 
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text(PAGE)
     (folder / "assets" / "page-1_a.js").write_text("1")
     (folder.parent / "secret.txt").write_text("secret")
-    server = Server(explorer or Explorer(run, budget or Budget()), static=folder, **options)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
+    pages = ExplorerPages(explorer or Explorer(run, budget or Budget()), folder)
+    server = Server(pages, logs=Tracebacks(), **options)
+    with running(server):
         yield server
-    finally:
-        server.stop()
-        thread.join(300)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

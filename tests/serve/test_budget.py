@@ -13,10 +13,10 @@ import torch
 
 from clearhead.attention import reference
 from clearhead.model.presets import Size
-from clearhead.serve.app import INSIDE
 from clearhead.serve.budget import Budget, Cost, TooMuchError
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.explorer_routes import INSIDE
 from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced

@@ -1,5 +1,6 @@
 """Silent and half-spoken connections: they are closed in time, and whoever asks something is served beside them."""
 
+import builtins
 import contextlib
 import http.client
 import os
@@ -13,8 +14,10 @@ import time
 
 import pytest
 
-from clearhead.serve.connections import FULL, Limits
+from clearhead.serve.connections import FULL, MOST_HEAD, Connection, connection_class
+from clearhead.serve.limits import Limits
 from clearhead.training.tracing import trace
+from tests.serve import api_serving
 from tests.serve.conftest import Client, serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,7 +103,7 @@ def test_half_of_a_second_request_is_closed_too(classifier, tmp_path):
         serving(classifier, tmp_path / "static", limits=Limits(head=0.5)) as server,
         silent(server.place.port, 1, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as [one],
     ):
-        assert one.recv(4096).startswith(b"HTTP/1.1 403")
+        assert one.recv(4096).startswith(b"HTTP/1.1 401")
         one.sendall(b"GET / HT")
         assert closed([one]) == 1  # uvicorn by itself closes what is silent after a reply, but not half a request
 
@@ -141,9 +144,8 @@ def test_a_reply_that_is_not_read_is_given_up(classifier, tmp_path):
 
 
 def test_silent_connections_make_room_for_those_who_ask(classifier, tmp_path):
-    limits = Limits(connections=50, head=PATIENCE)  # so that none is closed but to make room
+    limits = Limits(connections=50, head=PATIENCE, idle=PATIENCE)  # so that none is closed but to make room
     with serving(classifier, tmp_path / "static", limits=limits) as server, kept_open(server.place.port) as existing:
-        server.uvicorn.config.timeout_keep_alive = PATIENCE
         health = f"/{server.place.token}/api/health"
         for _ in range(2):
             with silent(server.place.port, 150) as sockets:
@@ -199,11 +201,15 @@ import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]), int(sys.argv[3])))
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.explorer_routes import ExplorerPages
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Tracebacks
 from clearhead.serve.server import Server
 from clearhead.training.run import load
-server = Server(Explorer(load(sys.argv[1], device="cpu")), static=Path(sys.argv[2]))
-server.uvicorn.config.timeout_keep_alive = 600  # for a client that a busy machine keeps waiting
-print(server.place.address, flush=True)
+pages = ExplorerPages(Explorer(load(sys.argv[1], device="cpu")), Path(sys.argv[2]))
+# for a client that a busy machine keeps waiting
+server = Server(pages, limits=Limits(idle=600.0), logs=Tracebacks())
+print(server.place.page, flush=True)
 server.run()
 """
 
@@ -247,3 +253,84 @@ def test_silent_connections_neither_stop_it_nor_fill_the_terminal(classifier, tm
                 other.request("GET", f"/{token}/api/run")
                 assert other.getresponse().status == 200
     assert (tmp_path / "static" / "err").read_text() == ""
+
+
+@pytest.fixture(params=["httptools", "h11"])
+def parser(request, monkeypatch):
+    """The parser that requests are read by."""
+    if request.param == "httptools":
+        pytest.importorskip("httptools")
+        return request.param
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if "httptools" in name:
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    return request.param
+
+
+def read_all(connection):
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := connection.recv(65536):
+            found += piece
+    return found
+
+
+def test_h11_is_there_where_httptools_is_not(parser):
+    assert (connection_class() is Connection) == (parser == "h11")
+
+
+def test_wrong_requests_are_refused_and_silent_ones_closed(parser, api_runs):
+    limits = Limits(head=0.3)
+    with api_serving.serving([api_runs["classifier"]], names=["it"], limits=limits) as client:
+        assert client.answer("/v1/classify", input="a cat")["data"]
+        for said in (b"X-Long: " + b"x" * (2 * MOST_HEAD), b"\0\xff: y\r\n\r\n"):
+            with client.raw("GET /healthz HTTP/1.1", said) as connection:
+                assert read_all(connection).startswith(b"HTTP/1.1 4")
+        with client.raw("GET /healthz HTTP/1.1", b"X-") as connection:  # half a head, and then nothing
+            assert read_all(connection) == b""
+        one = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % client.port
+        many = b"\r\n".join([b"", one, one, one + b"Connection: close\r\n", b""])  # or it stays open for half a minute
+        with client.raw("GET /healthz HTTP/1.1", many) as connection:
+            assert read_all(connection).count(b"200 OK") == 4
+        large = b"x" * (3 * MOST_HEAD)
+        head = f"POST /v1/classify HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(large)}"
+        with client.raw(f"{head}\r\nConnection: close", b"\r\n" + large) as connection:
+            assert b"not JSON" in read_all(connection), "a long body is no long head"
+
+
+def half_body(port, token):
+    """The head of a request, and the first byte of its body."""
+    head = f"POST /{token}/api/trace HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: 100\r\n\r\n{{".encode()
+
+
+@pytest.mark.parametrize("limits", [{"bodies": 20, "connections": 200}, {"connections": 30}], ids=["bodies", "all"])
+def test_half_sent_bodies_make_room_for_those_who_ask(parser, classifier, tmp_path, limits):
+    """They counted as being answered: with as many as there may be connections, nobody else was let in."""
+    limits = Limits(arrival=PATIENCE, head=PATIENCE, idle=PATIENCE, **limits)
+    with serving(classifier, tmp_path / "static", limits=limits) as server, kept_open(server.place.port) as existing:
+        client, said = Client(server), half_body(server.place.port, server.place.token)
+        for _ in range(2):
+            with silent(server.place.port, 60, said) as sockets:
+                assert closed(sockets, 39) >= 39
+                for path in ("api/health", "api/run"):
+                    assert client.get(path)[0] == 200
+                assert client.post("api/trace", {"source": "red cat"})[0] == 200
+                existing.request("GET", f"/{server.place.token}/api/health")
+                assert existing.getresponse().read() == b'{"ok":true}'
+
+
+def test_a_body_that_comes_in_pieces_is_read(parser, classifier, tmp_path):
+    with serving(classifier, tmp_path / "static", limits=Limits(bodies=1)) as server:
+        body = b'{"source": "red cat"}'
+        said = half_body(server.place.port, server.place.token).replace(b"Content-Length: 100", b"Content-Length: 21")
+        with silent(server.place.port, 1, said) as [one]:
+            for at in range(1, len(body), 5):
+                one.sendall(body[at : at + 5])
+                time.sleep(0.01)
+            assert one.recv(4096).startswith(b"HTTP/1.1 200")

@@ -6,11 +6,13 @@ import pytest
 
 from clearhead.errors import OptionError
 from clearhead.serve import guard
-from clearhead.serve.guard import MOST_BYTES, ServerAddress, check_token
-from tests.serve.conftest import PAGE
+from clearhead.serve.guard import ServerAddress, check_token
+from clearhead.serve.limits import Limits
+from tests.serve.conftest import PAGE, Client, serving
 
 EVERYTHING = ["", "index.html", "assets/page-1_a.js", "api/health", "api/run", "api/curves", "api/trace", "nowhere"]
 JSON = {"Content-Type": "application/json"}
+MOST_BYTES = Limits().body
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def test_the_page_and_the_api_are_there_under_the_token(client):
     assert client.get("assets/page-1_a.js")[1][1] == b"1"
     assert client.get("api/health") == (200, {"ok": True})
     status, headers, _ = client.send("GET", f"/{client.place.token}")
-    assert (status, headers["Location"]) == (307, f"/{client.place.token}/")
+    assert (status, headers["Location"]) == (307, client.place.page)
 
 
 @pytest.mark.parametrize("path", EVERYTHING)
@@ -32,7 +34,7 @@ def test_without_the_token_there_is_nothing(client, path):
     wrong = [f"/{path}", f"/{'x' * len(token)}/{path}", f"/{token[:-1]}/{path}", f"/{token}x/{path}"]
     for address in [*wrong, f"/x/{token}/{path}", f"/?/{token}/{path}"]:
         status, _, body = client.send("GET", address)
-        assert (status, body) == (403, b""), address
+        assert (status, b"the token is missing or wrong" in body) == (401, True), address
 
 
 def test_every_reply_has_its_headers(client):
@@ -61,8 +63,7 @@ def test_the_host_may_be_one_of_its_own(client, name):
 )  # fmt: skip
 def test_a_foreign_host_gets_nothing(client, host):
     headers = {"Host": host.format(port=client.place.port)}
-    status, _, body = client.send("GET", f"/{client.place.token}/api/health", headers=headers)
-    assert (status, body) == (403, b"")
+    assert client.send("GET", f"/{client.place.token}/api/health", headers=headers)[0] == 403
 
 
 def test_a_request_without_a_host_or_with_two_gets_nothing(client):
@@ -89,7 +90,8 @@ def test_an_origin_must_be_its_own(client, method):
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
 def test_other_methods_are_refused(client, method):
     for path in ("api/run", "api/trace", ""):
-        assert client.send(method, f"/{client.place.token}/{path}")[0] == 405
+        refused = (400, 405) if method == "BREW" else (405,)  # a parser may know no such method
+        assert client.send(method, f"/{client.place.token}/{path}")[0] in refused
 
 
 def test_a_method_that_is_not_the_addresss_own_is_refused(client):
@@ -158,7 +160,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_comes(client):
 def test_a_body_is_counted_as_it_comes(client):
     """In chunks, no length is told."""
     head = f"POST /{client.place.token}/api/trace HTTP/1.1\r\nHost: localhost:{client.place.port}\r\n"
-    chunk = b"%x\r\n%s\r\n" % (100_000, b" " * 100_000)
+    chunk = b"%x\r\n%s\r\n" % (MOST_BYTES // 10, b" " * (MOST_BYTES // 10))
     start = f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     assert client.raw(start + 10 * chunk + b"1\r\n \r\n") == 413
     small = b'{"source": "red cat"}'
@@ -170,10 +172,11 @@ def test_the_largest_body_is_read(client):
     assert client.post("api/trace", text + b" " * (MOST_BYTES - len(text)))[0] == 200
 
 
-def test_a_body_that_never_comes_is_not_waited_for(client, monkeypatch):
-    monkeypatch.setattr(guard, "PATIENCE", 0.2)
-    head = f"POST /{client.place.token}/api/trace HTTP/1.1\r\nHost: localhost:{client.place.port}\r\n"
-    assert client.raw(f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode()) == 408
+def test_a_body_that_never_comes_is_not_waited_for(classifier, tmp_path):
+    with serving(classifier, tmp_path / "static", limits=Limits(arrival=0.2)) as server:
+        head = f"POST /{server.place.token}/api/trace HTTP/1.1\r\nHost: localhost:{server.place.port}\r\n"
+        half = f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{"
+        assert Client(server).raw(half.encode()) == 408
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
@@ -204,7 +207,7 @@ def test_what_the_server_did_not_expect_is_told_on_stderr_alone(client, monkeypa
     monkeypatch.setattr(explorer, "trace", fails)
     status, found = client.post("api/trace", {"source": "old cow"})
     assert status == 500
-    assert found == {"error": "this should not happen: the terminal has the details"}
+    assert found == {"error": "this should not happen: the server's log has where"}
     said = capfd.readouterr().err  # all of it was written before the reply went out
     assert "ZeroDivisionError: the secret reason" in said
     assert client.get("api/health")[0] == 200
@@ -212,13 +215,13 @@ def test_what_the_server_did_not_expect_is_told_on_stderr_alone(client, monkeypa
 
 def test_a_place_everywhere_knows_numbers_and_its_own_name_but_no_other():
     place = ServerAddress(host="0.0.0.0", port=80, token="t")
-    assert place.address == "http://127.0.0.1:80/t/"
+    assert place.page == "http://127.0.0.1:80/t/"
     assert place.knows("192.168.3.4:80")
     assert place.knows("192.168.3.4")
     assert place.knows("[fe80::1]:80")
     assert not place.knows("evil.example:80")
     assert not place.knows("192.168.3.4:81")
-    assert ServerAddress(host="::1", port=9, token="t").address == "http://[::1]:9/t/"
+    assert ServerAddress(host="::1", port=9, token="t").page == "http://[::1]:9/t/"
 
 
 @pytest.mark.parametrize(

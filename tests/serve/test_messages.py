@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 import pytest
 
 from clearhead.serve import messages
-from clearhead.serve.app import INSIDE
+from clearhead.serve.explorer_routes import INSIDE
 from clearhead.serve.replies import as_json
 from tests.serve.write_messages import WRITTEN, typescript
 

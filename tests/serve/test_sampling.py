@@ -155,7 +155,7 @@ def test_a_share_that_is_too_small_for_a_float_is_not_a_cut(documents):
         ({"top_p": 1.5}, "top_p is a probability"),
         ({"seed": -1}, "0 or more"),
         ({"mode": "beam"}, "one of greedy, sample"),
-        ({"min_p": 1}, "there is no 'min_p'"),
+        ({"min_p": 1}, "'min_p' is not an option here"),
         ({"candidates": 51}, "1 to 50"),
     ],
 )

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.options import Options
+from clearhead.serve.bodies import AttentionBody, names_of_body
 from clearhead.serve.costs import key_side, side_of
+from clearhead.serve.errors import ApiError
 from clearhead.serve.params import Params
 from clearhead.tracing.names import Names
 from clearhead.tracing.trace import trace_model
@@ -49,28 +49,28 @@ class AttentionOptions:
             raise ApiError(413, message, param="attention", code="attention_too_large")
 
 
-def read_attention(options: Options, run: Run) -> AttentionOptions | None:
+def read_attention(params: Params, run: Run) -> AttentionOptions | None:
     """Return what the option `attention` asks for: nothing, everything (true), or the sites and heads that it names."""
-    value = options.values.get("attention", False)
+    value = params.values.get("attention", False)
     if value is False:
         return None
     if value is not True and not isinstance(value, dict):
-        raise options.error("attention", "expected true, or an object with sites and heads", value)
+        raise params.value_error("attention", "expected true, or an object with sites and heads", value)
     n_heads = {name: layer.shape.n_heads for name, layer in Names(run.model).sites.items()}
-    inner = Options(Params(value if isinstance(value, dict) else {}))
-    inner.only("sites", "heads", "encoding_format")
+    inner = Params(value if isinstance(value, dict) else {}, "attention", typed=True)
+    inner.only(*names_of_body(AttentionBody))
     sites = inner.values.get("sites", list(n_heads))
     if not isinstance(sites, list) or not sites or not all(name in n_heads for name in sites if isinstance(name, str)):
-        raise options.error("attention", f"sites must be some of {', '.join(n_heads)}", sites)
+        raise params.value_error("attention", f"sites must be some of {', '.join(n_heads)}", sites)
     if not all(isinstance(name, str) for name in sites) or len(set(sites)) < len(sites):
-        raise options.error("attention", "sites must be names, each once", sites)
+        raise params.value_error("attention", "sites must be names, each once", sites)
     heads = inner.values.get("heads")
     most = min(n_heads[name] for name in sites)
     if heads is not None and (
         not isinstance(heads, list) or not heads or not all(is_head(head, most) for head in heads)
     ):
-        raise options.error("attention", f"heads must be a list of numbers from 0 to {most - 1}", heads)
-    form = inner.one_of("encoding_format", "float", ("float", "base64"))
+        raise params.value_error("attention", f"heads must be a list of numbers from 0 to {most - 1}", heads)
+    form = inner.one_of("encoding_format", ("float", "base64"), default="float")
     by_site = {name: tuple(range(n_heads[name])) if heads is None else tuple(heads) for name in sites}
     return AttentionOptions(sites=tuple(sites), heads=by_site, base64=form == "base64")
 

@@ -10,11 +10,7 @@ from typing import Any, Literal, final
 from starlette.responses import Response
 
 from clearhead.decoding.sampling import Greedy, Sample
-from clearhead.errors import ClearheadError
 from clearhead.serve.api.attention import AttentionOptions, read_attention
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.events import Outgoing
-from clearhead.serve.api.options import Options, check_count, check_length
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import (
     ExtraRules,
@@ -27,6 +23,9 @@ from clearhead.serve.api.sequences import (
     with_seed,
 )
 from clearhead.serve.api.writing import Writing, WrittenToken
+from clearhead.serve.errors import ApiError
+from clearhead.serve.events import Outgoing
+from clearhead.serve.params import Params
 from clearhead.training.answers import token_names
 from clearhead.training.tasks import Generate
 from clearhead.training.tasks.base import TraceInputs
@@ -36,17 +35,6 @@ from clearhead.training.tasks.generate import MAX_NEW
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""
 MOST_STOPS, MOST_LOGPROBS = 16, 20
-SHARED = (
-    *("model", "stream", "stream_options", "n", "seed", "stop", "temperature", "top_p", "top_k", "min_p"),
-    *("min_tokens", "repetition_penalty", "no_repeat_ngram_size", "truncate", "attention", "user"),
-    *("frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "max_tokens"),
-)
-COMPLETION = (*SHARED, "prompt", "best_of", "echo", "suffix")
-CHAT = (
-    *SHARED,
-    *("messages", "max_completion_tokens", "top_logprobs", "response_format", "tools", "tool_choice", "functions"),
-    *("modalities", "store", "parallel_tool_calls", "service_tier"),
-)
 NOT_HERE: dict[str, Any] = {"logit_bias": {}, "suffix": "", "tools": [], "functions": [], "tool_choice": "none"}
 NOT_HERE |= {"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "service_tier": "auto"}
 NOT_HERE |= {"parallel_tool_calls": False}
@@ -82,23 +70,22 @@ class CompletionOptions:
 
 async def complete(request: RunRequest) -> Response:
     """Answer /v1/completions."""
-    options, task = request.options, request.served.task
+    params, task = request.params, request.served.task
     assert isinstance(task, Generate)
-    options.only(*COMPLETION)
     rows, prompts, framing = await read_prompts(request, task.frame())
-    logprobs = options.integer("logprobs", 0, least=0, most=MOST_LOGPROBS) if "logprobs" in options else None
-    n = options.integer("n", 1, least=1, most=request.limits.texts)
-    best_of = options.integer("best_of", n, least=n, most=request.limits.texts)
+    logprobs = params.maybe_whole("logprobs", below=MOST_LOGPROBS + 1)
+    n = params.integer("n", least=1, below=request.limits.texts + 1, default=1)
+    best_of = params.integer("best_of", least=n, below=request.limits.texts + 1, default=n)
     completion = read_completion_options(request, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
-    completion = replace(completion, echo=options.flag("echo"))
+    completion = replace(completion, echo=params.flag("echo"))
     if completion.stream and best_of > n:
         raise ApiError(
             400, "best_of: the best are known at the end only; leave out stream, or best_of", param="best_of"
         )
     if completion.echo and logprobs is not None:
         raise ApiError(400, "echo: the prompt's own log-probabilities are not told; leave out logprobs", param="echo")
-    max_new = options.integer("max_tokens", USUAL_TOKENS, least=1, most=request.limits.tokens)
-    check_count("prompt", len(rows) * best_of, request.limits.texts)
+    max_new = params.integer("max_tokens", least=1, below=request.limits.tokens + 1, default=USUAL_TOKENS)
+    params.check_count("prompt", len(rows) * best_of, request.limits.texts)
     texts = make_texts(request, rows, completion, max_new, framing)
     check_unread(texts, "prompt", truncate=completion.truncate)
     return await answer(request, completion, texts, [prompt for prompt in prompts for _ in range(best_of)])
@@ -106,20 +93,21 @@ async def complete(request: RunRequest) -> Response:
 
 async def chat(request: RunRequest) -> Response:
     """Answer /v1/chat/completions."""
-    options, task, template = request.options, request.served.task, request.served.template
+    params, task, template = request.params, request.served.task, request.served.template
     assert isinstance(task, Generate)
     assert template is not None
-    options.only(*CHAT)
-    messages = read_messages(options, request.limits.text)
-    try:
+    messages = read_messages(params, request.limits.text)
+
+    async def render() -> str:
         async with request.served.rendering:
-            prompt = await asyncio.to_thread(template.render, messages)
-    except ClearheadError as error:
-        raise ApiError(400, str(error), param="messages", code="invalid_value") from None
+            return await asyncio.to_thread(template.render, messages)
+
+    with params.naming("messages"):  # a template is a program that came with the model, and may take its time
+        prompt = await request.in_time(render())
     [row] = await request.encode([prompt])
-    n = options.integer("n", 1, least=1, most=request.limits.texts)
-    with_logprobs = options.flag("logprobs")
-    top = options.integer("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
+    n = params.integer("n", least=1, below=request.limits.texts + 1, default=1)
+    with_logprobs = params.flag("logprobs")
+    top = params.integer("top_logprobs", least=0, below=MOST_LOGPROBS + 1, default=0)
     if top and not with_logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
     completion = read_completion_options(
@@ -128,8 +116,8 @@ async def chat(request: RunRequest) -> Response:
     # A template brings its own special tokens. Without a number, as much is written as there is room for.
     framing = replace(task.frame(), before=())
     room = max(1, min(MAX_NEW, task.context - len(row)))
-    name = "max_completion_tokens" if "max_completion_tokens" in options else "max_tokens"
-    max_new = options.integer(name, room, least=1, most=request.limits.tokens)
+    name = "max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"
+    max_new = params.integer(name, least=1, below=request.limits.tokens + 1, default=room)
     texts = make_texts(request, [row], completion, max_new, framing)
     check_unread(texts, "messages", truncate=completion.truncate)
     return await answer(request, completion, texts, [""] * n)
@@ -144,20 +132,20 @@ def read_completion_options(
     logprobs: int | None,
 ) -> CompletionOptions:
     """Read the options that both addresses have."""
-    options = request.options
-    options.refuse({"frequency_penalty": 0, "presence_penalty": 0}, "is not there; repetition_penalty is")
-    options.refuse(NOT_HERE, "cannot be followed here")
-    stream = options.flag("stream")
-    seed = options.integer("seed", secrets.randbits(31), least=-(2**63), most=2**63 - 1)
-    with options.naming("top_p"):
+    params = request.params
+    params.refuse({"frequency_penalty": 0, "presence_penalty": 0}, "is not there; repetition_penalty is")
+    params.refuse(NOT_HERE, "cannot be followed here")
+    stream = params.flag("stream")
+    seed = params.integer("seed", least=-(2**63), below=2**63, default=secrets.randbits(31))
+    with params.naming("top_p"):
         method = choose_method(
-            options.number("temperature", 1.0, least=0, most=100),
+            params.number("temperature", default=1.0, least=0, most=100),
             seed=seed % 2**62,
-            top_p=options.number("top_p", 1.0, least=1e-6, most=1),
-            top_k=options.integer("top_k", 1, least=1, most=2**31) if "top_k" in options else None,
-            min_p=options.number("min_p", 0.0, least=0, most=1),
+            top_p=params.number("top_p", default=1.0, least=1e-6, most=1),
+            top_k=params.maybe_whole("top_k", least=1, below=2**31 + 1),
+            min_p=params.number("min_p", default=0.0, least=0, most=1),
         )
-    attention = read_attention(options, request.served.run)
+    attention = read_attention(params, request.served.run)
     if attention is not None and stream:
         raise ApiError(400, "attention: the weights are of the whole text; leave out stream", param="attention")
     return CompletionOptions(
@@ -168,17 +156,17 @@ def read_completion_options(
         best_of=best_of,
         method=method,
         seed=seed % 2**62,
-        stops=read_stops(options),
+        stops=read_stops(params),
         logprobs=logprobs,
         cuts=ExtraRules(
-            min_new=options.integer("min_tokens", 0, least=0, most=request.limits.tokens),
-            repetition_penalty=options.number("repetition_penalty", 1.0, least=0.01, most=100),
-            no_repeat=options.integer("no_repeat_ngram_size", 0, least=0, most=1000),
+            min_new=params.integer("min_tokens", least=0, below=request.limits.tokens + 1, default=0),
+            repetition_penalty=params.number("repetition_penalty", default=1.0, least=0.01, most=100),
+            no_repeat=params.integer("no_repeat_ngram_size", least=0, below=1001, default=0),
             candidates=logprobs or 0,
         ),
-        truncate=options.flag("truncate"),
+        truncate=params.flag("truncate"),
         stream=stream,
-        with_usage=read_stream_options(options, stream=stream),
+        with_usage=read_stream_options(params, stream=stream),
         attention=attention,
     )
 
@@ -188,65 +176,67 @@ async def read_prompts(request: RunRequest, framing: Framing) -> tuple[list[list
 
     Ids are read as they are, as at OpenAI: a client that has them has the special tokens before them, too.
     """
-    options, limits = request.options, request.limits
-    value = options.values.get("prompt")
+    params, limits = request.params, request.limits
+    value = params.values.get("prompt")
     if value is None:
         raise ApiError(400, "prompt: expected a text, or a list of texts", param="prompt", code="invalid_value")
     if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
         value = [value]
     if not isinstance(value, list) or not value or not all(isinstance(item, list) for item in value):
-        texts = options.texts("prompt", most=limits.texts, longest=limits.text)
+        texts = params.texts("prompt", most=limits.texts, longest=limits.text)
         return await request.encode(texts), texts, framing
-    check_count("prompt", len(value), limits.texts)
+    params.check_count("prompt", len(value), limits.texts)
     vocabulary = request.served.run.tokenizer.vocabulary
     for row in value:
         if not row or not all(isinstance(item, int) and not isinstance(item, bool) for item in row):
-            raise options.error("prompt", "expected texts, or lists of token ids", row)
+            raise params.value_error("prompt", "expected texts, or lists of token ids", row)
         if not all(0 <= item < vocabulary for item in row):
-            raise options.error("prompt", f"token ids go from 0 to {vocabulary - 1}", row)
+            raise params.value_error("prompt", f"token ids go from 0 to {vocabulary - 1}", row)
         if len(row) > limits.text:
             raise ApiError(413, f"prompt: {len(row):,} ids; {limits.text:,} at most will do", param="prompt")
     return value, [request.served.run.tokenizer.decode(row) for row in value], replace(framing, before=())
 
 
-def read_messages(options: Options, longest: int) -> list[dict[str, Any]]:
+def read_messages(params: Params, longest: int) -> list[dict[str, Any]]:
     """Return the messages; content in parts is joined, where all of them are text."""
-    value = options.values.get("messages")
+    value = params.values.get("messages")
     if not isinstance(value, list) or not value:
-        raise options.error("messages", "expected a list of messages", value)
+        raise params.value_error("messages", "expected a list of messages", value)
     messages, size = [], 0
     for index, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise options.error("messages", f"the {index + 1}. has no role and content", message)
+            raise params.value_error("messages", f"the {index + 1}. has no role and content", message)
         content = message.get("content")
         if isinstance(content, list):
             if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-                raise options.error("messages", "content may have parts of the type text only", content)
+                raise params.value_error("messages", "content may have parts of the type text only", content)
             content = "".join(str(part.get("text", "")) for part in content)
-        text = options.item("messages", index, content, longest)
+        text = params.item("messages", index, content, longest)
         size += len(text)
         messages.append({**message, "content": text})
-    check_length("messages", " " * size, longest)
+    if size > longest:
+        message = f"messages: the texts have {size:,} characters; {longest:,} at most will do"
+        raise ApiError(413, message, param="messages", code="text_too_long")
     return messages
 
 
-def read_stops(options: Options) -> tuple[str, ...]:
-    value = options.values.get("stop", [])
+def read_stops(params: Params) -> tuple[str, ...]:
+    value = params.values.get("stop", [])
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(stop, str) and stop for stop in listed):
-        raise options.error("stop", "expected a text that is not empty, or a list of them", value)
+        raise params.value_error("stop", "expected a text that is not empty, or a list of them", value)
     if len(listed) > MOST_STOPS:
-        raise options.error("stop", f"{MOST_STOPS} at most will do", len(listed))
+        raise params.value_error("stop", f"{MOST_STOPS} at most will do", len(listed))
     return tuple(listed)
 
 
-def read_stream_options(options: Options, *, stream: bool) -> bool:
+def read_stream_options(params: Params, *, stream: bool) -> bool:
     """Return whether a stream ends with its usage."""
-    value = options.values.get("stream_options")
+    value = params.values.get("stream_options")
     if value is None:
         return False
     if not stream or not isinstance(value, dict) or not set(value) <= {"include_usage", "include_obfuscation"}:
-        raise options.error("stream_options", 'with stream, expected {"include_usage": true}', value)
+        raise params.value_error("stream_options", 'with stream, expected {"include_usage": true}', value)
     return bool(value.get("include_usage", False))
 
 
@@ -258,11 +248,11 @@ def make_texts(
     assert isinstance(task, Generate)
     least = completion.cuts.min_new
     if least > max_new:
-        raise request.options.error("min_tokens", f"must be 0 to max_tokens, {max_new:,} here", least)
+        raise request.params.value_error("min_tokens", f"must be 0 to max_tokens, {max_new:,} here", least)
     texts = []
     for index, row in enumerate(row for row in rows for _ in range(completion.best_of)):
         method = with_seed(completion.method, completion.seed + index)
-        with request.options.naming("max_tokens"):
+        with request.params.naming("max_tokens"):
             texts.append(continuation(task, row, method, max_new=max_new, framing=framing, cuts=completion.cuts))
     return texts
 

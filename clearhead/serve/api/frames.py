@@ -26,7 +26,7 @@ FIELDS = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind
 
 
 def pack(frame: dict[str, Any]) -> bytes:
-    data = json.dumps(frame, separators=(",", ":")).encode()
+    data = json.dumps(frame, separators=(",", ":"), default=write_part).encode()
     return len(data).to_bytes(HEAD) + data
 
 
@@ -58,6 +58,22 @@ def write_fields(part: Any) -> list[Any]:
 def read_fields(kind: Any, values: list[Any]) -> Any:
     plain = (tuple(value) if isinstance(value, list) else value for value in values)
     return kind(**dict(zip(FIELDS[kind], plain, strict=True)))
+
+
+def write_part(part: Job | Hypothesis) -> list[Any]:
+    return write_job(part) if isinstance(part, Job) else write_hypothesis(part)
+
+
+def read_command(frame: dict[str, Any]) -> dict[str, Any]:
+    """Return commands with their jobs, as they were before `pack`."""
+    return {**frame, "add": [(number, each_token, read_job(job)) for number, each_token, job in frame["add"]]}
+
+
+def read_report(frame: dict[str, Any]) -> dict[str, Any]:
+    """Return a report with its tokens and hypotheses, as they were before `pack`."""
+    tokens = [(*event, read_candidates(candidates)) for *event, candidates in frame.get("tokens", ())]
+    done = [(number, [*map(read_hypothesis, hypotheses)]) for number, hypotheses in frame.get("done", ())]
+    return {**frame, "tokens": tokens, "done": done}
 
 
 def write_job(job: Job) -> list[Any]:

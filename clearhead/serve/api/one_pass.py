@@ -9,10 +9,9 @@ from typing import Any
 from starlette.responses import Response
 
 from clearhead.serve.api.attention import AttentionOptions, encode_base64, read_attention
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.options import check_count
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
+from clearhead.serve.errors import ApiError
 from clearhead.training.run import Run
 from clearhead.training.tasks import Fill, Label
 from clearhead.training.tasks.fill import BLANK, CANDIDATES, as_answer
@@ -20,7 +19,6 @@ from clearhead.training.tasks.pairs import Pair
 from clearhead.training.tracing import encode_inputs
 
 MOST_SHOWN = 1000
-SHARED = ("model", "input", "truncate", "attention", "user")
 Item = str | Pair
 
 
@@ -29,7 +27,6 @@ async def classify(request: RunRequest) -> Response:
 
     A blank text has a blank label and no probabilities, as on the command line, and is not given to the model.
     """
-    request.options.only(*SHARED)
     inputs = read_items(request)
     run = request.served.run
 
@@ -65,11 +62,10 @@ def is_blank(item: Item) -> bool:
 
 async def fill(request: RunRequest) -> Response:
     """Answer /v1/fill: each text with its blanks filled, and the likeliest pieces for each blank."""
-    request.options.only(*SHARED, "shown")
     run, task = request.served.run, request.served.task
     assert isinstance(task, Fill)
     inputs = read_items(request)
-    shown = request.options.integer("shown", CANDIDATES, least=1, most=MOST_SHOWN)
+    shown = request.params.integer("shown", least=1, below=MOST_SHOWN + 1, default=CANDIDATES)
     for index, text in enumerate(inputs):
         if not isinstance(text, str) or BLANK not in task.with_our_blanks(text):
             message = f"input[{index}]: there is no blank to fill: write {BLANK} where one is"
@@ -84,7 +80,6 @@ async def fill(request: RunRequest) -> Response:
 
 async def answer(request: RunRequest) -> Response:
     """Answer /v1/answer: what the run's task answers, whatever task it is, as `clearhead answer --json` tells it."""
-    request.options.only(*SHARED)
     inputs = read_items(request)
     if not all(isinstance(text, str) for text in inputs):
         raise ApiError(400, "input: expected texts; a pair is one text with a tab between", param="input")
@@ -98,14 +93,13 @@ async def answer(request: RunRequest) -> Response:
 
 async def embed(request: RunRequest) -> Response:
     """Answer /v1/embeddings, in OpenAI's form; `pooling` and `normalize` are those of `clearhead embed`."""
-    options, run = request.options, request.served.run
-    options.only(*SHARED, "encoding_format", "dimensions", "pooling", "normalize")
+    params, run = request.params, request.served.run
     inputs = read_items(request)
-    form = options.one_of("encoding_format", "float", ("float", "base64"))
-    pooling = options.one_of("pooling", "mean", ("mean", "first"))
-    normalize = options.flag("normalize")
+    form = params.one_of("encoding_format", ("float", "base64"), default="float")
+    pooling = params.one_of("pooling", ("mean", "first"), default="mean")
+    normalize = params.flag("normalize")
     width = run.embed([]).shape[1]
-    if options.integer("dimensions", width, least=1, most=2**31) != width:
+    if params.integer("dimensions", least=1, below=2**31 + 1, default=width) != width:
         message = f"dimensions: the vectors of {request.served.name} have {width} numbers; leave it out"
         raise ApiError(400, message, param="dimensions", code="unsupported_value")
     for index, text in enumerate(inputs):
@@ -125,16 +119,18 @@ async def embed(request: RunRequest) -> Response:
 
 def read_items(request: RunRequest) -> list[Item]:
     """Return the texts of a request; or pairs of them, as lists of two."""
-    options, limits = request.options, request.limits
-    value = options.values.get("input")
+    params, limits = request.params, request.limits
+    value = params.values.get("input")
     if not isinstance(value, list) or not value or not all(isinstance(text, list) for text in value):
-        return list(options.texts("input", most=limits.texts, longest=limits.text))
-    check_count("input", len(value), limits.texts)
+        return list(params.texts("input", most=limits.texts, longest=limits.text))
+    params.check_count("input", len(value), limits.texts)
     pairs: list[Item] = []
     for index, pair in enumerate(value):
         if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise options.error("input", "expected texts, or pairs of two texts as lists; token ids are not read", pair)
-        first, second = (options.item("input", index, text, limits.text) for text in pair)
+            raise params.value_error(
+                "input", "expected texts, or pairs of two texts as lists; token ids are not read", pair
+            )
+        first, second = (params.item("input", index, text, limits.text) for text in pair)
         pairs.append((first, second))
     return pairs
 
@@ -146,11 +142,11 @@ async def reply(
     counts = await request.apart(
         [text if isinstance(text, str) else " ".join(text) for text in inputs], counter(request)
     )
-    reads, truncate = request.served.task.reads, request.options.flag("truncate")
+    reads, truncate = request.served.task.reads, request.params.flag("truncate")
     for index, count in enumerate(counts):
         if count > reads and not truncate:
             refuse_unread("input", index, len(counts), count - reads)
-    attention_options = read_attention(request.options, request.served.run)
+    attention_options = read_attention(request.params, request.served.run)
 
     async def work() -> dict[str, Any]:
         with request.served.worker.taking(len(inputs)):
@@ -178,5 +174,5 @@ def counter(request: RunRequest) -> Callable[[list[str]], list[int]]:
 
 
 async def attention(request: RunRequest, text: Item, attention_options: AttentionOptions) -> dict[str, Any]:
-    with request.options.naming("attention"):
+    with request.params.naming("attention"):
         return await request.attention(encode_inputs(request.served.run, text), attention_options)

@@ -1,24 +1,21 @@
 """A request as every address takes it: the run it names, its options, and how its answer is sent."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from clearhead.serve.api.attention import AttentionOptions, attention_of
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.events import EventStream, Producer, answer_in_time
-from clearhead.serve.api.limits import ApiLimits
-from clearhead.serve.api.logs import Logs
-from clearhead.serve.api.metrics import Metrics
-from clearhead.serve.api.options import Options
-from clearhead.serve.api.served import Models, Served
-from clearhead.serve.params import read_json
+from clearhead.serve.api.served import Served
+from clearhead.serve.app import Front, RequestNotes
+from clearhead.serve.errors import ApiError
+from clearhead.serve.events import EventStream, Producer, answer_in_time
+from clearhead.serve.limits import Limits
+from clearhead.serve.params import Params
 from clearhead.serve.replies import as_json
 from clearhead.training.tasks.base import TraceInputs
 
@@ -27,62 +24,27 @@ LONG = 20_000
 
 
 @final
-@dataclass(kw_only=True)
-class RequestNotes:
-    """Facts about a request that its line in the log will have, noted while it is answered."""
-
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-    began: float = field(default_factory=time.perf_counter)
-    model: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Api:
-    """What all addresses share."""
-
-    models: Models
-    limits: ApiLimits
-    metrics: Metrics
-    logs: Logs
-
-    async def ask(self, request: Request, route: str) -> "RunRequest":
-        """Read a request; ApiError where it is not JSON, or names no run that this address serves."""
-        params = read_json(await request.body())
-        options = Options(params)
-        name = options.values.get("model")
-        if name is not None and not isinstance(name, str):
-            raise options.error("model", "expected the name of a model", name)
-        served = self.models.find(name, route)
-        noted: RequestNotes = request.scope["noted"]
-        noted.model = served.name
-        return RunRequest(api=self, request=request, options=options, served=served, noted=noted)
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """A request for one run."""
 
-    api: Api
+    front: Front
     request: Request
-    options: Options
+    params: Params
     served: Served
     noted: RequestNotes
 
     @property
-    def limits(self) -> ApiLimits:
-        return self.api.limits
+    def limits(self) -> Limits:
+        return self.front.limits
 
     def usage(self, read: int, written: int | None = None) -> dict[str, int]:
         """Return the tokens that were read and written, and count them."""
         first = self.noted.prompt_tokens is None
         self.noted.prompt_tokens, self.noted.completion_tokens = read, written
         if first:
-            self.api.metrics.count("prompt_tokens_total", float(read), model=self.served.name)
-            self.api.metrics.count("generated_tokens_total", float(written or 0), model=self.served.name)
+            self.front.metrics.count("prompt_tokens_total", float(read), model=self.served.name)
+            self.front.metrics.count("generated_tokens_total", float(written or 0), model=self.served.name)
         counts = {"prompt_tokens": read, "total_tokens": read + (written or 0)}
         return counts if written is None else {**counts, "completion_tokens": written}
 
@@ -101,18 +63,21 @@ class RunRequest:
 
     async def reply(self, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
         """Return the answer as JSON, once it is there."""
-        answer = await answer_in_time(self.request.scope, work, self.limits.seconds)
-        return as_json(answer)
+        return as_json(await self.in_time(work))
+
+    async def in_time(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Return what the work returns; ApiError 504 where it takes too long."""
+        return await answer_in_time(self.request.scope, work, self.limits.seconds)
 
     def stream(self, produce: Producer) -> Response:
         """Return the answer as server-sent events."""
         limits = self.limits
-        return EventStream(produce, seconds=limits.seconds, unread=limits.unread, logs=self.api.logs)
+        return EventStream(produce, seconds=limits.seconds, unread=limits.unread, logs=self.front.logs)
 
     def first_token(self) -> None:
         """Note that the first token of a stream has come."""
         seconds = time.perf_counter() - self.noted.began
-        self.api.metrics.observe("first_token_seconds", seconds, model=self.served.name)
+        self.front.metrics.observe("first_token_seconds", seconds, model=self.served.name)
 
     async def attention(self, inputs: TraceInputs, attention_options: AttentionOptions) -> dict[str, Any]:
         """Return the weights of a text, computed by the run's worker."""

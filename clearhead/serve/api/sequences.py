@@ -14,9 +14,9 @@ from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.decoding.scheduler import Finished, Job
-from clearhead.serve.api.errors import ApiError
 from clearhead.serve.api.served import Served
 from clearhead.serve.api.writing import Writing
+from clearhead.serve.errors import ApiError
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import Framing, Generate, Translate
 from clearhead.training.tasks.generate import last_ids, window, with_seeds

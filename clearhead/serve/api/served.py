@@ -17,11 +17,9 @@ from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.limits import ApiLimits
-from clearhead.serve.api.logs import Logs
-from clearhead.serve.api.metrics import Metrics
 from clearhead.serve.api.worker import Worker
+from clearhead.serve.app import Front
+from clearhead.serve.errors import ApiError
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
@@ -55,9 +53,7 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
 class Served:
     """A run with its worker, under the name that requests call it by."""
 
-    def __init__(
-        self, name: str, run: Run, scheduler: SchedulerOf, *, limits: ApiLimits, metrics: Metrics, logs: Logs
-    ) -> None:
+    def __init__(self, name: str, run: Run, scheduler: SchedulerOf, front: Front) -> None:
         self.name, self.run, self.task = name, run, run.task
         self.template = run.folder.chat() if isinstance(run.task, Generate) else None
         self.rendering = asyncio.Lock()  # a slow template keeps one thread from the other runs, not all of them
@@ -67,13 +63,8 @@ class Served:
         self.parameters, self.memory = described.parameters, described.memory(self.dtype)
         writes = isinstance(run.model, Decoder | EncoderDecoder) and isinstance(run.task, Generate | Translate)
         model = cast(Model, run.model)
-        self.worker = Worker(
-            name,
-            (lambda: scheduler(model, run.task.context)) if writes else None,
-            limits=limits,
-            metrics=metrics,
-            logs=logs,
-        )
+        make = (lambda: scheduler(model, run.task.context)) if writes else None
+        self.worker = Worker(name, make, front)
 
     @property
     def dtype(self) -> torch.dtype:

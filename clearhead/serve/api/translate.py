@@ -8,48 +8,46 @@ from clearhead.decoding.beam import Beam
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.sampling import Greedy
 from clearhead.serve.api.attention import AttentionOptions, read_attention
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.events import Outgoing
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import Text, check_unread, follow, search, together, translation
 from clearhead.serve.api.writing import Writing
+from clearhead.serve.errors import ApiError
+from clearhead.serve.events import Outgoing
 from clearhead.training.answers import token_names
 from clearhead.training.tasks import Translate
 from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.translate import BEAM
 
-OPTIONS = (
-    *("model", "input", "beam", "n_best", "length_penalty", "logprobs", "top_logprobs", "stream", "truncate"),
-    *("attention", "user"),
-)
 MOST_BEAMS = 64
 MOST_LOGPROBS = 20
 
 
 async def translate(request: RunRequest) -> Response:
     """Answer /v1/translate. A blank text has a blank translation, and is not given to the model."""
-    options, task = request.options, request.served.task
+    params, task = request.params, request.served.task
     assert isinstance(task, Translate)
-    options.only(*OPTIONS)
-    inputs = options.texts("input", most=request.limits.texts, longest=request.limits.text)
-    beam = options.integer("beam", BEAM, least=1, most=MOST_BEAMS)
-    n_best = options.integer("n_best", 1, least=1, most=beam)
-    penalty = options.number("length_penalty", 1.0, least=-10, most=10)
-    with_logprobs, top = options.flag("logprobs"), options.integer("top_logprobs", 0, least=0, most=MOST_LOGPROBS)
+    inputs = params.texts("input", most=request.limits.texts, longest=request.limits.text)
+    beam = params.integer("beam", least=1, below=MOST_BEAMS + 1, default=BEAM)
+    n_best = params.integer("n_best", least=1, below=beam + 1, default=1)
+    penalty = params.number("length_penalty", default=1.0, least=-10, most=10)
+    with_logprobs, top = (
+        params.flag("logprobs"),
+        params.integer("top_logprobs", least=0, below=MOST_LOGPROBS + 1, default=0),
+    )
     if top and not with_logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
-    stream, attention = options.flag("stream"), read_attention(options, request.served.run)
+    stream, attention = params.flag("stream"), read_attention(params, request.served.run)
     if stream and beam > 1:
         message = 'stream: a beam may change its mind until the end; say "beam": 1, or leave out stream'
         raise ApiError(400, message, param="stream", code="unsupported_value")
     if stream and attention is not None:
         raise ApiError(400, "attention: the weights are of the whole text; leave out stream", param="attention")
-    with options.naming("beam"):
+    with params.naming("beam"):
         method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=penalty)
     nonblank = [index for index, text in enumerate(inputs) if text.strip()]
     rows = await request.encode([inputs[index] for index in nonblank])
     texts = dict(zip(nonblank, (translation(task, row, method, candidates=top) for row in rows), strict=True))
-    check_unread([*texts.values()], "input", truncate=options.flag("truncate"))
+    check_unread([*texts.values()], "input", truncate=params.flag("truncate"))
     memory = sum(request.served.cache_bytes(text.first, beam) for text in texts.values())
     request.served.worker.check_room(len(texts), memory)
     if stream:

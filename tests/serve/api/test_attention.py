@@ -65,10 +65,10 @@ def test_a_wrong_wish_is_refused(api, wanted):
 
 
 def test_more_weights_than_may_be_are_refused(api_runs):
-    from clearhead.serve.api.limits import ApiLimits
-    from tests.serve.api.conftest import serving
+    from clearhead.serve.limits import Limits
+    from tests.serve.api_serving import serving
 
-    with serving([api_runs["translator"]], limits=ApiLimits(attention=50)) as client:
+    with serving([api_runs["translator"]], limits=Limits(attention=50)) as client:
         status, param, message = client.refused("/v1/translate", input="zwei null", attention=True)
         assert (status, param) == (413, "attention")
         assert "50 are the most in one answer" in message

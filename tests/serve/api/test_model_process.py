@@ -18,13 +18,14 @@ import torch
 from clearhead.decoding import Beam, Greedy, Rules
 from clearhead.decoding.scheduler import Chosen, Finished, Job
 from clearhead.errors import OptionError
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.limits import ApiLimits
-from clearhead.serve.api.logs import Logs
-from clearhead.serve.api.metrics import Metrics
-from clearhead.serve.api.model_process import ModelProcess, ModelSide, can_fork
+from clearhead.serve.api.jobs import JobLoop
+from clearhead.serve.api.model_process import ModelProcess, SocketLink, can_fork
 from clearhead.serve.api.worker import Worker
-from tests.serve.api.conftest import Slow, eventually, run_apart
+from clearhead.serve.app import Front
+from clearhead.serve.errors import ApiError
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Logs
+from tests.serve.api_serving import Slow, eventually, run_apart
 
 pytestmark = pytest.mark.skipif(not can_fork(torch.device("cpu")), reason="this system cannot fork")
 JOB = Job(inputs=(1,), rules=Rules(max_new=3))
@@ -35,10 +36,10 @@ TOKEN = "kepler-school-lesson-7"
 def linked(make, lines):
     """A worker whose scheduler is at the other end of a socket: in a thread here, where a test can see it."""
     ours, theirs = socket.socketpair()
-    made = Worker("it", make, limits=ApiLimits(), metrics=Metrics(), logs=Logs("json", write=lines.append))
-    side = ModelSide(theirs, made.scheduler, make)
+    made = Worker("it", make, Front(limits=Limits(), logs=Logs("json", write=lines.append)))
+    side = JobLoop(SocketLink(theirs), made.scheduler, make)
     thread = threading.Thread(target=side.run)
-    made.processes = [ModelProcess("it", ours, 0, metrics=made.metrics, logs=made.logs)]
+    made.processes = [ModelProcess("it", made.front, ours, 0)]
     made.processes[0].end = lambda: 0  # there is no process to end: 0 would be all of this group
     thread.start()
     try:
@@ -56,7 +57,6 @@ def run(make, work):
 
     async def whole():
         with linked(make, lines) as (made, side):
-            made.loop = asyncio.get_running_loop()
             await made.processes[0].connect()
             try:
                 return await work(made, side)
@@ -71,7 +71,7 @@ def test_tokens_come_to_those_who_want_them_and_the_end_to_all():
     async def work(made, side):
         jobs = [made.decode(JOB, each_token=True), made.decode(JOB)]
         found = [[await jobs[0].next_event() for _ in range(4)], [await jobs[1].next_event()]]
-        assert not made.processes[0].listeners
+        assert not made.processes[0].decodings
         assert not side.jobs
         return found
 
@@ -87,10 +87,10 @@ def test_nothing_runs_any_more_once_the_last_job_is_dropped():
     async def work(made, side):
         job = made.decode(Job(inputs=(1,), rules=Rules(max_new=10**6)), each_token=True)
         await job.next_event()
-        assert made.processes[0].running == 1
+        assert made.processes[0].count() == (1, 0)
         made.cancel(job)
         async with asyncio.timeout(20):
-            while made.processes[0].running:
+            while made.processes[0].count()[0]:
                 await asyncio.sleep(0.01)
 
     run(lambda: Slow(None, 0.001), work)
@@ -103,7 +103,7 @@ def test_a_job_that_is_dropped_frees_its_place():
         made.cancel(long)
         await made.decode(JOB).next_event()
         made.measure()
-        return side.scheduler.jobs, made.metrics.text()
+        return side.scheduler.jobs, made.front.metrics.text()
 
     (left, text), _ = run(lambda: Slow(None, 0), work)
     assert left == {}
@@ -142,9 +142,9 @@ def test_what_fails_is_told_to_those_it_concerns_and_the_next_job_is_done():
 
 def test_a_job_goes_to_the_process_with_the_fewest_rows():
     async def work():
-        made = Worker("it", lambda: Slow(None, 0), limits=ApiLimits(), metrics=Metrics(), logs=Logs())
+        made = Worker("it", lambda: Slow(None, 0), Front(limits=Limits(), logs=Logs()))
         pairs = [socket.socketpair() for _ in range(2)]
-        made.processes = [ModelProcess("it", ours, 0, metrics=made.metrics, logs=made.logs) for ours, _ in pairs]
+        made.processes = [ModelProcess("it", made.front, ours, 0) for ours, _ in pairs]
         loads, jobs = [], []
         for method in (Beam(width=3), Greedy(), Greedy(), Greedy(), Beam(width=2)):
             jobs.append(made.decode(Job(inputs=(1,), rules=JOB.rules, method=method)))

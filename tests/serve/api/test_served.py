@@ -9,7 +9,7 @@ import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.serve.api.served import names_of
 from clearhead.training.chat import ChatTemplate
-from tests.serve.api.conftest import serving
+from tests.serve.api_serving import serving
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import json
 
-from clearhead.serve.api.logs import Logs
+from clearhead.serve.logs import Logs
 
 
 def test_an_event_is_a_line_of_json_without_what_is_not_known():

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clearhead.serve.api.limits import ApiLimits
-from clearhead.serve.api.metrics import resident_bytes
-from tests.serve.api.conftest import JSON, eventually, serving
+from clearhead.serve.limits import Limits
+from clearhead.serve.metrics import resident_bytes
+from tests.serve.api_serving import JSON, eventually, serving
 
 TOKEN = "kepler-school-lesson-7"
 GOOD = json.dumps({"input": "red plum"})
@@ -52,7 +52,7 @@ def test_pages_of_other_origins_are_let_in_only_where_asked(guarded, api):
         assert found == status
         assert (headers["Access-Control-Allow-Origin"] == origin) == (status == 200)
     status, headers, _ = api.send("OPTIONS", "/v1/classify", headers={"Origin": "https://page.example", **asked})
-    assert (status, headers["Access-Control-Allow-Origin"]) == (405, None)
+    assert (status, headers["Access-Control-Allow-Origin"]) == (403, None)
 
 
 def test_without_a_token_only_this_machine_s_names_are_served(api):
@@ -118,7 +118,7 @@ def test_a_gigabyte_is_refused_and_not_held(api, pieces):
 
 
 def test_texts_and_bodies_have_limits(api_runs):
-    limits = ApiLimits(text=50, body=2000, texts=3)
+    limits = Limits(text=50, body=2000, texts=3)
     with serving([api_runs["classifier"]], limits=limits) as client:
         assert client.refused("/v1/classify", input="x" * 51)[:2] == (413, "input")
         assert client.refused("/v1/classify", input=["x"] * 4)[:2] == (413, "input")
@@ -127,7 +127,7 @@ def test_texts_and_bodies_have_limits(api_runs):
 
 
 def test_a_full_queue_is_refused_with_when_to_come_back_and_empties_again(slow):
-    client = slow(limits=ApiLimits(queue=4))
+    client = slow(limits=Limits(queue=4))
     asked = {"prompt": "a", "max_tokens": 40}
     with ThreadPoolExecutor(24) as pool:
         body = json.dumps(asked)
@@ -141,8 +141,8 @@ def test_a_full_queue_is_refused_with_when_to_come_back_and_empties_again(slow):
 
 
 def test_caches_have_a_limit_of_memory(slow, api_runs):
-    client = slow(limits=ApiLimits(memory=60_000), pause=0.02)
-    one = client.server.models.by_name["slow"]
+    client = slow(limits=Limits(memory=60_000), pause=0.02)
+    one = client.models["slow"]
     thread = threading.Thread(target=lambda: client.post("/v1/completions", prompt="a" * 10, max_tokens=16, n=6))
     thread.start()
     eventually(lambda: one.worker.memory > 0)
@@ -157,7 +157,7 @@ def test_caches_have_a_limit_of_memory(slow, api_runs):
 
 
 def test_an_answer_that_takes_too_long_is_given_up(slow):
-    client = slow(limits=ApiLimits(seconds=0.2))
+    client = slow(limits=Limits(seconds=0.2))
     asked = {"prompt": "a", "max_tokens": 1000}
     status, _, message = client.refused("/v1/completions", **asked)
     assert (status, "0.2 seconds" in message) == (504, True)

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from clearhead.serve.api.errors import ApiError
-from clearhead.serve.api.events import ClientGone, Outgoing, answer_in_time
-from clearhead.serve.api.limits import ApiLimits
-from tests.serve.api.conftest import eventually, run_apart
+from clearhead.serve.errors import ApiError, ClientGone
+from clearhead.serve.events import Outgoing, answer_in_time
+from clearhead.serve.limits import Limits
+from tests.serve.api_serving import eventually, run_apart
 
 
 def request_bytes(asked):
@@ -34,7 +34,7 @@ def test_a_client_that_hangs_up_frees_its_place(slow, stream):
 
 @pytest.mark.slow
 def test_a_reader_that_reads_nothing_is_dropped_and_holds_nobody_up(slow):
-    client = slow(pause=0.0, limits=ApiLimits(unread=20_000))
+    client = slow(pause=0.0, limits=Limits(unread=20_000))
     asked = {"prompt": "a", "max_tokens": 4096, "stream": True, "n": 8}
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

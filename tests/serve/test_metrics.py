@@ -2,7 +2,7 @@
 
 import re
 
-from clearhead.serve.api.metrics import Metrics
+from clearhead.serve.metrics import Metrics
 
 LINE = re.compile(r'[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? [-+.e\d]+')
 

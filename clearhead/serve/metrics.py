@@ -70,13 +70,13 @@ class Metrics:
         self.histograms: dict[str, dict[Labels, Histogram]] = {}
         self.lock = threading.Lock()
 
-    def count(self, name: str, by: float = 1, **labels: str) -> None:
+    def count(self, name: str, by: int | float = 1, **labels: str) -> None:
         key = tuple(sorted(labels.items()))
         with self.lock:
             series = self.values.setdefault(name, {})
             series[key] = series.get(key, 0) + by
 
-    def set(self, name: str, value: float, **labels: str) -> None:
+    def set(self, name: str, value: int | float, **labels: str) -> None:
         with self.lock:
             self.values.setdefault(name, {})[tuple(sorted(labels.items()))] = value
 

@@ -15,16 +15,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clearhead.errors import ClearheadError
-from clearhead.serve.api.errors import ApiError, as_reply, error_object
-from clearhead.serve.api.logs import Logs
+from clearhead.serve.errors import ApiError, ClientGone, as_reply, error_object
+from clearhead.serve.logs import Logs
 from clearhead.training.metrics import replace_nonfinite
 
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE = b"data: [DONE]\n\n"
-
-
-class ClientGone(Exception):
-    """The client has hung up, or was dropped: there is nobody to answer."""
 
 
 async def answer_in_time(scope: Scope, work: Coroutine[Any, Any, Any], seconds: float) -> Any:

@@ -14,8 +14,9 @@ import pytest
 
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.scheduler import Chosen, Finished, Scheduler
-from clearhead.serve.api.logs import Logs
-from clearhead.serve.api.server import ApiServer
+from clearhead.serve.api.routes import Api
+from clearhead.serve.logs import Logs
+from clearhead.serve.server import Server
 from clearhead.training.chat import ChatTemplate
 
 JSON = {"Content-Type": "application/json"}
@@ -26,9 +27,13 @@ TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}{% if add_generat
 class Client:
     """Asks a server, a connection for each request."""
 
-    server: ApiServer
+    server: Server
     token: str | None = None
     lines: list = field(default_factory=list)
+
+    @property
+    def models(self):
+        return self.server.services[0].models.by_name
 
     @property
     def port(self):
@@ -88,13 +93,20 @@ class Client:
 def serving(runs, token=None, **options):
     """A server that takes requests, and a client of it."""
     lines = []
-    server = ApiServer(runs, token=token, logs=Logs("json", write=lines.append), **options)
+    ours = {name: options.pop(name) for name in ("names", "scheduler") if name in options}
+    server = Server(Api(runs, **ours), token=token, logs=Logs("json", write=lines.append), **options)
+    with running(server):
+        yield Client(server, token, lines)
+
+
+@contextlib.contextmanager
+def running(server):
+    """A server in a thread, from when it takes requests."""
     thread = threading.Thread(target=server.run)
     thread.start()
-    client = Client(server, token, lines)
     try:
         eventually(lambda: server.state.ready)
-        yield client
+        yield server
     finally:
         server.stop()
         thread.join(60)

@@ -15,7 +15,6 @@ def to_stderr(line: str) -> None:
     sys.stderr.flush()
 
 
-@final
 class Logs:
     """Writes events as JSON lines, or as text for people.
 
@@ -43,6 +42,17 @@ class Logs:
     def failure(self, error: BaseException, **facts: object) -> None:
         """Write what an unexpected error was and where."""
         self.event("failure", **facts_of(error), **facts)
+
+
+@final
+class Tracebacks(Logs):
+    """Writes unexpected errors alone, each with its traceback: for a person who looks at a run on their own machine."""
+
+    def event(self, name: str, **facts: object) -> None:
+        pass
+
+    def failure(self, error: BaseException, **facts: object) -> None:
+        self.write("".join(traceback.format_exception(error)).rstrip())
 
 
 def facts_of(error: BaseException) -> dict[str, object]:

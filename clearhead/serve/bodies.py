@@ -1,0 +1,252 @@
+"""The types of what requests send. The names that a request may have, and /openapi.json, follow from them.
+
+How large a number may be, or how long a text, is checked where it is read.
+"""
+
+from typing import Any, Literal, Required, TypedDict, get_type_hints
+
+Texts = str | list[str]
+Format = Literal["float", "base64"]
+
+
+class AttentionBody(TypedDict, total=False):
+    """The attention weights that an answer should have."""
+
+    sites: list[str]
+    heads: list[int]
+    encoding_format: Format
+
+
+class RunBody(TypedDict, total=False):
+    """What every request to a run may have."""
+
+    model: str
+    truncate: bool
+    attention: bool | AttentionBody
+    user: str
+
+
+class AnswerBody(RunBody, total=False):
+    """A request to /v1/answer; and what others of one pass have too."""
+
+    input: Required[Texts]
+
+
+class ClassifyBody(RunBody, total=False):
+    """A request to /v1/classify."""
+
+    input: Required[Texts | list[tuple[str, str]]]
+
+
+class FillBody(AnswerBody, total=False):
+    """A request to /v1/fill."""
+
+    shown: int
+
+
+class EmbedBody(ClassifyBody, total=False):
+    """A request to /v1/embeddings."""
+
+    encoding_format: Format
+    dimensions: int
+    pooling: Literal["mean", "first"]
+    normalize: bool
+
+
+class TranslateBody(AnswerBody, total=False):
+    """A request to /v1/translate."""
+
+    beam: int
+    n_best: int
+    length_penalty: float
+    logprobs: bool
+    top_logprobs: int
+    stream: bool
+
+
+class StreamOptions(TypedDict, total=False):
+    """What a stream has besides its text."""
+
+    include_usage: bool
+    include_obfuscation: bool
+
+
+class WritingBody(RunBody, total=False):
+    """What completions and chats share; some of it is OpenAI's, and refused unless it asks for nothing."""
+
+    stream: bool
+    stream_options: StreamOptions
+    n: int
+    seed: int
+    stop: Texts
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    min_tokens: int
+    max_tokens: int
+    repetition_penalty: float
+    no_repeat_ngram_size: int
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: dict[str, float]
+
+
+class CompletionBody(WritingBody, total=False):
+    """A request to /v1/completions."""
+
+    prompt: Required[Texts | list[int] | list[list[int]]]
+    logprobs: int
+    best_of: int
+    echo: bool
+    suffix: str
+
+
+class TextPart(TypedDict):
+    """A part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(TypedDict):
+    """What one side said."""
+
+    role: str
+    content: str | list[TextPart]
+
+
+class ChatBody(WritingBody, total=False):
+    """A request to /v1/chat/completions."""
+
+    messages: Required[list[ChatMessage]]
+    max_completion_tokens: int
+    logprobs: bool
+    top_logprobs: int
+    response_format: dict[str, Any]
+    tools: list[Any]
+    tool_choice: str
+    functions: list[Any]
+    modalities: list[str]
+    store: bool
+    parallel_tool_calls: bool
+    service_tier: str
+
+
+class EditBody(TypedDict, total=False):
+    """A change inside the model: of one step's value, or of a site's weighting."""
+
+    at: Required[str]
+    step: str
+    head: int
+    query: int
+    key: int
+    unit: int
+    to: float | bool
+    times: float
+    weighting: str
+
+
+class TraceBody(TypedDict, total=False):
+    """A request of the explorer for a trace."""
+
+    source: Required[str]
+    target: str | list[int]
+    edits: list[EditBody]
+    step: int
+
+
+class ContextBody(TypedDict, total=False):
+    """A request of the explorer for the vectors of a word in several texts."""
+
+    texts: Required[list[str]]
+    word: Required[str]
+    step: int
+
+
+class DecodeBody(TypedDict, total=False):
+    """A request of the explorer for a search with a beam."""
+
+    source: Required[str]
+    beam: int
+    candidates: int
+    max_new: int
+    step: int
+    edits: list[EditBody]
+
+
+class SampleBody(TypedDict, total=False):
+    """A request of the explorer for a sample."""
+
+    source: Required[str]
+    mode: Literal["greedy", "sample"]
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    candidates: int
+    max_new: int
+    step: int
+    edits: list[EditBody]
+
+
+class TokenizeBody(TypedDict, total=False):
+    """A request of the explorer for the way of a text through its tokeniser."""
+
+    text: Required[str]
+    field: str
+
+
+class Query(TypedDict, total=False):
+    """Parameters of the explorer's addresses; each question reads those that it needs."""
+
+    after: int
+    box: str
+    column: int
+    columns: int
+    count: int
+    head: str
+    key: int
+    level: int
+    most: int
+    n: int
+    name: str
+    at: str
+    places: str
+    query: int
+    role: str
+    rollout: int
+    row: int
+    rows: int
+    side: str
+    site: str
+    step: str
+    table: str
+    token: int
+    unit: int
+
+
+BODIES: dict[str, Any] = {
+    "/v1/translate": TranslateBody,
+    "/v1/completions": CompletionBody,
+    "/v1/chat/completions": ChatBody,
+    "/v1/classify": ClassifyBody,
+    "/v1/fill": FillBody,
+    "/v1/embeddings": EmbedBody,
+    "/v1/answer": AnswerBody,
+    "/api/trace": TraceBody,
+    "/api/context": ContextBody,
+    "/api/decode": DecodeBody,
+    "/api/sample": SampleBody,
+    "/api/tokenize": TokenizeBody,
+}
+"""The body of each address that takes one."""
+
+
+def names_of_body(kind: Any) -> tuple[str, ...]:
+    """Return the names that a body may have.
+
+    >>> names_of_body(TokenizeBody)
+    ('text', 'field')
+    """
+    return tuple(get_type_hints(kind))
