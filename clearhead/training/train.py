@@ -17,6 +17,7 @@ from clearhead.devices import choose_device
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
+from clearhead.model.int8 import count_weights
 from clearhead.model.sizes import resized
 from clearhead.serialization import from_json, to_json
 from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
@@ -38,13 +39,21 @@ from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tunin
 from clearhead.training.fitting import Workload, check_minutes, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
-from clearhead.training.linear import LinearScore
+from clearhead.training.linear import Figures, LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
 from clearhead.training.phases import phase, to_stderr
-from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
+from clearhead.training.pretrained import (
+    SHARES,
+    WIDE,
+    check_saved,
+    load_start,
+    prepare_parameters,
+    without_wide,
+    write_wide,
+)
 from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load
@@ -54,6 +63,7 @@ from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import ValidationSet, assess
+from clearhead.training.wide import FittedLinear, has_wide
 
 MOST_ASSESSED = 2000
 HEADERS = frozenset(
@@ -109,18 +119,21 @@ def train_first(
         if checkpoints is not None:
             keep_elsewhere(folder, hold, checkpoints)
         source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
-        recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log)
+        recipe, task, prepared, linear = follow(recipe, data or folder.data, source, log)
         spec = recipe.model
         hold.check()
         if source is not None:
-            recipe = begin_tuning(folder, recipe, task, source, prepared=prepared, log=log)
+            recipe = begin_tuning(folder, recipe, task, source, log=log)
+        if linear is not None and has_wide(spec):
+            write_wide(folder, linear.part)
         chat = None if source is None or task.target != "continues" else source.folder.chat()
         folder.describe(spec, task, prepared, chat=chat, pretrained=source is not None)
         folder.checkpoints.create()
         hold.add(folder.checkpoints.folder)
         folder.begin(recipe)
-        if baseline is not None:
-            folder.write_own(folder.baseline, asdict(baseline))
+        if linear is not None:
+            shares = linear.part.get_buffer(SHARES).tolist()
+            folder.write_own(folder.baseline, {**asdict(linear.score), SHARES: shares})
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec)
         return Training(work, hold, watcher, log).run(None, lambda: None)
 
@@ -162,12 +175,12 @@ def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
 
 
 class Followed(NamedTuple):
-    """A recipe with nothing left open, the task and text that it is for, and the score of a simple model."""
+    """A recipe with nothing left open, the task and text that it is for, and the linear model to compare with."""
 
     recipe: Recipe
     task: Task
     prepared: Prepared
-    baseline: LinearScore | None
+    linear: FittedLinear | None
 
 
 def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None]) -> Followed:
@@ -186,13 +199,15 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
         spec = resized(spec, recipe.parameters)
     recipe = replace(recipe, model=spec)
     with phase("training a linear model to compare with", log):
-        baseline = announce_records(task, recipe, prepared, log)
+        linear = announce_records(task, prepared, log)
+    if linear is not None:
+        recipe = replace(recipe, model=linear.joined(spec))
     if recipe.open or recipe.budget.minutes is not None:
         prepare_machine(recipe.machine)
         workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began)
         with phase("timing a few steps", log):
             recipe = fit(recipe, workload, log)
-    return Followed(recipe, task, prepared, baseline)
+    return Followed(recipe, task, prepared, linear)
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -230,14 +245,14 @@ def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -
         return follow(recipe, Path(folder), source, log).recipe
 
 
-def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> LinearScore | None:
-    """Print what the task says about its records and the score of a simple model, which is returned."""
+def announce_records(task: Task, prepared: Prepared, log: Callable[[str], None]) -> FittedLinear | None:
+    """Print what the task says about its records and the score of a linear model, which is returned."""
     for line in task.describe_records(prepared):
         log(line)
-    baseline = task.baseline(recipe.corpus, prepared)
-    if baseline is not None:
-        log(baseline.announce())
-    return baseline
+    linear = task.fit_linear(prepared)
+    if linear is not None:
+        log(linear.score.announce())
+    return linear
 
 
 def prepare_text(
@@ -408,10 +423,11 @@ class Training:
         parallel = choose_parallel(work.recipe, processes, model, device)
         if processes.is_first:
             self.tell_the_others(checkpoint)
-            if checkpoint is None:
-                self.initialize(model)
+            if checkpoint is None and work.recipe.vectors is not None:
+                start_from_vectors(model, work.task, work.recipe.vectors, self.log)
         if work.recipe.fine_tuning is not None:
-            copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
+            tensors = without_wide(named_tensors(model))
+            copy_into(tensors, load_start(work.folder), str(work.folder.pretrained_file))
             prepare_parameters(model, work.recipe.fine_tuning)
         processes.copy_from_first(model)
         model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
@@ -433,24 +449,14 @@ class Training:
         processes.wait()
         return run
 
-    def initialize(self, model: nn.Module) -> None:
-        """Set the weights of a new run that do not start at random: word vectors, and what a task fits beforehand."""
-        work = self.work
-        if work.recipe.vectors is not None:
-            start_from_vectors(model, work.task, work.recipe.vectors, self.log)
-        if work.recipe.fine_tuning is None:
-            with phase("fitting what is not trained by steps", self.log):
-                lines = work.task.initialize(model, work.prepared)
-            for line in lines:
-                self.log(line)
-
     def score(self, trainer: Trainer, device: torch.device) -> Run:
         """Load the weights to use, score them on the validation set, and write evaluation.json."""
         work = self.work
         try:
             with phase("scoring the best weights on the validation set", self.log):
                 run = load(work.folder.path, device=str(device))
-                write_evaluation(run, work.prepared, trainer, self.log)
+                alone = run.task.weigh(run.model, work.prepared)
+                write_evaluation(run, work.prepared, trainer, alone, self.log)
         except KeyboardInterrupt:
             raise StoppedScoring(work.folder.path, trainer.done) from None
         return run
@@ -474,8 +480,13 @@ def checkpoint_activations(model: nn.Module) -> None:
             module.checkpointing = True
 
 
-def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callable[[str], None]) -> None:
-    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
+def write_evaluation(
+    run: Run, prepared: Prepared, trainer: Trainer, alone: Figures | None, log: Callable[[str], None]
+) -> None:
+    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a linear model.
+
+    `alone` has those of the Transformer without its linear part: how much each of the two counts goes to baseline.json.
+    """
     started = time.perf_counter()
     checkpointing, plan = trainer.recipe.checkpointing, trainer.recipe.plan
     held_out = ValidationSet(
@@ -492,17 +503,21 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         "step": run.step,
         "loss": assessed.loss,
         **assessed.scores,
-        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "parameters": count_weights(run.model),
         "training_seconds": round(trainer.seconds, 2),
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
-    saved = run.folder.read_own(run.folder.baseline) if run.folder.baseline.exists() else {}
-    if "macro_f1" in saved:  # a run that was begun before it was counted is compared with nothing
-        baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
-        evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
-        accuracy, f1 = (assessed.scores[name] for name in ("accuracy", "macro_f1"))
-        log(baseline.verdict(accuracy, f1, tuned=run.folder.fine_tuning() is not None))
     assert trainer.hold is not None
     trainer.hold.check()
+    if run.folder.baseline.exists():
+        saved = run.folder.read_own(run.folder.baseline)
+        linear = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
+        evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
+        if alone is not None:
+            evaluation["transformer"] = alone._asdict()
+            shares = named_tensors(run.model)[WIDE + SHARES].tolist()
+            run.folder.write_own(run.folder.baseline, {**asdict(linear), SHARES: shares})
+        kept = Figures(*(assessed.scores[name] for name in Figures._fields))
+        log(linear.verdict(kept, alone, tuned=run.folder.fine_tuning() is not None))
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

@@ -72,7 +72,7 @@ ARRANGEMENTS = [
     arrangements.PreNorm(norms.RMSNorm(from_one=True)),
     arrangements.NoteNorm(RMS),
 ]
-WIDE = outputs.Classes(3, ngrams=NgramLogits(buckets=7, transformer_scale=0.25))
+WIDE = outputs.Classes(3, ngrams=NgramLogits(pairs=3, triples=2, buckets=7))
 OUTPUTS = [outputs.Blanks(tied=False, transform=False), outputs.Classes(3, pool="mean", hidden=True), WIDE, None]
 
 

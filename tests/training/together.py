@@ -62,9 +62,9 @@ def first_gradients_in(path: Path):
 
 def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float64, **options) -> None:
     """Train runs, each named WAY/NAME, or go on with those that are there. `options` are those of `recipe_of`."""
-    before, baseline = torch.get_default_dtype(), task_named("classify").baseline
+    before, baseline = torch.get_default_dtype(), task_named("classify").fit_linear
     torch.set_default_dtype(dtype)
-    task_named("classify").baseline = lambda *_: None  # the linear model is of float32
+    task_named("classify").fit_linear = lambda *_: None  # the linear model is of float32
     try:
         with joined() as processes:
             for named in runs:
@@ -83,7 +83,7 @@ def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float6
                     train(run, recipe, log=quiet, watcher=quiet)
     finally:
         torch.set_default_dtype(before)
-        task_named("classify").baseline = baseline
+        task_named("classify").fit_linear = baseline
 
 
 def in_both_ways(names) -> list[str]:
