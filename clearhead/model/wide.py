@@ -88,7 +88,7 @@ class ToNgramLogits(Tapped):
         table, square = self.get_buffer(f"table_{name}"), self.get_buffer(f"square_{name}")
         count = ((keys.unsqueeze(2) == keys.unsqueeze(1)) & inside.unsqueeze(1)).sum(2).clamp(min=1).to(table.dtype)
         once = ((1 + count.log()) / count).masked_fill(~inside, 0)
-        rows = keys if ORDERS[name] == 1 else self.get_buffer(f"slots_{name}")[keys]
+        rows = keys if ORDERS[name] == 1 else self.get_buffer(f"slots_{name}")[keys].long()
         summed = (F.embedding(rows, table) * once.unsqueeze(-1)).sum(1)
         squared = (square[rows] * once * (1 + count.log())).sum(1)
         return summed * squared.clamp(min=1e-12).rsqrt().unsqueeze(-1)
