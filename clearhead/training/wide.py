@@ -155,12 +155,13 @@ def pick_buckets(occurrences: Occurrences, least: int, classes: int) -> Keys:
 
 
 def fit_wide(
-    rows: Sequence[Sequence[int]], target: Tensor, tokenizer: Tokenizer
+    rows: Sequence[Sequence[int]], target: Tensor, tokenizer: Tokenizer, class_weight: Tensor | None = None
 ) -> tuple[NgramLogits, ToNgramLogits, int]:
     """Return the spec of a wide part, the part itself, and how many n-grams it has weights for.
 
-    `target` has a row for each row of ids: 1 for its class, else 0.
+    `target` has a row for each row of ids: 1 for its class, else 0. Without `class_weight` all classes weigh the same.
     """
+    class_weight = torch.ones(target.shape[1]) if class_weight is None else class_weight
     letters, classes, n, buckets = letters_of(tokenizer), target.shape[1], len(rows), count_buckets(rows)
     found, slots = find_ngrams(rows, letters, buckets), dict[str, Keys]()
     for name in ("pair", "triple"):
@@ -190,7 +191,7 @@ def fit_wide(
     column = np.concatenate(columns)[order]
     value = torch.from_numpy(np.concatenate(values)[order].astype(np.float32))
     x = Sparse(torch.from_numpy(starts), torch.from_numpy(column), value, first)
-    fill_tables(part, fit_linear(x, target), idf, letters)
+    fill_tables(part, fit_linear(x, target, class_weight), idf, letters)
     for name, slot in slots.items():
         part.get_buffer(f"slots_{name}").copy_(torch.from_numpy(slot))
     return spec, part, len(np.unique(column))

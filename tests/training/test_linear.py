@@ -32,7 +32,7 @@ def test_weights_are_where_autograd_finds_no_slope():
     draw = np.random.default_rng(0)
     dense, wanted = draw.normal(size=(40, 6)), torch.from_numpy(draw.integers(0, 3, 40))
     target = torch.nn.functional.one_hot(wanted, 3).float()
-    weights = fit_linear(sparse(dense), target, 2.0).double().requires_grad_()
+    weights = fit_linear(sparse(dense), target, class_weights(target), 2.0).double().requires_grad_()
     logits = torch.from_numpy(dense) @ weights[:-1] + weights[-1]
     loss = 2.0 / 80 * weights[:-1].square().sum()
     for own, row in zip(wanted.tolist(), logits, strict=True):

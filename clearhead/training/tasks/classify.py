@@ -20,7 +20,7 @@ from clearhead.model.outputs import Classes, ToClasses
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
-from clearhead.model.wide import NgramLogits
+from clearhead.model.wide import NgramLogits, ToNgramLogits
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import is_drawn, spread
 from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
@@ -31,7 +31,7 @@ from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
-from clearhead.training.linear import Figures, LinearScore, records_apart
+from clearhead.training.linear import Figures, LinearScore, class_weights, records_apart
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_classes
@@ -76,12 +76,21 @@ class Classify(Task):
         rows, labels = self.labelled_rows(
             prepared.train, [index for index in range(len(prepared.train)) if is_drawn(index, every)]
         )
-        spec, part, features = fit_wide(rows, F.one_hot(labels, classes).float(), self.tokenizer)
+        target = F.one_hot(labels, classes).float()
         held, truths = self.labelled_rows(prepared.dev, spread(len(prepared.dev), MOST_SCORED))
-        logits = torch.cat([part(*pad_right(held[i : i + 64], torch.device("cpu"))) for i in range(0, len(held), 64)])
+        fits = list[tuple[Figures, NgramLogits, ToNgramLogits, int, Tensor]]()
+        for class_weight in (None, class_weights(target)):
+            spec, part, features = fit_wide(rows, target, self.tokenizer, class_weight)
+            batches = (pad_right(held[i : i + 64], torch.device("cpu")) for i in range(0, len(held), 64))
+            logits = torch.cat([part(*batch) for batch in batches])
+            fits.append((score_logits(logits, truths), spec, part, features, logits))
+        # Weights by class are for rare labels: kept where the dev records are better off, and no less often right.
+        weighted = fits[1][0].macro_f1 > fits[0][0].macro_f1 and fits[1][0].accuracy >= fits[0][0].accuracy
+        figures, spec, part, features, logits = fits[weighted]
         part.get_buffer("shares").copy_(torch.tensor(choose_shares(torch.zeros_like(logits), logits, truths)))
-        seconds, figures = time.perf_counter() - started, score_logits(logits, truths)
-        score = LinearScore(**figures._asdict(), features=features, records=len(rows), seconds=seconds)
+        score = LinearScore(
+            **figures._asdict(), features=features, records=len(rows), seconds=time.perf_counter() - started
+        )
         return FittedLinear(score, spec, part)
 
     def labelled_rows(self, store: Store, indices: Sequence[int]) -> tuple[list[list[int]], Tensor]:
