@@ -5,6 +5,7 @@ part of a classifier.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -43,15 +44,19 @@ class LinearScore:
             f"{self.accuracy:.1%} of the dev records, macro F1 {self.macro_f1:.1%} ({self.seconds:.1f} s)"
         )
 
-    def verdict(self, kept: "Figures", transformer: "Figures | None", *, tuned: bool = False) -> str:
+    def verdict(
+        self, kept: "Figures", transformer: "Figures | None", shares: Sequence[float] = (), *, tuned: bool = False
+    ) -> str:
         """Return the line that compares what is kept with this one, on the same records.
 
-        `transformer` is the Transformer alone, where this linear model is a part of what is kept. `tuned`: the
+        `transformer` is the Transformer alone, where this linear model is a part of what is kept, and `shares` what the
+        logits of the two are multiplied by. `tuned`: the
         Transformer was already fine-tuned from another run.
         """
         line = Figures(self.accuracy, self.macro_f1)
         if transformer is not None:
-            which = "the linear model" if kept == line else "the sum of both"
+            alone = "the Transformer" if shares[0] else "the linear model"
+            which = "the sum of both" if all(shares) else alone
             return f"kept is {which}: dev accuracy {kept}. The linear model has {line}, the Transformer {transformer}"
         if kept.accuracy >= self.accuracy:
             return f"dev accuracy {kept}; the linear model on n-grams has {line}"

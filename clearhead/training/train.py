@@ -514,10 +514,11 @@ def write_evaluation(
         saved = run.folder.read_own(run.folder.baseline)
         linear = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
         evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
+        shares = list[float]()
         if alone is not None:
             evaluation["transformer"] = alone._asdict()
             shares = named_tensors(run.model)[WIDE + SHARES].tolist()
             run.folder.write_own(run.folder.baseline, {**asdict(linear), SHARES: shares})
         kept = Figures(*(assessed.scores[name] for name in Figures._fields))
-        log(linear.verdict(kept, alone, tuned=run.folder.fine_tuning() is not None))
+        log(linear.verdict(kept, alone, shares, tuned=run.folder.fine_tuning() is not None))
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

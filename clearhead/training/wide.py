@@ -36,7 +36,7 @@ ROOM, MOST_BUCKETS = 8, 1 << 20
 HASHED = 1 << 30
 """Numbers that triples are hashed to when the different ones are counted."""
 DEEP_SHARES = (0.0, *(2.0**power for power in range(-7, 2)))
-WIDE_SHARES = tuple(2.0 ** (power / 2) for power in range(-2, 11))
+SCALES = tuple(2.0 ** (power / 2) for power in range(-4, 11))
 """What is tried for the Transformer's logits, beside those of the n-grams times 1; and for the sum of both."""
 
 
@@ -222,19 +222,19 @@ def score_logits(logits: Tensor, labels: Tensor) -> Figures:
 def choose_shares(deep: Tensor, wide: Tensor, labels: Tensor) -> tuple[float, float]:
     """Return what to multiply the logits of a Transformer and of n-grams by, so that their sum fits the labels best.
 
-    The shares are those with the least cross-entropy, so that probabilities are calibrated too. The Transformer has to
-    earn its share by one nat (Akaike's criterion), and by no less accuracy and macro F1 than the linear model alone
-    has, on the same records: else its share is 0.
+    The shares are those with the least cross-entropy, so that probabilities are calibrated too; to count at all, the
+    Transformer has to gain one nat (Akaike's criterion). Left out is what has less accuracy or macro F1 than the linear
+    model alone on the same records, or less of both than the Transformer alone.
     """
-
-    def least_nats(of_deep: float) -> tuple[float, float]:
-        logits = (deep * of_deep + wide).double()
-        return min((F.cross_entropy(logits * scale, labels, reduction="sum").item(), scale) for scale in WIDE_SHARES)
-
-    nats = {of_deep: least_nats(of_deep) for of_deep in DEEP_SHARES}
-    best = min(DEEP_SHARES, key=lambda of_deep: nats[of_deep][0] + (of_deep > 0))
-    both, alone = score_logits(deep * best + wide, labels), score_logits(wide, labels)
-    if both.accuracy < alone.accuracy or both.macro_f1 < alone.macro_f1:
-        best = 0.0
-    scale = nats[best][1]
-    return best * scale, scale
+    line, transformer = score_logits(wide, labels), score_logits(deep, labels)
+    nats = dict[tuple[float, float], float]()
+    for of_deep, of_wide in (*((share, 1.0) for share in DEEP_SHARES), (1.0, 0.0)):
+        logits = (deep * of_deep + wide * of_wide).double()
+        figures = score_logits(logits, labels)
+        loses_to_line = figures.accuracy < line.accuracy or figures.macro_f1 < line.macro_f1
+        if loses_to_line or (figures.accuracy < transformer.accuracy and figures.macro_f1 < transformer.macro_f1):
+            continue
+        for scale in SCALES:
+            loss = F.cross_entropy(logits * scale, labels, reduction="sum").item()
+            nats[of_deep * scale, of_wide * scale] = loss + (of_deep > 0)
+    return min(nats, key=lambda shares: nats[shares])

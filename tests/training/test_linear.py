@@ -78,8 +78,10 @@ def test_a_better_linear_model_is_told_plainly():
 
 def test_what_is_kept_is_named():
     score = LinearScore(accuracy=0.9, macro_f1=0.8, features=1200, records=500, seconds=0.5)
-    assert score.verdict(Figures(0.92, 0.8), Figures(0.7, 0.6)) == (
+    assert score.verdict(Figures(0.92, 0.8), Figures(0.7, 0.6), (0.5, 2)) == (
         "kept is the sum of both: dev accuracy 92.0% (macro F1 80.0%). The linear model has 90.0% (macro F1 80.0%), "
         "the Transformer 70.0% (macro F1 60.0%)"
     )
-    assert score.verdict(Figures(0.9, 0.8), Figures(0.7, 0.6)).startswith("kept is the linear model: dev accuracy 90")
+    for shares, which in (((0.0, 2.0), "the linear model"), ((1.0, 0.0), "the Transformer")):
+        told = score.verdict(Figures(0.9, 0.8), Figures(0.7, 0.6), shares)
+        assert told.startswith(f"kept is {which}: dev accuracy 90.0%")

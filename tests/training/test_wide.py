@@ -125,6 +125,16 @@ def test_a_transformer_that_knows_nothing_counts_nothing():
     assert both.macro_f1 >= line.macro_f1
 
 
+def test_a_linear_model_that_is_worse_counts_less():
+    """With three records of one label the Transformer was better by both scores, and the linear model was kept."""
+    draw = torch.Generator().manual_seed(1)
+    labels = torch.randint(5, (100,), generator=draw)
+    wrong = F.one_hot((labels + 1) % 5, 5) * 3.0
+    deep = 4.0 * F.one_hot(labels, 5) + torch.randn(100, 5, generator=draw)
+    of_deep, of_wide = choose_shares(deep, wrong, labels)
+    assert score_logits(deep * of_deep + wrong * of_wide, labels).accuracy >= score_logits(deep, labels).accuracy
+
+
 def test_a_gain_in_accuracy_that_costs_macro_f1_is_none():
     labels = torch.tensor([0] * 18 + [1] * 2)
     wide = torch.tensor([[1.0, 0.0]] * 15 + [[0.0, 0.4]] * 3 + [[0.0, 0.3]] * 2)
