@@ -429,22 +429,32 @@ def assess(model: Classifier, rows: list[list[int]], wanted: list[int], device: 
     return right / len(rows), nats / len(rows)
 
 
-def run_line(parts: list[list[tuple[str, str]]], labels: list[str]) -> dict[str, Any]:
-    from clearhead.training.linear import linear_baseline
+def svm_scores(texts: list[str], labels: list[str], others: list[str], truths: list[str]) -> dict[str, float]:
+    """Return the scores of scikit-learn's linear SVM on word pairs and letters, which is the line to beat."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.metrics import accuracy_score, f1_score
+    from sklearn.pipeline import make_pipeline, make_union
+    from sklearn.svm import LinearSVC
 
-    (texts, truth), *others = (([t for t, _ in part], [labels.index(label) for _, label in part]) for part in parts)
-    dev, test = (linear_baseline(texts, truth, *other, classes=len(labels)) for other in others)
-    return {"test_last": round(test.accuracy, 4), "dev_last": round(dev.accuracy, 4), "features": dev.features}
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
+    answers = make_pipeline(make_union(words, letters), LinearSVC()).fit(texts, labels).predict(others)
+    return {
+        "accuracy": round(accuracy_score(truths, answers), 4),
+        "macro_f1": round(f1_score(truths, answers, average="macro"), 4),
+    }
+
+
+def run_line(parts: list[list[tuple[str, str]]]) -> dict[str, Any]:
+    train, dev, test = (tuple(map(list, zip(*part, strict=True))) for part in parts)
+    return {"test_last": svm_scores(*train, *test)["accuracy"], "dev_last": svm_scores(*train, *dev)["accuracy"]}
 
 
 def add_wide_part(model: Classifier, tokens: Tokens, rows: list[list[int]], wanted: list[int]) -> None:
-    from clearhead.model.wide import NgramLogits
     from clearhead.training.wide import fit_wide
 
-    classes = model.out.out_features
-    part = NgramLogits().build(tokens.size, classes)
-    fit_wide(part, rows, F.one_hot(torch.tensor(wanted), classes).float(), tokens.made)
-    model.ngram_logits = part
+    target = F.one_hot(torch.tensor(wanted), model.out.out_features).float()
+    _, model.ngram_logits, _ = fit_wide(rows, target, tokens.made)
 
 
 def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any], device: str) -> dict[str, Any]:
@@ -452,7 +462,7 @@ def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any]
     train, dev, test = read_corpus(data, name, lines, seed)
     labels = sorted({label for _, label in train})
     if o["tokens"] == "line":
-        return run_line([train, dev, test], labels)
+        return run_line([train, dev, test])
     if o["tokens"] == "clearhead":
         n_bytes = sum(len(text.encode()) for text, _ in train)
         fitted = min(4096, max(512, 1 << round(math.log2(max(n_bytes / 4 / 32, 1)))))

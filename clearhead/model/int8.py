@@ -28,6 +28,7 @@ from clearhead.model.int8_matmul import (
 )
 from clearhead.model.lora import replace_module
 from clearhead.model.outputs import ToVocabulary
+from clearhead.model.wide import ToNgramLogits
 
 CODES, SCALE = ".codes", ".scale"
 """How the names of the two tensors end that are kept instead of one `.weight`."""
@@ -164,9 +165,12 @@ def int8_maps(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def count_weights(model: nn.Module) -> int:
-    """Return how many parameters a model has, including those that are kept as int8."""
+    """Return how many parameters a model has, including those that are kept as int8 and those of a wide part."""
     codes = {module.codes for module in model.modules() if isinstance(module, Int8Linear)}
-    return sum(tensor.numel() for tensor in (*model.parameters(), *codes))
+    wide = (tensor for module in model.modules() if isinstance(module, ToNgramLogits) for tensor in module.buffers())
+    return sum(
+        tensor.numel() for tensor in (*model.parameters(), *codes, *(one for one in wide if one.is_floating_point()))
+    )
 
 
 def dequantize(model: nn.Module) -> nn.Module:

@@ -235,7 +235,8 @@ class ToClasses(Explained):
         assert tokens is not None
         deep = self.tap("deep", self.out(pooled))
         wide = self.tap("wide_logits", self.wide(tokens, lengths).to(deep.dtype))
-        return self.tap("logits", deep * self.wide.transformer_scale + wide)
+        shares = self.wide.get_buffer("shares").to(deep.dtype)
+        return self.tap("logits", deep * shares[0] + wide * shares[1])
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -246,7 +247,8 @@ class ToClasses(Explained):
         if self.wide is None:
             return (*first, Step("logits", map="out", of=of))
         wide = Step("wide_logits", "linear in the n-grams of the tokens")
-        last = Step("logits", f"{{deep}} · {self.wide.transformer_scale:g} + {{wide_logits}}")
+        of_deep, of_wide = self.wide.get_buffer("shares").tolist()
+        last = Step("logits", f"{{deep}} · {of_deep:.4g} + {{wide_logits}} · {of_wide:.4g}")
         return (*first, Step("deep", map="out", of=of), wide, last)
 
 

@@ -1,10 +1,10 @@
 """The wide part of a classifier: logits that are linear in the n-grams of its tokens, beside the Transformer's.
 
 A model with a deep and a wide part has the logits of both, added (Cheng et al. 2016, "Wide & Deep Learning"). On a few
-hundred texts a linear model is better than any Transformer from scratch, and both together are better than each.
+thousand texts, and with many labels on more, a linear model is better than any Transformer from scratch, and both
+together are better than each.
 """
 
-import math
 from dataclasses import dataclass
 from typing import final
 
@@ -17,6 +17,8 @@ from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.taps import Tapped
 
+SHARES = "shares"
+"""The buffer with how much the Transformer and the wide part count."""
 ORDERS = {"token": 1, "pair": 2, "triple": 3, "letters": 1}
 """What is counted, and how many neighbouring tokens it is made of. Letters are groups of letters within a token."""
 
@@ -24,22 +26,21 @@ ORDERS = {"token": 1, "pair": 2, "triple": 3, "letters": 1}
 @final
 @dataclass(frozen=True)
 class NgramLogits(CodeRepr):
-    """Spec of a wide part. Pairs and triples of tokens are hashed to `buckets` rows each.
+    """Spec of a wide part: how many different `pairs` and `triples` of tokens it has weights for.
 
-    The Transformer's logits are multiplied by `transformer_scale` before the two are added: below 1 on little text,
-    where a Transformer from scratch is surer than it should be. The tables of the wide part are fitted before training
-    and not changed by it. In training the Transformer is alone: texts that the linear part knows by heart would teach
-    it nothing.
+    N-grams are hashed to one of `buckets` numbers, each of which leads to a row of weights or to none. These sizes are
+    found when the linear model is fitted to the text, before training; steps do not change it. In training the
+    Transformer is alone: texts that the linear part knows by heart would teach it nothing.
     """
 
-    buckets: int = 1 << 16
-    transformer_scale: float = 1.0
+    pairs: int = 0
+    triples: int = 0
+    buckets: int = 1
 
     def __post_init__(self) -> None:
-        if self.buckets < 1:
-            raise OptionError(f"NgramLogits: buckets must be 1 or more; came {self.buckets}")
-        if not (self.transformer_scale >= 0 and math.isfinite(self.transformer_scale)):
-            raise OptionError(f"NgramLogits: transformer_scale must be 0 or more; came {self.transformer_scale}")
+        for name, least in (("pairs", 0), ("triples", 0), ("buckets", 1)):
+            if getattr(self, name) < least:
+                raise OptionError(f"NgramLogits: {name} must be {least} or more; came {getattr(self, name)}")
 
     def build(self, vocabulary: int, classes: int) -> "ToNgramLogits":
         return ToNgramLogits(self, vocabulary, classes)
@@ -52,21 +53,27 @@ class ToNgramLogits(Tapped):
     For each kind of n-gram there is a table `(rows, classes)`, whose rows are summed over a text, and a square for each
     row: the sum is divided by the root of the summed squares. So tf-idf vectors of length 1, one for each kind, are
     multiplied by weights. What occurs c times in a text counts as 1 + log c. A token's letters are always the same, so
-    its row has the sum of their weights.
+    its row has the sum of their weights. Of pairs and triples `slots` says which row a bucket has; row 0 is that of
+    n-grams without weights, which count in the length alone.
+
+    `shares` is what the logits of the Transformer and those of the n-grams are multiplied by before they are added.
     """
 
     def __init__(self, spec: NgramLogits, vocabulary: int, classes: int) -> None:
         super().__init__()
-        self.buckets, self.transformer_scale = spec.buckets, spec.transformer_scale
+        self.buckets = spec.buckets
+        rows = {"token": vocabulary, "pair": spec.pairs + 1, "triple": spec.triples + 1, "letters": vocabulary}
         for name, order in ORDERS.items():  # buffers: no optimiser, average or frozen layer is to know of them
-            rows = spec.buckets if order > 1 else vocabulary
-            self.register_buffer(f"table_{name}", torch.zeros(rows, classes))
-            self.register_buffer(f"square_{name}", torch.zeros(rows))
+            if order > 1:
+                self.register_buffer(f"slots_{name}", torch.zeros(spec.buckets, dtype=torch.int32))
+            self.register_buffer(f"table_{name}", torch.zeros(rows[name], classes))
+            self.register_buffer(f"square_{name}", torch.zeros(rows[name]))
         self.register_buffer("bias", torch.zeros(classes))
+        self.register_buffer("shares", torch.ones(2))
 
     def extra_repr(self) -> str:
-        classes = len(self.get_buffer("bias"))
-        return f"classes={classes}, buckets={self.buckets}, transformer_scale={self.transformer_scale:g}"
+        pairs, triples = (len(self.get_buffer(f"table_{name}")) - 1 for name in ("pair", "triple"))
+        return f"classes={len(self.get_buffer('bias'))}, pairs={pairs}, triples={triples}, buckets={self.buckets}"
 
     def forward(self, tokens: Int[Tensor, "batch n"], lengths: Tensor | None) -> Float[Tensor, "batch classes"]:
         """Return the logits of each row; only the first `lengths[b]` tokens of row b count."""
@@ -83,8 +90,9 @@ class ToNgramLogits(Tapped):
         table, square = self.get_buffer(f"table_{name}"), self.get_buffer(f"square_{name}")
         count = ((keys.unsqueeze(2) == keys.unsqueeze(1)) & inside.unsqueeze(1)).sum(2).clamp(min=1).to(table.dtype)
         once = ((1 + count.log()) / count).masked_fill(~inside, 0)
-        summed = (F.embedding(keys, table) * once.unsqueeze(-1)).sum(1)
-        squared = (square[keys] * once * (1 + count.log())).sum(1)
+        rows = keys if ORDERS[name] == 1 else self.get_buffer(f"slots_{name}")[keys].long()
+        summed = (F.embedding(rows, table) * once.unsqueeze(-1)).sum(1)
+        squared = (square[rows] * once * (1 + count.log())).sum(1)
         return summed * squared.clamp(min=1e-12).rsqrt().unsqueeze(-1)
 
 

@@ -352,10 +352,11 @@ class Planner:
         tables = [
             {
                 "order": order,
+                "slots": None if order == 1 else buffers[f"slots_{name}"].nonzero().flatten().tolist(),
                 "table": self.tensor(buffers[f"table_{name}"], f"{at}.table_{name}"),
                 "square": self.tensor(buffers[f"square_{name}"], f"{at}.square_{name}"),
             }
             for name, order in ORDERS.items()
         ]
         bias = self.tensor(buffers["bias"], f"{at}.bias")
-        return {"buckets": wide.buckets, "scale": wide.transformer_scale, "tables": tables, "bias": bias}
+        return {"buckets": wide.buckets, "shares": buffers["shares"].tolist(), "tables": tables, "bias": bias}

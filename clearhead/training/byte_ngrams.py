@@ -8,13 +8,14 @@ looking up each different n-gram once. Nothing of it goes into the Transformer.
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, final
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.text.drawing import is_drawn
+from clearhead.training.baseline import Baseline
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,7 +35,7 @@ MOST_TIMES = 30.0
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class NgramScore:
+class NgramScore(Baseline):
     """The bits that a byte n-gram model needs for each byte of the dev text, and what it was counted on."""
 
     bits_per_byte: float
@@ -51,6 +52,9 @@ class NgramScore:
             f"the line to beat: a byte {self.order}-gram (Kneser–Ney) counted on {self.train_bytes / 1e6:,.1f}{of} MB "
             f"has {self.bits_per_byte:.3f} bits/byte on the dev text ({self.seconds:.1f} s)"
         )
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
 
     def verdict(self, bits_per_byte: float, curve: Sequence[tuple[int, float]], *, text_is_used_up: bool) -> str:
         """Return the line that compares a Transformer on the same text with this one; if the Transformer is worse, with

@@ -17,12 +17,12 @@ from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
 from clearhead.model.spec_json import spec_to_json
 from clearhead.training.checkpoints import MARKER, Checkpoints, check_no_link
-from clearhead.training.folder import RunFolder
+from clearhead.training.folder import NGRAMS, PRETRAINED, RunFolder
 from clearhead.training.holding import LOCK, Hold
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Recipe
 
-BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints", "pretrained.safetensors")
+BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints", PRETRAINED, NGRAMS)
 """Names that a run may have before its recipe.json."""
 LATER = ("metrics.jsonl", "evaluation.json", "curves.svg", "tensorboard", "film")
 """Names that a run has only after it."""
@@ -30,7 +30,7 @@ PATTERNS = re.compile(r"tokenizer.*\.json|metrics\.\d+\.jsonl|step-.*")
 FILES = (
     *("run.json", "recipe.json", "model.json", "checkpoints.json", "evaluation.json", "curves.svg"),
     *("tokenizer.json", "tokenizer.source.json", "tokenizer.target.json", "job.json", "recall.json", "demo.json"),
-    *("chat_template.jinja", "pretrained.safetensors", "baseline.json", "program.json"),
+    *("chat_template.jinja", PRETRAINED, NGRAMS, "baseline.json", "program.json"),
 )
 """Every file that is replaced as a whole, of which a killed process may leave a part."""
 

@@ -20,7 +20,7 @@ from torch import nn
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.model.int8 import dequantize
 from clearhead.model.lora import Lora
-from clearhead.model.outputs import Classes
+from clearhead.model.outputs import Classes, Output
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec, kind_of
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec
@@ -30,7 +30,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import MODEL, copy_into, named_tensors
 from clearhead.training.defaults import default_recipe
 from clearhead.training.folder import RunFolder
-from clearhead.training.pretrained import prepare_parameters, write_start
+from clearhead.training.pretrained import prepare_parameters, without_wide, write_start
 from clearhead.training.recipe import FineTuning, Machine, Recipe
 from clearhead.training.run import Run, best_step, load
 from clearhead.training.tasks import Embed, Task, name_of, task_named
@@ -112,12 +112,11 @@ def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
     if not isinstance(spec, EncoderDecoderSpec) and not isinstance(usual, EncoderDecoderSpec):
         if isinstance(spec.output, type(usual.output)) and not isinstance(usual.output, Classes):
             return spec  # generate and instruct have one output
-        output = usual.output
-        if isinstance(output, Classes):  # a wide part is for Transformers that have seen little text
-            output = replace(output, ngrams=None)
-            if spec.embedding.norm is not None:  # BERT and its kin read classes from the first token, by a hidden map
-                activation = "relu" if spec.embedding.segments is None else "tanh"  # DistilBERT has no segments
-                output = replace(output, pool="first", hidden=True, activation=activation)
+        output = without_ngrams(usual.output)  # a wide part is for Transformers that have seen little text
+        if isinstance(output, Classes) and spec.embedding.norm is not None:
+            # BERT and its kin read classes from the first token, by a hidden map; DistilBERT has no segments.
+            activation = "relu" if spec.embedding.segments is None else "tanh"
+            output = replace(output, pool="first", hidden=True, activation=activation)
         if kind_of(spec) == kind_of(usual):
             return replace(spec, output=output)
         if isinstance(spec, DecoderSpec) and isinstance(output, Classes):
@@ -189,20 +188,25 @@ def check_known(prepared: Prepared, log: Log) -> None:
             log(f"{share:.2%} of the tokens of the {field} ({unknown:,}) are unknown to the pretrained tokeniser")
 
 
-def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, *, prepared: Prepared, log: Log) -> Recipe:
+def without_ngrams(output: Output | None) -> Output | None:
+    """Return the output without its wide part, which is fitted to the text of each run anew."""
+    return replace(output, ngrams=None) if isinstance(output, Classes) else output
+
+
+def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, *, log: Log) -> Recipe:
     """Write the weights that the run starts from, and tell what was taken; return the recipe with what was found.
 
-    `recipe.model` is already fitted to the task. A new output starts at random, from the recipe's seed; its wide part,
-    if the source's output has one, is fitted to the new text.
+    `recipe.model` is already fitted to the task. A new output starts at random, from the recipe's seed.
     """
     assert recipe.fine_tuning is not None
     spec, theirs = recipe.model, source.folder.spec()
     new_output = not isinstance(spec, EncoderDecoderSpec) and (
-        getattr(theirs, "output", None) != spec.output or task.labels != source.task.labels
+        without_ngrams(getattr(theirs, "output", None)) != without_ngrams(spec.output)
+        or task.labels != source.task.labels
     )
     torch.manual_seed(recipe.seed)
     model = spec.build()
-    target_tensors, source_tensors = named_tensors(model), named_tensors(source.model)
+    target_tensors, source_tensors = (without_wide(named_tensors(each)) for each in (model, source.model))
     taken = {
         name
         for name in target_tensors.keys() & source_tensors.keys()
@@ -215,8 +219,6 @@ def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, *, 
         {name: source_tensors[name] for name in taken},
         recipe.fine_tuning.source,
     )
-    for line in task.initialize(model, prepared) if new_output else ():
-        log(line)
     write_start(folder, model)
     described = describe_taken(target_tensors, source_tensors, taken)
     log(f"from {recipe.fine_tuning.source}, step {source.step:,}: {described}")

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from clearhead.errors import OptionError
+from clearhead.model.int8 import count_weights
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec, kind_of, table_rows, with_size
 from clearhead.text.preparing import Prepared
@@ -389,7 +390,7 @@ def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float)
 
 def describe(recipe: Recipe, steps: int, pace: Pace, evaluations: Evaluations, model: nn.Module) -> str:
     """Return the line that says what will happen: steps, time and size."""
-    size = f"a {round_count(sum(parameter.numel() for parameter in model.parameters()))} model"
+    size = f"a {round_count(count_weights(model))} model"
     if recipe.budget.minutes is not None:
         line = f"about {steps:,} steps in {recipe.budget.minutes:g} minutes on this machine; {size}"
         if recipe.plan is not None and recipe.plan.enough:

@@ -48,7 +48,7 @@ LATER_FIELDS: Mapping[str, Any] = {"special": dict, "framing": dict, "chat": dic
 texts, and the template of chats if it has one."""
 PARTS = table_of((SpecialIds, Framing))
 CHAT = "chat_template.jinja"
-PRETRAINED = "pretrained.safetensors"
+PRETRAINED, NGRAMS = "pretrained.safetensors", "ngrams.safetensors"
 Part = TypeVar("Part", SpecialIds, Framing)
 
 
@@ -109,6 +109,11 @@ class RunFolder:
     def pretrained_file(self) -> Path:
         """Return the file of the weights that a fine-tuned run starts from: the run needs no other folder."""
         return self.path / PRETRAINED
+
+    @property
+    def ngrams_file(self) -> Path:
+        """Return the file of a classifier's wide part, which checkpoints do not hold."""
+        return self.path / NGRAMS
 
     @property
     def checkpoints_file(self) -> Path:
@@ -217,6 +222,7 @@ class RunFolder:
                 *files.values(),
                 *([CHAT] if chat is not None else []),
                 *([PRETRAINED] if pretrained else []),
+                *([NGRAMS] if self.ngrams_file.exists() else []),
             ]
             sums = {file: sha256_of_file(self.path / file) for file in sealed_files}
         self.write_own(

@@ -35,7 +35,7 @@ from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.phases import phase
-from clearhead.training.pretrained import prepare_parameters, trained_tensors
+from clearhead.training.pretrained import prepare_parameters, trained_tensors, without_wide
 from clearhead.training.recipe import Recipe
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
 from clearhead.training.stopping import Stopping
@@ -104,7 +104,9 @@ class Trainer:
         self.began, self.ended = work.began, 0.0
         self.train_state, self.watcher, self.hold, self.log = train_state, watcher, hold, log
         # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
-        self.select: Select = named_tensors if work.recipe.fine_tuning is None else trained_tensors
+        tensors_of: Select = named_tensors if work.recipe.fine_tuning is None else trained_tensors
+        apart = work.folder.ngrams_file.exists()
+        self.select: Select = (lambda model: without_wide(tensors_of(model))) if apart else tensors_of
         self.stepper: Stepper = make_stepper(train_state, work.recipe.machine)
         self.stream = Stream(work, filled=self.stepper.filled)
         self.epoch_batches = self.stream.count()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -19,13 +20,17 @@ from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, replacing
 from clearhead.model.lora import add_adapters, is_adapter, merge_adapters
 from clearhead.model.sizes import Spec
+from clearhead.model.wide import SHARES, ToNgramLogits
+from clearhead.serialization import check_type
 from clearhead.training.checkpoints import copy_into, named_tensors, write_tensors
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import FineTuning
-from clearhead.training.weight_files import check_shapes, read_header, with_float_weights
+from clearhead.training.weight_files import TensorInfo, check_shapes, read_header, with_float_weights
 
 RANGE = re.compile(r"(?<![\w-])(\d{1,4})-(\d{1,4})(?![\w-])")
 BLOCK = re.compile(r"(.*blocks)\.(\d+)\.")
+WIDE = "output.wide."
+"""How the tensors of a wide part begin, and the one of them that is chosen when training ends."""
 
 
 def prepare_parameters(model: nn.Module, tuning: FineTuning) -> nn.Module:
@@ -96,22 +101,50 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def write_start(folder: RunFolder, model: nn.Module) -> None:
-    """Write the weights that a fine-tuned run starts from, whole or not at all."""
-    with os_errors_as_run_errors(folder.pretrained_file), replacing(folder.pretrained_file) as partial:
-        write_tensors(partial, named_tensors(model))
+def without_wide(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a model without those of its wide part, which no step changes: `ngrams_file` has them."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(WIDE)}
 
 
-def load_start(folder: RunFolder) -> dict[str, Tensor]:
-    """Load the weights that a fine-tuned run started from; RunError where they are missing or were changed."""
-    path = folder.pretrained_file
+def write_wide(folder: RunFolder, part: ToNgramLogits) -> None:
+    """Write a classifier's wide part, whole or not at all."""
+    with os_errors_as_run_errors(folder.ngrams_file), replacing(folder.ngrams_file) as partial:
+        write_tensors(partial, {WIDE + name: tensor for name, tensor in named_tensors(part).items() if name != SHARES})
+
+
+def load_wide(folder: RunFolder) -> dict[str, Tensor]:
+    """Load a classifier's wide part, with the shares that baseline.json has; nothing where the run has none."""
+    sums = folder.read_description().get("files") or {}
+    if folder.ngrams_file.name not in sums:
+        return {}
+    tensors = load_sealed(folder, folder.ngrams_file, "the n-grams of this run's linear part")
+    try:
+        shares = check_type(folder.read_own(folder.baseline).get(SHARES), list[float], f"{folder.baseline}: {SHARES}")
+    except FileNotFoundError:
+        raise RunError(f"{folder.baseline}: is not there, and says how much the parts count. Put it back") from None
+    return {**tensors, WIDE + SHARES: torch.tensor(shares)}
+
+
+def load_sealed(folder: RunFolder, path: Path, holds: str) -> dict[str, Tensor]:
+    """Load tensors that were written before training; RunError where they are missing or were changed."""
     if not path.is_file():
-        raise RunError(f"{path}: is not there, and holds the weights that this run was fine-tuned from. Put it back")
+        raise RunError(f"{path}: is not there, and holds {holds}. Put it back")
     folder.check_sum(path, folder.read_description().get("files"))
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def write_start(folder: RunFolder, model: nn.Module) -> None:
+    """Write the weights that a fine-tuned run starts from, whole or not at all."""
+    with os_errors_as_run_errors(folder.pretrained_file), replacing(folder.pretrained_file) as partial:
+        write_tensors(partial, without_wide(named_tensors(model)))
+
+
+def load_start(folder: RunFolder) -> dict[str, Tensor]:
+    """Load the weights that a fine-tuned run started from; RunError where they are missing or were changed."""
+    return load_sealed(folder, folder.pretrained_file, "the weights that this run was fine-tuned from")
 
 
 def check_saved(folder: RunFolder, spec: Spec, tuning: FineTuning | None, path: Path) -> None:
@@ -123,6 +156,8 @@ def check_saved(folder: RunFolder, spec: Spec, tuning: FineTuning | None, path: 
     if tuning is not None:
         saved = {name: info for name, info in header.items() if not is_adapter(name)}
         header = {**read_header(folder.pretrained_file), **saved}
+    if folder.ngrams_file.exists():
+        header = {**header, **read_header(folder.ngrams_file), WIDE + SHARES: TensorInfo("F32", (2,))}
     check_shapes(spec, header, str(path))
 
 

@@ -34,7 +34,7 @@ from clearhead.training.claiming import claim
 from clearhead.training.evaluation import EvaluationOptions, evaluate
 from clearhead.training.folder import RunFolder
 from clearhead.training.phases import to_stderr
-from clearhead.training.pretrained import check_saved, fill_tuned
+from clearhead.training.pretrained import check_saved, fill_tuned, load_wide
 from clearhead.training.recipe import Origin
 from clearhead.training.run_display import RunFacts
 from clearhead.training.tasks import Answer, Classify, ClassifyPairs, Fill, Generate, Task, Translate, name_of
@@ -366,7 +366,9 @@ def load(
     tuning = folder.fine_tuning()
     task, spec = folder.task(), folder.spec()
     check_fit(task, spec, str(folder.model_file))
+    wide = load_wide(folder)
     used_step, where, weights = select_weights(folder, spec, step, log)
+    weights = {**weights, **wide}
     model = spec.build()
     if {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.bfloat16}:
         model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32

@@ -17,10 +17,13 @@ from clearhead.devices import choose_device
 from clearhead.errors import RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
+from clearhead.model.int8 import count_weights
 from clearhead.model.sizes import resized
+from clearhead.model.wide import SHARES
 from clearhead.serialization import from_json, to_json
 from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.baseline import Baseline
 from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link, copy_into, named_tensors
 from clearhead.training.claiming import (
@@ -39,14 +42,21 @@ from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tunin
 from clearhead.training.fitting import LEAST_SCORED, Workload, check_minutes, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
-from clearhead.training.linear import LinearScore
+from clearhead.training.linear import Figures, LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.pacing import FEWEST_BATCHES
 from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
 from clearhead.training.phases import phase, to_stderr
-from clearhead.training.pretrained import check_saved, load_start, prepare_parameters
+from clearhead.training.pretrained import (
+    WIDE,
+    check_saved,
+    load_start,
+    prepare_parameters,
+    without_wide,
+    write_wide,
+)
 from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
 from clearhead.training.run import Run, check_fit, load
@@ -56,6 +66,7 @@ from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.train_step import TrainState
 from clearhead.training.validation import ValidationSet, assess
+from clearhead.training.wide import has_wide
 
 MOST_ASSESSED = 2000
 HEADERS = frozenset(
@@ -119,14 +130,16 @@ def train_first(
         spec = recipe.model
         hold.check()
         if source is not None:
-            recipe = begin_tuning(folder, recipe, task, source, prepared=prepared, log=log)
+            recipe = begin_tuning(folder, recipe, task, source, log=log)
+        if baseline is not None and has_wide(spec) and (part := baseline.wide_part()) is not None:
+            write_wide(folder, part)
         chat = None if source is None or task.target != "continues" else source.folder.chat()
         folder.describe(spec, task, prepared, chat=chat, pretrained=source is not None)
         folder.checkpoints.create()
         hold.add(folder.checkpoints.folder)
         folder.begin(recipe)
         if baseline is not None:
-            folder.write_own(folder.baseline, asdict(baseline))
+            folder.write_own(folder.baseline, baseline.as_json())
         began += 0.0 if recipe.plan is None else recipe.plan.late_seconds
         work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec, began=began)
         return Training(work, hold, watcher, log).run(None, lambda: None)
@@ -169,12 +182,12 @@ def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
 
 
 class Followed(NamedTuple):
-    """A recipe with nothing left open, the task and text that it is for, and the score of a simple model."""
+    """A recipe with nothing left open, the task and text that it is for, and the linear model to compare with."""
 
     recipe: Recipe
     task: Task
     prepared: Prepared
-    baseline: LinearScore | NgramScore | None
+    baseline: Baseline | None
 
 
 def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None], *, began: float) -> Followed:
@@ -194,6 +207,8 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
     recipe = replace(recipe, model=spec)
     with phase("training a simple model to compare with", log):
         baseline = announce_records(task, recipe, prepared, log)
+    if baseline is not None:
+        recipe = replace(recipe, model=baseline.joined(spec))
     if recipe.open or recipe.budget.minutes is not None:
         prepare_machine(recipe.machine)
         workload = Workload(task=task, prepared=prepared, used=time.perf_counter() - began, reading=reading)
@@ -237,9 +252,7 @@ def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -
         return follow(recipe, Path(folder), source, log, began=time.perf_counter()).recipe
 
 
-def announce_records(
-    task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]
-) -> LinearScore | NgramScore | None:
+def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> Baseline | None:
     """Print what the task says about its records and the score of a simple model, which is returned."""
     for line in task.describe_records(prepared):
         log(line)
@@ -417,10 +430,11 @@ class Training:
         parallel = choose_parallel(work.recipe, processes, model, device)
         if processes.is_first:
             self.tell_the_others(checkpoint)
-            if checkpoint is None:
-                self.initialize(model)
+            if checkpoint is None and work.recipe.vectors is not None:
+                start_from_vectors(model, work.task, work.recipe.vectors, self.log)
         if work.recipe.fine_tuning is not None:
-            copy_into(named_tensors(model), load_start(work.folder), str(work.folder.pretrained_file))
+            tensors = without_wide(named_tensors(model))
+            copy_into(tensors, load_start(work.folder), str(work.folder.pretrained_file))
             prepare_parameters(model, work.recipe.fine_tuning)
         processes.copy_from_first(model)
         model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
@@ -442,24 +456,14 @@ class Training:
         processes.wait()
         return run
 
-    def initialize(self, model: nn.Module) -> None:
-        """Set the weights of a new run that do not start at random: word vectors, and what a task fits beforehand."""
-        work = self.work
-        if work.recipe.vectors is not None:
-            start_from_vectors(model, work.task, work.recipe.vectors, self.log)
-        if work.recipe.fine_tuning is None:
-            with phase("fitting what is not trained by steps", self.log):
-                lines = work.task.initialize(model, work.prepared)
-            for line in lines:
-                self.log(line)
-
     def score(self, trainer: Trainer, device: torch.device) -> Run:
         """Load the weights to use, score them on the validation set, and write evaluation.json."""
         work = self.work
         try:
             with phase("scoring the best weights on the validation set", self.log):
                 run = load(work.folder.path, device=str(device))
-                write_evaluation(run, work.prepared, trainer, self.log)
+                alone = run.task.weigh(run.model, work.prepared)
+                write_evaluation(run, work.prepared, trainer, alone, self.log)
         except KeyboardInterrupt:
             raise StoppedScoring(work.folder.path, trainer.done) from None
         return run
@@ -484,8 +488,13 @@ def checkpoint_activations(model: nn.Module) -> None:
             module.checkpointing = True
 
 
-def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callable[[str], None]) -> None:
-    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a simple model."""
+def write_evaluation(
+    run: Run, prepared: Prepared, trainer: Trainer, alone: Figures | None, log: Callable[[str], None]
+) -> None:
+    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a linear model.
+
+    `alone` has those of the Transformer without its linear part: how much each of the two counts goes to baseline.json.
+    """
     started = time.perf_counter()
     checkpointing, plan, pacing = trainer.recipe.checkpointing, trainer.recipe.plan, trainer.pacing
     share, sample = pacing.final_share(started - trainer.ended), None
@@ -512,17 +521,24 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         "share": round(share, 3),
         **assessed.scores,
         **run.task.derived_scores(assessed.loss, prepared.dev.folder),
-        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "parameters": count_weights(run.model),
         "training_seconds": round(trainer.seconds, 2),
         "seconds": round(time.perf_counter() - started, 2),
         "samples": assessed.samples,
     }
+    assert trainer.hold is not None
+    trainer.hold.check()
     saved = run.folder.read_own(run.folder.baseline) if run.folder.baseline.exists() else {}
-    if "macro_f1" in saved:  # a run that was begun before it was counted is compared with nothing
-        baseline = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
+    if "macro_f1" in saved:
+        linear = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
         evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
-        accuracy, f1 = (assessed.scores[name] for name in ("accuracy", "macro_f1"))
-        log(baseline.verdict(accuracy, f1, tuned=run.folder.fine_tuning() is not None))
+        shares = list[float]()
+        if alone is not None:
+            evaluation["transformer"] = alone._asdict()
+            shares = named_tensors(run.model)[WIDE + SHARES].tolist()
+            run.folder.write_own(run.folder.baseline, {**asdict(linear), SHARES: shares})
+        kept = Figures(*(assessed.scores[name] for name in Figures._fields))
+        log(linear.verdict(kept, alone, shares, tuned=run.folder.fine_tuning() is not None))
     if "bits_per_byte" in saved:
         ngram = NgramScore(**{field.name: saved[field.name] for field in fields(NgramScore)})
         evaluation["ngram"] = {name: saved[name] for name in ("bits_per_byte", "order", "train_bytes", "dev_bytes")}
@@ -535,6 +551,4 @@ def write_evaluation(run: Run, prepared: Prepared, trainer: Trainer, log: Callab
         log(ngram.verdict(bits, curve, text_is_used_up=plan is not None and plan.enough))
     if plan is not None and pacing.minutes:
         evaluation["budget"] = pacing.account(steps=trainer.seconds, end=time.perf_counter() - trainer.ended)
-    assert trainer.hold is not None
-    trainer.hold.check()
     run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

@@ -14,7 +14,7 @@ import clearhead as ch
 from clearhead import attention, model
 from clearhead.attention.layer import Attention
 from clearhead.model import presets
-from clearhead.model.int8 import quantize
+from clearhead.model.int8 import count_weights, quantize
 from clearhead.model.lora import Lora, add_adapters
 from clearhead.model.outputs import Tags
 from clearhead.model.wide import NgramLogits
@@ -119,14 +119,14 @@ def test_equal_blocks_are_shown_once_and_others_apart():
         ("bert", ["BuiltLayerNorm(128, epsilon=1e-12, bias=True)", "vocabulary=50, d_model=128, bias=True"]),
         ("llama", ["BuiltRMSNorm(64, epsilon=1e-06)", "kv=2", "SwiGLU(176)", "tied=False"]),
         ("gated", ["GeGLU(9, form='tanh')"]),
-        ("classes", ["classes=3, pool='first', activation='tanh'", "classes=3, buckets=64, transformer_scale=1"]),
+        ("classes", ["classes=3, pool='first', activation='tanh'", "classes=3, pairs=0, triples=0, buckets=64"]),
         ("lora", ["AdaptedLinear(in_features=64, out_features=64, bias=True, rank=4, scale=2)"]),
     ],
 )  # fmt: skip
 def test_a_model_shows(name, lines):
     built = ZOO[name]()
     shown = "\n".join(line.strip() for line in repr(built).splitlines())
-    assert shown.splitlines()[1].endswith(f"parameters={sum(p.numel() for p in built.parameters()):,}")
+    assert shown.splitlines()[1].endswith(f"parameters={count_weights(built):,}")
     for line in lines:
         assert line in shown
 

@@ -75,7 +75,7 @@ ARRANGEMENTS = [
     arrangements.ParallelNorm(RMS, shared=True),
     arrangements.SandwichNorm(before=False),
 ]
-WIDE = outputs.Classes(3, ngrams=NgramLogits(buckets=7, transformer_scale=0.25))
+WIDE = outputs.Classes(3, ngrams=NgramLogits(pairs=3, triples=2, buckets=7))
 OUTPUTS = [
     outputs.Blanks(tied=False, transform=False),
     outputs.Classes(3, pool="mean", hidden=True),

@@ -25,7 +25,7 @@ GPT = presets.gpt2("tiny", vocabulary=50)
 
 
 def header_of(spec):
-    names = {torch.float32: "F32", torch.int64: "I64"}
+    names = {torch.float32: "F32", torch.int32: "I32", torch.int64: "I64"}
     return {name: TensorInfo(names[one.dtype], tuple(one.shape)) for name, one in named_tensors(spec.build()).items()}
 
 

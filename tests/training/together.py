@@ -64,7 +64,7 @@ def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float6
     """Train runs, each named WAY/NAME, or go on with those that are there. `options` are those of `recipe_of`."""
     before, baseline = torch.get_default_dtype(), task_named("classify").baseline
     torch.set_default_dtype(dtype)
-    task_named("classify").baseline = lambda *_: None  # the linear model is of float32
+    task_named("classify").baseline = lambda *_, **__: None  # the linear model is of float32
     try:
         with joined() as processes:
             for named in runs:

@@ -41,8 +41,8 @@ from clearhead.text.store import Ragged, Store, StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches, token_names
-from clearhead.training.byte_ngrams import NgramScore
-from clearhead.training.linear import LinearScore
+from clearhead.training.baseline import Baseline
+from clearhead.training.linear import Figures
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.recipe import Recipe
 from clearhead.training.scores import macro_f1
@@ -140,12 +140,18 @@ class Task(ABC):
         field = self.usual_layout().label
         return [] if field is None else describe_labels(self.labels, prepared, field)
 
-    def baseline(
-        self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None
-    ) -> LinearScore | NgramScore | None:
-        """Return how well a simple model does on the dev records, trained in seconds; None where there is none.
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> Baseline | None:
+        """Return a simple model that was fitted to the records in seconds: the line to beat. None where there is none.
 
-        `minutes` is the budget of the run, if it has one: the shorter, the less may this take.
+        If the task's usual model has a place for it, it becomes a part of what is kept. `minutes` is the budget of the
+        run, if it has one: the shorter, the less may this take.
+        """
+        return None
+
+    def weigh(self, model: nn.Module, prepared: Prepared) -> Figures | None:
+        """Choose by the dev records how much a trained model and its linear part count, in place.
+
+        Returns the score of the Transformer alone; None if there is no such part.
         """
         return None
 
@@ -203,10 +209,6 @@ class Task(ABC):
         if kind_of(spec) != self.family or isinstance(spec, EncoderDecoderSpec):
             raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
         return replace(spec, vocabulary=self.tokenizer.vocabulary)
-
-    def initialize(self, model: nn.Module, prepared: Prepared) -> list[str]:
-        """Set what of a new model is not trained by steps, and return lines that say so; nothing in most tasks."""
-        return []
 
     def planner(self, store: Store, tokens: int, seed: int) -> Planner:
         """Return the plan of batches of about so many tokens."""

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.decoding.session import pad_right
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.outputs import Classes, ToClasses
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
-from clearhead.model.wide import NgramLogits
+from clearhead.model.wide import NgramLogits, ToNgramLogits
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import is_drawn, spread
-from clearhead.text.encoding import Corpus, Layout, Survey, chunks, label_of, read_split, texts_of, usable_records
+from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
@@ -30,7 +31,7 @@ from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
-from clearhead.training.linear import LinearScore, linear_baseline, records_apart
+from clearhead.training.linear import Figures, LinearScore, class_weights, records_apart
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_classes
@@ -38,15 +39,14 @@ from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_bat
 from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions, ValidationSet
 from clearhead.training.tasks.pairs import Pair, frame_pairs
-from clearhead.training.wide import fit_wide
+from clearhead.training.wide import FittedLinear, choose_shares, fit_wide, score_logits
 
 LITTLE = 200_000
 """Bytes of text below which a corpus is little: a few hundred records."""
-LEAST_SCALE, MUCH = 1 / 16, 3_000_000
-"""The Transformer's logits count fully beside the wide part's with so many bytes of text, with less of it less, down to
-this factor: in trials 1/8 or less was best up to 270 kB, 1/2 at 2.4 MB and 1 at 3.4 MB."""
-MOST_WEIGHTS = 1 << 22
-"""The most weights that a table of pairs or triples in a wide part has: with many classes it has fewer rows."""
+MOST_SCORED = 5000
+"""Dev records that the linear model is scored on, and that choose how much it counts."""
+LONGEST_FIT = 0.05
+"""Share of a budget of minutes after which no second fit, with weights by class, is begun."""
 
 
 class Class(NamedTuple):
@@ -71,37 +71,68 @@ class Classify(Task):
     def layout(context: int) -> Layout:
         return Layout(texts=("text",), label="label", most=context - 1, too_long="cut")
 
-    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> LinearScore | None:
-        """Return the dev accuracy of a linear model on n-grams of the whole texts."""
-        surveyed = Survey(
-            records=prepared.notes["records"], text_bytes=prepared.notes["text_bytes"], labels=self.labels, skipped={}
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> FittedLinear | None:
+        """Fit a linear model on n-grams to the training records, and score it on the dev records."""
+        started, classes = time.perf_counter(), len(self.labels)
+        every = records_apart(len(prepared.train), prepared.notes["text_bytes"], classes, minutes)
+        rows, labels = self.labelled_rows(
+            prepared.train, [index for index in range(len(prepared.train)) if is_drawn(index, every)]
         )
-        numbers = {name: number for number, name in enumerate(self.labels)}
-        texts: dict[bool, list[str]] = {False: [], True: []}
-        targets: dict[bool, list[int]] = {False: [], True: []}
-        every = records_apart(surveyed.records, surveyed.text_bytes)
-        for index, ((text,), (label,), held_out) in enumerate(read_split(corpus, self.layout(self.context), surveyed)):
-            if held_out or is_drawn(index, every):
-                texts[held_out].append(text)
-                targets[held_out].append(numbers[label])
-        return linear_baseline(texts[False], targets[False], texts[True], targets[True], classes=len(self.labels))
+        target = F.one_hot(labels, classes).float()
+        held, truths = self.labelled_rows(prepared.dev, spread(len(prepared.dev), MOST_SCORED))
+        fits = list[tuple[Figures, NgramLogits, ToNgramLogits, int, Tensor]]()
+        for class_weight in (None, class_weights(target)):
+            spec, part, features = fit_wide(rows, target, self.tokenizer, class_weight)
+            batches = (pad_right(held[i : i + 64], torch.device("cpu")) for i in range(0, len(held), 64))
+            logits = torch.cat([part(*batch) for batch in batches])
+            fits.append((score_logits(logits, truths), spec, part, features, logits))
+            if minutes is not None and time.perf_counter() - started > LONGEST_FIT * minutes * 60:
+                break
+        # Weights by class are for rare labels: kept where the dev records are better off, and no less often right.
+        plain, last = fits[0][0], fits[-1][0]
+        weighted = last.macro_f1 > plain.macro_f1 and last.accuracy >= plain.accuracy
+        figures, spec, part, features, logits = fits[-1 if weighted else 0]
+        part.get_buffer("shares").copy_(torch.tensor(choose_shares(torch.zeros_like(logits), logits, truths)))
+        score = LinearScore(
+            **figures._asdict(), features=features, records=len(rows), seconds=time.perf_counter() - started
+        )
+        return FittedLinear(score, spec, part)
+
+    def labelled_rows(self, store: Store, indices: Sequence[int]) -> tuple[list[list[int]], Tensor]:
+        """Return the ids of some records as the model reads them, and the numbers of their labels."""
+        frame = self.frame()
+        rows = [frame.around(store["text"][i].tolist(), self.reads) for i in indices]
+        return rows, torch.tensor([int(store["label"][i][0]) for i in indices])
+
+    def weigh(self, model: nn.Module, prepared: Prepared) -> Figures | None:
+        """Choose by the dev records how much the Transformer and the wide part count; return the score of the first."""
+        output = cast(ToClasses, cast(Encoder | Decoder, model).output)
+        if output.wide is None:
+            return None
+        rows, truths = self.labelled_rows(prepared.dev, spread(len(prepared.dev), MOST_SCORED))
+        shares = output.wide.get_buffer("shares")
+        logits = list[Tensor]()
+        for alone in ((1.0, 0.0), (0.0, 1.0)):
+            shares.copy_(torch.tensor(alone))
+            logits.append(torch.stack(self.predict(model, rows)).cpu())
+        shares.copy_(torch.tensor(choose_shares(logits[0], logits[1], truths)))
+        return score_logits(logits[0], truths)
 
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         """Return the recipe for this much text. Little text has one layer and small batches, so that there are steps
-        enough. The last weights are used: the wide part is nearly as good from the first step on, so a validation
-        score of the sum says little about the Transformer. docs/decisions/0016-classification-by-default.md has the
-        trials.
+        enough, and its last weights are used: its dev records are too few to choose by.
+        docs/decisions/0016-classification-by-default.md has the trials.
         """
         little = n_bytes < LITTLE
-        ngrams = NgramLogits(transformer_scale=min(1.0, max(LEAST_SCALE, round(n_bytes / MUCH, 3))))
         tokens = min(4096, max(512, 1 << round(math.log2(max(n_bytes / 4 / 32, 1)))))
         steps = epochs(4, n_bytes / 4, tokens, least=800)
+        output = Classes(2, pool="mean", ngrams=NgramLogits())
         return Recipe(
             task=cls.name,
             corpus=corpus,
             tokenizing=Tokenizing(kind="metaspace", lower=True, size_factor=4.0),
-            model=encoder(Size(1 if little else 2, 128, 4, 4, 256), Classes(2, pool="mean", ngrams=ngrams), 0.4),
+            model=encoder(Size(1 if little else 2, 128, 4, 4, 256), output, 0.4),
             optimizer=Optimizer(
                 lr=1e-3,
                 schedule=CosineDecay(warmup=steps // 10),
@@ -111,28 +142,12 @@ class Classify(Task):
                 averaging=Ema(0.999),
             ),
             batching=Batching(tokens=tokens, context=256),
-            budget=Budget(steps=steps),
-            checkpointing=Checkpointing(evaluate=max(50, steps // 20), select="last"),
+            budget=Budget(steps=steps, patience=None if little else 10),
+            checkpointing=Checkpointing(evaluate=max(50, steps // 20), select="last" if little else "best"),
         )
 
     def fitted(self, spec: Spec) -> Spec:
         return fit_classes(self, spec)
-
-    def initialize(self, model: nn.Module, prepared: Prepared) -> list[str]:
-        """Fit the wide part of a model that has one to the training records: it is not trained by steps."""
-        wide = cast(ToClasses, cast(Encoder | Decoder, model).output).wide
-        if wide is None:
-            return []
-        started, store, frame = time.perf_counter(), prepared.train, self.frame()
-        every = records_apart(len(store), prepared.notes["text_bytes"])
-        indices = [index for index in range(len(store)) if is_drawn(index, every)]
-        rows = [frame.around(store["text"][i].tolist(), self.reads) for i in indices]
-        labels = torch.tensor([int(store["label"][i][0]) for i in indices])
-        fit_wide(wide, rows, F.one_hot(labels, len(self.labels)).float(), self.tokenizer)
-        return [
-            f"the model has a wide part: logits that are linear in the n-grams of its tokens, fitted in "
-            f"{time.perf_counter() - started:.1f} s, and the Transformer's logits times {wide.transformer_scale:g}"
-        ]
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         frame, pad = self.frame(), self.tokenizer.pad
@@ -178,18 +193,9 @@ class Classify(Task):
 
 
 def recipe_without_ngrams(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
-    """Return the recipe to classify without its wide part, which is fitted to one text with one class.
-
-    Its validation score is the Transformer's own, so it chooses the weights, unless the records are too few to.
-    """
+    """Return the recipe to classify without its wide part, which is fitted to one text with one class."""
     recipe = Classify.default_recipe(corpus, n_bytes, on_gpu)
     model = cast(EncoderSpec, recipe.model)
-    if n_bytes >= LITTLE:
-        recipe = replace(
-            recipe,
-            budget=replace(recipe.budget, patience=10),
-            checkpointing=replace(recipe.checkpointing, select="best"),
-        )
     return replace(recipe, model=replace(model, output=replace(cast(Classes, model.output), ngrams=None)))
 
 
@@ -245,11 +251,7 @@ def fit_classes(task: Task, spec: Spec) -> Spec:
     """Return the spec for the task's vocabulary, with a logit for each of its labels."""
     if not isinstance(spec, EncoderSpec | DecoderSpec) or not isinstance(spec.output, Classes):
         raise OptionError(f"to {task.name} takes an encoder with Classes for output; the model is a {spec_name(spec)}")
-    output = replace(spec.output, count=len(task.labels))
-    if output.ngrams is not None:
-        buckets = max(1, min(output.ngrams.buckets, MOST_WEIGHTS // output.count))
-        output = replace(output, ngrams=replace(output.ngrams, buckets=buckets))
-    return replace(spec, vocabulary=task.tokenizer.vocabulary, output=output)
+    return replace(spec, vocabulary=task.tokenizer.vocabulary, output=replace(spec.output, count=len(task.labels)))
 
 
 def tell_class(predicted: Class) -> Answer:

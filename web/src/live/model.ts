@@ -192,21 +192,23 @@ export class Model {
     if (plan.wide === null) return tap(`${at}.logits`, this.linear(pooled, plan.out), true);
     const deep = tap(`${at}.deep`, this.linear(pooled, plan.out), true);
     const wide = tap(`${at}.wide_logits`, this.wide(plan.wide, ids), true);
-    return tap(`${at}.logits`, add(scaled(deep, plan.wide.scale), wide), true);
+    const [ofDeep, ofWide] = plan.wide.shares;
+    return tap(`${at}.logits`, add(scaled(deep, ofDeep), scaled(wide, ofWide)), true);
   }
 
   /** Logits that are linear in the n-grams of the tokens. */
   private wide(plan: WidePlan, ids: number[]): Matrix {
     const bias = this.tensor(plan.bias).data;
     const logits = Float64Array.from(bias);
-    for (const { order, table, square } of plan.tables) {
-      const rows = order === 1 ? ids : ngrams(ids, order, plan.buckets);
+    for (const { order, slots, table, square } of plan.tables) {
+      const keys = order === 1 ? ids : ngrams(ids, order, plan.buckets);
       const counts = new Map<number, number>();
-      rows.slice(order - 1).forEach((row) => counts.set(row, (counts.get(row) ?? 0) + 1));
+      keys.slice(order - 1).forEach((key) => counts.set(key, (counts.get(key) ?? 0) + 1));
       const [weights, squares] = [this.tensor(table).data, this.tensor(square).data];
       const sum = new Float64Array(bias.length);
       let squared = 0;
-      for (const [row, count] of counts) {
+      for (const [key, count] of counts) {
+        const row = slots === null ? key : 1 + bisect(slots, key);
         const times = 1 + Math.log(count);
         for (let k = 0; k < sum.length; k++) sum[k] += weights[row * sum.length + k] * times;
         squared += squares[row] * times * times;
@@ -218,7 +220,18 @@ export class Model {
   }
 }
 
-/** The row of the n-gram that ends with each token. Whole numbers beyond 2⁵³ are needed on the way. */
+/** The place of a number in a sorted list, -1 where it is not there: row 0 is that of n-grams without weights. */
+function bisect(sorted: number[], wanted: number): number {
+  let [low, high] = [0, sorted.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return sorted[low] === wanted ? low : -1;
+}
+
+/** The bucket of the n-gram that ends with each token. Whole numbers beyond 2⁵³ are needed on the way. */
 function ngrams(ids: number[], order: number, buckets: number): number[] {
   return ids.map((_, place) => {
     let key = 0n;

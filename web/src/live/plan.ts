@@ -168,8 +168,8 @@ export type OutputPlan =
 
 export interface WidePlan {
   buckets: number;
-  scale: number;
-  tables: { order: number; table: Held; square: Held }[];
+  shares: [number, number];
+  tables: { order: number; slots: number[] | null; table: Held; square: Held }[];
   bias: Held;
 }
 
