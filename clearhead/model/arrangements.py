@@ -79,7 +79,7 @@ class Arrangement(CodeRepr, ABC):
     def around(self, branch: str, d_model: int, dropout: float) -> Connection:
         """Return the connection around `attention`, `cross` or `feed_forward`."""
 
-    def share(self, attention: Connection, feed_forward: Connection) -> None:
+    def share_norms(self, attention: Connection, feed_forward: Connection) -> None:
         """Let the connections of a block share modules; by default each has its own."""
 
     def final(self, d_model: int) -> nn.Module | None:
@@ -134,7 +134,7 @@ class ParallelNorm(Arrangement):
         kind = NormOfInput if branch == "feed_forward" else NormFirst
         return kind(dropout, self.norm.build(d_model))
 
-    def share(self, attention: Connection, feed_forward: Connection) -> None:
+    def share_norms(self, attention: Connection, feed_forward: Connection) -> None:
         if self.shared:
             feed_forward.norm = attention.norm
 

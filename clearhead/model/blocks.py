@@ -106,7 +106,7 @@ class Block(Tapped):
         if spec.feed_forward is not None:
             self.feed_forward = spec.feed_forward.build(d_model)
             self.around_feed_forward = self.around("feed_forward", spec, d_model)
-            spec.arrangement.share(self.around_attention, self.around_feed_forward)
+            spec.arrangement.share_norms(self.around_attention, self.around_feed_forward)
         self.start(gain)
 
     def around(self, branch: str, spec: BlockSpec, d_model: int) -> Connection:

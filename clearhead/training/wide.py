@@ -215,15 +215,15 @@ def fill_tables(part: ToNgramLogits, fitted: Tensor, idf: Mapping[str, Values], 
         table, square = weight.numpy() * idf_values[:, None], idf_values**2
         if name == "letters":
             table, square = letters.add_up(table), letters.add_up(square)
-        part.get_buffer(f"table_{name}").copy_(torch.from_numpy(table))
-        part.get_buffer(f"square_{name}").copy_(torch.from_numpy(square))
+        part.get_buffer(f"table_{name}").copy_(torch.from_numpy(table.astype(np.float32)))
+        part.get_buffer(f"square_{name}").copy_(torch.from_numpy(square.astype(np.float32)))
 
 
 def score_logits(logits: Tensor, labels: Tensor) -> Figures:
     """Return how often the largest logit is that of the label, and the macro F1."""
     answers = logits.argmax(-1)
     return Figures(
-        (answers == labels).double().mean().item(),
+        (answers == labels).sum().item() / max(1, len(labels)),
         macro_f1(Counter(zip(labels.tolist(), answers.tolist(), strict=True))),
     )
 
@@ -238,7 +238,7 @@ def choose_shares(deep: Tensor, wide: Tensor, labels: Tensor) -> tuple[float, fl
     line, transformer = score_logits(wide, labels), score_logits(deep, labels)
     nats = dict[tuple[float, float], float]()
     for of_deep, of_wide in (*((share, 1.0) for share in DEEP_SHARES), (1.0, 0.0)):
-        logits = (deep * of_deep + wide * of_wide).double()
+        logits = (deep * of_deep + wide * of_wide).float()
         figures = score_logits(logits, labels)
         loses_to_line = figures.accuracy < line.accuracy or figures.macro_f1 < line.macro_f1
         if loses_to_line or (figures.accuracy < transformer.accuracy and figures.macro_f1 < transformer.macro_f1):

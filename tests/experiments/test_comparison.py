@@ -124,6 +124,7 @@ def test_every_task_and_probe_has_its_measures():
         "classify": "accuracy",
         "classify-pairs": "accuracy",
         "label": "micro_f1",
+        "tag": "accuracy",
     }
     assert [measure.key for measure in replace(COPY, probe=None).quality] == ["bleu", "chrf", "exact_match", "loss"]
     assert replace(COPY, probe=None).table()[1][0][1] == "–"

@@ -275,6 +275,7 @@ def test_layouts_leave_room_for_what_is_added():
         "classify": 63,
         "classify-pairs": 64,
         "label": 63,
+        "tag": 63,
     }
     with pytest.raises(OptionError, match="raise --context"):
         Fill.layout(2)

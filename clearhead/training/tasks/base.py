@@ -402,7 +402,7 @@ def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> TotalLoss:
                 answers.update(pair for pair in zip(truths, answered.tolist(), strict=True) if pair[0] != NOTHING)
     del counts[NOTHING]
     classes = {"macro_f1": macro_f1(answers), "labels_asked": len(counts)} if has_classes else {}
-    losses = torch.stack(nll).cpu().double().numpy() if nll else np.zeros(0)
+    losses = torch.stack(nll).cpu().numpy().astype(float) if nll else np.zeros(0)
     error = standard_error(losses, np.array(places, float))
     commonest = max(counts.values(), default=0)
     return TotalLoss(float(losses.sum()), counts.total(), int(right.item()), commonest, classes, error, len(planned))
