@@ -24,15 +24,12 @@ def traced(demo):
 
 
 def bars(part):
-    """Candidates as they are drawn: token, and probability in full."""
-    titles = part.locator("[data-candidate]").all()
-    return [
-        (
-            int(one.get_attribute("data-candidate")),
-            float(re.search(r"\(([^()]+)\)$", one.locator("title").text_content()).group(1)),
-        )
-        for one in titles
+    """Candidates as they are drawn: token, and probability in full; None if only a bound of it is known."""
+    drawn = [
+        (int(one.get_attribute("data-candidate")), re.search(r"\(([^()]+)\)$", one.locator("title").text_content()))
+        for one in part.locator("[data-candidate]").all()
     ]
+    return [(token, number and float(number.group(1))) for token, number in drawn]
 
 
 class TestDecoding:
@@ -242,6 +239,7 @@ def held_to(page, demo, made):
     expected = {one.id: math.exp(one.log_prob) for one in made.candidates[place]}
     found = dict(bars(changed))
     assert made.candidates[place][0].id in found
+    assert {token for token in found if found[token] is not None} == found.keys() & expected.keys()
     assert all(found[token] == pytest.approx(expected[token], abs=1e-5) for token in found if token in expected)
 
 
