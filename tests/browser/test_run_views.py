@@ -200,6 +200,11 @@ class TestIntervene:
         off = [ch.Edit(at=SITE, step="context", head=head, times=0.0) for head in range(4)]
         held_to(page, demo, ch.trace(demo, SOURCE, traced.sides["decoder"].ids[1:], edits=off))
 
+    def test_four_heads_of_a_layer_are_in_one_row_on_a_phone(self, tabs):
+        page = tabs.open("intervene", site=SITE, head=0, window={"width": 360, "height": 780})
+        tiles = [page.get_by_test_id(f"head-toggle-{SITE}-{head}").bounding_box() for head in range(4)]
+        assert len({tile["y"] for tile in tiles}) == 1
+
     def test_a_cell_of_the_map_is_chosen(self, tabs):
         page = tabs.open("intervene", site=SITE, head=0)
         canvas = page.get_by_test_id("heat-map").nth(1).locator("canvas")
