@@ -76,8 +76,10 @@ class Display:
         return f"Display({self.title}: a notebook shows it, save(path) writes it)"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        return f'<div class="clearhead">{STYLE}<p><b>{html.escape(self.title)}</b></p>{self.body}</div>'
+        """Return what a notebook shows; it can have the focus, as it scrolls where it is wider than the notebook."""
+        title = html.escape(self.title)
+        frame = f'<div class="clearhead" role="group" aria-label="{title}" tabindex="0">'
+        return f"{frame}{STYLE}<p><b>{title}</b></p>{self.body}</div>"
 
     @public
     def save(self, path: str | Path) -> None:

@@ -63,6 +63,7 @@ LINKED = ("steps", "intervene", "training")
 """Views whose links every run opens in a window that is there: a place in a head, edits, a checkpoint."""
 LEAST = 12
 """Pixels of the smallest letters, after all scaling."""
+PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
 SIZES = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 800}}
 TOO_SMALL = """least => {
     const found = [];
@@ -350,7 +351,7 @@ def brightness(colour):
 
 @pytest.mark.parametrize("view", few(["heads", "head", "model", "steps"], 2))
 def test_a_phones_width_is_enough(tabs, view):
-    page = tabs.open(view, **STATES[view], window={"width": 390, "height": 844, "has_touch": True, "is_mobile": True})
+    page = tabs.open(view, **STATES[view], window=PHONE)
     steady(page, view)
     assert page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]") == [390, 390]
     for other in ("model", "heads", "head"):
@@ -364,6 +365,27 @@ def test_a_phones_width_is_enough(tabs, view):
         page.set_viewport_size({"width": 360, "height": 740})
         expect(page.get_by_test_id("arcs").locator("svg")).to_be_visible()
         eventually(page, titles_are_inside, page)
+
+
+def test_more_on_a_phone_closes_by_escape_and_by_a_tap_elsewhere(tabs):
+    page = tabs.open("model", window=PHONE)
+    more, rest = page.get_by_role("button", name="More", exact=True), page.get_by_test_id("nav-intervene")
+    expect(rest).to_be_hidden()
+    more.tap()
+    expect(rest).to_be_visible()
+    rest.focus()
+    page.keyboard.press("Escape")
+    expect(rest).to_be_hidden()
+    expect(more).to_have_attribute("aria-expanded", "false")
+    expect(more).to_be_focused()
+    more.tap()
+    expect(rest).to_be_visible()
+    page.touchscreen.tap(20, 300)
+    expect(rest).to_be_hidden()
+    more.tap()
+    rest.tap()
+    shown(page, "intervene")
+    expect(rest).to_be_hidden()
 
 
 def titles_are_inside(page):

@@ -78,7 +78,7 @@ class TestModel:
         rows = page.get_by_test_id("detail").locator("tbody tr")
         expect(rows).not_to_have_count(0)
         rests(page)
-        start = traced.value("decoder.embedding.out")[3]
+        start = traced.value("decoder.embedding.token")[3]
         names = [name for name in traced.stream if name.startswith("decoder.")]
         for row, name in zip(rows.all(), names, strict=True):
             value, cells = traced.value(name)[3], row.locator(".number").all_inner_texts()

@@ -481,3 +481,13 @@ def test_a_link_with_nothing_but_a_chapter_leads_to_it(tabs):
     expect(page.get_by_test_id("invitation")).to_have_count(0)
     page.go_back()
     page.wait_for_function("() => !location.hash.includes('at=3')")
+
+
+def test_beside_the_path_the_rail_and_the_texts_have_room(tabs):
+    page = tabs.open("model", source="vierundzwanzig", learn="summary", window={"width": 1280, "height": 800})
+    page.get_by_test_id("learn-finished").wait_for()
+    assert page.locator(".rail").evaluate("rail => rail.scrollHeight <= innerHeight")
+    lines = page.get_by_test_id("source").evaluate(
+        "text => text.clientHeight / parseFloat(getComputedStyle(text).lineHeight)"
+    )
+    assert lines < 2

@@ -5,6 +5,8 @@ import torch
 
 import clearhead as ch
 from clearhead.tracing.trace import trace_model
+from tests.browser.looking import missing
+from tests.browser.test_every_view import AXE
 from tests.model.small import both_spec, built, words
 
 pytestmark = pytest.mark.slow
@@ -47,6 +49,17 @@ def open_offline(chromium, tmp_path, body, **options):
     page = chromium.new_context(offline=True, **options).new_page()
     page.goto(saved.as_uri())
     return page
+
+
+def test_what_is_wider_than_the_notebook_can_be_scrolled_by_keyboard(chromium, tmp_path, shown):
+    if not AXE.exists():
+        missing("axe-core is not installed; run `make web`")
+    page = open_offline(chromium, tmp_path, "".join(shown), viewport={"width": 200, "height": 600})
+    assert page.evaluate("[...document.querySelectorAll('.clearhead')].some(one => one.scrollWidth > one.clientWidth)")
+    page.add_script_tag(path=AXE)  # the browser's own way to such a place is Chromium's alone
+    found = page.evaluate("axe.run({ runOnly: ['scrollable-region-focusable', 'aria-allowed-attr'] })")
+    assert [node["html"] for fault in found["violations"] for node in fault["nodes"]] == []
+    page.context.close()
 
 
 @pytest.mark.parametrize("system", ["light", "dark"])

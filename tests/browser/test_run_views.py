@@ -24,15 +24,12 @@ def traced(demo):
 
 
 def bars(part):
-    """Candidates as they are drawn: token, and probability in full."""
-    titles = part.locator("[data-candidate]").all()
-    return [
-        (
-            int(one.get_attribute("data-candidate")),
-            float(re.search(r"\(([^()]+)\)$", one.locator("title").text_content()).group(1)),
-        )
-        for one in titles
+    """Candidates as they are drawn: token, and probability in full; None if only a bound of it is known."""
+    drawn = [
+        (int(one.get_attribute("data-candidate")), re.search(r"\(([^()]+)\)$", one.locator("title").text_content()))
+        for one in part.locator("[data-candidate]").all()
     ]
+    return [(token, number and float(number.group(1))) for token, number in drawn]
 
 
 class TestDecoding:
@@ -203,6 +200,11 @@ class TestIntervene:
         off = [ch.Edit(at=SITE, step="context", head=head, times=0.0) for head in range(4)]
         held_to(page, demo, ch.trace(demo, SOURCE, traced.sides["decoder"].ids[1:], edits=off))
 
+    def test_four_heads_of_a_layer_are_in_one_row_on_a_phone(self, tabs):
+        page = tabs.open("intervene", site=SITE, head=0, window={"width": 360, "height": 780})
+        tiles = [page.get_by_test_id(f"head-toggle-{SITE}-{head}").bounding_box() for head in range(4)]
+        assert len({tile["y"] for tile in tiles}) == 1
+
     def test_a_cell_of_the_map_is_chosen(self, tabs):
         page = tabs.open("intervene", site=SITE, head=0)
         canvas = page.get_by_test_id("heat-map").nth(1).locator("canvas")
@@ -242,6 +244,7 @@ def held_to(page, demo, made):
     expected = {one.id: math.exp(one.log_prob) for one in made.candidates[place]}
     found = dict(bars(changed))
     assert made.candidates[place][0].id in found
+    assert {token for token in found if found[token] is not None} == found.keys() & expected.keys()
     assert all(found[token] == pytest.approx(expected[token], abs=1e-5) for token in found if token in expected)
 
 

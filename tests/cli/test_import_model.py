@@ -144,7 +144,8 @@ def test_the_explorer_opens_it(runs, name):
     loaded = ch.load(runs / name, device="cpu")
     explorer = Explorer(loaded)
     facts = explorer.run_facts()
-    assert len(facts["examples"]) > 1
+    assert facts["examples"]  # of a few general sentences those that its tokenizer can read
+    assert not any(loaded.unseen(example["source"]) for example in facts["examples"])
     for example in facts["examples"]:
         assert explorer.trace(Params(example))["sites"]
     made = explorer.trace(Params({"source": TEXTS.get(name, TEXT)}))

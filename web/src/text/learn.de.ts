@@ -30,7 +30,7 @@ export const learnDe: LearnText = {
   finished: "Das war der ganze Weg durch das Modell. Jetzt stehen alle Ansichten offen, auch für eigene Texte.",
   formula: (lit) => `Die Formel der Attention; in diesem Kapitel geht es um ${lit}`,
   formulaAlone: "Die Formel der Attention",
-  progress: (solved, count) => `${solved} von ${count} gelöst`,
+  progress: (solved) => `gelöst: ${solved}`,
 
   tokens: {
     title: "Token",

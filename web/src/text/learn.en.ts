@@ -26,7 +26,7 @@ export const learnEn = {
   finished: "That was the whole way through the model. Every view is yours now; type a text of your own.",
   formula: (lit: string) => `The formula of attention; this chapter is about ${lit}`,
   formulaAlone: "The formula of attention",
-  progress: (solved: number, count: number) => `${solved} of ${count} solved`,
+  progress: (solved: number) => `solved: ${solved}`,
 
   tokens: {
     title: "Tokens",

@@ -7,6 +7,7 @@ export const server: Record<string, string> = {
   // Names of parts.
   "scaled dot product": "skaliertes Skalarprodukt",
   "dot product": "Skalarprodukt",
+  "capped dot product": "begrenztes Skalarprodukt",
   "cosine similarity": "Kosinus-Ähnlichkeit",
   "additive similarity": "additive Ähnlichkeit",
   "product of features φ(q)·φ(k)": "Produkt der Merkmale φ(q)·φ(k)",
