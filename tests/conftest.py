@@ -58,6 +58,11 @@ for device in (torch.cuda, torch.xpu, torch.mtia):
 # What is compiled is compiled here: a pool of processes that each import torch takes longer than these few kernels.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# Compiled graphs of every checkout lie in one folder of /tmp. One that was read from there aborted, another left half a
+# batch out, and both were right when compiled anew. Kernels are still kept, by their source.
+for cached in ("TORCHINDUCTOR_FX_GRAPH_CACHE", "TORCHINDUCTOR_AUTOGRAD_CACHE"):
+    os.environ.setdefault(cached, "0")
+
 # `too_slow` is a timing, and two busy cores would trip it. `make test-all` asks for the second one.
 for name, examples in (("ci", 20), ("thorough", 60)):
     hypothesis.settings.register_profile(

@@ -18,7 +18,7 @@ from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
 from clearhead.model.int8 import Int8Linear, round_inputs
 from clearhead.model.norms import LayerNorm, Norm, RMSNorm
-from clearhead.model.outputs import Blanks, Classes, NextToken, Output
+from clearhead.model.outputs import Blanks, Classes, NextToken, Output, Tags
 from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import (
     Decoder,
@@ -62,5 +62,6 @@ __all__ = [
     "SiLU",
     "Step",
     "SwiGLU",
+    "Tags",
     "round_inputs",
 ]

@@ -15,9 +15,18 @@ from clearhead.attention.heads import Heads
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Everything, Mask
 from clearhead.attention.weighting import Softmax, Weighting
-from clearhead.tracing.sequence_diagram import Exchange, exchange_of
+from clearhead.tracing.sequence_diagram import Exchange, draw_sequence, exchange_of
 
-__all__ = ["FEATURES", "KINDS", "MEANINGS", "TOKENS", "creature_exchange", "designed_layer", "embeddings"]
+__all__ = [
+    "FEATURES",
+    "KINDS",
+    "MEANINGS",
+    "TOKENS",
+    "creature_exchange",
+    "designed_layer",
+    "draw_sequence",
+    "embeddings",
+]
 
 Amounts = Mapping[str, Mapping[str, float]]
 
