@@ -22,9 +22,12 @@ from pathlib import Path
 
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
+asked = {before!r} + sys.argv[1:]
+if asked[:1] != ["-m"]:  # a bounded process of the package's, which sets limits of its own and is killed
+    os.execv({python!r}, [{python!r}, *asked])
 server = socket.socket(socket.AF_UNIX)
 server.connect({socket!r})
-asked = json.dumps([{before!r} + sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+asked = json.dumps([asked, os.getcwd(), dict(os.environ)]).encode()
 socket.send_fds(server, [len(asked).to_bytes(4, "big")], [0, 1, 2])
 server.sendall(asked)
 sys.exit(int.from_bytes(server.recv(1) or b"\\1", "big"))
@@ -119,8 +122,6 @@ def answer(client: socket.socket, python: str) -> int:
 def run(args: list[str]) -> int:
     """Run `python -m MODULE …` here, and return its exit code."""
     try:
-        if args[:1] != ["-m"]:
-            raise SystemExit(f"only python -m MODULE is served; came {args}")
         sys.argv[:] = args[1:]
         runpy.run_module(args[1], run_name="__main__", alter_sys=True)
         code = 0
