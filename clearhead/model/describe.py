@@ -29,7 +29,7 @@ from itertools import groupby
 from typing import final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
@@ -43,6 +43,7 @@ from clearhead.model.transformers import (
     EncoderDecoderSpec,
     EncoderSpec,
 )
+from clearhead.model.wide import ToNgramLogits
 
 
 @final
@@ -200,7 +201,10 @@ class Counter:
     """Counts a model on the meta device, and the parameters of the model it stands for."""
 
     def __init__(self, owner: nn.Module, batch: int) -> None:
-        self.left = dict(owner.named_parameters(remove_duplicate=False))
+        self.left: dict[str, Tensor] = dict(owner.named_parameters(remove_duplicate=False))
+        for path, module in owner.named_modules():
+            if isinstance(module, ToNgramLogits):
+                self.left |= {f"{path}.{name}": tensor for name, tensor in module.weights().items()}
         self.first: dict[int, str] = {}
         self.batch = batch
 

@@ -167,10 +167,9 @@ def int8_maps(tensors: Mapping[str, Tensor]) -> list[str]:
 def count_weights(model: nn.Module) -> int:
     """Return how many parameters a model has, including those that are kept as int8 and those of a wide part."""
     codes = {module.codes for module in model.modules() if isinstance(module, Int8Linear)}
-    wide = (tensor for module in model.modules() if isinstance(module, ToNgramLogits) for tensor in module.buffers())
-    return sum(
-        tensor.numel() for tensor in (*model.parameters(), *codes, *(one for one in wide if one.is_floating_point()))
-    )
+    parts = (module for module in model.modules() if isinstance(module, ToNgramLogits))
+    wide = [tensor for part in parts for tensor in part.weights().values()]
+    return sum(tensor.numel() for tensor in (*model.parameters(), *codes, *wide))
 
 
 def dequantize(model: nn.Module) -> nn.Module:

@@ -71,6 +71,10 @@ class ToNgramLogits(Tapped):
         self.register_buffer("bias", torch.zeros(classes))
         self.register_buffer("shares", torch.ones(2))
 
+    def weights(self) -> dict[str, Tensor]:
+        """Return the tensors that count as parameters, by name, though they are fitted and not trained."""
+        return {name: buffer for name, buffer in self.named_buffers() if buffer.is_floating_point()}
+
     def extra_repr(self) -> str:
         pairs, triples = (len(self.get_buffer(f"table_{name}")) - 1 for name in ("pair", "triple"))
         return f"classes={len(self.get_buffer('bias'))}, pairs={pairs}, triples={triples}, buckets={self.buckets}"

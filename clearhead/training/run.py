@@ -22,7 +22,7 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import replacing_folder
 from clearhead.model.dtypes import DTYPES, check_dtype
-from clearhead.model.int8 import int8_maps, quantize
+from clearhead.model.int8 import count_weights, int8_maps, quantize
 from clearhead.model.sizes import Spec
 from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
@@ -252,7 +252,7 @@ class Run:
         tensors = named_tensors(self.model)
         with torch.device("meta"):
             plain = spec.build()
-            parameters = sum(parameter.numel() for parameter in plain.parameters())
+            parameters = count_weights(plain)
             expected = {
                 name: tensor.shape for name, tensor in named_tensors(quantize(plain, int8_maps(tensors))).items()
             }

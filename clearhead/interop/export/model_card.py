@@ -3,6 +3,7 @@
 import json
 
 from clearhead.errors import ClearheadError
+from clearhead.model.int8 import count_weights
 from clearhead.training.run import Run
 
 PIPELINES = {
@@ -62,7 +63,7 @@ def model_card(run: Run, class_name: str, *, pooler: bool = False) -> str:
         name=run.folder.path.resolve().name,
         class_name=class_name,
         task=run.task.name,
-        parameters=sum(parameter.numel() for parameter in run.model.parameters()),
+        parameters=count_weights(run.model),
         context=run.task.context,
         vocabulary=run.tokenizer.vocabulary,
         step=run.step,
