@@ -67,7 +67,7 @@ def no_growth(part: Mapping[str, Any]) -> float:
     return 1.0
 
 
-def template_growth(part: Mapping[str, Any]) -> float:
+def template_growth(part: Mapping[str, Any]) -> float | int:
     """Return how often a template writes a text."""
     templates = [part.get(name) for name in ("single", "pair")]
     return max(1, *(str(template).count("'Sequence'") for template in templates))

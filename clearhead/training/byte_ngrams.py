@@ -79,7 +79,7 @@ class NgramScore(Baseline):
 class ByteSample:
     """The documents of a text of `n_bytes`; of one with more than `most` bytes, blocks from all over it."""
 
-    def __init__(self, n_bytes: int, most: float) -> None:
+    def __init__(self, n_bytes: int, most: float | int) -> None:
         self.every = max(1, math.ceil(n_bytes / most))
         self.documents: list[bytes] = []
         self.pieces: list[bytes] = []

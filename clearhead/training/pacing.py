@@ -215,7 +215,7 @@ class Pacing:
             self.announced = math.ceil((done + 1) / unit) * unit
         return self.announced
 
-    def state(self) -> dict[str, float | None]:
+    def state(self) -> dict[str, float | int | None]:
         """Return what a checkpoint keeps."""
         return {"planned": self.plan.steps, **{name: getattr(self, name) for name in KEPT}}
 
