@@ -22,7 +22,7 @@ from clearhead.cli.demo_page import (
     score_by_digits,
     write_opening,
 )
-from clearhead.cli.number_words import Numbers, draw, write_pairs
+from clearhead.cli.number_words import Numbers, draw, spoken_numbers, write_pairs
 from clearhead.cli.options import new_folder, wrong
 from clearhead.cli.progress import open_progress
 from clearhead.cli.screen import show, show_json
@@ -208,7 +208,8 @@ def draw_numbers(seed: int, steps: int | None = None) -> Numbers:
 def write_corpus(numbers: Numbers, folder: Path) -> Corpus:
     """Write the numbers in words to files."""
     return Corpus(
-        train=write_pairs(numbers.train, folder, "train"), dev=write_pairs(numbers.held_out, folder, "held-out")
+        train=write_pairs(numbers.train, folder, "train", spoken=spoken_numbers(numbers)),
+        dev=write_pairs(numbers.held_out, folder, "held-out"),
     )
 
 

@@ -21,9 +21,13 @@ Only one number in 100,000 has one digit. Drawn evenly, the model would not lear
 over all numbers would not show it: a model with 9 % of the one-digit numbers right had 99.9 % of all of them right.
 """
 ROUND_SHARE = 0.06
+SHORT = ("hundert", "tausend")
+"""What people begin a number with where num2words begins it with *einhundert* or *eintausend*."""
 HELD_OUT_DIGITS = (3, 4, 5, 6)
 """How many digits held-out numbers have, as many of each. Of the 100 shorter numbers all are learned."""
 MOST_HELD_OUT = 1_600
+SPOKEN = 20
+"""How often *hundert* and *tausend* are in the training text by themselves."""
 
 
 @final
@@ -99,10 +103,30 @@ def english(number: int) -> str:
     return num2words(number)
 
 
-def write_pairs(numbers: Sequence[int], folder: Path, name: str) -> Aligned:
-    """Write the two aligned files `name`.de and `name`.en, a number a line, as a user would have them."""
+def shorten(words: str) -> str:
+    """Return German words as people say them: *hundertdrei* for *einhundertdrei*.
+
+    >>> shorten("einhundertdrei"), shorten("eintausend"), shorten("einundzwanzig")
+    ('hundertdrei', 'tausend', 'einundzwanzig')
+    """
+    rest = words.removeprefix("ein")
+    return rest if rest.startswith(SHORT) else words
+
+
+def write_pairs(numbers: Sequence[int], folder: Path, name: str, *, spoken: Sequence[int] = ()) -> Aligned:
+    """Write the two aligned files `name`.de and `name`.en, a number a line, as a user would have them.
+
+    The numbers `spoken` come after the others, in the words that people use.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     source, target = folder / f"{name}.de", folder / f"{name}.en"
-    for path, say in ((source, german), (target, english)):
-        write_text(path, "".join(f"{say(number)}\n" for number in numbers))
+    words = [*map(german, numbers), *(shorten(german(number)) for number in spoken)]
+    write_text(source, "".join(f"{word}\n" for word in words))
+    write_text(target, "".join(f"{english(number)}\n" for number in (*numbers, *spoken)))
     return Aligned(source=(str(source),), target=(str(target),))
+
+
+def spoken_numbers(numbers: Numbers) -> list[int]:
+    """Return the numbers that are learned in a second, shorter form too: a hundred and a thousand most of all."""
+    short = [number for number in numbers.train if shorten(german(number)) != german(number)]
+    return [*(100, 1_000) * SPOKEN, *short]

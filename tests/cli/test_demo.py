@@ -129,7 +129,9 @@ def test_it_trains_and_leaves_a_run_with_its_text_scores_and_page(made, small):
     assert found["parameters"] == sum(one.numel() for one in load(made.path).model.parameters())
     drawn = demo.draw_numbers(1)
     for side, say in (("de", german), ("en", english)):
-        assert lines(made.path / "data-files" / f"train.{side}") == [say(number) for number in drawn.train]
+        assert lines(made.path / "data-files" / f"train.{side}")[: len(drawn.train)] == [
+            say(number) for number in drawn.train
+        ]
         assert lines(made.path / "data-files" / f"held-out.{side}") == [say(number) for number in drawn.held_out]
     data = page_data(made.path / "attention.html")
     assert data["meta"]["source"] == german(demo.MAPPED[0])
@@ -297,7 +299,9 @@ def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
     assert "dev at step 4" in err
     assert "Trained earlier" not in out
     assert not (there / "left-over").exists()
-    assert lines(there / "data-files" / "train.en") == [english(number) for number in demo.draw_numbers(2).train]
+    numbers = demo.draw_numbers(2)
+    every = (*numbers.train, *demo.spoken_numbers(numbers))
+    assert lines(there / "data-files" / "train.en") == [english(number) for number in every]
     assert command("demo", "--folder", str(there))[0] == 0
 
 

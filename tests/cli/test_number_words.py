@@ -1,11 +1,12 @@
 """The demo's numbers: which are drawn, that none is both trained on and asked about, and their words."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from num2words import num2words
 
-from clearhead.cli.number_words import BELOW, ROUND, draw, english, german, write_pairs
+from clearhead.cli.number_words import BELOW, ROUND, draw, english, german, spoken_numbers, write_pairs
 from clearhead.errors import OptionError
 from clearhead.text.problems import Problems
 
@@ -76,3 +77,15 @@ def test_the_files_hold_the_words_line_by_line(tmp_path):
     problems = Problems()
     assert [record.fields for record in source.records(problems)] == [(german(n), english(n)) for n in (0, 24, 999_999)]
     assert (german(0), english(0)) == ("null", "zero")
+
+
+def test_what_people_say_for_a_hundred_and_a_thousand_is_learned(tmp_path):
+    """`num2words` has *einhundert*: a demo that had read nothing else answered *hundert* with "ninety"."""
+    numbers = draw(1, train=3_000, held_out=100)
+    spoken = spoken_numbers(numbers)
+    corpus = write_pairs(numbers.train, tmp_path, "train", spoken=spoken)
+    lines = [Path(path).read_text(encoding="utf-8").splitlines() for path in (*corpus.source, *corpus.target)]
+    pairs = Counter(zip(*lines, strict=True))
+    assert pairs["hundert", "one hundred"] >= 20 <= pairs["tausend", "one thousand"]
+    assert not {english(number) for number in numbers.held_out} & set(lines[1])
+    assert all(german(number).startswith(("einhundert", "eintausend")) for number in spoken)
