@@ -75,6 +75,10 @@ class Deadlines(asyncio.Protocol):
         self.limits, self.bodies = limits, bodies
         """`bodies`: the connections that have sent a part of a body, the first first; all of them share it."""
         self.deadline: asyncio.TimerHandle | None = None
+        self.unread: asyncio.TimerHandle | None = None
+        """When it is closed for what it has to send, and for what it has to read: a client may do one and not the
+        other.
+        """
         self.since = self.loop.time()
         """When it began to wait for the client."""
 
@@ -107,7 +111,7 @@ class Deadlines(asyncio.Protocol):
         ]
         if not waiting:
             return False
-        min(waiting, key=lambda connection: (connection.cycle is not None, connection.since)).transport.abort()
+        min(waiting, key=lambda connection: (connection.cycle is not None, connection.since)).drop()
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -128,7 +132,7 @@ class Deadlines(asyncio.Protocol):
             if len(self.bodies) > max(1, min(self.limits.bodies, self.limits.within(most_files()) // 2)):
                 first = next(iter(self.bodies))
                 del self.bodies[first]
-                first.transport.abort()
+                first.drop()
 
     def on_response_complete(self) -> None:
         self.bodies.pop(self, None)
@@ -137,30 +141,47 @@ class Deadlines(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.close_after(self.limits.reading)
+        self.unread = self.loop.call_later(self.limits.reading, self.drop)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.stop_waiting()
+        self.stop_unread()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the app that its client has gone, if it gave its scope a function `on_hang_up`."""
         self.stop_waiting()
+        self.stop_unread()
         self.bodies.pop(self, None)
-        if self.asking:
-            scope = self.cycle.scope
-            scope["hung_up"] = True
-            scope.get("on_hang_up", lambda: None)()
+        for cycle in self.unanswered():
+            cycle.disconnected = True
+            cycle.message_event.set()
+            cycle.scope["hung_up"] = True
+            cycle.scope.get("on_hang_up", lambda: None)()
         super().connection_lost(exc)
+
+    def unanswered(self) -> list[Any]:
+        """Return what is being answered, and the requests that were sent after it without waiting."""
+        return [self.cycle] if self.asking else []
+
+    def drop(self) -> None:
+        """Close the connection at once. Nothing is written to it any more: uvloop would raise."""
+        for cycle in self.unanswered():
+            cycle.disconnected = True
+        self.transport.abort()
 
     def close_after(self, seconds: float) -> None:
         self.stop_waiting()
-        self.deadline = self.loop.call_later(seconds, self.transport.abort)
+        self.deadline = self.loop.call_later(seconds, self.drop)
 
     def stop_waiting(self) -> None:
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
+
+    def stop_unread(self) -> None:
+        if self.unread is not None:
+            self.unread.cancel()
+            self.unread = None
 
 
 @final
@@ -187,6 +208,8 @@ def connection_class() -> Callable[..., Any]:
 
         head = 0
         """Bytes that came since the last request was complete, of a head that is not."""
+        cycles: tuple[Any, ...] = ()
+        """Requests that are not answered: uvicorn's `cycle` is the one that came last."""
 
         def data_received(self, data: bytes) -> None:
             self.head += len(data)
@@ -202,6 +225,10 @@ def connection_class() -> Callable[..., Any]:
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
             self.head = 0
+            self.cycles = (*self.unanswered(), self.cycle)
+
+        def unanswered(self) -> list[Any]:
+            return [cycle for cycle in self.cycles if not cycle.response_complete]
 
         def on_body(self, body: bytes) -> None:
             super().on_body(body)

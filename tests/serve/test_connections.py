@@ -134,13 +134,20 @@ def test_an_answer_that_takes_longer_than_the_deadline_comes(classifier, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_reply_that_is_not_read_is_given_up(classifier, tmp_path):
+@pytest.mark.parametrize("more", [False, True], ids=["one request", "and requests after it"])
+def test_a_reply_that_is_not_read_is_given_up(classifier, tmp_path, more, capfd):
     static = tmp_path / "static"
     with serving(classifier, static, limits=Limits(reading=0.5)) as server:
         (static / "large.bin").write_bytes(bytes(30_000_000))
         request = f"GET /{server.place.token}/large.bin HTTP/1.1\r\nHost: localhost:{server.place.port}\r\n\r\n"
-        with silent(server.place.port, 1, request.encode()):
+        with silent(server.place.port, 1, request.encode()) as [one]:
+            if more:  # a client may send, and yet not read
+                assert come_true(
+                    lambda: any(each.flow.write_paused for each in server.uvicorn.server_state.connections)
+                )
+                one.sendall(request.encode() * 3)
             assert come_true(lambda: not server.uvicorn.server_state.connections)
+    assert capfd.readouterr().err == ""
 
 
 def test_silent_connections_make_room_for_those_who_ask(classifier, tmp_path):
