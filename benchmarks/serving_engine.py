@@ -76,7 +76,7 @@ class InGroups(Scheduler):
 
 
 def make_jobs(model: Model, count: int, *, ragged: bool) -> list[Job]:
-    draw, encoder = random.Random(SEED), hasattr(model, "encoder")
+    draw, encoder = random.Random(SEED), len(model.stacks) > 1
     vocabulary = (model.encoder if encoder else model).spec.vocabulary
     return [
         Job(
@@ -137,8 +137,8 @@ def measure_throughput(model: Model, slots: int, count: int) -> dict[str, Any]:
     for _ in range(4):  # the first warms up
         taken["offline"].append(run_offline(model, jobs, slots))
         for shapes in ("buckets", "fixed"):
-            limits = {"columns": 2 * N_NEW, "source_columns": N_SOURCE if hasattr(model, "encoder") else None}
-            if not hasattr(model, "encoder"):
+            limits = {"columns": 2 * N_NEW, "source_columns": N_SOURCE if len(model.stacks) > 1 else None}
+            if not len(model.stacks) > 1:
                 limits["columns"] += N_SOURCE
             if shapes not in engines:
                 engines[shapes] = ContinuousBatch(model, slots=slots, shapes=shapes, **limits)

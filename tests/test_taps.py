@@ -21,7 +21,7 @@ TAPPED = {
 
 
 def run(model, tokens):
-    return model(tokens, tokens) if hasattr(model, "decoder") else model(tokens)
+    return model(tokens, tokens) if len(model.stacks) > 1 else model(tokens)
 
 
 @pytest.mark.parametrize("spec", TAPPED.values(), ids=TAPPED)

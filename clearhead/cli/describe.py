@@ -21,7 +21,7 @@ from clearhead.cli.scaling_page import training_object, training_page
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.describe import Description, Part, Section, block_name
-from clearhead.model.sizes import KINDS, PRESETS, kind_of
+from clearhead.model.sizes import KINDS, PRESETS
 from clearhead.model.spec_json import spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.training.metrics import replace_nonfinite
@@ -111,7 +111,7 @@ def as_object(facts: ModelFacts) -> dict[str, Any]:
     stacks = facts.spec.stacks
     return {
         "model": facts.name,
-        "kind": kind_of(facts.spec),
+        "kind": facts.spec.kind,
         "vocabulary": stacks[-1].vocabulary,
         "d_model": stacks[-1].d_model,
         "n_layers": [len(stack.blocks) for stack in stacks],
@@ -157,7 +157,7 @@ def render_page(facts: ModelFacts) -> Iterator[RenderableType]:
     sides = {"source": costs.source, "target": costs.target}
     lengths = "".join(f" · {name} {n:,} tokens" for name, n in sides.items() if n)
     yield prose(
-        f"{kind_of(facts.spec)} · d_model {stacks[-1].d_model} · {layers} blocks · "
+        f"{facts.spec.kind} · d_model {stacks[-1].d_model} · {layers} blocks · "
         f"vocabulary {stacks[-1].vocabulary:,}\none forward pass: batch {costs.batch:,}{lengths}"
     )
     if facts.purpose is not None:

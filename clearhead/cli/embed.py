@@ -23,8 +23,6 @@ from clearhead.cli.options import Parts, wrong
 from clearhead.cli.screen import write
 from clearhead.errors import OptionError
 from clearhead.files import replacing
-from clearhead.model.sizes import kind_of
-from clearhead.model.transformers import EncoderSpec
 from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run
@@ -70,8 +68,8 @@ def embed(
     if output is not None:
         check_output(output, option="--output", inputs=() if file == "-" else (file,))
     spec = RunFolder(Path(run)).spec()
-    if not isinstance(spec, EncoderSpec):
-        raise OptionError(f"to embed takes an encoder, and {run} is {with_article(kind_of(spec))}")
+    if spec.decoder is not None:
+        raise OptionError(f"to embed takes an encoder, and {run} is {with_article(spec.kind)}")
     loaded = open_run(run, device=device, file=file)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:

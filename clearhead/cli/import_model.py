@@ -13,7 +13,6 @@ from clearhead.cli.line_io import Device
 from clearhead.cli.options import new_folder
 from clearhead.cli.screen import named_row, rule, show, show_json
 from clearhead.interop.run import DTYPES, import_model
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
 from clearhead.training.tasks import TASKS, Embed
@@ -95,17 +94,10 @@ def describe_import(run: Run) -> dict[str, Any]:
 
 def describe_stacks(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the size of each stack of blocks: one for an encoder or a decoder, two for both."""
-    spec = run.model.spec
-    assert isinstance(spec, EncoderSpec | DecoderSpec | EncoderDecoderSpec)
-    pairs = (
-        {"encoder": spec.encoder, "decoder": spec.decoder}
-        if isinstance(spec, EncoderDecoderSpec)
-        else {"encoder" if isinstance(spec, EncoderSpec) else "decoder": spec}
-    )
-    for name, stack in pairs.items():
+    for stack in run.model.spec.stacks:
         heads = stack.blocks[0].attention.build(stack.d_model).shape
         yield {
-            "kind": name,
+            "kind": stack.kind,
             "n_layers": len(stack.blocks),
             "n_heads": heads.n_heads,
             "n_kv_heads": heads.n_kv_heads,

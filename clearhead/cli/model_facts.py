@@ -15,7 +15,6 @@ from clearhead.files import read_sealed
 from clearhead.model.describe import Description, describe
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
 from clearhead.model.spec_json import spec_from_json
-from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Recipe, read_origin, read_recipe
@@ -75,9 +74,9 @@ def gather_facts(
             option = "--vocabulary" if size is None else "--size"
             raise wrong(option, f"goes with the name of a model ({', '.join(KINDS)}); {model} has its own")
         spec, purpose = read_model(model)
-    if source is not None and isinstance(spec, DecoderSpec):
+    if source is not None and spec.encoder is None:
         raise wrong("--source", f"{model} is a decoder, and reads no source: use --target")
-    if target is not None and isinstance(spec, EncoderSpec):
+    if target is not None and spec.decoder is None:
         raise wrong("--target", f"{model} is an encoder, and writes no target: use --source")
     usual = LENGTH if purpose is None else purpose.context
     try:

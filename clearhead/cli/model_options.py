@@ -12,8 +12,7 @@ from clearhead.cli.options import flag, one_of, share, wrong
 from clearhead.cli.part_options import part_option
 from clearhead.errors import ClearheadError, OptionError
 from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import PRESETS, Spec, kind_of, named, parse_count, resized, sized
-from clearhead.model.transformers import EncoderDecoderSpec, EncoderSpec
+from clearhead.model.sizes import PRESETS, Spec, named, parse_count, resized, sized
 from clearhead.registry import options as part_names
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.tokenizer import Tokenizer, expected_size
@@ -22,7 +21,6 @@ from clearhead.training.default_models import PLACEHOLDER, text_bytes
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.base import with_article
-from clearhead.training.tasks.translate import TIED_APART
 
 Name = str | None
 Number = float | None
@@ -156,19 +154,19 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
     if options.preset is not None:
         one_of("--preset", options.preset, PRESETS)
         spec = named(options.preset, PLACEHOLDER)
-        if kind_of(spec) != task.family:
+        if spec.kind != task.family:
             raise wrong("--preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
     elif options.size is not None:
         try:
             spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
-            if isinstance(spec, EncoderDecoderSpec) and not recipe.tokenizing.shared:
+            if not recipe.tokenizing.shared:
                 # Two vocabularies take more tables of tokens: the least size is larger.
-                resized(replace(spec, tied=TIED_APART.get(spec.tied, spec.tied)), parse_count(options.size))
+                resized(spec.with_own_tables(), parse_count(options.size))
         except OptionError as error:
             raise wrong("--size", str(error)) from error
     else:
         return recipe.model
-    if isinstance(spec, EncoderSpec) and isinstance(recipe.model, EncoderSpec):
+    if spec.decoder is None and recipe.model.decoder is None:
         return replace(spec, output=recipe.model.output)
     return spec
 

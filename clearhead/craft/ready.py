@@ -100,8 +100,8 @@ def induction(read: Inputs) -> tuple[Design, Design]:
 def induction_model(vocabulary: Sequence[str], length: int, *, weighting: Weighting | None = None) -> Decoder:
     """Return a model of two layers that answers with what followed the last token, where it stood before."""
     model = model_of(*induction(induction_inputs(vocabulary, length)), answer="found", weighting=weighting)
-    assert isinstance(model, Decoder)
-    return model
+    assert model.decoder is not None
+    return model.decoder
 
 
 @public
@@ -149,8 +149,8 @@ def bracket_model(length: int, *, weighting: Weighting | None = None) -> Decoder
         weighting=weighting,
         units={0: depth_units(read)},
     )
-    assert isinstance(model, Decoder)
-    return model
+    assert model.decoder is not None
+    return model.decoder
 
 
 def depth_units(read: Inputs) -> Units:

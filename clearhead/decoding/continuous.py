@@ -112,11 +112,11 @@ class ContinuousBatch(Scheduler):
                 raise OptionError(f"{name} must be 1 or more; came {value}")
         if shapes not in SHAPES:
             raise OptionError(f"shapes must be one of {', '.join(SHAPES)}; came {shapes!r}")
-        self.model, self.decoder = model, model if isinstance(model, Decoder) else model.decoder
+        self.model, self.decoder = model, model.decoder
         self.slots, self.prompt_tokens, self.shapes = slots, prompt_tokens, shapes
         self.columns = find_limit("columns", columns, self.decoder)
         self.source_columns = (
-            0 if isinstance(model, Decoder) else find_limit("source_columns", source_columns, model.encoder)
+            0 if model.encoder is None else find_limit("source_columns", source_columns, model.encoder)
         )
         self.queue: OrderedDict[int, Waiting] = OrderedDict()
         self.jobs: OrderedDict[int, Running] = OrderedDict()
@@ -299,7 +299,7 @@ class ContinuousBatch(Scheduler):
         return group
 
     def cost(self, waiting: Waiting) -> int:
-        return len(waiting.prompt) - 1 + (0 if isinstance(self.model, Decoder) else len(waiting.job.inputs))
+        return len(waiting.prompt) - 1 + (0 if self.model.encoder is None else len(waiting.job.inputs))
 
     def open_prefill(self, group: list[Waiting]) -> int:
         """Begin to read the prompts of a group, all but their last tokens; return how many source tokens were read.
@@ -307,7 +307,7 @@ class ContinuousBatch(Scheduler):
         The last token of a prompt is the first that is computed in the running batch.
         """
         source, read = None, 0
-        if not isinstance(self.model, Decoder):
+        if self.model.encoder is not None:
             tokens, lengths = pad_right([waiting.job.inputs for waiting in group], self.session.device)
             ragged = lengths if len({len(waiting.job.inputs) for waiting in group}) > 1 else None
             source, read = Source(self.model.encoder(tokens, lengths=ragged), ragged), tokens.numel()

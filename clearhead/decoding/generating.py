@@ -31,7 +31,6 @@ from clearhead.decoding.session import Session, open_session, pad_right
 from clearhead.decoding.topk import top_candidates
 from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError
-from clearhead.model.transformers import Decoder, EncoderDecoder
 
 
 class Token(NamedTuple):
@@ -110,7 +109,7 @@ def generate_rows(request: Request, method: Chooser | Beam, rules: Rules, candid
     # These methods can choose on the device alone, where no rule and no caller must see each token as it is chosen.
     simple = not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
     on_device = method if simple and isinstance(method, Greedy | Beam) else None
-    keeps = alone and can_record_on(device) and isinstance(request.model, EncoderDecoder)
+    keeps = alone and can_record_on(device) and request.model.encoder is not None
     if keeps and on_device and (translation := replay_translation(request, on_device, rules)) is not None:
         return [translation]
     # Several sentences have steps that are large enough for all threads, on a busy machine too.
@@ -297,7 +296,7 @@ def teacher_forced(request: Request, rows: list[list[int]]) -> Float[Tensor, "ro
     """Return at each position the log-probability of the next token."""
     tokens, _ = pad_right(rows, request.decoder.embedding.table.device)
     read, targets = tokens[:, :-1], tokens[:, 1:]
-    if isinstance(request.model, Decoder):
+    if request.model.encoder is None:
         logits = request.model(read)
     else:
         source, lengths = pad_right(request.inputs, tokens.device)

@@ -168,7 +168,7 @@ def replay_translation(request: Request, method: Method, rules: Rules) -> list[H
 def record_translation(request: Request, session: Session, method: Method, rules: Rules) -> list[Hypothesis] | None:
     """Record the translation of a source, keep it and return its result; None for the first source of a length."""
     model, key = request.model, make_key(request, method, rules)
-    assert isinstance(model, EncoderDecoder)
+    assert model.encoder is not None
     if key is None or not is_built_in(model) or any(map(is_observed, model.modules())):
         return None
     cache = CACHES.get(model)

@@ -30,20 +30,20 @@ class Request:
 
     @property
     def decoder(self) -> Decoder:
-        return self.model if isinstance(self.model, Decoder) else self.model.decoder
+        return self.model.decoder
 
 
 def make_request(model: Model, inputs: Row | Rows, prefix: Row | Rows | None, n_new: int) -> Request:
     """Return the request, after checking it for outputs of at most `n_new` tokens. One row may come without a list."""
     check_model(model)
-    decoder = model if isinstance(model, Decoder) else model.decoder
+    decoder = model.decoder
     rows = token_rows("inputs", inputs)
-    if isinstance(model, Decoder):
+    if model.encoder is None:
         if prefix is not None:
             raise OptionError("prefix is for an encoder-decoder; a decoder goes on from its inputs: put it there")
         prompts = rows
     else:
-        check_ids("inputs", rows, model.spec.encoder.vocabulary)
+        check_ids("inputs", rows, model.encoder.spec.vocabulary)
         check_length("inputs", rows, model.encoder.embedding, 0)
         prompts = prefixes(prefix, len(rows))
     name = "inputs" if prefix is None else "prefix"
@@ -55,14 +55,14 @@ def make_request(model: Model, inputs: Row | Rows, prefix: Row | Rows | None, n_
 def check_model(model: object) -> None:
     if not isinstance(model, Decoder | EncoderDecoder):
         raise OptionError(f"only a Decoder or an EncoderDecoder writes text; came {type(model).__name__}")
-    decoder = model if isinstance(model, Decoder) else model.decoder
+    decoder = model.decoder
     output = decoder.spec.output
     if not isinstance(decoder.output, ToVocabulary) and not (output.causal and output.by_position):
         raise OptionError(
             f"this decoder's output is {output}; to write text it must be NextToken, or one of your own that is causal "
             "and by_position"
         )
-    if isinstance(model, Decoder) and any(block.cross is not None for block in model.spec.blocks):
+    if model.encoder is None and any(block.cross is not None for block in decoder.spec.blocks):
         raise OptionError(
             "this decoder has cross-attention and was given nothing to attend to: let its EncoderDecoder write"
         )

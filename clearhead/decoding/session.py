@@ -207,8 +207,8 @@ def open_session(
     make: Callable[[Decoder, Sequence[Sequence[int]], Source | None, int], Session] = Session,
 ) -> Session:
     """Return a session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
-    if isinstance(model, Decoder):
-        return make(model, prompts, None, n_new)
+    if model.encoder is None:
+        return make(model.decoder, prompts, None, n_new)
     tokens, lengths = pad_right(inputs, model.decoder.embedding.table.device)
     ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
     return make(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged), n_new)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import Architecture, find_architecture
@@ -16,6 +16,7 @@ from clearhead.interop.tables import Row, fill, unplaced_error
 from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 OUTPUT = "lm_head.weight"
@@ -28,7 +29,7 @@ class Imported(NamedTuple):
     """A model that was read: its spec, the built model with its weights, in eval mode, and the task it is for."""
 
     spec: Spec
-    model: nn.Module
+    model: Transformer
     task: str
     """`generate`, `fill`, `classify`, `translate` or `embed`: by the class that config.json names."""
     context: int
@@ -122,7 +123,7 @@ def first_token(config: Config) -> int | None:
 
 def read_labels(config: Config, spec: Spec) -> tuple[str, ...]:
     """Return the names of a classifier's classes; OptionError where there is not one for each."""
-    names, count = config.get("id2label"), getattr(getattr(spec, "output", None), "count", 0)
+    names, count = config.get("id2label"), getattr(spec.output, "count", 0)
     if names is None:
         return tuple(f"LABEL_{i}" for i in range(count))
     if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(count))):
@@ -167,7 +168,7 @@ def check_values(theirs: "Tensors", architecture: Architecture, config: Config, 
             )
 
 
-def build_bounded(spec: Spec, theirs: "Tensors", where: str) -> nn.Module:
+def build_bounded(spec: Spec, theirs: "Tensors", where: str) -> Transformer:
     """Build the model; raise OptionError, before memory is taken, where it is larger than what the files hold."""
     numbers = sum(math.prod(theirs.shape(name)) for name in theirs)
     try:

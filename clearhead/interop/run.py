@@ -29,7 +29,6 @@ from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.int8 import quantize
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderSpec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
@@ -92,7 +91,8 @@ def import_model(
     check_fit(run_task, imported.spec, str(source))
     check_finite(imported.model, str(source))
     parameters = sum(parameter.numel() for parameter in imported.model.parameters())
-    model = DTYPES[dtype](imported.model)
+    model = imported.model
+    DTYPES[dtype](model)
     check_finite(model, str(source))  # once more: what float32 holds can be infinite in a smaller type
     origin = Origin(
         source=str(source),
@@ -187,7 +187,7 @@ def framing_of(
 ) -> Iterator[tuple[str, Framing]]:
     """Yield the framing of each field; `generation` has a token that every output begins with, if there is one."""
     read = Framing(before=tokens.before, after=tokens.after)
-    if isinstance(imported.spec, EncoderSpec):
+    if imported.spec.decoder is None:
         segment = tokens.segment if tokens.segment < (imported.spec.embedding.segments or 1) else 0
         read = replace(read, between=tokens.between, segment=segment)
     forced, never = generation.tokens("forced_bos_token_id"), tuple(forbidden_tokens(generation))

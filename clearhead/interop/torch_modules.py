@@ -31,7 +31,7 @@ from clearhead.model.blocks import BlockSpec
 from clearhead.model.feedforward import GELU, ReLU
 from clearhead.model.norms import LayerNorm
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import DecoderSpec, EncoderSpec
 
 
 def read_torch_state_dict(
@@ -95,11 +95,9 @@ def load_state_dict(path: Path) -> dict[str, Tensor]:
 def torch_rows(spec: Spec, module: str) -> Iterator[Row]:
     """Yield the rows of torch's module: nn.Transformer for an encoder-decoder, else nn.TransformerEncoder."""
     inside = f"{module}." if module else ""
-    if not isinstance(spec, EncoderDecoderSpec):
-        yield from stack_rows(spec, "", inside)
-        return
-    for side, half in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        yield from stack_rows(half, f"{side}.", f"{inside}{side}.")
+    for stack in spec.stacks:
+        side = f"{stack.kind}." if len(spec.stacks) > 1 else ""
+        yield from stack_rows(stack, side, f"{inside}{side}")
 
 
 def stack_rows(spec: EncoderSpec | DecoderSpec, ours: str, theirs: str) -> Iterator[Row]:

@@ -42,6 +42,7 @@ from clearhead.model.transformers import (
     EncoderDecoder,
     EncoderDecoderSpec,
     EncoderSpec,
+    Transformer,
 )
 from clearhead.model.wide import ToNgramLogits
 
@@ -208,15 +209,12 @@ class Counter:
         self.first: dict[int, str] = {}
         self.batch = batch
 
-    def sections(self, model: nn.Module, source: int, target: int) -> Iterator[Section]:
-        match model:
-            case EncoderDecoder():
-                yield from self.stack(model.encoder, "encoder", source, 0)
-                yield from self.stack(model.decoder, "decoder", target, source)
-            case Encoder():
-                yield from self.stack(model, "", source, 0)
-            case Decoder():
-                yield from self.stack(model, "", target, source)
+    def sections(self, model: Transformer, source: int, target: int) -> Iterator[Section]:
+        both = model.encoder is not None and model.decoder is not None
+        if model.encoder is not None:
+            yield from self.stack(model.encoder, "encoder" if both else "", source, 0)
+        if model.decoder is not None:
+            yield from self.stack(model.decoder, "decoder" if both else "", target, source)
 
     def stack(self, model: Encoder | Decoder, name: str, n: int, n_memory: int) -> Iterator[Section]:
         """Count an encoder or a decoder of n tokens: its embedding, its blocks and its output."""
@@ -293,13 +291,7 @@ def blocks_of(model: Encoder | Decoder) -> list[Block]:
 
 def decoder_blocks(model: Encoder | Decoder | EncoderDecoder) -> list[Block]:
     """Return the blocks that generate, and so keep KV caches."""
-    match model:
-        case EncoderDecoder():
-            return blocks_of(model.decoder)
-        case Decoder():
-            return blocks_of(model)
-        case Encoder():
-            return []
+    return [] if model.decoder is None else blocks_of(model.decoder)
 
 
 def own_cache(layer: Attention) -> CacheSize:

@@ -135,7 +135,7 @@ def resized(spec: Spec, parameters: int) -> Spec:
 
     The size of a vocabulary is known once the tokeniser is trained: then the model is brought to its size.
     """
-    size = nearest_size(kind_of(spec), parameters, table_rows(spec))
+    size = nearest_size(spec.kind, parameters, spec.table_rows)
     return spec.map_stacks(lambda stack: with_size(stack, size))
 
 
@@ -151,21 +151,6 @@ def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
         raise OptionError(f"{parameters:,} parameters are too many; the most is {MOST:,}")
     sizes = ladder(kind, parameters, vocabulary)
     return min(sizes, key=lambda size: abs(math.log(count(kind, size, vocabulary) / parameters)))
-
-
-def kind_of(spec: Spec) -> str:
-    if isinstance(spec, EncoderDecoderSpec):
-        return "encoder-decoder"
-    return "decoder" if isinstance(spec, DecoderSpec) else "encoder"
-
-
-def table_rows(spec: Spec) -> int:
-    """Return how many rows of d_model all tables of tokens have together."""
-    if not isinstance(spec, EncoderDecoderSpec):
-        return spec.vocabulary
-    source, target = spec.encoder.vocabulary, spec.decoder.vocabulary
-    sizes = {"three": target, "embeddings": 2 * target, "two": source + target, "none": source + 2 * target}
-    return sizes[spec.tied]
 
 
 def with_size(spec: EncoderSpec | DecoderSpec, size: Size) -> EncoderSpec | DecoderSpec:

@@ -6,7 +6,7 @@ run in training and, on caches, in decoding.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, final, get_args
+from typing import Any, ClassVar, Literal, final, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -45,6 +45,9 @@ class EncoderSpec(CodeRepr):
     embedding: Embedding = Embedding()
     output: Output | None = Blanks()
 
+    kind: ClassVar[str] = "encoder"
+    decoder: ClassVar[None] = None
+
     def __post_init__(self) -> None:
         if any(block.cross is not None for block in self.blocks):
             raise OptionError("an encoder has nothing to cross-attend to: leave `cross` out of its blocks")
@@ -52,12 +55,25 @@ class EncoderSpec(CodeRepr):
             raise OptionError("an encoder sees the next token, so it cannot predict it: use Blanks, Classes or None")
 
     @property
+    def encoder(self) -> "EncoderSpec":
+        return self
+
+    @property
     def stacks(self) -> "tuple[EncoderSpec]":
         return (self,)
+
+    @property
+    def table_rows(self) -> int:
+        """How many rows of d_model all tables of tokens have together."""
+        return self.vocabulary
 
     def map_stacks(self, change: Callable[[Any], Any]) -> "EncoderSpec":
         """Return the spec with every stack changed: here there is one."""
         return change(self)
+
+    def with_own_tables(self) -> "EncoderSpec":
+        """Return the spec for a vocabulary for each stack: here there is one."""
+        return self
 
     def build(self) -> "Encoder":
         return Encoder(self)
@@ -75,6 +91,9 @@ class DecoderSpec(CodeRepr):
     embedding: Embedding = Embedding()
     output: Output = NextToken()
 
+    kind: ClassVar[str] = "decoder"
+    encoder: ClassVar[None] = None
+
     def __post_init__(self) -> None:
         if self.embedding.position is not None and self.embedding.position.skips is not None:
             raise OptionError(
@@ -83,12 +102,25 @@ class DecoderSpec(CodeRepr):
             )
 
     @property
+    def decoder(self) -> "DecoderSpec":
+        return self
+
+    @property
     def stacks(self) -> "tuple[DecoderSpec]":
         return (self,)
+
+    @property
+    def table_rows(self) -> int:
+        """How many rows of d_model all tables of tokens have together."""
+        return self.vocabulary
 
     def map_stacks(self, change: Callable[[Any], Any]) -> "DecoderSpec":
         """Return the spec with every stack changed: here there is one."""
         return change(self)
+
+    def with_own_tables(self) -> "DecoderSpec":
+        """Return the spec for a vocabulary for each stack: here there is one."""
+        return self
 
     def build(self) -> "Decoder":
         return Decoder(self)
@@ -108,6 +140,8 @@ class EncoderDecoderSpec(CodeRepr):
     encoder: EncoderSpec
     decoder: DecoderSpec
     tied: Tied = "three"
+
+    kind: ClassVar[str] = "encoder-decoder"
 
     def __post_init__(self) -> None:
         if self.tied not in get_args(Tied):
@@ -134,12 +168,29 @@ class EncoderDecoderSpec(CodeRepr):
         return self.encoder.d_model
 
     @property
+    def output(self) -> Output:
+        return self.decoder.output
+
+    @property
     def stacks(self) -> tuple[EncoderSpec, DecoderSpec]:
         return self.encoder, self.decoder
+
+    @property
+    def table_rows(self) -> int:
+        """How many rows of d_model all tables of tokens have together."""
+        source, target = self.encoder.vocabulary, self.decoder.vocabulary
+        return {"three": target, "embeddings": 2 * target, "two": source + target, "none": source + 2 * target}[
+            self.tied
+        ]
 
     def map_stacks(self, change: Callable[[Any], Any]) -> "EncoderDecoderSpec":
         """Return the spec with encoder and decoder changed by the same function."""
         return replace(self, encoder=change(self.encoder), decoder=change(self.decoder))
+
+    def with_own_tables(self) -> "EncoderDecoderSpec":
+        """Return the spec for a vocabulary for each stack: source and target share no table."""
+        apart: dict[Tied, Tied] = {"three": "two", "embeddings": "none"}
+        return replace(self, tied=apart.get(self.tied, self.tied))
 
     def build(self) -> "EncoderDecoder":
         return EncoderDecoder(self)
@@ -156,12 +207,22 @@ class Encoder(Tapped):
     torch.Size([2, 7, 50])
     """
 
+    decoder: ClassVar[None] = None
+
     def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
         self.spec = spec
         self.embedding = spec.embedding.build(spec.vocabulary, spec.d_model)
         self.stack = Stack(spec.blocks, spec.d_model, stream=spec.embedding.stream(spec.d_model))
         self.output = None if spec.output is None else spec.output.build(spec.d_model, self.embedding.table)
+
+    @property
+    def encoder(self) -> "Encoder":
+        return self
+
+    @property
+    def stacks(self) -> "tuple[Encoder]":
+        return (self,)
 
     def extra_repr(self) -> str:
         return list_sizes(self)
@@ -207,6 +268,8 @@ class Decoder(Tapped):
     torch.Size([2, 7, 50])
     """
 
+    encoder: ClassVar[None] = None
+
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
         self.spec = spec
@@ -214,6 +277,14 @@ class Decoder(Tapped):
         stream = spec.embedding.stream(spec.d_model)
         self.stack = Stack(spec.blocks, spec.d_model, mask=masks.causal(), stream=stream)
         self.output = spec.output.build(spec.d_model, self.embedding.table)
+
+    @property
+    def decoder(self) -> "Decoder":
+        return self
+
+    @property
+    def stacks(self) -> "tuple[Decoder]":
+        return (self,)
 
     def extra_repr(self) -> str:
         return list_sizes(self)
@@ -287,6 +358,10 @@ class EncoderDecoder(Tapped):
         self.decoder = spec.decoder.build()
         tie(self, spec.tied)
 
+    @property
+    def stacks(self) -> tuple[Encoder, Decoder]:
+        return self.encoder, self.decoder
+
     def extra_repr(self) -> str:
         return f"d_model={self.spec.d_model}, tied={self.spec.tied!r}, parameters={count_weights(self):,}"
 
@@ -305,6 +380,10 @@ class EncoderDecoder(Tapped):
         source_lengths = row_lengths(source_lengths, source)
         memory = self.encoder(source, lengths=source_lengths)
         return self.decoder(target, mask=mask, memory=memory, memory_lengths=source_lengths)
+
+
+Transformer = Encoder | Decoder | EncoderDecoder
+"""Any model. `encoder` and `decoder` are itself, a part of it, or None where it has none; `stacks` has those it has."""
 
 
 def tie(model: EncoderDecoder, tied: Tied) -> None:

@@ -74,7 +74,7 @@ class CompiledModel:
 
     def tensors(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Tensor]:
         """Return the tensors that the model is called with."""
-        has_source = isinstance(self.model, EncoderDecoder)
+        has_source = len(self.model.stacks) > 1
         if has_source == (source is None):
             raise OptionError(
                 "this program reads a source: give both" if has_source else "this program reads no source"

@@ -31,7 +31,6 @@ from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
     Encoder,
-    EncoderDecoder,
     EncoderDecoderSpec,
     EncoderSpec,
 )
@@ -201,12 +200,7 @@ class Builder:
     def build(self) -> CompiledModel:
         model = self.spec().build().eval()
         clear(model)
-        sides = (
-            {"target": model.decoder, "source": model.encoder}
-            if isinstance(model, EncoderDecoder)
-            else {"target": model}
-        )
-        for side, part in sides.items():
+        for side, part in zip(("target", "source"), reversed(model.stacks), strict=False):
             self.write_side(side, part)
         return CompiledModel(
             model=model,

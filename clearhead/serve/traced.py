@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar, cast, final
+from typing import Any, TypeVar, final
 
 import torch
 from jaxtyping import Float, UInt8
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from clearhead.errors import OptionError
 from clearhead.lru_cache import LRUCache
+from clearhead.model.transformers import Transformer
 from clearhead.serve import messages
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Budget, Cost
@@ -21,7 +22,6 @@ from clearhead.serve.params import Params
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.tracing.edits import Change
 from clearhead.tracing.head_metrics import effects, lens, readings
-from clearhead.tracing.names import Model
 from clearhead.tracing.recording import recording
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
 from clearhead.tracing.site import ALLOWED, MATRICES, TILE, Head, Site
@@ -294,8 +294,8 @@ class Traced:
             return self.model(*rows, **apart)
 
     @property
-    def model(self) -> Model:
-        return cast(Model, self.run.model)
+    def model(self) -> Transformer:
+        return self.run.model
 
     def spaces(self, params: Params) -> dict[str, Any]:
         """Return how alike tokens are as embeddings, as queries and keys, and as values."""

@@ -14,7 +14,6 @@ from torch import Tensor
 from clearhead.decoding.request import Request
 from clearhead.decoding.session import Session
 from clearhead.decoding.topk import LogSoftmax
-from clearhead.model.transformers import Decoder
 from clearhead.tracing.edits import Change
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import overflow_of
@@ -28,7 +27,7 @@ class EditedSession(Session):
         self.model, self.changes = request.model, changes
         self.device = request.decoder.embedding.table.device
         self.log_softmax = LogSoftmax()
-        self.source = None if isinstance(request.model, Decoder) else torch.tensor(request.inputs, device=self.device)
+        self.source = None if request.model.encoder is None else torch.tensor(request.inputs, device=self.device)
         self.rows: Int[Tensor, "row n"] = torch.tensor(request.prompts, device=self.device)
         self.logits = self.forward()
 

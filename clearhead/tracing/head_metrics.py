@@ -17,9 +17,9 @@ from clearhead.calls import public
 from clearhead.decoding.generating import eval_mode
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
-from clearhead.model.transformers import Decoder, Encoder, apply_output
+from clearhead.model.transformers import Decoder, Encoder, Transformer, apply_output
 from clearhead.tracing.edits import Change, Edit
-from clearhead.tracing.names import Model, sides_of
+from clearhead.tracing.names import sides_of
 from clearhead.tracing.site import Head, Site
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
@@ -161,7 +161,7 @@ class Lens(NamedTuple):
 
 
 @public
-def lens(trace: Trace, model: Model, *, shown: int = 5) -> list[Lens]:
+def lens(trace: Trace, model: Transformer, *, shown: int = 5) -> list[Lens]:
     """Return the next-token distribution after every layer (the logit lens): the last norm and the unembedding on
     each. `shown` is how many of the likeliest answers there are of each.
     """
@@ -216,7 +216,11 @@ class Effect(NamedTuple):
 
 @public
 def effects(
-    model: Model, forward: Callable[[Sequence[Change]], Tensor], site: str, n_heads: int, changes: Sequence[Change] = ()
+    model: Transformer,
+    forward: Callable[[Sequence[Change]], Tensor],
+    site: str,
+    n_heads: int,
+    changes: Sequence[Change] = (),
 ) -> list[Effect]:
     """Return the effect of ablating each head of a site. `forward` runs the model with changes and gives its logits."""
     with eval_mode(model):

@@ -31,9 +31,8 @@ from clearhead.errors import OptionError
 from clearhead.model.arrangements import Connection
 from clearhead.model.blocks import Block
 from clearhead.model.steps import Explained, Step
-from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.model.transformers import Decoder, Encoder, Transformer
 
-Model = Encoder | Decoder | EncoderDecoder
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
 """The steps of an attention, in their order."""
 CONCAT = "concat"
@@ -106,15 +105,12 @@ class LinearMap(NamedTuple):
 
 def sides_of(model: nn.Module) -> dict[str, tuple[str, Encoder | Decoder]]:
     """Return the sides of a model by name, each with its path inside the model."""
-    if isinstance(model, EncoderDecoder):
-        return {"encoder": ("encoder.", model.encoder), "decoder": ("decoder.", model.decoder)}
-    if isinstance(model, Encoder):
-        return {"encoder": ("", model)}
-    if isinstance(model, Decoder):
-        return {"decoder": ("", model)}
-    raise OptionError(
-        f"expected an Encoder, a Decoder or an EncoderDecoder of clearhead.model; came {type(model).__name__}"
-    )
+    if not isinstance(model, Transformer):
+        raise OptionError(
+            f"expected an Encoder, a Decoder or an EncoderDecoder of clearhead.model; came {type(model).__name__}"
+        )
+    alone = len(model.stacks) == 1
+    return {stack.spec.kind: ("" if alone else f"{stack.spec.kind}.", stack) for stack in model.stacks}
 
 
 class Names:

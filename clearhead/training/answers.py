@@ -6,8 +6,7 @@ What a text is answered does not depend on the texts beside it.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from torch import nn
-
+from clearhead.model.transformers import Transformer
 from clearhead.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -25,7 +24,7 @@ class Written(NamedTuple):
 
 def in_batches(
     lengths: Sequence[int],
-    model: nn.Module,
+    model: Transformer,
     answer: Callable[[list[int]], list[Result]],
     *,
     width: int = 1,

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from torch import nn
-
 from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.model.dtypes import dtype_name
 from clearhead.model.int8 import count_weights
+from clearhead.model.transformers import Transformer
 from clearhead.text.encoding import Layout
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Problems
@@ -31,7 +30,7 @@ class Evaluable(Protocol):
 
     folder: RunFolder
     task: Task
-    model: nn.Module
+    model: Transformer
     step: int
 
 

@@ -22,8 +22,7 @@ from clearhead.model.int8 import dequantize
 from clearhead.model.lora import Lora
 from clearhead.model.outputs import Classes, Output
 from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import Spec, kind_of
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec
+from clearhead.model.sizes import Spec
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import Tokenizer
@@ -109,20 +108,21 @@ def fine_tuning_recipe(
 def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
     """Return the source's model with the output of another task's usual model; OptionError where that cannot be."""
     spec, kind = source.spec, task_named(task)
-    if not isinstance(spec, EncoderDecoderSpec) and not isinstance(usual, EncoderDecoderSpec):
+    if len(spec.stacks) == len(usual.stacks) == 1:
         if isinstance(spec.output, type(usual.output)) and not isinstance(usual.output, Classes):
             return spec  # generate and instruct have one output
         output = without_ngrams(usual.output)  # a wide part is for Transformers that have seen little text
-        if isinstance(output, Classes) and spec.embedding.norm is not None:
+        embedding = spec.stacks[0].embedding
+        if isinstance(output, Classes) and embedding.norm is not None:
             # BERT and its kin read classes from the first token, by a hidden map; DistilBERT has no segments.
-            activation = "relu" if spec.embedding.segments is None else "tanh"
+            activation = "relu" if embedding.segments is None else "tanh"
             output = replace(output, pool="first", hidden=True, activation=activation)
-        if kind_of(spec) == kind_of(usual):
-            return replace(spec, output=output)
-        if isinstance(spec, DecoderSpec) and isinstance(output, Classes):
-            return replace(spec, output=replace(output, pool="last"))  # only the last token has seen them all
+        if spec.kind == usual.kind:
+            return spec.map_stacks(lambda stack: replace(stack, output=output))
+        if spec.decoder is not None and isinstance(output, Classes):
+            return replace(spec.decoder, output=replace(output, pool="last"))  # only the last token has seen them all
     raise OptionError(
-        f"task: to {kind.name} takes {with_article(kind.family)}, and {source.path} is {with_article(kind_of(spec))} "
+        f"task: to {kind.name} takes {with_article(kind.family)}, and {source.path} is {with_article(spec.kind)} "
         f"that was trained to {source.task.name}; choose another run, or another task"
     )
 
@@ -200,9 +200,8 @@ def begin_tuning(folder: RunFolder, recipe: Recipe, task: Task, source: Run, *, 
     """
     assert recipe.fine_tuning is not None
     spec, theirs = recipe.model, source.folder.spec()
-    new_output = not isinstance(spec, EncoderDecoderSpec) and (
-        without_ngrams(getattr(theirs, "output", None)) != without_ngrams(spec.output)
-        or task.labels != source.task.labels
+    new_output = len(spec.stacks) == 1 and (
+        without_ngrams(theirs.output) != without_ngrams(spec.output) or task.labels != source.task.labels
     )
     torch.manual_seed(recipe.seed)
     model = spec.build()

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 import torch
-from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.model.int8 import count_weights
 from clearhead.model.presets import Size
-from clearhead.model.sizes import Spec, kind_of, table_rows, with_size
+from clearhead.model.sizes import Spec, with_size
+from clearhead.model.transformers import Transformer
 from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import suggested_size
 from clearhead.training.averaging import Last
@@ -138,7 +138,7 @@ def budget_seconds(recipe: Recipe) -> float:
     return 60 * (USUAL_MINUTES if recipe.budget.minutes is None else recipe.budget.minutes)
 
 
-def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe, Pace, nn.Module]:
+def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe, Pace, Transformer]:
     """Return the recipe with its batch and the size of its model, their speed, and such a model.
 
     A model of middling size is timed first. From its speed follows the size to take, which is then timed itself; where
@@ -158,7 +158,7 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
         if "batch" in recipe.open and recipe.budget.minutes is not None:
             speed = pace.tokens_per_second * active_parameters(recipe.model) / active_parameters(model_spec)
             # Time for more epochs than the text bears is not used, so it does not call for larger batches either.
-            tokens = min(speed * training_share(seconds), EPOCHS[kind_of(model_spec)] * workload.text_tokens)
+            tokens = min(speed * training_share(seconds), EPOCHS[model_spec.kind] * workload.text_tokens)
             changed = with_batch(replace(recipe, model=model_spec), batch_for(tokens))
         else:
             changed = replace(recipe, model=model_spec)
@@ -192,7 +192,7 @@ def possible_models(recipe: Recipe, workload: Workload) -> list[Spec]:
 
 def with_width(spec: Spec, width: int) -> Spec:
     """Return the model at the depth, heads and feed-forward that go with a width; its other parts stay."""
-    kind = kind_of(spec)
+    kind = spec.kind
     n_heads = width // (16 if width < 64 else 32 if width < 256 else 64)
     widening = 2 if kind == "encoder-decoder" and width < 256 else 4
     size = Size(DEPTHS[kind][WIDTHS.index(width)], width, n_heads, n_heads, widening * width)
@@ -205,7 +205,7 @@ def active_parameters(spec: Spec) -> int:
     with torch.device("meta"):
         total = sum(parameter.numel() for parameter in spec.build().parameters())
     output_rows = spec.stacks[-1].vocabulary
-    return max(1, total - (table_rows(spec) - output_rows) * spec.d_model)
+    return max(1, total - (spec.table_rows - output_rows) * spec.d_model)
 
 
 def choose_model(recipe: Recipe, workload: Workload, sizes: Sequence[Spec], pace: Pace, seconds: float) -> Spec:
@@ -219,7 +219,7 @@ def choose_model(recipe: Recipe, workload: Workload, sizes: Sequence[Spec], pace
         tokens = work / active
         if recipe.has_given_length:
             tokens = tokens_of_steps(recipe, workload, pace)
-        if tokens >= TOKENS_A_PARAMETER[kind_of(spec)] * active:
+        if tokens >= TOKENS_A_PARAMETER[spec.kind] * active:
             largest = spec
     return largest
 
@@ -244,7 +244,7 @@ def with_batch(recipe: Recipe, tokens: int) -> Recipe:
     """Return the recipe with batches of so many tokens, and micro-batches of no more than before."""
     micro = recipe.batching.micro_batch_tokens
     micro = None if micro is None or micro >= tokens else micro
-    tokens = max(tokens, recipe.batching.context if kind_of(recipe.model) == "decoder" else tokens)
+    tokens = max(tokens, recipe.batching.context if recipe.model.kind == "decoder" else tokens)
     return replace(recipe, batching=replace(recipe.batching, tokens=tokens, micro_batch_tokens=micro))
 
 
@@ -273,7 +273,7 @@ def plan_minutes(
     scoring_seconds = min(final, FINAL * free) + (evaluations.number + 1) * evaluations.seconds
     left = free - ending - scoring_seconds - pace.setup_seconds
     steps = max(1, int(max(left, 0.5 * free) / pace.step_seconds))
-    bears = EPOCHS[kind_of(recipe.model)] * workload.text_tokens / pace.tokens
+    bears = EPOCHS[recipe.model.kind] * workload.text_tokens / pace.tokens
     enough = bool(workload.task.sizes) and "model" in recipe.open and steps > bears
     plan = Plan(
         steps=max(1, int(bears)) if enough else steps,
@@ -297,7 +297,7 @@ def plan_goal(recipe: Recipe, workload: Workload, pace: Pace, seconds: float) ->
 
     That is where more steps bring little; early stopping ends training before, if nothing is gained any more.
     """
-    kind = kind_of(recipe.model)
+    kind = recipe.model.kind
     active, text = active_parameters(recipe.model), workload.text_tokens
     goal = min(max(TOKENS_A_PARAMETER[kind] * active, GOAL_EPOCHS * text), EPOCHS[kind] * text)
     steps = min(goal / pace.tokens, training_share(seconds) / pace.step_seconds)
@@ -331,7 +331,7 @@ def check_steps(recipe: Recipe, steps: int, pace: Pace, log: Log) -> None:
 
 def fit_learning(recipe: Recipe, workload: Workload, steps: int, pace: Pace) -> Recipe:
     """Return the recipe with dropout, weight decay, learning rate and schedule for so many steps."""
-    kind, optimizer, model = kind_of(recipe.model), recipe.optimizer, recipe.model
+    kind, optimizer, model = recipe.model.kind, recipe.optimizer, recipe.model
     epochs = steps * pace.tokens / max(1, workload.text_tokens)
     if "dropout" in recipe.open and workload.task.sizes:
         model = with_dropout(model, next(rate for most, rate in DROPOUTS[kind] if epochs <= most))
@@ -388,7 +388,7 @@ def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float)
     return Evaluations(records, batches, shows_samples, count, taken)
 
 
-def describe(recipe: Recipe, steps: int, pace: Pace, evaluations: Evaluations, model: nn.Module) -> str:
+def describe(recipe: Recipe, steps: int, pace: Pace, evaluations: Evaluations, model: Transformer) -> str:
     """Return the line that says what will happen: steps, time and size."""
     size = f"a {round_count(count_weights(model))} model"
     if recipe.budget.minutes is not None:
@@ -472,7 +472,7 @@ def choose_vocabulary(recipe: Recipe) -> Recipe:
     if not task_named(recipe.task).sizes:
         return recipe
     work = matmul_speed(recipe.machine.threads or 1) / 12 * training_share(budget_seconds(recipe))
-    active = math.sqrt(work / TOKENS_A_PARAMETER[kind_of(recipe.model)])
+    active = math.sqrt(work / TOKENS_A_PARAMETER[recipe.model.kind])
     affordable = max(1000, round(3.9 * math.sqrt(active) / 100) * 100)
     usual = suggested_size(text_bytes(recipe.corpus))
     return recipe if affordable >= usual else replace(recipe, tokenizing=replace(tokenizing, size=affordable))

@@ -14,13 +14,13 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from torch import nn
 
 from clearhead.devices import seed_random, synchronize
 from clearhead.errors import RunError
 from clearhead.extras import has_package, how_to_install
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.plots.curves import draw_curves
 from clearhead.text.preparing import Prepared
 from clearhead.training.checkpoints import Checkpoint, named_tensors
@@ -392,7 +392,7 @@ class Trainer:
                 {"kind": "evaluation", "step": self.done, **asdict(assessment), "best": better, "seconds": seconds}
             )
 
-    def build_model(self) -> nn.Module:
+    def build_model(self) -> Transformer:
         """Return a model like the one in training, of any weights."""
         model = self.spec.build()
         if self.recipe.fine_tuning is not None:

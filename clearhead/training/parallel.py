@@ -22,6 +22,7 @@ from clearhead.errors import OptionError
 from clearhead.model.blocks import Stack
 from clearhead.model.shapes import Bounded, TooManyNumbers, build_for_shapes
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
@@ -75,7 +76,7 @@ class Parallel(ABC):
         """Clip the gradients by their norm over all processes, and return that."""
         return nn.utils.clip_grad_norm_(parameters, most, foreach=takes_foreach(device))
 
-    def evaluation_model(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module | None:
+    def evaluation_model(self, model: Transformer, build: Callable[[], Transformer]) -> Transformer | None:
         """Return the model to score, with whole weights; None in a process that does not score."""
         return model if self.processes.is_first else None
 
@@ -151,7 +152,7 @@ class Sharded(Parallel):
     def clip(self, parameters: Sequence[nn.Parameter], most: float, device: torch.device) -> Tensor:
         return full_tensor(super().clip(parameters, most, device))
 
-    def evaluation_model(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module | None:
+    def evaluation_model(self, model: Transformer, build: Callable[[], Transformer]) -> Transformer | None:
         """Gather the weights one after another. Only the first process keeps them, in a model of its own."""
         evaluated = build() if self.processes.is_first else None
         gathered: dict[str, Tensor] = {}
@@ -281,7 +282,7 @@ def check_room(recipe: Recipe, processes: Processes) -> None:
         raise no_room(recipe, most, f"{count:,}")
 
 
-def build_model(recipe: Recipe, spec: Spec, processes: Processes) -> nn.Module:
+def build_model(recipe: Recipe, spec: Spec, processes: Processes) -> Transformer:
     """Build the model of a recipe; OptionError, before the memory is taken, where one process has too little of it."""
     if processes.together:
         return spec.build()

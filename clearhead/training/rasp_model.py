@@ -10,7 +10,6 @@ import torch
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError
 from clearhead.model.outputs import ToVocabulary
-from clearhead.model.transformers import EncoderDecoder
 from clearhead.rasp import CompiledModel, Layout, Plan, Program, plan
 from clearhead.rasp.compiled_model import SURE
 from clearhead.rasp.compiler import AVERAGING
@@ -87,7 +86,7 @@ def check_target_start(program: Program, planned: Plan) -> None:
 @torch.no_grad()
 def add_end_logit(compiled: CompiledModel, planned: Plan) -> None:
     """Give `</s>` half the logit of an answer everywhere, so the model says it exactly where there is no answer."""
-    part = compiled.model.decoder if isinstance(compiled.model, EncoderDecoder) else compiled.model
+    part = compiled.model.stacks[-1]
     assert isinstance(part.output, ToVocabulary)
     part.output.table[compiled.ids[END], planned.directions.of(ONE)] = SURE
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.calls import public
 from clearhead.decoding import Beam, Greedy, Sample
@@ -24,6 +24,7 @@ from clearhead.files import replacing_folder
 from clearhead.model.dtypes import DTYPES, check_dtype
 from clearhead.model.int8 import count_weights, int8_maps, quantize
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ AnyTask = TypeVar("AnyTask", bound=Task)
 class Run:
     """A trained model and what it can do. `model` is an ordinary nn.Module, in eval mode."""
 
-    def __init__(self, folder: RunFolder, task: Task, model: nn.Module, step: int) -> None:
+    def __init__(self, folder: RunFolder, task: Task, model: Transformer, step: int) -> None:
         self.folder, self.task, self.model, self.step = folder, task, model, step
 
     def __repr__(self) -> str:
@@ -319,7 +320,7 @@ def check_asked(folder: RunFolder, trained: type[Task], asked: type[Task]) -> No
 
 
 def stream_text(
-    model: nn.Module,
+    model: Transformer,
     task: Generate,
     prompt: str,
     method: Greedy | Sample,
@@ -378,7 +379,7 @@ def load(
     else:
         fill_tuned(model, folder, tuning, weights, merge=merge, where=where)
     if dtype is not None:
-        model = DTYPES[dtype](model)
+        DTYPES[dtype](model)
     return Run(folder, task, model.to(chosen_device).eval(), used_step)
 
 

@@ -21,7 +21,6 @@ from clearhead.errors import OptionError
 from clearhead.model.describe import describe
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderSpec
 from clearhead.registry import is_built_in
 from clearhead.training.sharding import Unit, held_bytes, units_of
 from clearhead.training.step_cost import Arithmetic, PassCost, measure_passes
@@ -155,7 +154,7 @@ class Workload:
     @property
     def length(self) -> int:
         """Tokens of a sequence, as `--tokens` counts them: of the target, or of what an encoder reads."""
-        return self.source if isinstance(self.spec, EncoderSpec) else self.target
+        return self.source if self.spec.decoder is None else self.target
 
     @functools.cached_property
     def model(self) -> nn.Module:

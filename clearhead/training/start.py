@@ -1,20 +1,18 @@
 """Pre-trained word vectors as a start: they fill the rows of a model's token tables whose words a file has."""
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
-from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.model.embedding import TokenEmbedding
-from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.model.transformers import Transformer
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import WordVectors, read_vectors
 from clearhead.training.tasks.base import Task
 
 
-def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[str], None]) -> None:
+def start_from_vectors(model: Transformer, task: Task, path: str, log: Callable[[str], None]) -> None:
     """Copy the vectors of a file into the model's token tables, and log how many words were found.
 
     What enters the model for such a word is the file's vector itself, whatever factor the embedding has. Words that the
@@ -36,11 +34,11 @@ def start_from_vectors(model: nn.Module, task: Task, path: str, log: Callable[[s
         log(f"vectors: {share} are in {path}, which has {word_vectors.count:,}")
 
 
-def embeddings_of(model: nn.Module, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:
+def embeddings_of(model: Transformer, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:
     """Return the embeddings that have a table of their own, and the tokenisers of what they read, by name."""
-    if not isinstance(model, EncoderDecoder):
-        return {"text": (cast(Encoder | Decoder, model).embedding, task.tokenizer)}
-    source, target = model.encoder.embedding, model.decoder.embedding
+    if len(model.stacks) == 1:
+        return {"text": (model.stacks[0].embedding, task.tokenizer)}
+    source, target = (stack.embedding for stack in model.stacks)
     tables = {"source": (source, task.tokenizers["source"]), "target": (target, task.tokenizers["target"])}
     if source.table is target.table:
         return {"text": tables["target"]}

@@ -22,7 +22,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from clearhead.model.blocks import AttentionSpec, Block, BlockSpec, Stack
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.training.losses import cross_entropy
 
 Arithmetic = Literal["float32", "rounded", "autocast", "bfloat16"]
@@ -234,13 +233,12 @@ def example_inputs(spec: Spec, batch: int, source: int, target: int) -> tuple[tu
     def ids(n: int) -> Tensor:
         return torch.zeros(batch, n, dtype=torch.int64)
 
-    match spec:
-        case EncoderDecoderSpec():
-            return (ids(source), ids(target)), {"source_lengths": torch.full((batch,), source)}
-        case EncoderSpec():
-            return (ids(source),), {"lengths": torch.full((batch,), source)}
-        case DecoderSpec():
-            return (ids(target),), {}
+    if spec.encoder is None:
+        return (ids(target),), {}
+    lengths = torch.full((batch,), source)
+    if spec.decoder is None:
+        return (ids(source),), {"lengths": lengths}
+    return (ids(source), ids(target)), {"source_lengths": lengths}
 
 
 def with_blocks(spec: Spec, blocks: Sequence[tuple[BlockSpec, ...]]) -> Spec:

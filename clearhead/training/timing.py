@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
 from clearhead.devices import synchronize
 from clearhead.extras import has_package
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.text.preparing import Prepared
 from clearhead.training.distributed import current_processes
 from clearhead.training.losses import NOTHING
@@ -68,7 +68,9 @@ def count_tokens(batch: Batch) -> int:
     return int(sum(length[real].sum() for length in lengths))
 
 
-def time_steps(recipe: Recipe, spec: Spec, task: Task, prepared: Prepared, *, seconds: float) -> tuple[Pace, nn.Module]:
+def time_steps(
+    recipe: Recipe, spec: Spec, task: Task, prepared: Prepared, *, seconds: float
+) -> tuple[Pace, Transformer]:
     """Take a few steps for about so many seconds; return their speed, and the model, which has learned nothing."""
     device = torch.device(recipe.machine.device)
     torch.manual_seed(recipe.seed)
@@ -130,7 +132,7 @@ def run_steps(stepper: Stepper, steps: Iterator[list[Batch]], device: torch.devi
     return Pace(sum(walls[counted]) / n_steps, sum(tokens[counted]) / n_steps)
 
 
-def time_scoring(recipe: Recipe, model: nn.Module, task: Task, prepared: Prepared) -> ScoringPace:
+def time_scoring(recipe: Recipe, model: Transformer, task: Task, prepared: Prepared) -> ScoringPace:
     """Return how long an evaluation takes, by the loss of a few batches and by making a few outputs.
 
     A model that has learned nothing writes until it is stopped, so outputs take less later.

@@ -19,7 +19,6 @@ from clearhead.decoding.generating import check_request, collect, decode_on, eva
 from clearhead.decoding.request import Model
 from clearhead.decoding.rules import USUAL_NEW
 from clearhead.errors import OptionError
-from clearhead.model.transformers import Decoder
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change, check_changes
@@ -76,7 +75,7 @@ def encode_inputs(run: Run, source: str | Pair, target: str | Sequence[int] | No
     if target is not None and run.task.target == "none":
         raise OptionError(f"{run.folder.path} was trained to {run.task.name}: its text has no target; leave it out")
     inputs = run.task.trace_inputs(source, target)
-    if isinstance(run.model, Decoder) and "encoder" in inputs.ids:  # a decoder fine-tuned for a task of encoders
+    if run.model.encoder is None and "encoder" in inputs.ids:  # a decoder fine-tuned for a task of encoders
         return TraceInputs({"decoder": inputs.ids["encoder"]}, {"decoder": inputs.pieces["encoder"]})
     return inputs
 

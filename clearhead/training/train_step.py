@@ -22,6 +22,7 @@ from clearhead.compiling import compile
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
+from clearhead.model.transformers import Transformer
 from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
@@ -56,7 +57,7 @@ class TrainState:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Transformer,
         task: Task,
         optimizer: Optimizer,
         machine: Machine,
@@ -178,7 +179,7 @@ class TrainState:
             move_all(local_tensors(self.average), local_tensors(self.parameters), ema_weight)
 
     @torch.no_grad()
-    def averaged_model(self) -> nn.Module:
+    def averaged_model(self) -> Transformer:
         """Return the model to evaluate and to save: the averaged one, or the model in training where nothing is
         averaged. What parts of a user's own keep in buffers, such as a running mean, is not averaged: it is as the
         training has left it.
@@ -232,7 +233,7 @@ class BatchLoss(nn.Module):
     the masks of these.
     """
 
-    def __init__(self, model: nn.Module, task: Task, optimizer: Optimizer) -> None:
+    def __init__(self, model: Transformer, task: Task, optimizer: Optimizer) -> None:
         super().__init__()
         self.model, self.task = model, task
         self.smoothing, self.r_drop = optimizer.smoothing, optimizer.r_drop

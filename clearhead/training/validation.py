@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from torch import nn
-
+from clearhead.model.transformers import Transformer
 from clearhead.training.tasks.base import Task, loss_of
 from clearhead.training.tasks.measures import ACCURACY, ValidationSet
 
@@ -25,7 +24,7 @@ class Assessment:
     samples: list[dict[str, str]] = field(default_factory=list)
 
 
-def assess(model: nn.Module, task: Task, held: ValidationSet) -> Assessment:
+def assess(model: Transformer, task: Task, held: ValidationSet) -> Assessment:
     """Return the loss of the held-out records, all or a sample, and the task's own scores."""
     total = loss_of(model, task, held)
     n_targets = max(total.places, 1)

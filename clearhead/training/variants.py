@@ -27,7 +27,6 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import FeedForward
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec
 from clearhead.training.defaults import (
     choose,
     map_attention,
@@ -197,7 +196,7 @@ def with_window(spec: Spec, text: str) -> Spec:
     back = parse_whole("window", text) - 1
 
     def change(stack: Any) -> Any:
-        window = masks.window(back, 0 if isinstance(stack, DecoderSpec) else back)
+        window = masks.window(back, 0 if stack.encoder is None else back)
 
         def seen(slot: AttentionSpec) -> AttentionSpec:
             others = [term for term in (slot.mask or window).terms if type(term) is not type(window)]

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from clearhead.model.outputs import Classes
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.model.wide import ORDERS, SHARES, NgramLogits, ToNgramLogits, hash_ngrams
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline
@@ -146,7 +146,7 @@ class FittedLinear(Baseline):
 
 def has_wide(spec: Spec) -> bool:
     """Return whether a model of this spec has a wide part."""
-    return not isinstance(spec, EncoderDecoderSpec) and spec.output is not None and spec.output.reads_tokens
+    return len(spec.stacks) == 1 and spec.output is not None and spec.output.reads_tokens
 
 
 def count_buckets(rows: Sequence[Sequence[int]]) -> int:

@@ -49,7 +49,7 @@ def vectors(*shape, **options):
 
 
 def run(model, tokens, lengths=None):
-    if hasattr(model, "decoder"):
+    if len(model.stacks) > 1:
         return model(tokens, tokens, source_lengths=lengths)
     return model(tokens, lengths=lengths)
 

@@ -19,7 +19,7 @@ def case_of(model, lengths=(3, 1, 5), vocabulary=VOCABULARY) -> Case:
     prompts, sources = (
         [[draw.randrange(vocabulary) for _ in range(length + more)] for length in lengths] for more in (0, 3)
     )
-    return Case(model, prompts, sources if hasattr(model, "encoder") else None)
+    return Case(model, prompts, sources if len(model.stacks) > 1 else None)
 
 
 def steps_of(n_rows: int, n_steps: int, seed: int = 0) -> torch.Tensor:

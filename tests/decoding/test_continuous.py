@@ -33,7 +33,7 @@ def translator():
 
 def check_model(choices, seed: int) -> list[str]:
     model, draw = build(choices), random.Random(seed)
-    encoder = hasattr(model, "encoder")
+    encoder = len(model.stacks) > 1
     scheduler = ContinuousBatch(
         model,
         slots=5,

@@ -35,7 +35,7 @@ def build(name, seed=0):
 
 
 def decoded(model, method):
-    given = {"prefix": [[0]] * len(SOURCES)} if hasattr(model, "encoder") else {}
+    given = {"prefix": [[0]] * len(SOURCES)} if len(model.stacks) > 1 else {}
     return [[one.tokens for one in found] for found in generate(model, SOURCES, method, rules=RULES, **given)]
 
 

@@ -228,3 +228,30 @@ def test_both_embeddings_may_share_a_table_that_the_output_has_not():
     )
     with pytest.raises(OptionError, match="one table for source and target needs one vocabulary"):
         replace(spec, decoder=replace(spec.decoder, vocabulary=21))
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "names"),
+    [
+        (encoder_spec(), "encoder", ["encoder"]),
+        (decoder_spec(), "decoder", ["decoder"]),
+        (both_spec(), "encoder-decoder", ["encoder", "decoder"]),
+    ],
+)
+def test_a_model_and_its_spec_name_their_stacks(spec, kind, names):
+    model = spec.build()
+    assert spec.kind == kind
+    assert [stack.kind for stack in spec.stacks] == [stack.spec.kind for stack in model.stacks] == names
+    for named in (spec, model):
+        parts = {"encoder": named.encoder, "decoder": named.decoder}
+        assert [name for name, part in parts.items() if part is not None] == names
+        assert [parts[name] for name in names] == list(named.stacks)
+        assert len(names) == 2 or named.stacks == (named,)
+
+
+def test_a_table_for_each_vocabulary_takes_more_rows():
+    rows = {tied: both_spec(tied=tied).table_rows for tied in ("three", "embeddings", "two", "none")}
+    assert rows == {"three": WORDS, "embeddings": 2 * WORDS, "two": 2 * WORDS, "none": 3 * WORDS}
+    assert both_spec(tied="three").with_own_tables().tied == "two"
+    assert both_spec(tied="embeddings").with_own_tables().tied == "none"
+    assert encoder_spec().with_own_tables() == encoder_spec()

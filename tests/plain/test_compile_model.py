@@ -26,7 +26,7 @@ MODELS = {
 
 def inputs(model, n=9):
     source, target = torch.randint(WORDS, (2, n)), torch.randint(WORDS, (2, n - 2))
-    return (source, target) if hasattr(model, "decoder") else (source,)
+    return (source, target) if len(model.stacks) > 1 else (source,)
 
 
 def padded(name, model):
@@ -102,7 +102,7 @@ CHECKPOINTED = {
 
 
 def stacks(model):
-    return [model.encoder.stack, model.decoder.stack] if hasattr(model, "decoder") else [model.stack]
+    return [model.encoder.stack, model.decoder.stack] if len(model.stacks) > 1 else [model.stack]
 
 
 def run_once(model, tokens, wanted, *, checkpointing):

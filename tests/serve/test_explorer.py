@@ -727,7 +727,7 @@ def test_positions_side_by_side(runs, client_of):
             assert kind["similarity"][0] == pytest.approx(1)
             assert max(kind["similarity"][1:]) < 1
         model = runs[name].model
-        own = getattr(model, "encoder", model).spec.embedding.position
+        own = model.stacks[0].spec.embedding.position
         assert (sinusoidal["used"], learned["used"]) == (
             "Sinusoidal" in type(own).__name__, "Learned" in type(own).__name__
         )  # fmt: skip

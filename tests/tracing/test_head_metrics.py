@@ -71,7 +71,7 @@ def test_cross_attention_has_no_tokens_in_common():
 @pytest.mark.parametrize("spec", [decoder_spec(), both_spec()], ids=["decoder", "both"])
 def test_the_last_of_the_lens_is_the_answer(spec):
     model = built(spec)
-    given = [words(1, 7), words(1, 5)] if hasattr(model, "encoder") else [words(1, 5)]
+    given = [words(1, 7), words(1, 5)] if len(model.stacks) > 1 else [words(1, 5)]
     trace = trace_model(model, *given)
     found = lens(trace, model, shown=3)
     assert [one.name for one in found] == [

@@ -76,7 +76,7 @@ SPECS = {
 
 
 def tokens_for(model):
-    return [words(1, 7), words(1, 5)] if hasattr(model, "decoder") else [words(1, 5)]
+    return [words(1, 7), words(1, 5)] if len(model.stacks) > 1 else [words(1, 5)]
 
 
 def assert_complete(trace, wanted):

@@ -25,7 +25,7 @@ def rows(batch=1, n=N):
 
 
 def inputs(model, batch=1):
-    return [rows(batch, SOURCE), rows(batch)] if hasattr(model, "encoder") else [rows(batch)]
+    return [rows(batch, SOURCE), rows(batch)] if len(model.stacks) > 1 else [rows(batch)]
 
 
 def check_every_head(trace):
@@ -52,7 +52,7 @@ def test_what_is_rebuilt_is_what_ran_and_outputs_are_the_same_bits(choices):
 
 
 def ids_of(model, given):
-    sides = ("encoder", "decoder") if hasattr(model, "encoder") else ("decoder",)
+    sides = ("encoder", "decoder") if len(model.stacks) > 1 else ("decoder",)
     return {side: tokens[0].tolist() for side, tokens in zip(sides, given, strict=True)}
 
 
@@ -63,7 +63,7 @@ def ids_of(model, given):
 def test_each_output_of_cached_decoding_has_its_own_history(choices, method):
     model = build(choices)
     rules = Rules(max_new=6, end=(2,))
-    translates = hasattr(model, "encoder")
+    translates = len(model.stacks) > 1
     source, prefix = rows(1, SOURCE)[0].tolist(), [3, 4]
     given = {"inputs": [source if translates else prefix], "prefix": [prefix] if translates else None}
     wanted = generate(model, given["inputs"], method, rules=rules, prefix=given["prefix"])[0]
@@ -87,14 +87,14 @@ def test_each_output_of_cached_decoding_has_its_own_history(choices, method):
 def test_a_row_of_a_training_batch_with_padding_is_the_text_by_itself(spec):
     model = built(spec)
     lengths = torch.tensor([3, 5])
-    given = [words(2, 5), words(2, 4)] if hasattr(model, "encoder") else [words(2, 5)]
+    given = [words(2, 5), words(2, 4)] if len(model.stacks) > 1 else [words(2, 5)]
     with recording(model) as record:
-        if hasattr(model, "encoder"):
+        if len(model.stacks) > 1:
             model(*given, source_lengths=lengths)
         else:
             model(*given, lengths=lengths)
     ids = [tokens[0].tolist() for tokens in given]
-    names = ["encoder", "decoder"] if hasattr(model, "encoder") else [type(model).__name__.lower()]
+    names = ["encoder", "decoder"] if len(model.stacks) > 1 else [type(model).__name__.lower()]
     trace = make_trace(model, record, dict(zip(names, ids, strict=True)), row=0)
     alone = trace_model(model, *(tokens[:1, : (3 if i == 0 else 4)] for i, tokens in enumerate(given)))
     for name, site in alone.sites.items():

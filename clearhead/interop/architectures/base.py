@@ -19,7 +19,6 @@ from clearhead.model.blocks import AttentionSpec
 from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU
 from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
 ACTIVATIONS: Mapping[str, Callable[[int], FeedForward]] = {
     "gelu": GELU,
@@ -98,10 +97,8 @@ class Architecture:
 
 def plain(spec: Spec) -> Spec:
     """Return a spec without what matters in training alone, with everything that is left to a default written out."""
-    if isinstance(spec, EncoderDecoderSpec):
-        encoder, decoder = plain(spec.encoder), plain(spec.decoder)
-        assert isinstance(encoder, EncoderSpec)
-        assert isinstance(decoder, DecoderSpec)
+    if spec.encoder is not None and spec.decoder is not None:
+        encoder, decoder = (plain_part(stack, stack.d_model) for stack in spec.stacks)
         if isinstance(decoder.output, NextToken):  # the pair has the last word
             decoder = replace(decoder, output=replace(decoder.output, tied=spec.tied in ("two", "three")))
         return replace(spec, encoder=encoder, decoder=decoder)

@@ -105,7 +105,9 @@ def check_run(to: str, path: str | Path) -> None:
 
 def on_cpu(run: Run) -> Run:
     """Return the run with a copy of its model on the CPU, all weights float32: those that were int8 as rounded."""
-    return Run(run.folder, run.task, dequantize(copy.deepcopy(run.model).cpu().float()).eval(), run.step)
+    model = copy.deepcopy(run.model).cpu().float().eval()
+    dequantize(model)
+    return Run(run.folder, run.task, model, run.step)
 
 
 def write_checked(run: Run, format: Format, target: Path, quantization: str) -> Figures:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from clearhead.code_repr import is_default
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderSpec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import Run
 from clearhead.training.tasks import ClassifyPairs
@@ -81,7 +80,7 @@ def task_written_as(task: str) -> str:
 
 def blocked_segments(spec: Spec, task: str) -> list[str]:
     """Return what a program whose only inputs are tokens lacks for pairs of texts that segments tell apart."""
-    if task == ClassifyPairs.name and isinstance(spec, EncoderSpec) and (spec.embedding.segments or 1) > 1:
+    if task == ClassifyPairs.name and spec.decoder is None and (spec.embedding.segments or 1) > 1:
         return ["input for the segments, which tell the two texts of a pair apart"]
     return []
 

@@ -11,7 +11,6 @@ from clearhead.model.feedforward import GELU
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size, bert
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.training.defaults import map_blocks
 from clearhead.training.recipe import Recipe
 
@@ -24,15 +23,17 @@ class Change(NamedTuple):
 
 
 def without_ngrams(spec: Spec, context: int) -> Spec:
-    if isinstance(spec, EncoderSpec) and isinstance(spec.output, Classes):
+    if spec.decoder is None and isinstance(spec.output, Classes):
         return replace(spec, output=replace(spec.output, ngrams=None))
     return spec
 
 
 def like_bert(spec: Spec, context: int) -> Spec:
     """Return an encoder with BERT's parts, of the same size; its classes are read from the first token."""
-    heads = spec.blocks[0].attention.head_layout if isinstance(spec, EncoderSpec) else None
-    if not isinstance(spec, EncoderSpec) or not isinstance(heads, Heads) or spec.blocks[0].feed_forward is None:
+    if spec.decoder is not None:
+        return spec
+    heads = spec.blocks[0].attention.head_layout
+    if not isinstance(heads, Heads) or spec.blocks[0].feed_forward is None:
         return spec
     size = Size(len(spec.blocks), spec.d_model, heads.count, heads.count, spec.blocks[0].feed_forward.d_ff)
     output = replace(spec.output, pool="first", hidden=True) if isinstance(spec.output, Classes) else spec.output
@@ -43,7 +44,7 @@ def like_bert(spec: Spec, context: int) -> Spec:
 
 def with_tanh_gelu(spec: Spec, context: int) -> Spec:
     """Return a decoder whose GELU is llama.cpp's, the tanh formula."""
-    if not isinstance(spec, DecoderSpec):
+    if spec.encoder is not None:
         return spec
     return map_blocks(
         spec,

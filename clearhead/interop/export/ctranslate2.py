@@ -43,7 +43,7 @@ from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
 from clearhead.model.norms import LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import NextToken
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.training.run import Run
 
 ACTIVATIONS = {"ReLU": "RELU", "SiLU": "SWISH", "SwiGLU": "SWISH"}
@@ -72,26 +72,23 @@ class CTranslate2(Format):
         spec, model, weights = spec_of(run), cast(Any, run.model), Weights(run.model)
         check_positions_counted(run)
         writer = Writer(peer, weights, run.task.context)
-        match spec:
-            case EncoderDecoderSpec(encoder=encoder, decoder=decoder):
-                theirs = peer.specs.TransformerSpec(
-                    writer.stack(encoder, model.encoder, "encoder."),
-                    writer.stack(decoder, model.decoder, "decoder."),
-                )
-                tokens = {name: token_names(run.task.tokenizers[name]) for name in ("source", "target")}
-                theirs.register_source_vocabulary(tokens["source"])
-                theirs.register_target_vocabulary(tokens["target"])
-                write_special_tokens(theirs.config, run)
-                theirs.config.decoder_start_token = theirs.config.bos_token
-                theirs.config.add_source_eos = shares_end(run)
-            case DecoderSpec():
-                theirs = peer.specs.TransformerDecoderModelSpec(writer.stack(spec, model, ""))
-                theirs.register_vocabulary(token_names(run.task.tokenizer))
-                write_special_tokens(theirs.config, run)
-            case EncoderSpec():
-                theirs = peer.specs.TransformerEncoderModelSpec(writer.stack(spec, model, ""))
-                theirs.register_vocabulary(token_names(run.task.tokenizer))
-                write_special_tokens(theirs.config, run)
+        if spec.encoder is not None and spec.decoder is not None:
+            theirs = peer.specs.TransformerSpec(
+                writer.stack(spec.encoder, model.encoder, "encoder."),
+                writer.stack(spec.decoder, model.decoder, "decoder."),
+            )
+            theirs.register_source_vocabulary(token_names(run.task.tokenizers["source"]))
+            theirs.register_target_vocabulary(token_names(run.task.tokenizers["target"]))
+            write_special_tokens(theirs.config, run)
+            theirs.config.decoder_start_token = theirs.config.bos_token
+            theirs.config.add_source_eos = shares_end(run)
+        else:
+            [stack] = spec.stacks
+            name = "TransformerEncoderModelSpec" if spec.decoder is None else "TransformerDecoderModelSpec"
+            theirs = getattr(peer.specs, name)(writer.stack(stack, model, ""))
+            theirs.register_vocabulary(token_names(run.task.tokenizer))
+            write_special_tokens(theirs.config, run)
+            if spec.decoder is None:
                 write_head(weights, folder)
         theirs.config.layer_norm_epsilon = epsilons(spec)[0]
         weights.check_all_taken(self.name)
@@ -102,13 +99,10 @@ class CTranslate2(Format):
             write_text(folder / OPTIONS, json.dumps(options, indent=1, ensure_ascii=False) + "\n")
 
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
-        match spec_of(run):
-            case EncoderDecoderSpec():
-                return check_encoder_decoder(run, folder, quantization)
-            case DecoderSpec():
-                return check_decoder(run, folder, quantization)
-            case EncoderSpec():
-                return check_encoder(run, folder, quantization)
+        if run.model.encoder is None:
+            return check_decoder(run, folder, quantization)
+        check = check_encoder if run.model.decoder is None else check_encoder_decoder
+        return check(run, folder, quantization)
 
 
 def check_positions_counted(run: Run) -> None:
@@ -135,8 +129,8 @@ def stack_blocked(spec: EncoderSpec | DecoderSpec) -> Iterator[str]:
         yield "blocks that differ from each other"
     yield from embedding_blocked(spec.embedding, first.attention)
     for block in spec.blocks:
-        yield from block_blocked(block, decoder=isinstance(spec, DecoderSpec))
-    if isinstance(spec, DecoderSpec):
+        yield from block_blocked(block, decoder=spec.decoder is not None)
+    if spec.decoder is not None:
         if type(spec.output) is not NextToken:
             yield f"output {spec.output!r} of a decoder"
         else:
@@ -253,7 +247,7 @@ class Writer(NamedTuple):
     def stack(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Any:
         """Return the encoder or decoder; `prefix` is what stands before the names of its tensors."""
         target = self.empty_stack(spec)
-        table = target.embeddings if isinstance(spec, DecoderSpec) else target.embeddings[0]
+        table = target.embeddings if spec.encoder is None else target.embeddings[0]
         table.weight = self.weights[f"{prefix}embedding.table"]
         target.scale_embeddings = spec.embedding.scaled
         if spec.embedding.position is None:
@@ -266,7 +260,7 @@ class Writer(NamedTuple):
             self.block(target.layer[i], block, spec.d_model, f"{prefix}stack.blocks.{i}")
         if isinstance(spec.blocks[0].arrangement, PreNorm):
             self.norm(target.layer_norm, f"{prefix}stack.norm")
-        if isinstance(spec, DecoderSpec):
+        if spec.decoder is not None:
             self.linear(target.projection, f"{prefix}output", weight="table")
         return target
 
@@ -292,7 +286,7 @@ class Writer(NamedTuple):
                 "rotary_base": position.base,
             }
         specs = self.peer.specs.transformer_spec
-        if isinstance(spec, EncoderSpec):
+        if spec.decoder is None:
             return specs.TransformerEncoderSpec(len(spec.blocks), shape.n_heads, **options)
         return specs.TransformerDecoderSpec(
             len(spec.blocks),
@@ -383,10 +377,10 @@ def decoding_options(run: Run) -> dict[str, Any]:
     Empty for most runs: those with one end, that may write every token, and whose outputs begin with no other token
     than the start.
     """
-    if isinstance(spec_of(run), EncoderSpec):
+    if run.model.decoder is None:
         return {}
     decoding, names = decoding_of(run), token_names([*run.task.tokenizers.values()][-1])
-    forced = decoding.before[1:] if isinstance(spec_of(run), EncoderDecoderSpec) else ()
+    forced = decoding.before[1:] if run.model.encoder is not None else ()
     return {
         **({"target_prefix": [names[place] for place in forced]} if forced else {}),
         **({"end_token": [names[place] for place in decoding.ends]} if len(decoding.ends) > 1 else {}),

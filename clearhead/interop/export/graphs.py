@@ -158,16 +158,17 @@ class Forward(nn.Module):
     def __init__(self, model: Encoder | Decoder | EncoderDecoder) -> None:
         super().__init__()
         self.model = model
-        kinds = {Encoder: ("tokens", "lengths"), Decoder: ("tokens",)}
-        self.inputs = kinds.get(type(model), ("source", "target", "source_lengths"))
+        alone = ("tokens",) if model.encoder is None else ("tokens", "lengths")
+        self.inputs = alone if len(model.stacks) == 1 else ("source", "target", "source_lengths")
         self.outputs = ("output",)
 
     def forward(self, first: Tensor, *others: Tensor) -> Tensor:
         model = self.model
-        if isinstance(model, Encoder):
-            return encode(model, first, others[0], output=True)
-        if isinstance(model, Decoder):
-            return decode(model, first)
+        if model.encoder is None:
+            assert model.decoder is not None
+            return decode(model.decoder, first)
+        if model.decoder is None:
+            return encode(model.encoder, first, others[0], output=True)
         memory = encode(model.encoder, first, others[1], output=False)
         return decode(model.decoder, others[0], memory, others[1])
 

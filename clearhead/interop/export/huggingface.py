@@ -26,7 +26,7 @@ from clearhead.interop.export.tokens import special_ids, special_tokens, token_n
 from clearhead.interop.pooler import is_pooler, read_pooler
 from clearhead.interop.tables import gather
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
@@ -74,11 +74,7 @@ class HuggingFace(Format):
         tensors = their_tensors(run.model, expression)
         if task_written_as(run.task.name) == "embed":  # a bare model's names have no prefix
             tensors = {name.removeprefix(expression.architecture.prefix): tensor for name, tensor in tensors.items()}
-            tensors |= (
-                read_pooler(run.folder.path, expression.spec.d_model)
-                if isinstance(expression.spec, EncoderSpec)
-                else {}
-            )
+            tensors |= read_pooler(run.folder.path, expression.spec.d_model) if expression.spec.decoder is None else {}
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         write_json(folder / "config.json", config)
         write_json(folder / "generation_config.json", token_ids(run) | decoding_rules(run))
@@ -140,7 +136,7 @@ def express(spec: Spec, task: str, context: int, *, first: str | None = None) ->
 
 def sines_first(spec: Spec) -> Spec:
     """Return an encoder-decoder with sines before cosines, where it has them side by side: the same up to an order."""
-    if not isinstance(spec, EncoderDecoderSpec):
+    if spec.encoder is None or spec.decoder is None:
         return spec
     sides = [with_halves(side) for side in (spec.encoder, spec.decoder)]
     changed = [side != old for side, old in zip(sides, (spec.encoder, spec.decoder), strict=True)]
@@ -149,7 +145,7 @@ def sines_first(spec: Spec) -> Spec:
 
 def with_segment(spec: Spec) -> Spec:
     """Return an encoder with one segment, whose vector is to be zeros, where it has none: BERT has one at least."""
-    if not isinstance(spec, EncoderSpec) or spec.embedding.segments is not None:
+    if spec.decoder is not None or spec.embedding.segments is not None:
         return spec
     return replace(spec, embedding=replace(spec.embedding, segments=1))
 
@@ -184,11 +180,7 @@ def their_tensors(model: nn.Module, expression: Expression) -> dict[str, Tensor]
     ours = {name: parameter.float().cpu() for name, parameter in model.named_parameters(remove_duplicate=False)}
     if expression.reordered:
         ours = {name: reorder(name, tensor) for name, tensor in ours.items()}
-    if (
-        "embedding.segment" not in ours
-        and isinstance(expression.spec, EncoderSpec)
-        and expression.spec.embedding.segments
-    ):
+    if "embedding.segment" not in ours and expression.spec.decoder is None and expression.spec.embedding.segments:
         ours["embedding.segment"] = torch.zeros(expression.spec.embedding.segments, expression.spec.d_model)
     config = Config(expression.config, "config.json")
     copies = expression.architecture.copies(config)
@@ -217,7 +209,7 @@ def token_ids(run: Run) -> dict[str, Any]:
     }
     if len(ends := written_frame(run).ends) > 1:
         settings["eos_token_id"] = list(ends)
-    if isinstance(spec_of(run), EncoderDecoderSpec):
+    if len(run.model.stacks) > 1:
         settings["decoder_start_token_id"] = special.start
     return settings
 
@@ -225,7 +217,7 @@ def token_ids(run: Run) -> dict[str, Any]:
 def decoding_rules(run: Run) -> dict[str, Any]:
     """Return what an imported model brought for its decoding: a token that outputs begin with, those never written."""
     frame, settings = written_frame(run), dict[str, Any]()
-    if isinstance(spec_of(run), EncoderDecoderSpec) and len(frame.before) > 1:
+    if len(run.model.stacks) > 1 and len(frame.before) > 1:
         settings["forced_bos_token_id"] = frame.before[1]
     if frame.never:
         settings["bad_words_ids"] = [[token_id] for token_id in frame.never]
@@ -246,7 +238,7 @@ def tokenizer_config(run: Run) -> dict[str, Any]:
     names = token_names(run.tokenizer)
     ids = special_ids(run.tokenizer)
     special = {theirs: names[token_id] for theirs, ours in SPECIALS.items() if (token_id := ids[ours]) is not None}
-    if isinstance(spec_of(run), EncoderSpec):  # what stands around a text has names of its own there
+    if run.model.decoder is None:  # what stands around a text has names of its own there
         before, after = frame_of(run)
         special |= {"cls_token": names[before[0]]} if before else {}
         special |= {"sep_token": names[after[-1]]} if after else {}

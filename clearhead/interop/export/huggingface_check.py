@@ -18,7 +18,6 @@ from clearhead.interop.huggingface import read_hugging_face
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.interop.pooler import is_pooler
 from clearhead.interop.tensor_files import Tensors, read_object
-from clearhead.model.transformers import EncoderDecoder
 from clearhead.training.run import Run
 
 TOLERANCE = 1e-3
@@ -102,7 +101,7 @@ def compare_greedy(run: Run, model: Any, samples: Samples) -> tuple[int, int]:
     """Return how many greedy outputs are the same, of how many."""
     if not samples.decoder:
         return 0, 0
-    n_new, translates = count_new(run), isinstance(run.model, EncoderDecoder)
+    n_new, translates = count_new(run), run.model.encoder is not None
     special, frame = special_tokens(run), written_frame(run)
     rows = samples.encoder if translates else [row[: run.task.context - n_new] for row in samples.decoder]
     start = [*frame.before] if translates else []

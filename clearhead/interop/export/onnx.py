@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Rules
 from clearhead.files import write_text
-from clearhead.interop.export.base import Figures, Format, blocked_segments, spec_of
+from clearhead.interop.export.base import Figures, Format, blocked_segments
 from clearhead.interop.export.graphs import (
     DecoderStep,
     EncoderForward,
@@ -26,7 +26,7 @@ from clearhead.interop.export.samples import count_new, count_same, draw_samples
 from clearhead.interop.export.tokens import decoding_of, special_tokens
 from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import Decoder, DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.model.transformers import Decoder
 from clearhead.training.run import Run
 
 TOLERANCE = 1e-3
@@ -42,7 +42,7 @@ class Onnx(Format):
     packages = ("onnxscript", "onnxruntime")
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
-        output = spec.output if isinstance(spec, DecoderSpec) else None
+        output = None if spec.decoder is None else spec.decoder.output
         if output is not None and not output.by_position:
             return [f"cache for a decoder whose output is {type(output).__name__}"]
         return blocked_segments(spec, task)
@@ -50,24 +50,19 @@ class Onnx(Format):
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         import_peer("onnxscript")
         model = cast(Any, freeze_for_graph(run.model, run.task.context))
-        match spec_of(run):
-            case EncoderDecoderSpec():
-                save_graph(SourceForward(model), folder / ENCODER, source_example())
-                save_graph(TargetStep(model), folder / DECODER, target_example(model.decoder))
-            case DecoderSpec():
-                save_graph(DecoderStep(model), folder / DECODER, decoder_example(model))
-            case EncoderSpec():
-                save_graph(EncoderForward(model), folder / ENCODER, source_example())
+        if model.encoder is None:
+            save_graph(DecoderStep(model), folder / DECODER, decoder_example(model))
+        elif model.decoder is None:
+            save_graph(EncoderForward(model), folder / ENCODER, source_example())
+        else:
+            save_graph(SourceForward(model), folder / ENCODER, source_example())
+            save_graph(TargetStep(model), folder / DECODER, target_example(model.decoder))
         write_text(folder / NOTES, json.dumps(notes(run), indent=1, ensure_ascii=False) + "\n")
 
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
-        match spec_of(run):
-            case EncoderDecoderSpec():
-                return check_translator(run, folder)
-            case DecoderSpec():
-                return check_decoder(run, folder)
-            case EncoderSpec():
-                return check_encoder(run, folder)
+        if run.model.encoder is None:
+            return check_decoder(run, folder)
+        return check_encoder(run, folder) if run.model.decoder is None else check_translator(run, folder)
 
 
 def source_example() -> tuple[Tensor, ...]:
@@ -147,8 +142,7 @@ def notes(run: Run) -> dict[str, Any]:
         "mask": special.mask,
         "source_end": special.source_end,
     }
-    decoder = getattr(run.model, "decoder", run.model)
-    if isinstance(decoder, Decoder):
+    if (decoder := run.model.decoder) is not None:
         settings |= {name: list(ids) for name, ids in decoding._asdict().items()}
         shapes = [list(tensor.shape) for tensor in cache(decoder, "attention", batch=0, n=0)]
         settings["past"] = [{"heads": shape[1], "width": shape[3]} for shape in shapes]

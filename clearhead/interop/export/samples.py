@@ -12,7 +12,6 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.session import pad_right
 from clearhead.errors import ClearheadError
 from clearhead.interop.export.base import skipped_token, spec_of
-from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec
 from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.training.run import Run
@@ -74,12 +73,12 @@ def random_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
         return torch.randint(vocabulary, (length,), generator=draw).tolist()
 
     for _ in range(count):
-        if isinstance(spec, EncoderDecoderSpec):
+        if spec.encoder is not None and spec.decoder is not None:
             # M2M100 counts no padding in a target where it has no cache, and counts it where it has: no output has any.
             target = replace_token(ids(spec.decoder.vocabulary), skipped_token(spec))
             yield {"encoder": ids(spec.encoder.vocabulary), "decoder": target}
         else:
-            yield {"decoder" if isinstance(spec, DecoderSpec) else "encoder": ids(spec.vocabulary)}
+            yield {spec.kind: ids(spec.stacks[0].vocabulary)}
 
 
 def count_new(run: Run) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from clearhead.model.transformers import EncoderDecoder
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 from clearhead.training.tasks.framing import Framing
@@ -44,7 +43,7 @@ def decoding_of(run: Run) -> Decoding:
     """Return how the run writes; a decoder's output begins with its text, and `before` is what that begins with."""
     frame, special = written_frame(run), special_tokens(run)
     begun = frame.before
-    if not begun and isinstance(run.model, EncoderDecoder) and special.start is not None:
+    if not begun and len(run.model.stacks) > 1 and special.start is not None:
         begun = (special.start,)
     return Decoding(before=begun, ends=frame.ends or special.ends, never=frame.never)
 

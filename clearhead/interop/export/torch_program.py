@@ -11,7 +11,6 @@ from clearhead.interop.export.graphs import Forward, freeze_for_graph
 from clearhead.interop.export.samples import draw_samples, largest
 from clearhead.interop.peers import peer_version
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import Decoder, Encoder
 from clearhead.training.run import Run
 
 TOLERANCE = 1e-4
@@ -45,9 +44,9 @@ class TorchProgram(Format):
     def check(self, run: Run, folder: Path, quantization: str) -> Figures:
         samples = draw_samples(run)
         sides = [samples.padded(side) for side in ("encoder", "decoder") if getattr(samples, side)]
-        if isinstance(run.model, Encoder):
+        if run.model.decoder is None:
             inputs = sides[0]
-        elif isinstance(run.model, Decoder):
+        elif run.model.encoder is None:
             inputs = (sides[0][0],)
         else:
             inputs = (sides[0][0], sides[1][0], sides[0][1])

@@ -16,7 +16,7 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
-from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
+from clearhead.model.transformers import Decoder, Encoder
 from clearhead.serve.api.worker import Worker
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
@@ -41,9 +41,7 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
             position = part.embedding.position
             return context + SPARE if position is None or position.length is None else None
 
-        if isinstance(model, Decoder):
-            return ContinuousBatch(model, slots=slots, columns=limit(model))
-        reads, writes = limit(model.encoder), limit(model.decoder)
+        reads, writes = None if model.encoder is None else limit(model.encoder), limit(model.decoder)
         return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads)
 
     return scheduler
@@ -61,7 +59,7 @@ class Served:
         self.id = run.folder.id()
         described = describe(cast(Any, run.model), source=1, target=1)
         self.parameters, self.memory = described.parameters, described.memory(self.dtype)
-        writes = isinstance(run.model, Decoder | EncoderDecoder) and isinstance(run.task, Generate | Translate)
+        writes = run.model.decoder is not None and isinstance(run.task, Generate | Translate)
         model = cast(Model, run.model)
         make = (lambda: scheduler(model, run.task.context)) if writes else None
         self.worker = Worker(name, make, front)
@@ -119,7 +117,7 @@ SERVES: dict[str, Callable[[Served], bool]] = {
     "/v1/chat/completions": lambda served: isinstance(served.task, Generate) and served.template is not None,
     "/v1/classify": is_of(Classify, ClassifyPairs, Label),
     "/v1/fill": is_of(Fill),
-    "/v1/embeddings": lambda served: isinstance(served.run.model, Encoder),
+    "/v1/embeddings": lambda served: served.run.model.decoder is None,
     "/v1/answer": lambda served: True,
 }
 """Which runs an address serves. `/v1/answer` takes a run of any task, one of your own too."""

@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.decoding import Rules
 from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
-from clearhead.model.sizes import Spec, kind_of
-from clearhead.model.transformers import EncoderDecoderSpec
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.registry import kind
 from clearhead.text.batches import ByLength, Planner, Rows
 from clearhead.text.drawing import spread
@@ -148,7 +148,7 @@ class Task(ABC):
         """
         return None
 
-    def weigh(self, model: nn.Module, prepared: Prepared) -> Figures | None:
+    def weigh(self, model: Transformer, prepared: Prepared) -> Figures | None:
         """Choose by the dev records how much a trained model and its linear part count, in place.
 
         Returns the score of the Transformer alone; None if there is no such part.
@@ -206,7 +206,7 @@ class Task(ABC):
 
     def fitted(self, spec: Spec) -> Spec:
         """Return the spec for these tokenisers' vocabularies; raise OptionError where it is the wrong kind of model."""
-        if kind_of(spec) != self.family or isinstance(spec, EncoderDecoderSpec):
+        if spec.kind != self.family or len(spec.stacks) > 1:
             raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
         return replace(spec, vocabulary=self.tokenizer.vocabulary)
 
@@ -220,11 +220,11 @@ class Task(ABC):
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         """Return the batch itself. `filled` gives it the full shape of its width, with rows that ask for nothing."""
 
-    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
+    def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "*place choice"]:
         """Return what the model says where `wanted` asks."""
         return model(batch["tokens"], lengths=batch["lengths"])
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return scores of held-out records beside loss and accuracy, and samples: input, output and reference."""
         indices = spread(len(held.store), held.samples)
         first = self.layout(self.context).texts[0]
@@ -252,7 +252,7 @@ class Task(ABC):
         """Return scores that follow from the mean loss over the store in this folder."""
         return {}
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         """Return the scores on the user's files by name, and the outputs where there are any."""
         started = time.perf_counter()
         loss = stored_loss(self, model, source, self.usual_layout())
@@ -264,11 +264,11 @@ class Task(ABC):
         return {"loss": loss.nats, **scores, **facts}, []
 
     @abstractmethod
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return the answer to each text, with the usual options. Texts are not blank."""
 
     def predict(
-        self, model: nn.Module, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
+        self, model: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
     ) -> list[Tensor]:
         """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough.
 
@@ -375,7 +375,7 @@ class TotalLoss(NamedTuple):
     batches: int
 
 
-def loss_of(model: nn.Module, task: Task, held: ValidationSet) -> TotalLoss:
+def loss_of(model: Transformer, task: Task, held: ValidationSet) -> TotalLoss:
     """Return the loss over held-out records by teacher forcing."""
     device = next(model.parameters()).device
     random = np.random.default_rng(DEV_SEED)
@@ -433,7 +433,7 @@ class StoredLoss(NamedTuple):
     too_long: int
 
 
-def stored_loss(task: Task, model: nn.Module, source: Source, layout: Layout) -> StoredLoss:
+def stored_loss(task: Task, model: Transformer, source: Source, layout: Layout) -> StoredLoss:
     """Return the loss by teacher forcing, from ids on disk as in training: a corpus of any size will do."""
     encoding = Encoding(layout, task.tokenizers, task.labels)
     with tempfile.TemporaryDirectory() as folder, StoreWriter(Path(folder) / "held", encoding.sizes) as writer:

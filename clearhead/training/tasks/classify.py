@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.decoding.session import pad_right
@@ -19,7 +19,7 @@ from clearhead.errors import OptionError
 from clearhead.model.outputs import Classes, ToClasses
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
+from clearhead.model.transformers import Decoder, Encoder, EncoderSpec, Transformer
 from clearhead.model.wide import NgramLogits, ToNgramLogits
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import is_drawn, spread
@@ -104,7 +104,7 @@ class Classify(Task):
         rows = [frame.around(store["text"][i].tolist(), self.reads) for i in indices]
         return rows, torch.tensor([int(store["label"][i][0]) for i in indices])
 
-    def weigh(self, model: nn.Module, prepared: Prepared) -> Figures | None:
+    def weigh(self, model: Transformer, prepared: Prepared) -> Figures | None:
         """Choose by the dev records how much the Transformer and the wide part count; return the score of the first."""
         output = cast(ToClasses, cast(Encoder | Decoder, model).output)
         if output.wide is None:
@@ -155,24 +155,24 @@ class Classify(Task):
         targets = store["label"].padded(rows.which, 1, 0)[:, 0]
         return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
 
-    def classify(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[Class]:
+    def classify(self, model: Transformer, rows: Sequence[Sequence[int]]) -> list[Class]:
         """Return the class of each row of ids. A row longer than the context is cut."""
         frame, most = self.frame(), self.reads
         return name_classes(self.labels, self.predict(model, [frame.around(row, most) for row in rows]))
 
-    def classify_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
+    def classify_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Class]:
         """Return the class of each pair of texts, for an imported model that reads two."""
         return classify_pairs(self, model, pairs)
 
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first."""
         return list(map(tell_class, self.classify(model, self.tokenizer.encode_batch(list(texts)))))
 
-    def answer_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Answer]:
+    def answer_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Answer]:
         """Return what `answer` does, for pairs of texts."""
         return list(map(tell_class, self.classify_pairs(model, pairs)))
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         indices = spread(len(held.store), held.samples)
         rows = [held.store["text"][i].tolist() for i in indices]
         classes = self.classify(model, rows) if rows else []
@@ -185,7 +185,7 @@ class Classify(Task):
             for i, row, predicted in zip(indices, rows, classes, strict=True)
         ]
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         def answer(records: list[list[str]]) -> list[Class]:
             return self.classify(model, self.tokenizer.encode_batch([text for (text,) in records]))
 
@@ -228,7 +228,7 @@ def evaluate_classes(
     return {**scores, **facts}, [one_line(output) for output in outputs]
 
 
-def classify_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
+def classify_pairs(task: Task, model: Transformer, pairs: Sequence[Pair]) -> list[Class]:
     """Return the class of each pair of texts."""
     framed = frame_pairs(task, model, pairs)
     return name_classes(task.labels, task.predict(model, framed.rows, framed.segments))
@@ -249,7 +249,7 @@ def name_classes(labels: Sequence[str], logits_of_rows: Sequence[Tensor]) -> lis
 
 def fit_classes(task: Task, spec: Spec) -> Spec:
     """Return the spec for the task's vocabulary, with a logit for each of its labels."""
-    if not isinstance(spec, EncoderSpec | DecoderSpec) or not isinstance(spec.output, Classes):
+    if (spec.encoder is not None and spec.decoder is not None) or not isinstance(spec.output, Classes):
         raise OptionError(f"to {task.name} takes an encoder with Classes for output; the model is a {spec_name(spec)}")
     return replace(spec, vocabulary=task.tokenizer.vocabulary, output=replace(spec.output, count=len(task.labels)))
 

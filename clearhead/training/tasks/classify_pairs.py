@@ -10,9 +10,10 @@ from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import ByLength, Planner, Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
@@ -81,19 +82,19 @@ class ClassifyPairs(Task):
         arrays["wanted"] = store["label"].padded(rows.which, 1, 0)[:, 0]
         return to_batch(arrays, rows.full if filled else 0)
 
-    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
+    def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "batch label"]:
         apart = {"segments": batch["segments"]} if "segments" in batch else {}
         return model(batch["tokens"], lengths=batch["lengths"], **apart)
 
-    def classify_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Class]:
+    def classify_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Class]:
         """Return the class of each pair of texts."""
         return classify_pairs(self, model, pairs)
 
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first, for lines of two texts with a tab between."""
         return [tell_class(predicted) for predicted in self.classify_pairs(model, [split_pair(text) for text in texts])]
 
-    def answer_pairs(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Answer]:
+    def answer_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Answer]:
         """Return what `answer` returns, for pairs of texts."""
         return [tell_class(predicted) for predicted in self.classify_pairs(model, pairs)]
 
@@ -106,7 +107,7 @@ class ClassifyPairs(Task):
         frame = self.frame()
         return self.context - frame.size - len(frame.between)
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         indices = spread(len(held.store), held.samples)
         pairs = [self.pair_at(held.store, i) for i in indices]
         classes = self.classify_pairs(model, pairs) if pairs else []
@@ -121,7 +122,7 @@ class ClassifyPairs(Task):
         first, second = (self.tokenizer.decode(store[field][record].tolist()) for field in ("first", "second"))
         return first, second
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         def answer(records: list[list[str]]) -> list[Class]:
             return self.classify_pairs(model, [(first, second) for first, second in records])
 

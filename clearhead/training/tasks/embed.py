@@ -1,7 +1,7 @@
 """To embed: a vector for each text, with an encoder. It is the task of an imported encoder that has no output."""
 
 from collections.abc import Sequence
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.model.outputs import POOLS
-from clearhead.model.transformers import Encoder
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.sources import Source
@@ -50,10 +50,10 @@ class Embed(Task):
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         raise OptionError("to embed asks for nothing that could be wrong, so it has no loss; choose another task")
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, object], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         raise OptionError("a run that embeds is not scored: nothing says which vector is right. Use `clearhead embed`")
 
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         vectors = embed_texts(self, model, texts)
         return [{"output": shorten(vector), "vector": vector.tolist()} for vector in vectors]
 
@@ -69,14 +69,14 @@ class Embed(Task):
 
 
 def embed_texts(
-    task: Task, model: nn.Module, texts: Sequence[str | Pair], *, pooling: Pooling = "mean", normalize: bool = False
+    task: Task, model: Transformer, texts: Sequence[str | Pair], *, pooling: Pooling = "mean", normalize: bool = False
 ) -> Float[Tensor, "text d_model"]:
     """Return a vector for each text or pair, on the CPU: the mean of its tokens' last vectors, or the first of them.
 
     Special tokens around the text count as tokens; padding does not. `normalize` makes each vector's length 1. Raises
     OptionError for a model that is no encoder.
     """
-    if not isinstance(model, Encoder):
+    if (encoder := model.encoder) is None or model.decoder is not None:
         raise OptionError(f"to embed takes an encoder; the run was trained to {task.name} with another kind of model")
     if pooling not in get_args(Pooling):
         raise OptionError(f"pooling must be one of {', '.join(get_args(Pooling))}; came {pooling!r}")
@@ -96,7 +96,7 @@ def embed_texts(
         tokens, lengths = pad_right([rows[i] for i in batch], device)
         apart = None if segments is None else pad_right([segments[i] for i in batch], device)[0]
         with eval_mode(model):
-            states = model.states(tokens, lengths=lengths, segments=apart)
+            states = encoder.states(tokens, lengths=lengths, segments=apart)
             return list(POOLS[pooling](states, lengths).float().cpu())
 
     vectors = in_batches([len(row) for row in rows], model, answer)

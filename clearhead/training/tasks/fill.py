@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from torch import nn
 
 from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import pad_right
@@ -14,7 +13,7 @@ from clearhead.errors import OptionError
 from clearhead.model.outputs import Blanks
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderSpec
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
@@ -90,7 +89,7 @@ class Fill(Task):
         return Framing(before=(tokenizer.start,), after=(tokenizer.end,))
 
     def fitted(self, spec: Spec) -> Spec:
-        if not isinstance(spec, EncoderSpec):
+        if spec.decoder is not None:
             raise OptionError(f"to fill blanks takes an encoder; the model is a {spec_name(spec)}")
         return super().fitted(spec)
 
@@ -113,7 +112,7 @@ class Fill(Task):
         }
         return to_batch(arrays, rows.full if filled else 0)
 
-    def fill(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Filling]:
+    def fill(self, model: Transformer, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Filling]:
         """Fill each `<mask>` of each text with the likeliest token, all blanks at once; the rest stays as it is.
 
         Of a text longer than the context the beginning is read, and only the blanks in it are filled.
@@ -163,7 +162,7 @@ class Fill(Task):
     def unseen(self, text: str) -> str:
         return self.tokenizer.unseen(self.with_our_blanks(text).replace(BLANK, " "))
 
-    def answer(self, model: nn.Module, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str], *, shown: int = CANDIDATES) -> list[Answer]:
         """Return texts filled, `score` the log-probability of that; a text without a blank comes back as it is."""
         texts = [self.with_our_blanks(text) for text in texts]
         blank = [text for text in texts if BLANK in text]
@@ -175,7 +174,7 @@ class Fill(Task):
         use = f"echo 'a line with a {BLANK} in it' | clearhead fill {{run}}"
         return use, "clearhead evaluate {run} --text TEST"
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return as samples a few records with their middle token blanked, and filled."""
         rows = [held.store["text"][i].tolist() for i in spread(len(held.store), held.samples)]
         texts = [with_blank(self.tokenizer, row) for row in rows]
@@ -184,7 +183,7 @@ class Fill(Task):
             for row, text, filling in zip(rows, texts, self.fill(model, texts), strict=True)
         ]
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         """Return loss and accuracy at blanks; which ones are asked for is drawn with a fixed seed."""
         scores, outputs = super().evaluate(model, source, how)
         return {"blanks" if name == "places" else name: value for name, value in scores.items()}, outputs

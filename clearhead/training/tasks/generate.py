@@ -21,7 +21,7 @@ from clearhead.decoding.session import pad_right
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
-from clearhead.model.transformers import Decoder
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Planner, Rows, Windows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, Survey, chunks, split_records, texts_of, usable_records
@@ -165,19 +165,19 @@ class Generate(Task):
             arrays["documents"] = np.cumsum(closed, axis=1)
         return to_batch(arrays, rows.full if filled else 0)
 
-    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
-        assert isinstance(model, Decoder)
+    def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "*place choice"]:
         if "documents" not in batch:
             return model(batch["tokens"])
+        assert model.decoder is not None
         documents = batch["documents"]
-        if model.spec.embedding.position is None:
+        if model.decoder.embedding.position is None:
             # They count up, so each is one run; to look at them would stop a step from being captured.
             return model(batch["tokens"], mask=masks.Document(documents, packed=True))
         return model(batch["tokens"], mask=masks.document(documents, documents), positions=restarting(documents))
 
     def stream(
         self,
-        model: nn.Module,
+        model: Transformer,
         rows: Sequence[Sequence[int]],
         method: Greedy | Sample,
         *,
@@ -209,7 +209,7 @@ class Generate(Task):
 
     def continue_rows(
         self,
-        model: nn.Module,
+        model: Transformer,
         rows: Sequence[Sequence[int]],
         method: Greedy | Sample,
         *,
@@ -230,7 +230,7 @@ class Generate(Task):
 
     def continue_texts(
         self,
-        model: nn.Module,
+        model: Transformer,
         prompts: Sequence[str],
         method: Greedy | Sample,
         *,
@@ -245,7 +245,7 @@ class Generate(Task):
             for row, [hypothesis] in zip(rows, hypotheses, strict=True)
         ]
 
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return a continuation of each text, drawn from the same seed: the texts beside it change nothing."""
         method = Sample(temperature=TEMPERATURE, seeds=(0,) * len(texts))
         continuations = self.continue_texts(model, texts, method, max_new=MAX_NEW)
@@ -255,7 +255,7 @@ class Generate(Task):
     def usage(cls) -> tuple[str, str]:
         return "clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return no score beside the loss, and as samples continuations of a few stretches, with a fixed seed."""
         text = held.store["text"].ids
         length = min(16, self.context // 4, len(text))
@@ -275,7 +275,7 @@ class Generate(Task):
         size = Store(held_out).sizes["text"]
         return {"bits_per_byte": loss * size.tokens / (size.text_bytes * math.log(2))}
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         """Return how well text is foreseen. Every token of it is asked for once; no end token is."""
         stride = self.context if how.stride is None else how.stride
         if not 1 <= stride <= self.context:
@@ -441,7 +441,7 @@ def windows(
             buffer, seen = [], 0
 
 
-def window_losses(model: nn.Module, some: list[Window]) -> list[float]:
+def window_losses(model: Transformer, some: list[Window]) -> list[float]:
     """Return what the new ids of each window cost, in nats."""
     device = next(model.parameters()).device
 

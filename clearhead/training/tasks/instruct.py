@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from torch import nn
 
 from clearhead.decoding import Greedy
 from clearhead.errors import OptionError
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import ByLength, Planner, Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
@@ -82,7 +82,7 @@ class Instruct(Generate):
             targets[row, len(prompt) : stop] = answer
         return to_batch({"tokens": ids[:, :-1], "wanted": targets[:, 1:]}, rows.full if filled else 0)
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return no score beside the loss, and as samples the likeliest answers to a few prompts."""
         indices = spread(len(held.store), held.samples)
         rows = [held.store["prompt"][i].tolist() for i in indices]
@@ -101,7 +101,7 @@ class Instruct(Generate):
     def derived_scores(cls, loss: float, held_out: Path) -> dict[str, float]:
         return {}
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         return Task.evaluate(self, model, source, how)
 
     def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.devices import widest_float
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import NO_LABEL, Corpus, Layout, chunks, labels_of, texts_of, usable_records
@@ -90,12 +91,12 @@ class Label(Task):
             targets[index, store["label"][row]] = 1
         return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
 
-    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label 2"]:
+    def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "batch label 2"]:
         """Return the logits of no and yes for each label: those of no are 0, so that yes has the sigmoid of its own."""
         yes = model(batch["tokens"], lengths=batch["lengths"])
         return torch.stack([torch.zeros_like(yes), yes], -1)
 
-    def probabilities(self, model: nn.Module, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+    def probabilities(self, model: Transformer, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the probability of each label for each row of ids. A row longer than the context is cut."""
         frame, most = self.frame(), self.reads
         logits_of_rows = self.predict(model, [frame.around(row, most) for row in rows])
@@ -104,7 +105,7 @@ class Label(Task):
     def choose(self, probabilities: Sequence[float]) -> list[str]:
         return [name for name, share in zip(self.labels, probabilities, strict=True) if share >= YES]
 
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return the labels of each text, and the probability of every label, the likeliest first."""
         probabilities = self.probabilities(model, self.tokenizer.encode_batch(list(texts)))
         return [
@@ -117,7 +118,7 @@ class Label(Task):
             for shares in probabilities
         ]
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         indices = spread(len(held.store), MOST_SCORED)
         rows = [held.store["text"][i].tolist() for i in indices]
         answers = [self.choose(shares) for shares in self.probabilities(model, rows)]
@@ -133,7 +134,7 @@ class Label(Task):
         ]
         return {name: getattr(scores, name) for name in ("micro_f1", "macro_f1", "exact_match")}, samples
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         layout = self.usual_layout()
         answers: list[list[str]] = []
         truths: list[list[str]] = []

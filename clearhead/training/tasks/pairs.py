@@ -7,10 +7,8 @@ segments, if there are any. A model that is trained here reads them where its ta
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import nn
-
 from clearhead.errors import OptionError
-from clearhead.model.transformers import Encoder
+from clearhead.model.transformers import Transformer
 from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
 
 Pair = tuple[str, str]
@@ -23,12 +21,12 @@ class FramedPairs(NamedTuple):
     segments: list[list[int]] | None
 
 
-def frame_pairs(task: Task, model: nn.Module, pairs: Sequence[Pair]) -> FramedPairs:
+def frame_pairs(task: Task, model: Transformer, pairs: Sequence[Pair]) -> FramedPairs:
     """Return pairs of texts as the model reads them. Of texts that are too long, the longer one is cut first."""
     frame = task.frame()
     first, second = (task.tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1))
     framed = [frame.around_pair(a, b, task.context) for a, b in zip(first, second, strict=True)]
-    has_segments = isinstance(model, Encoder) and model.spec.embedding.segments is not None
+    has_segments = model.stacks[0].spec.embedding.segments is not None
     return FramedPairs([ids for ids, _ in framed], [apart for _, apart in framed] if has_segments else None)
 
 

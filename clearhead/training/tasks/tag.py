@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import final
 
 import numpy as np
-from torch import nn
 
 from clearhead.devices import widest_float
 from clearhead.model.outputs import Tags
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
 from clearhead.text.encoding import Corpus, Layout, words_of_tokens
 from clearhead.text.store import Store
@@ -63,7 +63,7 @@ class Tag(Task):
         targets = np.concatenate([front, np.where(asked, numbers, NOTHING)], 1)
         return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
 
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return the tag of each word, and its probability. Words beyond the context have none."""
         frame = self.frame()
         rows = [row[: self.reads] for row in self.tokenizer.encode_batch(list(texts))]

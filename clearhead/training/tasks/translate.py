@@ -7,7 +7,7 @@ from typing import Any, cast, final
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, generate
 from clearhead.decoding.request import Model
@@ -16,7 +16,7 @@ from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderDecoderSpec, Tied
+from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
@@ -45,7 +45,6 @@ from clearhead.training.tasks.base import (
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 
-TIED_APART: Mapping[Tied, Tied] = {"three": "two", "embeddings": "none"}
 """What is left of shared tables where source and target have vocabularies of their own."""
 BEAM = 5
 """Hypotheses that are kept, unless another number is asked for."""
@@ -106,15 +105,14 @@ class Translate(Task):
         return Framing(before=(tokenizer.start,), after=(tokenizer.end,), ends=(tokenizer.end,))
 
     def fitted(self, spec: Spec) -> Spec:
-        if not isinstance(spec, EncoderDecoderSpec):
+        if spec.encoder is None or spec.decoder is None:
             raise OptionError(f"to translate takes an encoder-decoder; the model is a {spec_name(spec)}")
         source, target = (self.tokenizers[name].vocabulary for name in ("source", "target"))
         shared = self.tokenizers["source"] is self.tokenizers["target"]
         return replace(
-            spec,
+            spec if shared else spec.with_own_tables(),
             encoder=replace(spec.encoder, vocabulary=source),
             decoder=replace(spec.decoder, vocabulary=target),
-            tied=spec.tied if shared else TIED_APART.get(spec.tied, spec.tied),
         )
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
@@ -131,11 +129,11 @@ class Translate(Task):
         arrays = {"source": source, "source_lengths": source_lengths, "tokens": target[:, :-1], "wanted": targets}
         return to_batch(arrays, rows.full if filled else 0)
 
-    def logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "*place choice"]:
+    def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "*place choice"]:
         return model(batch["source"], batch["tokens"], source_lengths=batch["source_lengths"])
 
     def search(
-        self, model: nn.Module, rows: Sequence[Sequence[int]], method: Greedy | Beam = Greedy()
+        self, model: Transformer, rows: Sequence[Sequence[int]], method: Greedy | Beam = Greedy()
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses for each row of source ids, unframed. A row over the context is cut."""
         reads, writes = self.frame("source"), self.frame("target")
@@ -149,7 +147,7 @@ class Translate(Task):
         width = method.width if isinstance(method, Beam) else 1
         return in_batches([len(row) for row in framed], model, answer, width=width, apart=reach)
 
-    def translate(self, model: nn.Module, lines: Sequence[str], method: Greedy | Beam) -> list[list[Written]]:
+    def translate(self, model: Transformer, lines: Sequence[str], method: Greedy | Beam) -> list[list[Written]]:
         """Return the translations of each text with their scores, the best first; a blank text's are blank."""
         nonblank = [i for i, text in enumerate(lines) if text.strip()]
         rows = self.tokenizers["source"].encode_batch([lines[i] for i in nonblank])
@@ -163,7 +161,7 @@ class Translate(Task):
             ]
         return translations
 
-    def answer(self, model: nn.Module, texts: Sequence[str]) -> list[Answer]:
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         translations = self.translate(model, texts, Beam(width=BEAM))
         return [{"output": best.text, "score": best.score, "log_prob": best.log_prob} for best, *_ in translations]
 
@@ -174,7 +172,7 @@ class Translate(Task):
             "clearhead evaluate {run} --source TEST --target TEST",
         )
 
-    def score(self, model: nn.Module, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
+    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return BLEU, chrF and exact match of greedy translations of records spread over the store."""
         indices = spread(len(held.store), held.score_records)
         if not indices:
@@ -190,7 +188,7 @@ class Translate(Task):
             for text, output, reference in zip(inputs, outputs, references, strict=False)
         ]
 
-    def evaluate(self, model: nn.Module, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
         layout = self.usual_layout()
         method = Greedy() if how.beam == 1 else Beam(width=how.beam, length_penalty=how.length_penalty)
         inputs: list[str] = []
