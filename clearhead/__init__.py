@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clearhead import craft, decoding, errors, model, rasp, serve, tracing, training
+    from clearhead import circuits, craft, decoding, errors, model, rasp, serve, tracing, training
     from clearhead.attention import masks, positions, similarity, weighting
     from clearhead.attention.attend import attend, explain, which_kernel
     from clearhead.attention.grid import check_part
@@ -48,6 +48,7 @@ __all__ = [
     "Trace",
     "attend",
     "check_part",
+    "circuits",
     "compile",
     "craft",
     "decoding",
@@ -77,6 +78,7 @@ __all__ = [
 ]
 
 SUBMODULES = {
+    "circuits": "clearhead.circuits",
     "craft": "clearhead.craft",
     "decoding": "clearhead.decoding",
     "errors": "clearhead.errors",

@@ -17,7 +17,7 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
 from clearhead.model.int8 import Int8Linear, round_inputs
-from clearhead.model.norms import LayerNorm, Norm, RMSNorm
+from clearhead.model.norms import FrozenNorm, LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken, Output, Tags
 from clearhead.model.steps import Explained, Step
 from clearhead.model.transformers import (
@@ -45,6 +45,7 @@ __all__ = [
     "EncoderSpec",
     "Explained",
     "FeedForward",
+    "FrozenNorm",
     "GeGLU",
     "Int8Linear",
     "LayerNorm",

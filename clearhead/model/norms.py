@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -59,6 +59,24 @@ register(RMSNorm, option="rmsnorm")
 
 
 @final
+class FrozenNorm(NamedTuple):
+    """A norm with the statistics of one input kept: what is left of it is linear, and beta."""
+
+    scale: Tensor
+    """gamma over the deviation, at each place."""
+    centered: bool
+    """True if the mean of a vector is taken off first."""
+    beta: Tensor | None = None
+
+    def carry(self, part: Tensor) -> Tensor:
+        """Return what becomes of one summand of the input."""
+        return (part - part.mean(-1, keepdim=True) if self.centered else part) * self.scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.carry(x) if self.beta is None else self.carry(x) + self.beta
+
+
+@final
 class BuiltLayerNorm(Explained):
     """LayerNorm with its gamma (ones at the start) and beta (zeros)."""
 
@@ -85,6 +103,11 @@ class BuiltLayerNorm(Explained):
     def fast_step(self) -> FastStep:
         shape, gamma, beta, epsilon = self.gamma.shape, self.gamma, self.beta, self.epsilon
         return lambda x: torch.layer_norm(x, shape, gamma, beta, epsilon)
+
+    def freeze(self, x: Vectors) -> FrozenNorm:
+        """Return the norm with the mean and deviation of this input."""
+        deviation = (x.var(-1, keepdim=True, correction=0) + self.epsilon).sqrt()
+        return FrozenNorm(self.gamma / deviation, centered=True, beta=self.beta)
 
     @property
     def step_norm(self) -> StepNorm:
@@ -141,6 +164,10 @@ class BuiltRMSNorm(Explained):
 
     def forward(self, x: Vectors) -> Vectors:
         return F.rms_norm(x, self.gamma.shape, self.factor, self.epsilon)
+
+    def freeze(self, x: Vectors) -> FrozenNorm:
+        """Return the norm with the mean square of this input."""
+        return FrozenNorm(self.factor / (x.square().mean(-1, keepdim=True) + self.epsilon).sqrt(), centered=False)
 
     @property
     def step_norm(self) -> StepNorm:

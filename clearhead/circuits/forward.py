@@ -1,0 +1,394 @@
+"""One forward pass along the graph: the model's own modules, with every edge in reach.
+
+The pass follows the steps that each connection declares (norm, branch, add), so it is the same code for pre-norm,
+post-norm, the note's block and a user's own connection. It gives the model's own output; where edges are patched, the
+receivers read what they would if those senders had sent something else.
+
+Tensors of the stream are `(variant, batch, n, d_model)`: the same texts run once for each variant of the patch.
+"""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+import torch
+from einops import einsum
+from torch import Tensor, nn
+
+from clearhead.attention import masks
+from clearhead.attention.heads import WholeMap
+from clearhead.attention.kernels import run
+from clearhead.attention.layer import Attention
+from clearhead.attention.request import AttentionOptions
+from clearhead.circuits.ports import Parts, Port, Term, Wiring
+from clearhead.circuits.texts import Texts
+from clearhead.errors import OptionError
+from clearhead.model.arrangements import Connection
+from clearhead.model.blocks import Block
+from clearhead.model.norms import FrozenNorm
+from clearhead.model.transformers import Decoder, Encoder, apply_output
+from clearhead.taps import watching
+
+Statistics = Callable[[str, nn.Module, Tensor], FrozenNorm]
+"""Gives a norm, by its name and its input, with statistics that do not follow the input."""
+
+
+Norms = tuple[tuple[str, nn.Module], ...]
+"""Norms before a branch, by name: a receiver's own, which are no part of an edge."""
+
+
+class Source(ABC):
+    """What patched edges carry in place of what their senders send."""
+
+    @abstractmethod
+    def contribution(self, port: Port) -> Parts:
+        """Return what each sender of a port gives it; axes of size 1 stand for all variants, texts or places."""
+
+
+@final
+@dataclass(eq=False)
+class Activations(Source):
+    """What senders sent in a pass, the statistics of the norms, and the logits."""
+
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    norms: dict[str, FrozenNorm] = field(default_factory=dict)
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    """By port, what it read, before its norm."""
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    last: tuple[tuple[Term, ...], Tensor] | None = None
+    """The contributions that were asked for last: the ports of queries, keys and values have the same."""
+
+    def contribution(self, port: Port) -> Parts:
+        """Return what each sender gives to a port: their sum is what the port reads."""
+        if self.last is None or self.last[0] is not port.terms:
+            parts: dict[str, Tensor] = {}
+            for term in port.terms:
+                part = self.carried(term)
+                parts[term.sender] = parts[term.sender] + part if term.sender in parts else part
+            self.last = port.terms, torch.stack(torch.broadcast_tensors(*parts.values()))
+        return self.last[1]
+
+    def carried(self, term: Term) -> Tensor:
+        part = self.vectors[term.vector]
+        for norm in term.norms:
+            part = self.norms[norm].carry(part)
+        return part
+
+    def frozen(self, name: str, norm: nn.Module, x: Tensor) -> FrozenNorm:
+        """Return a norm with the statistics of this pass: what `statistics` of another pass may be."""
+        return self.norms[name]
+
+
+class Patch(NamedTuple):
+    """Which edges carry something else, and what. `mask` is `(variant, edge)`: from 0, as it was, to 1, replaced."""
+
+    mask: Tensor
+    source: Source
+
+
+class Listener:
+    """Sees what goes into receivers during a pass, and may put an equal tensor in its place; by default it does not."""
+
+    def heads(self, port: Port, x: Tensor, normalize: Callable[[Tensor], Tensor], mapped: Tensor) -> Tensor:
+        """Return the queries, keys or values `(row, head, n, d)`; `x` is the stream before its norm."""
+        return mapped
+
+    def whole(self, port: Port, x: Tensor) -> Tensor:
+        """Return the input of a feed-forward or an output, before its norm."""
+        return x
+
+    def context(self, at: str, call: object, context: Tensor) -> Tensor:
+        """Return the contexts of an attention's heads."""
+        return context
+
+    def branch(self, name: str, out: Tensor) -> Tensor:
+        """Return what a branch adds to the stream."""
+        return out
+
+    def embedded(self, side: str, vector: Tensor) -> Tensor:
+        """Return the vectors that go into the first block."""
+        return vector
+
+
+class Stream(NamedTuple):
+    """The residual stream at one point: its value, and the terms that sum to it."""
+
+    value: Tensor
+    terms: tuple[Term, ...]
+
+    def __add__(self, other: "Stream") -> "Stream":  # type: ignore[override]
+        return Stream(self.value + other.value, self.terms + other.terms)
+
+
+@final
+class Forward:
+    """A pass of a graph's model over texts."""
+
+    def __init__(
+        self,
+        graph: Wiring,
+        texts: Texts,
+        *,
+        patch: Patch | None = None,
+        statistics: Statistics | None = None,
+        listener: Listener | None = None,
+        keep: bool = False,
+        new_ports: bool = False,
+    ) -> None:
+        self.graph, self.texts, self.patch = graph, texts, patch
+        self.statistics, self.listener = statistics, listener or Listener()
+        self.keep, self.recorded = keep or patch is not None, keep
+        self.new_ports = new_ports
+        self.variants = 1 if patch is None else len(patch.mask)
+        self.rows = texts if self.variants == 1 else texts.repeat(self.variants)
+        self.found = Activations()
+        self.streams: dict[str, Tensor] = {}
+        """The stream after each branch, while the graph is explored."""
+
+    @classmethod
+    def explore(cls, graph: Wiring) -> None:
+        """Find the ports of a graph by a pass over one token."""
+        device = next(graph.model.parameters()).device
+        tokens = {side: torch.zeros(1, 1, dtype=torch.long, device=device) for side in graph.names.sides}
+        taps: dict[str, Tensor] = {}
+        forward = cls(graph, Texts(tokens=tokens), new_ports=True)
+        with still(graph.model):
+            forward.run()
+            with watching(graph.model, taps.setdefault):
+                graph.model(*tokens.values())
+        for path, name in graph.names.stream.items():
+            mine = forward.streams.get(name.rpartition(".")[0])
+            if mine is not None and not torch.allclose(mine[0], taps[path], 1e-4, 1e-4 * float(taps[path].abs().max())):
+                raise OptionError(
+                    f"{name}: the steps that its connection declares are not what it computes, so edges cannot be told "
+                    "apart; let `steps` say what `forward` does"
+                )
+
+    def run(self) -> Activations:
+        """Run the pass, and return its logits and what it kept."""
+        memory = None
+        for side, (_, part) in self.graph.names.sides.items():
+            stream = self.embed(side, part)
+            for number, block in enumerate(part.stack.blocks):
+                stream = self.block(f"{side}.{number}", block, stream, memory)
+            last = self.receive(f"{side}.output", stream, self.last_norm(side, part))
+            if side == "encoder" and len(self.graph.names.sides) == 2:
+                memory = self.send("encoder.output", last)
+                continue
+            lengths = self.rows.lengths.get(side)
+            if part.output is None:
+                self.found.logits = last
+            else:
+                logits = apply_output(part, last.flatten(0, 1), lengths, self.rows.tokens[side])
+                self.found.logits = logits.unflatten(0, (self.variants, -1))
+        return self.found
+
+    def embed(self, side: str, part: Encoder | Decoder) -> Stream:
+        taps: dict[str, Tensor] = {}
+        segments = {} if self.texts.segments is None or side == "decoder" else {"segments": self.texts.segments}
+        with watching(part.embedding, taps.setdefault):
+            part.embedding(self.texts.tokens[side], **segments)
+        at, terms = f"{side}.embedding", []
+        for name in ("token", "segment", "position"):
+            if name in taps:
+                self.keep_vector(f"{at}.{name}", taps[name].to(taps["token"].dtype).expand_as(taps["token"])[None])
+                terms.append(Term(f"{at}.{name}", f"{at}.{name}"))
+        total = torch.stack([self.found.vectors[term.vector] for term in terms]).sum(0)
+        stream = Stream(total.expand(self.variants, *total.shape[1:]), tuple(terms))
+        if part.embedding.norm is not None:
+            stream = self.carry(f"{at}.norm", part.embedding.norm, stream)
+        return stream._replace(value=self.listener.embedded(side, stream.value))
+
+    def block(self, at: str, block: Block, stream: Stream, memory: Stream | None) -> Stream:
+        block_input = stream
+        for branch in ("attention", "cross", "feed_forward"):
+            if getattr(block, branch) is not None:
+                stream = self.connect(f"{at}.{branch}", block, block_input, stream, memory)
+        return stream
+
+    def connect(self, at: str, block: Block, block_input: Stream, stream: Stream, memory: Stream | None) -> Stream:
+        """Follow the steps around a branch. A norm before the branch belongs to its receivers, a later one to edges."""
+        branch = at.rpartition(".")[2]
+        around: Connection = getattr(block, f"around_{branch}")
+        value = block_input if around.reads_input else stream
+        norms: Norms = ()
+        branched = False
+        for step in around.steps:
+            if step.box == "branch":
+                value, branched = self.branch(at, getattr(block, branch), value, norms, memory), True
+            elif step.box == "add":
+                value = stream + value
+            elif branched:
+                value = self.carry(f"{at}.{step.module}", getattr(around, step.module), value)
+            else:
+                norms = (*norms, (f"{at}.{step.module}", getattr(around, step.module)))
+        if self.new_ports:
+            self.streams[at] = value.value
+        return value
+
+    def branch(self, at: str, module: nn.Module, value: Stream, norms: Norms, memory: Stream | None) -> Stream:
+        if isinstance(module, Attention):
+            return self.attention(at, module, value, norms, memory if at.endswith(".cross") else None)
+        inner = self.receive(at, value, norms)
+        out = module(inner.flatten(0, 1)).unflatten(0, inner.shape[:2])
+        return self.send(at, self.listener.branch(at, out))
+
+    def attention(self, at: str, layer: Attention, value: Stream, norms: Norms, memory: Stream | None) -> Stream:
+        side = at.partition(".")[0]
+        keys, key_norms = (value, norms) if memory is None else (memory, ())
+        query = self.receive_heads(f"{at}.query", layer.query, value, norms)
+        key = self.receive_heads(f"{at}.key", layer.key, keys, key_norms)
+        vectors = self.receive_heads(f"{at}.value", layer.value, keys, key_norms)
+        key_side = side if memory is None else "encoder"
+        mask = layer.mask
+        if key_side == "encoder" and key_side in self.rows.lengths:
+            mask = mask & masks.padding(self.rows.lengths[key_side])
+        positions: tuple[Tensor | None, Tensor | None] = (None, None)
+        if memory is not None and layer.uses_positions:
+            positions = torch.arange(query.shape[2]).to(query.device), torch.arange(key.shape[2]).to(key.device)
+        options = AttentionOptions(layer.similarity, layer.weighting, layer.position, mask, 0.0, layer.kernel)
+        call = options.inputs((query, key, vectors), positions)
+        context = self.listener.context(at, call, run(layer.kernel, call))
+        out = layer.finish(context).unflatten(0, (self.variants, -1))
+        return self.send_heads(at, context, self.listener.branch(at, out))
+
+    def receive(self, name: str, stream: Stream, norms: Norms) -> Tensor:
+        """Return what a feed-forward or an output reads, after its norm."""
+        port = self.port(name, [name], stream)
+        x = self.listener.whole(port, stream.value)
+        delta = self.patched(port)
+        return self.normalize(norms, x if delta is None else x + delta[:, :, 0])
+
+    def receive_heads(self, name: str, head_map: nn.Module, stream: Stream, norms: Norms) -> Tensor:
+        """Return the queries, keys or values of all heads, `(row, head, n, d)`, each head by its own input."""
+        weight, bias = self.graph.matrices[name]
+        port = self.port(name, [f"{name}.{head}" for head in range(len(weight))], stream)
+        delta = self.patched(port)
+        if delta is None:
+            inner = self.normalize(norms, stream.value).flatten(0, 1)
+            mapped = head_map.map_linearly(inner) if isinstance(head_map, WholeMap) else head_map(inner)
+            mapped = self.listener.heads(port, stream.value, lambda x: self.normalize(norms, x), mapped)
+        else:
+            inner = self.normalize(norms, stream.value.unsqueeze(2) + delta)
+            mapped = einsum(inner, weight, "v b head n d, head d width -> v b head n width") + bias.unsqueeze(-2)
+            mapped = mapped.flatten(0, 1)
+        return head_map.normed(mapped) if isinstance(head_map, WholeMap) else mapped
+
+    def port(self, name: str, receivers: list[str], stream: Stream) -> Port:
+        if self.new_ports:
+            self.graph.add_port(name, receivers, stream.terms)
+        if self.keep:
+            self.found.inputs[name] = stream.value
+        return self.graph.ports[name]
+
+    def patched(self, port: Port) -> Tensor | None:
+        """Return what the patched edges of a port change of its input, `(variant, batch, receiver, n, d_model)`."""
+        if self.patch is None:
+            return None
+        mask = self.patch.mask[:, port.edges].unflatten(1, port.shape)
+        used = mask.detach().ne(0).any(2).any(0).nonzero().flatten()
+        if not mask.requires_grad and not len(used):
+            return None
+        own, other = self.found.contribution(port), self.patch.source.contribution(port)
+        difference = other[used] - own[used]
+        mask = mask[:, used].to(own)
+        return einsum(mask, difference.expand(-1, self.variants, *own.shape[2:]), "v s r, s v b n d -> v b r n d")
+
+    def normalize(self, norms: Norms, x: Tensor) -> Tensor:
+        """Apply the norms before a branch; `x` may have an axis of heads before that of places."""
+        for name, norm in norms:
+            if self.statistics is not None:
+                frozen = self.statistics(name, norm, x)
+                if x.ndim > frozen.scale.ndim:
+                    frozen = FrozenNorm(frozen.scale.unsqueeze(-3), frozen.centered, frozen.beta)
+                x = frozen(x)
+            else:
+                if self.recorded and hasattr(norm, "freeze"):
+                    self.found.norms[name] = freeze(name, norm, x)
+                x = norm(x)
+        return x
+
+    def carry(self, name: str, norm: nn.Module, stream: Stream) -> Stream:
+        """Take the stream through a norm that stands on the way to later receivers, each term by itself."""
+        value = None
+        if self.statistics is not None:
+            self.found.norms[name] = frozen = self.statistics(name, norm, stream.value)
+            value = frozen(stream.value)
+        elif self.keep:
+            self.found.norms[name] = freeze(name, norm, stream.value)
+        value = norm(stream.value) if value is None else value
+        terms = tuple(term._replace(norms=(*term.norms, name)) for term in stream.terms)
+        beta = getattr(norm, "beta", None)
+        if beta is not None:
+            terms = (*terms, Term(f"{name.partition('.')[0]}.constant", f"{name}.beta"))
+            self.keep_vector(f"{name}.beta", beta)
+        return Stream(value, terms)
+
+    def send(self, name: str, out: Tensor) -> Stream:
+        self.keep_vector(name, out)
+        return Stream(out, (Term(name, name),))
+
+    def send_heads(self, at: str, context: Tensor, out: Tensor) -> Stream:
+        """Send what W_O makes of each head's context; its bias is the constant's."""
+        weight, bias = self.graph.matrices[at]
+        names = [f"{at}.head.{head}" for head in range(len(weight))]
+        if self.keep:
+            each = einsum(context, weight, "row head n width, head width d -> head row n d")
+            for name, part in zip(names, each.unflatten(1, (self.variants, -1)), strict=True):
+                self.found.vectors[name] = part
+        terms = [Term(name, name) for name in names]
+        if bool(bias.any()) or getattr(self.graph.names.sites[at].output, "bias", None) is not None:
+            terms.append(Term(f"{at.partition('.')[0]}.constant", f"{at}.bias"))
+            self.keep_vector(f"{at}.bias", bias[0])
+        return Stream(out, tuple(terms))
+
+    def keep_vector(self, name: str, vector: Tensor) -> None:
+        self.found.vectors[name] = vector
+
+    def last_norm(self, side: str, part: Encoder | Decoder) -> Norms:
+        return () if part.stack.norm is None else ((f"{side}.norm", part.stack.norm),)
+
+
+def freeze(name: str, norm: nn.Module, x: Tensor) -> FrozenNorm:
+    """Return a norm with the statistics of this input; OptionError for a norm that cannot be taken apart so."""
+    if not hasattr(norm, "freeze"):
+        raise OptionError(
+            f"{name} is a {type(norm).__name__}, which does not say what it is with its statistics kept: give it "
+            "freeze(x), which returns a clearhead.model.FrozenNorm"
+        )
+    return norm.freeze(x.detach())  # pyright: ignore
+
+
+def run_graph(
+    graph: Wiring,
+    texts: Texts,
+    *,
+    patch: Patch | None = None,
+    statistics: Statistics | None = None,
+    listener: Listener | None = None,
+    keep: bool = False,
+) -> Activations:
+    """Run a graph's model over texts, in eval mode; gradients are on where a listener asks for them."""
+    forward = Forward(graph, texts, patch=patch, statistics=statistics, listener=listener, keep=keep)
+    with still(graph.model, gradients=listener is not None):
+        return forward.run()
+
+
+@contextlib.contextmanager
+def still(model: nn.Module, *, gradients: bool = False) -> Iterator[None]:
+    """Run a model in eval mode; with gradients, those of activations alone: its weights have none meanwhile."""
+    training = [module for module in model.modules() if module.training]
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.eval()
+    try:
+        for parameter in learning:
+            parameter.requires_grad_(False)
+        with torch.set_grad_enabled(gradients):
+            yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+        for module in training:
+            module.training = True
