@@ -1,8 +1,47 @@
 """Circuits: which edges of a model make an answer, found by many methods and graded against exact truth."""
 
+from clearhead.circuits.baselines import InformationFlowRoutes, Random, WeightSize
 from clearhead.circuits.forward import Activations
+from clearhead.circuits.gradients import EAP, AtPStar, CleanCorrupted, EAPIGActivations, EAPIGInputs, RelP
 from clearhead.circuits.graph import Edge, Graph
+from clearhead.circuits.methods import Contrast, Method, find_method, score_edges
+from clearhead.circuits.metrics import AnswerLogProbability, Divergence, LogitDifference, Metric, Number
 from clearhead.circuits.patching import Constants, Mean, Zero, patch_edges, patch_path, record
+from clearhead.circuits.search import ACDC, EdgePruning, Exact, NodeAttribution, NodePatching
 from clearhead.circuits.texts import Texts
 
-__all__ = ["Activations", "Constants", "Edge", "Graph", "Mean", "Texts", "Zero", "patch_edges", "patch_path", "record"]
+__all__ = [
+    "ACDC",
+    "EAP",
+    "Activations",
+    "AnswerLogProbability",
+    "AtPStar",
+    "CleanCorrupted",
+    "Constants",
+    "Contrast",
+    "Divergence",
+    "EAPIGActivations",
+    "EAPIGInputs",
+    "Edge",
+    "EdgePruning",
+    "Exact",
+    "Graph",
+    "InformationFlowRoutes",
+    "LogitDifference",
+    "Mean",
+    "Method",
+    "Metric",
+    "NodeAttribution",
+    "NodePatching",
+    "Number",
+    "Random",
+    "RelP",
+    "Texts",
+    "WeightSize",
+    "Zero",
+    "find_method",
+    "patch_edges",
+    "patch_path",
+    "record",
+    "score_edges",
+]

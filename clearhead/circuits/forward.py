@@ -9,7 +9,7 @@ Tensors of the stream are `(variant, batch, n, d_model)`: the same texts run onc
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -35,6 +35,8 @@ Statistics = Callable[[str, nn.Module, Tensor], FrozenNorm]
 """Gives a norm, by its name and its input, with statistics that do not follow the input."""
 
 
+EDGES = "variant batch s r, s variant batch n d -> variant batch r n d"
+"""Sums what senders s change, by a mask over the edges to receivers r."""
 Norms = tuple[tuple[str, nn.Module], ...]
 """Norms before a branch, by name: a receiver's own, which are no part of an edge."""
 
@@ -43,8 +45,11 @@ class Source(ABC):
     """What patched edges carry in place of what their senders send."""
 
     @abstractmethod
-    def contribution(self, port: Port) -> Parts:
-        """Return what each sender of a port gives it; axes of size 1 stand for all variants, texts or places."""
+    def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
+        """Return what each sender of a port gives it, or some of them, by number.
+
+        Axes of size 1 stand for all variants, texts or places.
+        """
 
 
 @final
@@ -60,15 +65,20 @@ class Activations(Source):
     last: tuple[tuple[Term, ...], Tensor] | None = None
     """The contributions that were asked for last: the ports of queries, keys and values have the same."""
 
-    def contribution(self, port: Port) -> Parts:
+    def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
         """Return what each sender gives to a port: their sum is what the port reads."""
-        if self.last is None or self.last[0] is not port.terms:
-            parts: dict[str, Tensor] = {}
-            for term in port.terms:
+        if senders is None and self.last is not None and self.last[0] is port.terms:
+            return self.last[1]
+        names = port.senders if senders is None else [port.senders[number] for number in senders]
+        parts: dict[str, Tensor] = {}
+        for term in port.terms:
+            if term.sender in names:
                 part = self.carried(term)
                 parts[term.sender] = parts[term.sender] + part if term.sender in parts else part
-            self.last = port.terms, torch.stack(torch.broadcast_tensors(*parts.values()))
-        return self.last[1]
+        stacked = torch.stack(torch.broadcast_tensors(*parts.values()))
+        if senders is None:
+            self.last = port.terms, stacked
+        return stacked
 
     def carried(self, term: Term) -> Tensor:
         part = self.vectors[term.vector]
@@ -82,7 +92,10 @@ class Activations(Source):
 
 
 class Patch(NamedTuple):
-    """Which edges carry something else, and what. `mask` is `(variant, edge)`: from 0, as it was, to 1, replaced."""
+    """Which edges carry something else, and what: `mask` goes from 0, as it was, to 1, replaced.
+
+    It is `(variant, edge)`, or `(variant, batch, edge)` where texts differ in it.
+    """
 
     mask: Tensor
     source: Source
@@ -258,14 +271,14 @@ class Forward:
         """Return what a feed-forward or an output reads, after its norm."""
         port = self.port(name, [name], stream)
         x = self.listener.whole(port, stream.value)
-        delta = self.patched(port)
+        delta = self.patched(port, stream.value)
         return self.normalize(norms, x if delta is None else x + delta[:, :, 0])
 
     def receive_heads(self, name: str, head_map: nn.Module, stream: Stream, norms: Norms) -> Tensor:
         """Return the queries, keys or values of all heads, `(row, head, n, d)`, each head by its own input."""
         weight, bias = self.graph.matrices[name]
         port = self.port(name, [f"{name}.{head}" for head in range(len(weight))], stream)
-        delta = self.patched(port)
+        delta = self.patched(port, stream.value)
         if delta is None:
             inner = self.normalize(norms, stream.value).flatten(0, 1)
             mapped = head_map.map_linearly(inner) if isinstance(head_map, WholeMap) else head_map(inner)
@@ -283,18 +296,20 @@ class Forward:
             self.found.inputs[name] = stream.value
         return self.graph.ports[name]
 
-    def patched(self, port: Port) -> Tensor | None:
+    def patched(self, port: Port, x: Tensor) -> Tensor | None:
         """Return what the patched edges of a port change of its input, `(variant, batch, receiver, n, d_model)`."""
         if self.patch is None:
             return None
-        mask = self.patch.mask[:, port.edges].unflatten(1, port.shape)
-        used = mask.detach().ne(0).any(2).any(0).nonzero().flatten()
-        if not mask.requires_grad and not len(used):
+        mask = self.patch.mask[..., port.edges].unflatten(-1, port.shape)
+        mask = mask if mask.ndim == 4 else mask.unsqueeze(1)
+        used = range(len(port.senders))
+        if not mask.requires_grad:
+            used = mask.ne(0).any(-1).flatten(0, 1).any(0).nonzero().flatten().tolist()
+        if not used:
             return None
-        own, other = self.found.contribution(port), self.patch.source.contribution(port)
-        difference = other[used] - own[used]
-        mask = mask[:, used].to(own)
-        return einsum(mask, difference.expand(-1, self.variants, *own.shape[2:]), "v s r, s v b n d -> v b r n d")
+        own, other = (source.contribution(port, used) for source in (self.found, self.patch.source))
+        difference = (other.to(own) - own).expand(-1, *x.shape)
+        return einsum(mask[:, :, used].to(x).expand(-1, x.shape[1], -1, -1), difference, EDGES)
 
     def normalize(self, norms: Norms, x: Tensor) -> Tensor:
         """Apply the norms before a branch; `x` may have an axis of heads before that of places."""
@@ -323,7 +338,7 @@ class Forward:
         beta = getattr(norm, "beta", None)
         if beta is not None:
             terms = (*terms, Term(f"{name.partition('.')[0]}.constant", f"{name}.beta"))
-            self.keep_vector(f"{name}.beta", beta)
+            self.keep_vector(f"{name}.beta", beta[None, None, None])
         return Stream(value, terms)
 
     def send(self, name: str, out: Tensor) -> Stream:
@@ -341,7 +356,7 @@ class Forward:
         terms = [Term(name, name) for name in names]
         if bool(bias.any()) or getattr(self.graph.names.sites[at].output, "bias", None) is not None:
             terms.append(Term(f"{at.partition('.')[0]}.constant", f"{at}.bias"))
-            self.keep_vector(f"{at}.bias", bias[0])
+            self.keep_vector(f"{at}.bias", bias[None, None])
         return Stream(out, tuple(terms))
 
     def keep_vector(self, name: str, vector: Tensor) -> None:

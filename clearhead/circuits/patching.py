@@ -45,8 +45,8 @@ class Mean(Source):
 
     run: Activations
 
-    def contribution(self, port: Port) -> Parts:
-        return self.run.contribution(port).mean(2, keepdim=True)
+    def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
+        return self.run.contribution(port, senders).mean(2, keepdim=True)
 
 
 @final
@@ -55,8 +55,8 @@ class Mean(Source):
 class Zero(Source):
     """Nothing: zero ablation."""
 
-    def contribution(self, port: Port) -> Parts:
-        return torch.zeros(len(port.senders), 1, 1, 1, 1)
+    def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
+        return torch.zeros(len(port.senders if senders is None else senders), 1, 1, 1, 1)
 
 
 @final
@@ -67,9 +67,10 @@ class Constants(Source):
 
     vectors: Mapping[str, Tensor]
 
-    def contribution(self, port: Port) -> Parts:
+    def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
         some = next(iter(self.vectors.values()))
-        rows = [self.vectors.get(sender, torch.zeros_like(some)) for sender in port.senders]
+        names = port.senders if senders is None else [port.senders[number] for number in senders]
+        rows = [self.vectors.get(sender, torch.zeros_like(some)) for sender in names]
         return torch.stack(rows)[:, None, None, None, :]
 
 

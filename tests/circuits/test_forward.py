@@ -85,7 +85,8 @@ def patched_inputs(graph, texts, patch, statistics):
     with still(graph.model):
         forward.run()
         port = list(graph.ports.values())[-1]
-        return forward.found.inputs[port.name] + forward.patched(port)[:, :, 0]
+        x = forward.found.inputs[port.name]
+        return x + forward.patched(port, x)[:, :, 0]
 
 
 @pytest.mark.parametrize("name", ["pre-rms-rotary-grouped", "both-none-grouped", "post-grouped"])

@@ -1,0 +1,154 @@
+"""Methods that find circuits, behind one interface: each gives one number for every edge.
+
+A method is a part, registered like any other, so one of your own is run and graded like ours:
+
+    @ch.register
+    @dataclass(frozen=True)
+    class Mine(ch.circuits.Method):
+        def score(self, contrast): ...
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clearhead.calls import public
+from clearhead.circuits.forward import Activations, Listener, Patch, Source, Statistics, run_graph
+from clearhead.circuits.graph import Graph
+from clearhead.circuits.metrics import Metric
+from clearhead.circuits.texts import Texts, check_pair
+from clearhead.code_repr import CodeRepr
+from clearhead.registry import kind, options, parse
+
+Scores = Float[Tensor, "pair edge"]
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and of how much."""
+MOST_NUMBERS = 1 << 26
+"""That one pass over several variants may hold for the shares of senders at a port: 256 MB of float32."""
+
+
+@final
+@public
+class Contrast:
+    """Pairs of texts, clean and other, and what is measured: what a method is given.
+
+    It counts the passes that are made of it: `forwards` and `backwards`, each over all of its texts.
+    """
+
+    def __init__(
+        self, graph: Graph, clean: Texts, other: Texts, metric: Metric, *, source: Source | None = None
+    ) -> None:
+        check_pair(graph.model, clean, other)
+        self.graph, self.clean, self.other, self.metric = graph, clean, other, metric
+        self.given_source = source
+        self.forwards = self.backwards = 0
+        self.progress: Progress = lambda done, of: None
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+    @cached_property
+    def clean_run(self) -> Activations:
+        self.forwards += 1
+        return run_graph(self.graph, self.clean, keep=True)
+
+    @cached_property
+    def other_run(self) -> Activations:
+        self.forwards += 1
+        return run_graph(self.graph, self.other, keep=True)
+
+    @property
+    def source(self) -> Source:
+        """Return what patched edges carry: the other texts' values, unless something else was given."""
+        return self.other_run if self.given_source is None else self.given_source
+
+    @cached_property
+    def clean_value(self) -> Float[Tensor, "batch"]:
+        return self.metric(self.clean_run.logits)[0]
+
+    @cached_property
+    def other_value(self) -> Float[Tensor, "batch"]:
+        return self.metric(self.other_run.logits)[0]
+
+    def patched(self, mask: Tensor, *, statistics: Statistics | None = None) -> Float[Tensor, "variant batch"]:
+        """Return the metric with each of these sets of edges patched, in as many passes as memory asks for."""
+        found = []
+        for part in mask.split(self.variants_at_once):
+            self.forwards += len(part)
+            patch = Patch(part.to(self.clean.device), self.source)
+            found.append(self.metric(run_graph(self.graph, self.clean, patch=patch, statistics=statistics).logits))
+        return torch.cat(found)
+
+    @property
+    def variants_at_once(self) -> int:
+        """Return over how many variants one pass may go."""
+        some = next(iter(self.clean_run.inputs.values()))
+        heads = max(len(port.receivers) for port in self.graph.ports.values())
+        return max(1, MOST_NUMBERS // (some.numel() * (heads + 8)))
+
+    def listened(
+        self, listener: Listener, *, patch: Patch | None = None, statistics: Statistics | None = None
+    ) -> Float[Tensor, "variant batch"]:
+        """Return the metric of the clean texts, with gradients; the listener keeps what they are wanted of."""
+        variants = 1 if patch is None else len(patch.mask)
+        self.forwards += variants
+        self.backwards += variants
+        run = run_graph(self.graph, self.clean, patch=patch, statistics=statistics, listener=listener)
+        return self.metric(run.logits)
+
+    def batches(self, size: int) -> Iterator["Contrast"]:
+        """Return contrasts of up to so many pairs each."""
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            part = Contrast(
+                self.graph, self.clean[rows], self.other[rows], self.metric.rows(rows), source=self.given_source
+            )
+            yield part
+
+
+@kind("circuit method")
+class Method(CodeRepr, ABC):
+    """Finds how much each edge matters."""
+
+    by_pair: ClassVar[bool] = True
+    """True if it gives a number for each pair of texts by itself, so that pairs may be looked at in batches."""
+
+    @abstractmethod
+    def score(self, contrast: Contrast) -> Scores:
+        """Return, for each pair (or in one row for all), by how much the metric would change if an edge were patched.
+
+        Edges are ranked by the size of the mean. What is not a change of the metric is given as a size.
+        """
+
+
+@public
+def score_edges(
+    method: Method, contrast: Contrast, *, batch: int = 32, progress: Progress | None = None
+) -> Float[Tensor, "pair edge"]:
+    """Return a method's scores, a row for each pair, `batch` pairs at a time; `progress` is told after each step."""
+    progress = progress or (lambda done, of: None)
+    if not method.by_pair or len(contrast) <= batch:
+        contrast.progress = progress
+        return method.score(contrast)
+    rows, parts = [], -(-len(contrast) // batch)
+    for done, part in enumerate(contrast.batches(batch)):
+        part.progress = lambda inner, of, done=done: progress(done * of + inner, parts * of)
+        rows.append(method.score(part))
+        contrast.forwards += part.forwards
+        contrast.backwards += part.backwards
+    return torch.cat(rows)
+
+
+@public
+def find_method(name: str) -> Method:
+    """Return the method of a name, as options of the command name it: `eap-ig`, `eap-ig(steps=10)`, `mine:Mine`."""
+    return parse(name, "circuit method").make()
+
+
+def method_names() -> list[str]:
+    return list(options("circuit method"))

@@ -1,0 +1,121 @@
+"""Metrics: what of the logits is measured, one number for each text. Higher means: more as in the clean run.
+
+Logits are `(variant, batch, …)`; a metric gives `(variant, batch)`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clearhead.calls import public
+
+Measured = Float[Tensor, "variant batch"]
+
+
+class Metric(ABC):
+    """What is measured of logits."""
+
+    @abstractmethod
+    def __call__(self, logits: Float[Tensor, "variant batch ..."]) -> Measured:
+        """Return one number for each variant and text."""
+
+    @abstractmethod
+    def rows(self, rows: slice) -> "Metric":
+        """Return the metric of some of the texts."""
+
+
+@final
+@public
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LogitDifference(Metric):
+    """The logit of the clean answer less that of the other answer, at one place of each text.
+
+    `place` is left out where a text has one row of logits, as in classification.
+    """
+
+    answer: Int[Tensor, "batch"]
+    other: Int[Tensor, "batch"]
+    place: Int[Tensor, "batch"] | None = None
+
+    def __call__(self, logits: Float[Tensor, "variant batch ..."]) -> Measured:
+        row = torch.arange(logits.shape[1], device=logits.device)
+        at_place = logits if self.place is None else logits[:, row, self.place]
+        return at_place[:, row, self.answer] - at_place[:, row, self.other]
+
+    def rows(self, rows: slice) -> "LogitDifference":
+        place = None if self.place is None else self.place[rows]
+        return LogitDifference(answer=self.answer[rows], other=self.other[rows], place=place)
+
+
+@final
+@public
+@dataclass(frozen=True, eq=False)
+class Divergence(Metric):
+    """Minus the KL divergence from the clean run's probabilities, summed over places: 0 in the clean run.
+
+    Its gradient in the clean run is 0, so methods that take one gradient there say nothing with it.
+    """
+
+    clean: Float[Tensor, "batch ..."]
+
+    def __call__(self, logits: Float[Tensor, "variant batch ..."]) -> Measured:
+        log_probability = torch.log_softmax(logits, -1)
+        target = torch.log_softmax(self.clean, -1)
+        return (target.exp() * (log_probability - target)).flatten(2).sum(-1)
+
+    def rows(self, rows: slice) -> "Divergence":
+        return Divergence(self.clean[rows])
+
+
+@final
+@public
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AnswerLogProbability(Metric):
+    """The log-probability of the answers that the clean run gives, summed over places; for compiled programs.
+
+    The answers are `columns` of the logits, and one more stands for no answer: its logit is `nothing`.
+    """
+
+    columns: Int[Tensor, "answer"]
+    answers: Int[Tensor, "batch n"]
+    """The number of the answer at each place; as many as there are columns for none."""
+    first: int = 0
+    """The first place that has an answer."""
+    nothing: float = 0.5
+
+    def __call__(self, logits: Float[Tensor, "variant batch n vocabulary"]) -> Measured:
+        n = self.answers.shape[1]
+        chosen = logits[:, :, self.first : self.first + n][..., self.columns]
+        padded = torch.cat([chosen, torch.full_like(chosen[..., :1], self.nothing)], -1)
+        answers = self.answers.expand(len(logits), -1, -1).unsqueeze(-1)
+        return torch.log_softmax(padded, -1).gather(-1, answers).squeeze(-1).sum(-1)
+
+    def rows(self, rows: slice) -> "AnswerLogProbability":
+        return AnswerLogProbability(
+            columns=self.columns, answers=self.answers[rows], first=self.first, nothing=self.nothing
+        )
+
+
+@final
+@public
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Number(Metric):
+    """The numbers that a compiled program answers with, each times a sign, summed over places.
+
+    The signs are those of the differences between the clean run and the other, so that it falls towards the other.
+    """
+
+    column: int
+    signs: Float[Tensor, "batch n"]
+    first: int = 0
+
+    def __call__(self, logits: Float[Tensor, "variant batch n vocabulary"]) -> Measured:
+        n = self.signs.shape[1]
+        return (logits[:, :, self.first : self.first + n, self.column] * self.signs).sum(-1)
+
+    def rows(self, rows: slice) -> "Number":
+        return Number(column=self.column, signs=self.signs[rows], first=self.first)
