@@ -24,8 +24,8 @@ from clearhead.bounds import JSON_BYTES, JSON_DEPTH, JSON_VALUES
 from clearhead.errors import ClearheadError, RunError
 from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_folder, open_to_flush, try_lock
 
-FORMAT = 1
-"""The version of sealed JSON. Files from before there was one have no `format`, and are read as version 0."""
+FORMAT = 2
+"""The version of all files that a run or a trace is made of, which every sealed JSON carries; no other is read."""
 LONGEST_NAME = 255
 """Bytes of a file's name at most, as disks have it."""
 PARTIAL = ".partial"
@@ -329,7 +329,7 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> sealed = seal({"task": "translate"})
     >>> sealed["format"], len(sealed["sha256"])
-    (1, 64)
+    (2, 64)
     """
     # As JSON has it: tuples become lists and keys strings, or the checksum of what is read would be another.
     versioned = {"format": FORMAT, **json.loads(json.dumps(content, allow_nan=False))}
@@ -352,33 +352,38 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_sealed(path: str | Path) -> dict[str, Any]:
-    """Read what `write_sealed` wrote. Content without `format` is from before there was one, and has no checksum.
+    """Read what `write_sealed` wrote.
 
-    Raises RunError where the file cannot be read, is of a later format or was changed since it was written;
+    Raises RunError where the file cannot be read, is of another format or was changed since it was written;
     FileNotFoundError if there is none.
     """
     content = read_json(path)
     if not isinstance(content, dict):
         raise RunError(f"{path}: expected a JSON object; came {type(content).__name__}")
-    if "format" in content or isinstance(content.get("sha256"), str):
-        check_seal(content, str(path))
+    check_seal(content, str(path))
     return content
 
 
 def check_seal(content: Mapping[str, Any], where: str, *, error: type[ClearheadError] = RunError) -> None:
-    """Raise `error` where sealed content is of a later format, or its checksum is wrong or missing."""
-    version = content.get("format")
-    if type(version) is not int or version < 1:
-        raise error(f"{where}: its format is {str(version)[:40]!r}, which is no version")
-    if version > FORMAT:
-        raise error(
-            f"{where}: was written in format {version}, and this version of Clearhead reads up to {FORMAT}; "
-            "install a newer one"
-        )
+    """Raise `error` where sealed content is of another format, or its checksum is wrong or missing."""
+    check_format(content, where, error=error)
     if content.get("sha256") != checksum(content):
         raise error(
             f"{where}: was changed since it was written: its checksum is wrong. Put the file back as it was, "
             "or start anew"
+        )
+
+
+def check_format(content: Mapping[str, Any], where: str, *, error: type[ClearheadError] = RunError) -> None:
+    """Raise `error` where content is not of this version's format."""
+    version = content.get("format")
+    if type(version) is not int or version < 1:
+        raise error(f"{where}: has no format version, so Clearhead did not write it. Put the file back as it was")
+    if version != FORMAT:
+        what_to_do = "install a newer one" if version > FORMAT else "install the one that wrote it, or make it anew"
+        raise error(
+            f"{where}: was written in format {version}, and this version of Clearhead reads format {FORMAT}; "
+            f"{what_to_do}"
         )
 
 

@@ -23,26 +23,10 @@ from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.files import parse_json, replacing
 
 CLASS = "is"
-ADDED = "added"
-Then = Mapping[str, Mapping[str, Any]]
-"""By class, the fields that older files lack, and the value each had when those were written."""
 MOST_OBJECTS = 50_000
 """More than these, some 6,000 blocks, are no model: building them would only take time."""
 LARGEST = 2**64
 """Integers in files are smaller than this: torch's seeds reach up to it, and nothing else so far."""
-
-
-def added(default: Any) -> Any:
-    """Return a field that its class got after files with it were written: JSON has it only where it is not the default.
-
-    So a model that does not use it is written as it always was, and older files go on loading.
-    """
-    return dataclasses.field(default=default, metadata={ADDED: True})
-
-
-def added_fields(of: type) -> dict[str, Any]:
-    """Return the defaults of the fields that were added to a class later."""
-    return {field.name: field.default for field in dataclasses.fields(of) if ADDED in field.metadata}
 
 
 def table_of(classes: Iterable[type]) -> dict[str, type]:
@@ -62,11 +46,7 @@ def to_json(value: object, known: Mapping[str, type] | None = None, *, where: st
     class and field that hold the value, for messages.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        later = added_fields(type(value))
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        inner = {
-            name: field_value for name, field_value in inner.items() if name not in later or field_value != later[name]
-        }
         class_name, holder = known_name(value, known), type(value).__name__
         written = {name: to_json(field, known, where=f"{holder}.{name}: ") for name, field in inner.items()}
         return {CLASS: class_name, **written}
@@ -110,25 +90,25 @@ def known_name(value: object, known: Mapping[str, type] | None) -> str:
     raise OptionError(f"{value!r} cannot be written to a file: {reason}")
 
 
-def from_json(value: Any, table: Mapping[str, type], *, where: str = "JSON", then: Then | None = None) -> Any:
+def from_json(value: Any, table: Mapping[str, type], *, where: str = "JSON") -> Any:
     """Return what `to_json` wrote, with the classes of the table; lists become tuples.
 
-    Every field of a class must be there and fit its annotation. Only `then`, for a file from before there was a
-    `format`, has values for fields that may be missing. Errors begin with `where`, the file, and the field's path.
+    Every field of a class must be there and fit its annotation. Errors begin with `where`, the file, and the field's
+    path.
     """
     if count_objects(value) > MOST_OBJECTS:
         raise RunError(f"{where}: has more than {MOST_OBJECTS:,} parts, which no model has")
-    return make_part(value, table, then or {}, where)
+    return make_part(value, table, where)
 
 
-def make_part(value: Any, table: Mapping[str, type], then: Then, where: str) -> Any:
+def make_part(value: Any, table: Mapping[str, type], where: str) -> Any:
     """Return a value from JSON as `from_json` does; `where` is the path to it."""
     if isinstance(value, list):
-        return tuple(make_part(inner, table, then, f"{where}[{i}]") for i, inner in enumerate(value))
+        return tuple(make_part(inner, table, f"{where}[{i}]") for i, inner in enumerate(value))
     if not isinstance(value, dict):
         return value
     inside = {name: inner for name, inner in value.items() if name != CLASS}
-    fields = {name: make_part(inner, table, then, join(where, name)) for name, inner in inside.items()}
+    fields = {name: make_part(inner, table, join(where, name)) for name, inner in inside.items()}
     if CLASS not in value:
         return fields
     name = value[CLASS]
@@ -137,8 +117,7 @@ def make_part(value: Any, table: Mapping[str, type], then: Then, where: str) -> 
         raise RunError(
             f"{where}: there is no {str(name)[:60]!r} in this version of Clearhead: was it written by a newer one?"
         )
-    missing = {**added_fields(table[name]), **then.get(name, {})}
-    checked = check_fields(fields, hints_of(table[name]), where, what=name, then=missing)
+    checked = check_fields(fields, hints_of(table[name]), where, what=name)
     try:
         return table[name](**checked)
     except (ClearheadError, ValueError) as problem:
@@ -199,13 +178,12 @@ def check_fields(
     where: str,
     *,
     what: str = "it",
-    then: Mapping[str, Any] | None = None,
     error: type[ClearheadError] = RunError,
 ) -> dict[str, Any]:
-    """Return the fields of a JSON object, each checked, with those of `then` where they are missing.
+    """Return the fields of a JSON object, each checked; every field must be there, and no other.
 
-    >>> check_fields({"step": 20}, {"step": int, "run": str | None}, "state.json", then={"run": None})
-    {'step': 20, 'run': None}
+    >>> check_fields({"step": 20, "lr": 1}, {"step": int, "lr": float}, "state.json")
+    {'step': 20, 'lr': 1.0}
     """
     check_type(found, dict, where, error=error)
     for name in found:
@@ -214,11 +192,10 @@ def check_fields(
                 f"{where}: there is no field {name[:60]!r} in this version of Clearhead; {what} has "
                 f"{', '.join(hints) or 'none'}"
             )
-    complete = {**(then or {}), **found}
     for name in hints:
-        if name not in complete:
+        if name not in found:
             raise error(f"{where}: the field {name!r} is missing; {what} has {', '.join(hints)}")
-    return {name: check_type(complete[name], hint, join(where, name), error=error) for name, hint in hints.items()}
+    return {name: check_type(found[name], hint, join(where, name), error=error) for name, hint in hints.items()}
 
 
 def check_type(value: Any, hint: Any, where: str, *, error: type[ClearheadError] = RunError) -> Any:

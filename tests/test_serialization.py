@@ -114,10 +114,6 @@ def test_other_fields_are_told(fields, message):
         from_json({"inner": {"is": "Branch", **fields}}, TABLE, where="file")
 
 
-def test_a_missing_field_has_the_value_of_then_and_no_other():
-    assert from_json({"is": "Branch", "left": 1}, TABLE, then={"Branch": {"right": 9}}) == Branch(left=1, right=9)
-
-
 class Colour:
     """Stands for an abstract base."""
 

@@ -20,7 +20,6 @@ from clearhead.attention.parts import HeadShape, Norm
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
-from clearhead.serialization import added
 
 Source = Float[Tensor, "batch n d_model"]
 PerHead = Float[Tensor, "batch head n d"]
@@ -77,9 +76,9 @@ class Heads(HeadLayout):
     value_rank: int | None = None
     bias: bool = False
     output: bool = True
-    output_bias: bool | None = added(None)
-    qk_norm: Norm | None = added(None)
-    qk_norm_joint: bool = added(False)
+    output_bias: bool | None = None
+    qk_norm: Norm | None = None
+    qk_norm_joint: bool = False
 
     def __post_init__(self) -> None:
         for name in ("count", "kv", "d_head", "d_value", "value_rank"):

@@ -11,13 +11,13 @@ from typing import Any, final
 from clearhead.cli.options import wrong
 from clearhead.cli.progress import SCORES
 from clearhead.errors import ClearheadError, OptionError, RunError
-from clearhead.files import read_sealed
+from clearhead.files import check_seal, read_json
 from clearhead.model.describe import Description, describe
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
 from clearhead.model.spec_json import spec_from_json
 from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Recipe, read_origin, read_recipe
+from clearhead.training.recipe import Recipe, load_recipe
 
 VOCABULARY, LENGTH = 32_000, 128
 """Of a model that is named by its size; and of source and target, unless given."""
@@ -94,10 +94,7 @@ def gather_facts(
 def find_recipe(path: Path) -> Recipe | None:
     """Return the recipe in a file, or of a run that was trained here."""
     file = path / "recipe.json" if path.is_dir() else path
-    if not file.exists() or read_sealed(file).get(CLASS) not in ("Recipe", "Origin"):
-        return None
-    origin = read_origin(file)
-    return origin if isinstance(origin, Recipe) else None
+    return load_recipe(file) if file.exists() and read_json(file).get(CLASS) == "Recipe" else None
 
 
 def list_blocks(folder: RunFolder, spec: Spec) -> dict[str, list[str]]:
@@ -130,17 +127,21 @@ def read_model(model: str) -> tuple[Spec, Purpose | None]:
     if not path.exists():
         models = f"{', '.join(PRESETS)}; with --size, {', '.join(KINDS)}; and run folders and JSON files by their paths"
         raise wrong("MODEL", f"there is no {model!r}. There are: {models}")
-    sealed = read_sealed(path)
-    if sealed.get(CLASS) == "Recipe":
-        recipe = read_recipe(path)
+    written = read_json(path)
+    if not isinstance(written, dict):
+        raise RunError(f"{path}: expected a JSON object; came {type(written).__name__}")
+    if not {"format", "spec"}.isdisjoint(written):  # a file of a run
+        check_seal(written, str(path))
+    if written.get(CLASS) == "Recipe":
+        recipe = load_recipe(path)
         purpose = Purpose(task=recipe.task, context=recipe.batching.context, parameters=recipe.parameters)
         return recipe.model, purpose
-    if CLASS in sealed:
-        content = {name: value for name, value in sealed.items() if name not in SEAL}
+    if CLASS in written:
+        content = {name: value for name, value in written.items() if name not in SEAL}
         return spec_from_json(content, where=str(path)), None
-    if "spec" in sealed:  # a run's model.json
-        description = check_fields({name: sealed.get(name) for name in ("task", "context")}, DESCRIBED, str(path))
-        return spec_from_json(sealed["spec"], where=f"{path}: spec", old="format" not in sealed), Purpose(**description)
+    if "spec" in written:  # a run's model.json
+        description = check_fields({name: written.get(name) for name in ("task", "context")}, DESCRIBED, str(path))
+        return spec_from_json(written["spec"], where=f"{path}: spec"), Purpose(**description)
     raise RunError(f"{path}: describes no model; expected the JSON of a spec or a recipe, or a run's model.json")
 
 

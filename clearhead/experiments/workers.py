@@ -24,7 +24,7 @@ from clearhead.serialization import from_json, table_of, to_json
 from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import CLASSES, THEN, Recipe, own_modules
+from clearhead.training.recipe import CLASSES, Recipe, own_modules
 from clearhead.training.run import Run
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import task_named
@@ -82,13 +82,9 @@ def read_job(path: Path) -> Job:
         content = read_sealed(path)
     except FileNotFoundError:
         raise RunError(f"{path}: cannot be read (there is no such file)") from None
-    # A run of an earlier version has no id until its worker goes on with it: then its job has none either.
-    if "format" in content and content.get("run") not in (None, RunFolder(path.parent).id()):
+    if content.get("run") != RunFolder(path.parent).id():
         raise RunError(f"{path}: is of another run; put this run's own file back")
-    if "format" in content:
-        job = from_json(content.get("job"), KNOWN, where=str(path))
-    else:
-        job = from_json(content, KNOWN, where=str(path), then=THEN)
+    job = from_json(content.get("job"), KNOWN, where=str(path))
     if not isinstance(job, Job):
         raise RunError(f"{path}: holds no job")
     return job

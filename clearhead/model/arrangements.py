@@ -20,7 +20,6 @@ from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.fused_step import add_branch
 from clearhead.model.norms import BuiltLayerNorm, LayerNorm, Norm, RMSNorm
 from clearhead.registry import kind, register
-from clearhead.serialization import added
 from clearhead.taps import Tapped
 
 Vectors = Float[Tensor, "batch n d_model"]
@@ -182,7 +181,7 @@ class PostNorm(Arrangement):
     """
 
     norm: Norm = LayerNorm()
-    last: bool = added(False)
+    last: bool = False
 
     def final(self, d_model: int) -> nn.Module | None:
         return self.norm.build(d_model) if self.last else None

@@ -15,7 +15,6 @@ from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.norms import Norm
-from clearhead.serialization import added
 from clearhead.taps import Tapped
 
 Tokens = Int[Tensor, "batch n"]
@@ -40,7 +39,7 @@ class Embedding(CodeRepr):
     frozen: bool = False
     norm: Norm | None = None
     dropout: float = 0.0
-    segments: int | None = added(None)
+    segments: int | None = None
 
     def __post_init__(self) -> None:
         check_dropout(self.dropout)

@@ -16,7 +16,6 @@ from clearhead.model import layer_norm_gpu
 from clearhead.model.fast_step import FastStep, StepNorm
 from clearhead.model.steps import Explained, Step
 from clearhead.registry import register
-from clearhead.serialization import added
 
 Vectors = Float[Tensor, "*batch d_model"]
 
@@ -45,7 +44,7 @@ class RMSNorm(Norm):
     """
 
     epsilon: float = 1e-6
-    from_one: bool = added(False)
+    from_one: bool = False
 
     def __post_init__(self) -> None:
         check_epsilon("RMSNorm", self.epsilon)

@@ -19,7 +19,6 @@ from clearhead.model.norms import LayerNorm
 from clearhead.model.steps import Explained, Step
 from clearhead.model.wide import NgramLogits, ToNgramLogits
 from clearhead.registry import kind, register
-from clearhead.serialization import added
 
 Vectors = Float[Tensor, "batch n d_model"]
 Pool = Literal["first", "last", "mean"]
@@ -58,8 +57,8 @@ class NextToken(Output):
     by_position: ClassVar[bool] = True
     tied: bool = True
     bias: bool = False
-    scaled: bool = added(False)
-    cap: float | None = added(None)
+    scaled: bool = False
+    cap: float | None = None
 
     def __post_init__(self) -> None:
         if self.cap is not None and not 0 < self.cap < math.inf:
@@ -105,8 +104,8 @@ class Classes(Output):
     count: int
     pool: Pool = "first"
     hidden: bool = False
-    activation: Literal["tanh", "relu"] = added("tanh")
-    ngrams: NgramLogits | None = added(None)
+    activation: Literal["tanh", "relu"] = "tanh"
+    ngrams: NgramLogits | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1:

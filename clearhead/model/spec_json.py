@@ -18,7 +18,7 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from clearhead.model.wide import NgramLogits
 from clearhead.registry import CLASSES
-from clearhead.serialization import Then, from_json, table_of, to_json
+from clearhead.serialization import from_json, table_of, to_json
 
 SPECS = table_of((AttentionSpec, BlockSpec, Embedding, EncoderSpec, DecoderSpec, EncoderDecoderSpec, NgramLogits))
 """What holds parts in a model, and is none itself."""
@@ -26,18 +26,14 @@ PARTS: Mapping[str, type] = ChainMap(CLASSES, SPECS)
 """Everything a saved model can have, by name: registered parts, of users too."""
 
 
-THEN: Then = {"SlicedHeads": {"value_rank": None}}
-"""Fields that came after the first models were written, and what was the case before there was a choice."""
-
-
 def spec_to_json(spec: Spec) -> dict[str, Any]:
     """Return the spec as JSON; raise where a part of it is not one that `spec_from_json` could make again."""
     return to_json(spec, PARTS)
 
 
-def spec_from_json(content: Any, *, where: str = "JSON", old: bool = False) -> Spec:
-    """Return the spec, every field checked; errors begin with `where`, the file. `old`: from before `format`."""
-    spec = from_json(content, PARTS, where=where, then=THEN if old else None)
+def spec_from_json(content: Any, *, where: str = "JSON") -> Spec:
+    """Return the spec, every field checked; errors begin with `where`, the file."""
+    spec = from_json(content, PARTS, where=where)
     if not isinstance(spec, Spec):
         raise RunError(f"{where}: a model was expected, and a {type(spec).__name__} was written")
     return spec

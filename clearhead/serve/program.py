@@ -21,27 +21,11 @@ from clearhead.training.run import Run
 NOTHING = "–"
 """The answer shown where the program gives none."""
 
-THEN = {
-    "about": "",
-    "listing": [],
-    "layers": [],
-    "vocabulary": [],
-    "answers": [],
-    "answer_ids": [],
-    "numeric": False,
-    "threshold": 0.5,
-    "directions": [],
-    "length": 0,
-    "offset": 1,
-    "beside": 0,
-}
-"""Values for a folder from before those fields were written."""
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class RunProgram:
-    """A compiled program as its run folder describes it; fields that an older folder lacks are empty."""
+    """A compiled program as its run folder describes it."""
 
     program: str
     about: str = ""
@@ -104,9 +88,8 @@ def load_program(run: Run) -> RunProgram | None:
         saved = run.folder.read_own(path)
     except FileNotFoundError:
         return None
-    old = "format" not in saved
-    content = {name: value for name, value in saved.items() if old or name not in ("format", "run", "sha256")}
-    program = RunProgram(**check_fields(content, hints_of(RunProgram), str(path), then=THEN if old else None))
+    content = {name: value for name, value in saved.items() if name not in ("format", "run", "sha256")}
+    program = RunProgram(**check_fields(content, hints_of(RunProgram), str(path)))
     if any(token_id >= run.tokenizer.vocabulary or token_id < 0 for token_id in program.answer_ids):
         raise RunError(f"{path}: an answer has an id beyond the vocabulary; put the file back as it was")
     return program

@@ -65,8 +65,7 @@ class Kind:
 
     `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens, and
     merges what occurs at least that often.
-    `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly. `former`
-    makes the parts as they were in earlier versions: tokenizers with those are still of this kind.
+    `least` is how many it needs for texts of these characters. `lossless`: every text comes back exactly.
     """
 
     about: str
@@ -74,7 +73,6 @@ class Kind:
     learn: Learn
     least: Least
     lossless: bool
-    former: Callable[[], library.Tokenizer] | None = None
 
 
 def guard(tokens: Iterable[str]) -> pre_tokenizers.PreTokenizer:
@@ -102,10 +100,9 @@ def kind_of(tokenizer: library.Tokenizer) -> tuple[str, bool]:
 
 @cache
 def our_shapes() -> list[tuple[tuple[str, bool], dict[str, Any]]]:
-    """Return each kind, and whether it makes text lower-case, with its shape; those of earlier versions too."""
-    made = [(name, make) for name, kind in KINDS.items() for make in (kind.untrained, kind.former or kind.untrained)]
-    plain = [((name, False), make()) for name, make in made]
-    lower = [((name, True), add_lower_case(make())) for name, make in made]
+    """Return each kind, and whether it makes text lower-case, with its shape."""
+    plain = [((name, False), kind.untrained()) for name, kind in KINDS.items()]
+    lower = [((name, True), add_lower_case(kind.untrained())) for name, kind in KINDS.items()]
     return [(found, shape_of(json.loads(tokenizer.to_str()))) for found, tokenizer in (*plain, *lower)]
 
 
@@ -122,24 +119,24 @@ def shape_of(config: dict[str, Any]) -> dict[str, Any]:
     return {"model": fixed} | {part: config.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}
 
 
-def byte_level(*, words: bool, digits: bool = False) -> library.Tokenizer:
+def byte_level(*, words: bool) -> library.Tokenizer:
     """Return a tokenizer of bytes, each written as a visible character; merged within words, or not at all.
 
-    `digits`: each digit stands alone. These are then the parts that llama.cpp knows as smollm.
+    Within words each digit stands alone: the parts that llama.cpp knows as smollm.
     """
     tokenizer = library.Tokenizer(models.BPE(unk_token=UNKNOWN))
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words)
     alone = pre_tokenizers.Digits(individual_digits=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([alone, cut]) if digits else cut
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([alone, cut]) if words else cut
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def metaspace(model: models.Model, *, parts: bool = True) -> library.Tokenizer:
+def metaspace(model: models.Model) -> library.Tokenizer:
     """Return a tokenizer of words with the space before them; line ends and tabs alone; unknown characters as bytes.
 
-    `parts` splits words from signs and digits; without it, a word is all that stands between spaces.
-    A space is put before the whole text, so that its first word is the same token as elsewhere, and taken off again.
+    Words are split from signs and digits. A space is put before the whole text, so that its first word is the same
+    token as elsewhere, and taken off again.
     """
     tokenizer = library.Tokenizer(model)
     hide = [normalizers.Replace(sign, escaped) for sign, escaped in ESCAPES]
@@ -148,7 +145,7 @@ def metaspace(model: models.Model, *, parts: bool = True) -> library.Tokenizer:
         [
             pre_tokenizers.Metaspace(SPACE, prepend_scheme="never"),
             pre_tokenizers.Split(Regex(r"[\t\n\r]"), "isolated"),
-            *([pre_tokenizers.Split(Regex(WORD_PARTS), "isolated")] if parts else []),
+            pre_tokenizers.Split(Regex(WORD_PARTS), "isolated"),
             guard(SPECIALS),
         ]
     )
@@ -287,11 +284,10 @@ def least_words(tokenizer: library.Tokenizer, characters: Set[str]) -> int:
 KINDS: dict[str, Kind] = {
     "bpe": Kind(
         about="bytes, the frequent neighbours within a word merged; signs and digits apart",
-        untrained=lambda: byte_level(words=True, digits=True),
+        untrained=lambda: byte_level(words=True),
         learn=learn_byte_merges,
         least=least_bytes,
         lossless=True,
-        former=lambda: byte_level(words=True),
     ),
     "metaspace": Kind(
         about="characters, the frequent neighbours within a word merged; signs and digits apart; a space is ▁",
@@ -299,7 +295,6 @@ KINDS: dict[str, Kind] = {
         learn=learn_space_merges,
         least=least_spaced,
         lossless=True,
-        former=lambda: metaspace(models.BPE(unk_token=UNKNOWN, byte_fallback=True), parts=False),
     ),
     "unigram": Kind(
         about="the most probable pieces of words; signs and digits apart; a space is ▁",
@@ -307,7 +302,6 @@ KINDS: dict[str, Kind] = {
         learn=learn_pieces,
         least=least_pieces,
         lossless=True,
-        former=lambda: metaspace(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True), parts=False),
     ),
     "word": Kind(
         about="what stands between spaces; the rarer words are unknown",

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any, final
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError, RunError
-from clearhead.files import check_file_name, partial_of, read_sealed, replacing_folder, sha256_of_file, write_sealed
-from clearhead.serialization import added, check_fields, check_regular, to_json
+from clearhead.files import check_file_name, read_sealed, replacing_folder, sha256_of_file, write_sealed
+from clearhead.serialization import check_fields, check_regular, to_json
 from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.problems import Problems
@@ -38,7 +37,7 @@ MOST_CHANGES = 5
 WHOLE = "whole.json"
 """Written last: where it is, everything else is complete."""
 NOTES = {
-    "key": str | None,
+    "key": str,
     "files": dict[str, str],
     "records": int,
     "text_bytes": int,
@@ -55,12 +54,6 @@ NOTES = {
 around it; `texts`, the BLAKE2b of the user's files; `copies`, how many
 held-out records have the text of training records.
 """
-NOTES_BEFORE = ("equal", "equal_left_out")
-"""Fields that are not read any more."""
-NOTES_LATER = {"texts": {}, "copies": 0}
-"""Values for a whole.json from before these fields were added."""
-NOTES_THEN = {**NOTES_LATER, "key": None, "files": {}}
-"""Values for a whole.json from before it was sealed, which bound nothing."""
 
 
 @final
@@ -80,7 +73,7 @@ class Tokenizing(CodeRepr):
     lower: bool = False
     given: str | None = None
     sample_mb: int = 8
-    size_factor: float = added(1.0)
+    size_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.size_factor > 0:
@@ -119,7 +112,6 @@ def prepare(
     if (home / WHOLE).exists():
         return open_prepared(home, tokenizers=pretrained)
     try:
-        set_aside_parts(home)
         with replacing_folder(home) as partial:
             write_prepared(corpus, layout, tokenizing, partial, log, key=home.name, texts=texts)
     except OSError as error:
@@ -130,17 +122,6 @@ def prepare(
             f"{home}: cannot be written to ({error.strerror or error}); make room, or choose another folder"
         ) from error
     return open_prepared(home, verify=False, tokenizers=pretrained)
-
-
-def set_aside_parts(home: Path) -> None:
-    """Remove what an earlier version has left of ids that it did not finish; ours are there all or not at all."""
-    if home.exists() and not (home / WHOLE).exists():
-        parts = partial_of(home)
-        home.rename(parts)
-        if (parts / WHOLE).exists():  # another process has finished them in between
-            parts.rename(home)
-        else:
-            shutil.rmtree(parts)
 
 
 def open_prepared(home: Path, *, verify: bool = True, tokenizers: Mapping[str, Tokenizer] | None = None) -> Prepared:
@@ -161,10 +142,8 @@ def open_prepared(home: Path, *, verify: bool = True, tokenizers: Mapping[str, T
         notes=notes,
     )
     if verify:
-        sizes = {field: tokenizer.vocabulary for field, tokenizer in prepared.tokenizers.items()}
-        label_fields = [name for name in prepared.train.fields if name not in sizes]
         for store in (prepared.train, prepared.dev):
-            store.verify({**dict.fromkeys(label_fields, len(prepared.labels)), **sizes})
+            store.verify()
     return prepared
 
 
@@ -172,10 +151,9 @@ def read_notes(home: Path) -> dict[str, Any]:
     """Read whole.json, and check the tokenisers and stores that it names."""
     try:
         sealed = read_sealed(home / WHOLE)
-        old = "format" not in sealed
-        content = {name: value for name, value in sealed.items() if name not in ("format", "sha256", *NOTES_BEFORE)}
-        notes = check_fields(content, NOTES, WHOLE, then=NOTES_THEN if old else NOTES_LATER)
-        if notes["key"] not in (None, home.name):
+        content = {name: value for name, value in sealed.items() if name not in ("format", "sha256")}
+        notes = check_fields(content, NOTES, WHOLE)
+        if notes["key"] != home.name:
             raise ValueError(f"it was made as {notes['key'][:40]}, and lies in another place now")
         for file, expected in notes["files"].items():
             if sha256_of_file(home / file) != expected:
@@ -216,8 +194,7 @@ def content_key(
         tokenizer_key = {
             field: [tokenizer.fingerprint(), repr(tokenizer.imported)] for field, tokenizer in tokenizing.items()
         }
-    laid_out = {name: value for name, value in to_json(layout).items() if (name, value) != ("label_of", "record")}
-    digest.update(json.dumps([FORMAT, RULE, to_json(corpus), laid_out, tokenizer_key]).encode())
+    digest.update(json.dumps([FORMAT, RULE, to_json(corpus), to_json(layout), tokenizer_key]).encode())
     for path in tokenizer_files:
         try:
             check_regular(path)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.errors import RunError
-from clearhead.files import check_seal, flush, read_json, write_sealed
+from clearhead.files import flush, read_sealed, write_sealed
 from clearhead.serialization import check_fields
 
 FULL = 1 << 20
@@ -35,8 +35,6 @@ FIELDS = {
     "notes": dict[str, Any],
 }
 """The fields of store.json beside its seal."""
-THEN = {"vocabulary": {}, "files": {}}
-"""Values for a store from before those were written: nothing to check against, but what a caller of `verify` knows."""
 
 
 @final
@@ -101,17 +99,13 @@ class Store:
     def __getitem__(self, name: str) -> Ragged:
         return self.fields[name]
 
-    def verify(self, vocabularies: Mapping[str, int] | None = None) -> None:
-        """Read every file once and compare it with its checksum; raise where ids or ends are not what they must be.
-
-        `vocabularies`: how many ids there are by field, for a store from before it said so itself.
-        """
-        sizes = {**(vocabularies or {}), **self.vocabularies}
+    def verify(self) -> None:
+        """Read every file once and compare it with its checksum; raise where ids or ends are not what they must be."""
         try:
             for name, field in self.fields.items():
-                self.check_file(f"{name}.ids", field.ids, below=sizes.get(name, 1 << 32))
+                self.check_file(f"{name}.ids", field.ids, below=self.vocabularies[name])
                 self.check_file(f"{name}.ends", field.ends, below=len(field.ids) + 1)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, LookupError) as error:
             raise store_error(self.folder, error) from error
 
     def check_file(self, file: str, values: NDArray, *, below: int) -> None:
@@ -126,7 +120,7 @@ class Store:
                 if int(part[0]) < last or np.any(part[1:] < part[:-1]):
                     raise ValueError(f"in {file} a record ends before the one before it")
                 last = int(part[-1])
-        if self.files and digest.hexdigest() != self.files.get(file):
+        if digest.hexdigest() != self.files.get(file):
             raise ValueError(f"{file} was changed since it was written: its checksum is wrong")
 
 
@@ -136,14 +130,10 @@ def store_error(folder: Path, error: Exception) -> RunError:
 
 
 def read_store(folder: Path) -> dict[str, Any]:
-    """Read store.json. It had a format of its own, also 1, before it was sealed and named the files' checksums."""
-    content = read_json(folder / STORE)
-    old = isinstance(content, dict) and "files" not in content and "sha256" not in content
-    if isinstance(content, dict):
-        if not old or content.get("format") != 1:
-            check_seal(content, STORE)
-        content = {name: value for name, value in content.items() if name not in ("format", "sha256")}
-    header = check_fields(content, FIELDS, STORE, then=THEN if old else None)
+    """Read store.json, every field checked."""
+    sealed = read_sealed(folder / STORE)
+    content = {name: value for name, value in sealed.items() if name not in ("format", "sha256")}
+    header = check_fields(content, FIELDS, STORE)
     for name in header["fields"]:
         if not name.isidentifier():
             raise ValueError(f"{name[:60]!r} is no name of a field")

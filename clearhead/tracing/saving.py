@@ -24,7 +24,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.errors import ClearheadError, OptionError, TraceError
 from clearhead.files import check_seal, seal
 from clearhead.model.blocks import AttentionSpec
-from clearhead.model.spec_json import PARTS, THEN, counts_in
+from clearhead.model.spec_json import PARTS, counts_in
 from clearhead.registry import Parts, import_parts
 from clearhead.serialization import (
     check_fields,
@@ -40,13 +40,10 @@ from clearhead.serialization import (
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
-from clearhead.tracing.names import STEPS
 from clearhead.tracing.origin import Origin
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
 
-VERSION = 2
-"""Traces of version 1 have no seal and no checksum of their tensors; the earliest have no `names`."""
 HEADER = "clearhead trace"
 SLOTS = ("similarity", "weighting", "position")
 VECTORS = ("query", "key", "value")
@@ -54,14 +51,13 @@ TURNED = ("query", "key")
 """The vectors that rotary turns; they are also stored as they were before."""
 SITE_NAME = re.compile(r"(encoder|decoder)\.(0|[1-9]\d{0,5})\.(attention|cross)")
 FIELDS = {
-    "version": int,
     "fingerprint": str,
     "kind": Literal["encoder", "decoder", "encoder-decoder"],
     "task": str,
     "notes": list[str],
     "sides": dict[str, dict[str, Any]],
     "stream": list[str],
-    "names": list[str] | None,
+    "names": list[str],
     "sites": dict[str, dict[str, Any]],
     "changes": list[dict[str, Any]],
     "candidates": list[list[list[Any]]],
@@ -80,7 +76,6 @@ def save_trace(trace: TraceContent, path: str | Path) -> None:
         name: site_to_json(site, spec_of(trace.origin.specs[name], site), tensors) for name, site in trace.sites.items()
     }
     content = {
-        "version": VERSION,
         "fingerprint": trace.origin.fingerprint,
         "kind": trace.kind,
         "task": trace.task,
@@ -194,18 +189,11 @@ def load_trace(
 def check_header(header: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
     """Return the JSON of a trace, every field checked; raise TraceError where it or a tensor was changed."""
     check_type(header, dict, where, error=TraceError)
-    old = header.get("version") == 1
-    if not old:
-        if header.get("version") != VERSION:
-            version = str(header.get("version"))[:40]
-            raise TraceError(f"{where}: was written in version {version} of the format, and this reads {VERSION}")
-        check_seal(header, where, error=TraceError)
-        if header.get("tensors") != checksum_of(tensors):
-            raise TraceError(f"{where}: was changed since it was written: the checksum of its tensors is wrong")
+    check_seal(header, where, error=TraceError)
+    if header.get("tensors") != checksum_of(tensors):
+        raise TraceError(f"{where}: was changed since it was written: the checksum of its tensors is wrong")
     content = {name: value for name, value in header.items() if name not in ("format", "sha256")}
-    checked = check_fields(
-        content, FIELDS, where, then={"names": None, "tensors": None} if old else None, error=TraceError
-    )
+    checked = check_fields(content, FIELDS, where, error=TraceError)
     for name, site in checked["sites"].items():
         if not SITE_NAME.fullmatch(name):
             raise TraceError(f"{where}: {name[:60]!r} is no name of an attention")
@@ -228,8 +216,6 @@ def read_trace(
     stream = {name: tensors[f"stream/{name}"] for name in header["stream"]}
     sites = {name: read_site(name, site, specs[name], tensors, changes) for name, site in header["sites"].items()}
     ids = {name: side.ids for name, side in sides.items()}
-    # The earliest files have no names: then there are only those of what is stored.
-    stored = (*stream, *(f"{site}.{step}" for site in sites for step in STEPS))
     content = TraceContent(
         kind=header["kind"],
         task=header["task"],
@@ -240,7 +226,7 @@ def read_trace(
         changes=changes,
         answers=Answers(lambda: candidates),
         origin=origin,
-        all_names=stored if header["names"] is None else tuple(header["names"]),
+        all_names=tuple(header["names"]),
     )
     if model is None:
         return content, None
@@ -248,7 +234,7 @@ def read_trace(
 
 
 def read_spec(content: Any) -> AttentionSpec:
-    spec = from_json(content, PARTS, where="spec", then=THEN)
+    spec = from_json(content, PARTS, where="spec")
     if not isinstance(spec, AttentionSpec):
         raise TypeError(f"{type(spec).__name__} is no attention")
     return spec
@@ -314,7 +300,7 @@ def read_site(
 
 
 def read_projected(site_tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
-    """Return queries and keys from before rotary; None where nothing turns, or the file is old."""
+    """Return queries and keys from before rotary; None where nothing turns."""
     if not any(f"projected_{role}" in site_tensors for role in TURNED):
         return None
     query, key = (site_tensors[f"projected_{role}"].unsqueeze(0) for role in TURNED)
@@ -359,7 +345,7 @@ def read_parts(spec: AttentionSpec, query: Tensor, key: Tensor, site_tensors: Ma
 
 def read_change(content: dict[str, Any], tensors: Mapping[str, Tensor]) -> Change:
     if "weighting" in content:
-        read = {**content, "weighting": from_json(content["weighting"], PARTS, then=THEN)}
+        read = {**content, "weighting": from_json(content["weighting"], PARTS)}
         return Swap(**check_fields(read, hints_of(Swap), "a change"))
     to = content["to"]
     if isinstance(to, dict):

@@ -6,8 +6,6 @@ marker with the run's id, and so has every checkpoint: what belongs to another r
 """
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -48,8 +46,10 @@ STATE_FIELDS: Mapping[str, Any] = {
     "best": dict | None,
     "since_best": int,
     "finished": bool,
+    "step_tokens": int,
+    "pacing": dict,
 }
-"""The fields of every state.json since the first version, and their types."""
+"""The fields of a state.json beside its seal and what binds it to the run, and their types."""
 UNTRAINED: Mapping[str, Any] = {
     "seconds": 0.0,
     "tokens": 0,
@@ -58,6 +58,8 @@ UNTRAINED: Mapping[str, Any] = {
     "best": None,
     "since_best": 0,
     "finished": False,
+    "step_tokens": 0,
+    "pacing": {},
 }
 """The state, but for its step, of weights that no training has led to."""
 BEST_FIELDS: Mapping[str, Any] = {"step": int, "score": float}
@@ -133,34 +135,24 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of a run in their folder.
 
-    `run` is the run's id, None for a run from before there were ids; `model` is the checksum of its model.json.
+    `run` is the run's id; `model` is the checksum of its model.json, None where there is none yet.
     """
 
-    def __init__(self, folder: Path, *, run: str | None = None, model: str | None = None) -> None:
+    def __init__(self, folder: Path, *, run: str | None, model: str | None = None) -> None:
         self.folder, self.run, self.model = folder, run, model
 
-    def create(self, *, adopt: bool = False) -> None:
-        """Make the folder and mark it as this run's; RunError where it holds anything else.
-
-        `adopt`: what an earlier version saved here has no run's id, and is recorded in the marker as this run's.
-        """
-        adopted: dict[str, str] = {}
+    def create(self) -> None:
+        """Make the folder and mark it as this run's; RunError where it holds anything else."""
         with os_errors_as_run_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
             check_no_link(self.folder)
-            if adopt:
-                if (self.folder / MARKER).exists() and "adopted" not in read_sealed(self.folder / MARKER):
-                    raise self.unreachable_error(f"its {MARKER} is of another run")
-                folders = [checkpoint.folder for checkpoint in Checkpoints(self.folder).all()]
-                adopted = {path.name: sha256_of_file(path / STATE) for path in folders}
-            elif self.is_marked():
-                return
-            write_sealed(self.folder / MARKER, {"run": self.run, **({"adopted": adopted} if adopt else {})})
+            if not self.is_marked():
+                write_sealed(self.folder / MARKER, {"run": self.run})
 
     def is_marked(self) -> bool:
         """Return whether the folder is marked as this run's; RunError where it holds anything else."""
         if (self.folder / MARKER).exists():
-            self.marker()
+            self.check_marker()
             return True
         names = os.listdir(self.folder) if self.folder.exists() else []
         if foreign := [name for name in names if not name.startswith(".")]:
@@ -170,8 +162,8 @@ class Checkpoints:
             )
         return False
 
-    def marker(self) -> dict[str, Any]:
-        """Read the marker; RunError where this is not the folder that the run saved to."""
+    def check_marker(self) -> None:
+        """Raise RunError where this is not the folder that the run saved to."""
         try:
             content = read_sealed(self.folder / MARKER)
         except FileNotFoundError:
@@ -179,8 +171,6 @@ class Checkpoints:
             raise self.unreachable_error(reason) from None
         if content.get("run") != self.run:
             raise self.unreachable_error(f"its {MARKER} is of another run")
-        adopted = content.get("adopted", {})
-        return {**content, "adopted": adopted if isinstance(adopted, dict) else {}}
 
     def unreachable_error(self, reason: str) -> RunError:
         return RunError(
@@ -210,7 +200,7 @@ class Checkpoints:
         try:
             with os_errors_as_run_errors(self.folder / f"step-{step:08d}"):
                 if not begun:
-                    self.marker()
+                    self.check_marker()
                     self.clean()
                     partial.mkdir()
                 yield partial
@@ -240,18 +230,10 @@ class Checkpoints:
                 set_aside(final)
 
     def folders(self) -> list[Path]:
-        """Return the folders that are named like checkpoints, the newest first; RunError where they cannot be listed.
-
-        Only for a run from before there were ids does a missing folder mean that nothing was saved.
-        """
+        """Return the folders named like checkpoints, the newest first; RunError where they cannot be listed."""
+        self.check_marker()
         try:
-            if self.run is not None:
-                self.marker()
             names = os.listdir(self.folder)
-        except FileNotFoundError:
-            if self.run is None and not os.path.lexists(self.folder):
-                return []
-            raise self.unreachable_error("it is a link that leads nowhere") from None
         except OSError as error:
             raise self.unreachable_error(error.strerror or str(error)) from None
         return sorted((self.folder / name for name in names if NAME.fullmatch(name)), key=step_of, reverse=True)
@@ -275,28 +257,19 @@ class Checkpoints:
         if path.is_symlink():
             raise RunError(f"{path}: is a link, and checkpoints are not read through links")
         state = read_state(path)
-        if "format" in state and state.get("run") != self.run:
+        if state.get("run") != self.run:
             raise RunError(f"{path}: is a checkpoint of another run ({str(state.get('run'))[:40]})")
-        if "format" not in state and self.run is not None and not self.is_own(path):
-            raise RunError(f"{path}: is a checkpoint without a run's id, which this run did not save")
-        if "format" in state and self.model is not None and state.get("model") != self.model:
+        if self.model is not None and state.get("model") != self.model:
             raise RunError(f"{path}: was saved with another model.json than the one that is there now")
         if state["step"] != step_of(path):
             raise RunError(f"{path}: holds step {state['step']}, so the folder was renamed")
-        sums = state["files"] if "format" in state else state["sha256"]
-        return Checkpoint(folder=path, step=step_of(path), state=state, sums=sums)
+        return Checkpoint(folder=path, step=step_of(path), state=state, sums=state["files"])
 
     def is_own(self, path: Path) -> bool:
-        """Return whether this run saved it, damaged or not: the state has the run's id, or the marker the state's
-        checksum.
-        """
+        """Return whether this run saved it, damaged or not: the state has the run's id."""
         try:
             state = parse_json(read_bytes(path / STATE))
-            if path.is_symlink() or not isinstance(state, dict):
-                return False
-            if "format" in state or self.run is None:
-                return state.get("run") == self.run
-            return self.marker()["adopted"].get(path.name) == sha256_of_file(path / STATE)
+            return not path.is_symlink() and isinstance(state, dict) and state.get("run") == self.run
         except (OSError, ValueError):
             return False
 
@@ -366,28 +339,20 @@ def remove_folder(path: Path) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Read and check a state.json, of this format or of the first, whose checksums were by file."""
+    """Read and check a state.json."""
     file = path / STATE
     try:
         state = read_sealed(file)
     except FileNotFoundError:
         raise RunError(f"{file}: cannot be read (No such file or directory)") from None
-    sums = state.get("files" if "format" in state else "sha256")
+    sums = state.get("files")
     if not isinstance(sums, dict) or not all(isinstance(sums.get(name), str) for name in (MODEL, TRAINING)):
         raise RunError(f"{file}: is no state of a checkpoint: it has no checksums of its files")
-    if "format" not in state and sums.get(STATE) != state_sum(state):
-        raise RunError(f"{file} was changed or cut off since it was written")
     state_fields = {name: value for name, value in state.items() if name in STATE_FIELDS}
     check_fields(state_fields, STATE_FIELDS, str(file), what="the state of a checkpoint")
     if state["best"] is not None:
         check_fields(state["best"], BEST_FIELDS, f"{file}: best")
     return state
-
-
-def state_sum(state: Mapping[str, Any]) -> str:
-    """Return the checksum of a state of the first format, without its checksums."""
-    unsealed = {name: value for name, value in state.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
-from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, sha256_of_file, write_sealed
-from clearhead.model.spec_json import spec_to_json
+from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, write_sealed
 from clearhead.training.checkpoints import MARKER, Checkpoints, check_no_link
 from clearhead.training.folder import NGRAMS, PRETRAINED, RunFolder
 from clearhead.training.holding import LOCK, Hold
@@ -62,7 +61,7 @@ def check_new(folder: RunFolder) -> None:
                 "Choose another folder"
             )
         return
-    folder.identity()
+    folder.id()
     check_unlinked(folder.path, names)
     if "data" in names:
         for path, folders, files in os.walk(folder.data):
@@ -162,38 +161,8 @@ def move_checkpoints(folder: RunFolder, place: Path) -> Checkpoints:
     """Return this run's checkpoints in the folder they were moved to; RunError where it is not that folder."""
     check_no_link(place)
     checkpoints = folder.checkpoints_at(Path(os.path.abspath(place)))
-    if checkpoints.run is None:
-        inside = folder.path / "checkpoints"
-        if not (inside.exists() and place.exists() and os.path.samefile(inside, place)):
-            raise RunError(
-                f"{place}: nothing there says that it is of the run {folder.path}, which an earlier version began. "
-                f"Make {inside} a link to it, once, and give the same command"
-            )
-    else:
-        checkpoints.marker()
+    checkpoints.check_marker()
     return checkpoints
-
-
-def upgrade(folder: RunFolder, checkpoints: Path) -> None:
-    """Give a run from before there were ids its id, and mark what it saved in `checkpoints` as its own.
-
-    A kill in between leaves a run that is whole: the marker alone changes nothing, and with run.json there, what has no
-    id yet still counts.
-    """
-    identity = folder.identity()
-    if not identity:
-        run = secrets.token_hex(8)
-        Checkpoints(checkpoints, run=run).create(adopt=True)
-        with os_errors_as_run_errors(folder.run_file):
-            write_sealed(folder.run_file, {"run": run, "upgraded": True})
-    elif "upgraded" not in identity:
-        return
-    described = folder.read_description()
-    if "format" not in described:
-        with os_errors_as_run_errors(folder.model_file):
-            sums = {file: sha256_of_file(folder.path / file) for file in described["tokenizers"].values()}
-        spec = spec_to_json(folder.spec())  # with every field of today, as it was then
-        folder.write_own(folder.model_file, {**described, "spec": spec, "files": sums})
 
 
 def remove_litter(folder: RunFolder) -> None:
@@ -208,8 +177,7 @@ def remove_litter(folder: RunFolder) -> None:
 def find_evidence_of_checkpoints(folder: RunFolder, recipe: Recipe) -> str | None:
     """Return the file that shows that this run has saved checkpoints, even if they are lost; or None.
 
-    The loop goes on past a step at which it saves only when it has saved. A run from before there were ids may have
-    lost the whole folder, so there already an evaluation, which comes just before a save, is taken for one.
+    The loop goes on past a step at which it saves only when it has saved.
     """
     if folder.evaluation.exists():
         return folder.evaluation.name
@@ -219,5 +187,4 @@ def find_evidence_of_checkpoints(folder: RunFolder, recipe: Recipe) -> str | Non
     except RunError:
         return None if not folder.metrics.exists() or folder.metrics.stat().st_size == 0 else folder.metrics.name
     steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
-    evaluated = folder.id() is None and any(line.get("kind") == "evaluation" for line in lines)
-    return folder.metrics.name if evaluated or max(steps, default=0) > first else None
+    return folder.metrics.name if max(steps, default=0) > first else None

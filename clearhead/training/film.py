@@ -90,7 +90,7 @@ class Film:
         """Return the steps of this run's frames, in their order; files that are not its frames are left out."""
         try:
             names = [] if self.folder.is_symlink() else os.listdir(self.folder)
-        except OSError:  # a run from before there were films has no such folder
+        except OSError:  # a run that makes no film has no such folder
             return []
         named_steps = [int(match[1]) for name in names if (match := NAME.fullmatch(name))]
         return sorted(step for step in named_steps if self.has(step))

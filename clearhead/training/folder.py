@@ -37,13 +37,14 @@ MODEL_FIELDS: Mapping[str, Any] = {
     "task": str,
     "context": int,
     "tokenizers": dict,
+    "files": dict,
     "labels": list,
     "documents": int | None,
     "data": str | None,
     "spec": dict,
 }
-"""The fields of model.json since the first version, and their types. An imported run has no `data`."""
-LATER_FIELDS: Mapping[str, Any] = {"special": dict, "framing": dict, "chat": dict}
+"""The fields of model.json, and their types. An imported run has no `data`."""
+IMPORTED_FIELDS: Mapping[str, Any] = {"special": dict, "framing": dict, "chat": dict}
 """The fields of an imported run's model.json: of each tokeniser its special tokens, of each field what is around its
 texts, and the template of chats if it has one."""
 PARTS = table_of((SpecialIds, Framing))
@@ -57,8 +58,7 @@ Part = TypeVar("Part", SpecialIds, Framing)
 class RunFolder:
     """The folder of a run. Everything needed to use, resume or look into the run is inside.
 
-    `run.json` has the run's id, which every other file of the run carries. A run from before there were ids has none,
-    until it is resumed (`claiming.upgrade`).
+    `run.json` has the run's id, which every other file of the run carries.
     """
 
     path: Path
@@ -144,19 +144,15 @@ class RunFolder:
         """Return the checksum of model.json, None where there is none yet."""
         return self.read_own(self.model_file).get("sha256") if self.model_file.exists() else None
 
-    def identity(self) -> dict[str, Any]:
-        """Read run.json: the run's id, and whether it is from before there were ids. Empty where there is none."""
+    def id(self) -> str | None:
+        """Return the run's id, None for a folder that is not claimed yet; RunError where run.json holds none."""
         try:
             content = read_sealed(self.run_file)
         except FileNotFoundError:
-            return {}
-        if "format" not in content or not isinstance(content.get("run"), str):
+            return None
+        if not isinstance(content.get("run"), str):
             raise RunError(f"{self.run_file}: holds no run's id; put the file back as it was")
-        return content
-
-    def id(self) -> str | None:
-        """Return the run's id, None for a run from before there were ids."""
-        return self.identity().get("run")
+        return content["run"]
 
     def read_own(self, path: Path) -> dict[str, Any]:
         """Read a sealed file of this run; RunError where it is damaged or of another run, FileNotFoundError if none."""
@@ -164,21 +160,18 @@ class RunFolder:
 
     def check_own(self, path: Path, content: dict[str, Any]) -> dict[str, Any]:
         """Return the content of a sealed file; RunError where it is of another run."""
-        identity = self.identity()
-        if "format" in content and content.get("run") != identity.get("run"):
-            this_run = "this folder has no run.json" if not identity else f"this is {identity['run']}"
+        run = self.id()
+        if run is None or content.get("run") != run:
+            this_run = "this folder has no run.json" if run is None else f"this is {run}"
             raise RunError(
                 f"{path}: is of another run ({str(content.get('run'))[:40]}; {this_run}). Put this run's own back"
             )
-        if "format" not in content and identity and "upgraded" not in identity:
-            raise RunError(f"{path}: has no format and no checksum, so this run did not write it. Put its own back")
         return content
 
     def write_own(self, path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a sealed file of this run, and return what it holds."""
-        run = self.id()
         with os_errors_as_run_errors(path):
-            return write_sealed(path, content if run is None else {**content, "run": run})
+            return write_sealed(path, {**content, "run": self.id()})
 
     def exists(self) -> bool:
         return self.recipe_file.exists()
@@ -246,8 +239,8 @@ class RunFolder:
             description = self.read_own(self.model_file)
         except FileNotFoundError:
             raise RunError(f"{self.path}: there is no model yet; train it, or go on with --resume") from None
-        later = {name: kind for name, kind in LATER_FIELDS.items() if name in description}
-        fields = {**MODEL_FIELDS, **({"files": dict} if "format" in description else {}), **later}
+        imported = {name: kind for name, kind in IMPORTED_FIELDS.items() if name in description}
+        fields = {**MODEL_FIELDS, **imported}
         try:
             check_fields(
                 {name: description[name] for name in fields if name in description}, fields, str(self.model_file)
@@ -271,7 +264,7 @@ class RunFolder:
         except OptionError as error:
             raise RunError(f"{self.model_file}: {error}") from None
         files = set(description["tokenizers"].values())
-        loaded = {file: self.tokenizer(file, description.get("files"), special.get(file)) for file in files}
+        loaded = {file: self.tokenizer(file, description["files"], special.get(file)) for file in files}
         return kind(
             tokenizers={field: loaded[file] for field, file in description["tokenizers"].items()},
             context=description["context"],
@@ -304,7 +297,7 @@ class RunFolder:
         if "chat" not in description:
             return None
         path = self.path / CHAT
-        self.check_sum(path, description.get("files"))
+        self.check_sum(path, description["files"])
         try:
             return ChatTemplate(
                 read_bytes(path).decode(), check_type(description["chat"], dict[str, str], f"{path}: chat")
@@ -312,26 +305,26 @@ class RunFolder:
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{path}: cannot be read ({error})") from None
 
-    def check_sum(self, path: Path, sums: Mapping[str, str] | None) -> None:
+    def check_sum(self, path: Path, sums: Mapping[str, str]) -> None:
         """Raise RunError where a file has changed since the run began; DataError where it cannot be read."""
         try:
-            if not is_inside(self.path, path):  # what was made before there were checksums could be a link to anything
+            if not is_inside(self.path, path):
                 raise RunError(
                     f"{path}: is a link that leads out of the run, and is not read. Put the file itself there"
                 )
-            if sums is not None and sha256_of_file(path) != sums.get(path.name):
+            if sha256_of_file(path) != sums.get(path.name):
                 raise RunError(f"{path}: was changed since the run began: its checksum is wrong. Put it back as it was")
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected {path.name}") from None
 
-    def tokenizer(self, file: str, sums: Mapping[str, str] | None, special: SpecialIds | None = None) -> Tokenizer:
+    def tokenizer(self, file: str, sums: Mapping[str, str], special: SpecialIds | None = None) -> Tokenizer:
         """Load a tokeniser; RunError where it has changed since the run began."""
         self.check_sum(self.path / file, sums)
         return Tokenizer.load(self.path / file, special=special)
 
     def spec(self) -> Spec:
         description = self.read_description()
-        return spec_from_json(description["spec"], where=f"{self.model_file}: spec", old="format" not in description)
+        return spec_from_json(description["spec"], where=f"{self.model_file}: spec")
 
     def read_evaluation(self) -> dict[str, Any]:
         """Read evaluation.json; RunError where it is missing, damaged or of another run."""

@@ -419,7 +419,7 @@ class Trainer:
             "since_best": self.since_best,
             "finished": self.is_finished(),
             "step_tokens": self.step_tokens,
-            **self.pacing.state(),
+            "pacing": self.pacing.state(),
         }
         self.saver.save(self.done, model, training_tensors(self.train_state, self.select), state)
         self.tell_saved()
@@ -445,8 +445,8 @@ class Trainer:
         self.done, self.tokens, self.seconds = checkpoint.step, state["tokens"], state["seconds"]
         self.train_state.places = state["places"]
         self.best, self.since_best = state["best"], state["since_best"]
-        self.step_tokens = int(state.get("step_tokens", 0))
-        self.pacing.restore(state, done=self.done)
+        self.step_tokens = state["step_tokens"]
+        self.pacing.restore(state["pacing"], done=self.done, seconds=self.seconds)
         self.log_size = state["metrics_size"]
         if self.hold is not None:
             self.hold.saved = checkpoint.folder.name

@@ -219,15 +219,15 @@ class Pacing:
         """Return what a checkpoint keeps."""
         return {"planned": self.plan.steps, **{name: getattr(self, name) for name in KEPT}}
 
-    def restore(self, state: Mapping[str, Any], *, done: int) -> None:
+    def restore(self, state: Mapping[str, Any], *, done: int, seconds: float) -> None:
         """Go on from a checkpoint. From one of another plan, or of none, only steps and seconds are taken."""
-        self.steps, self.seconds = done, float(state["seconds"])
+        self.steps, self.seconds = done, seconds
         self.seen = (self.seconds, self.steps)
         if state.get("planned") == self.plan.steps:
             for name in KEPT:
                 setattr(self, name, state[name])
         else:
-            self.position, self.spent = float(done), float(state.get("spent", self.seconds))
+            self.position, self.spent = float(done), float(state.get("spent", seconds))
 
 
 def round_to_two_digits(count: int) -> int:

@@ -114,7 +114,7 @@ def write_wide(folder: RunFolder, part: ToNgramLogits) -> None:
 
 def load_wide(folder: RunFolder) -> dict[str, Tensor]:
     """Load a classifier's wide part, with the shares that baseline.json has; nothing where the run has none."""
-    sums = folder.read_description().get("files") or {}
+    sums = folder.read_description()["files"]
     if folder.ngrams_file.name not in sums:
         return {}
     tensors = load_sealed(folder, folder.ngrams_file, "the n-grams of this run's linear part")
@@ -129,7 +129,7 @@ def load_sealed(folder: RunFolder, path: Path, holds: str) -> dict[str, Tensor]:
     """Load tensors that were written before training; RunError where they are missing or were changed."""
     if not path.is_file():
         raise RunError(f"{path}: is not there, and holds {holds}. Put it back")
-    folder.check_sum(path, folder.read_description().get("files"))
+    folder.check_sum(path, folder.read_description()["files"])
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

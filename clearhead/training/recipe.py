@@ -9,12 +9,11 @@ from typing import Any, Literal, final
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, RunError
-from clearhead.files import os_errors_as_run_errors, read_json, read_sealed, write_sealed
-from clearhead.model import spec_json
+from clearhead.files import check_format, os_errors_as_run_errors, read_json, read_sealed, write_sealed
 from clearhead.model.lora import Lora
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import PARTS
-from clearhead.serialization import CLASS, Then, added, from_json, names_in, table_of, to_json
+from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Messages, Table
@@ -59,7 +58,7 @@ class Optimizer(CodeRepr):
     smoothing: float = 0.0
     r_drop: float = 0.0
     averaging: Averaging = Unaveraged()
-    method: Method = added("adamw")
+    method: Method = "adamw"
 
     def __post_init__(self) -> None:
         positive(self, "lr", "epsilon", "clip")
@@ -129,7 +128,7 @@ class Checkpointing(CodeRepr):
     select: Select = "best"
     score_records: int = 200
     samples: int = 3
-    film: bool | None = added(None)
+    film: bool | None = None
 
     def __post_init__(self) -> None:
         positive(self, "log", "evaluate", "save", "checkpoints")
@@ -157,11 +156,11 @@ class Machine(CodeRepr):
     graphs: bool = True
     deterministic: bool = False
     threads: int | None = None
-    adapt_threads: bool = added(False)
-    activation_checkpointing: bool = added(False)
-    splits: int = added(1)
-    parallel: ParallelWay = added("auto")
-    keyed_dropout: bool | None = added(None)
+    adapt_threads: bool = False
+    activation_checkpointing: bool = False
+    splits: int = 1
+    parallel: ParallelWay = "auto"
+    keyed_dropout: bool | None = None
 
     def __post_init__(self) -> None:
         positive(self, "threads", "splits")
@@ -245,9 +244,9 @@ class Recipe(CodeRepr):
     seed: int = 1
     parameters: int | None = None
     vectors: str | None = None
-    fine_tuning: FineTuning | None = added(None)
-    open: tuple[Open, ...] = added(())
-    plan: Plan | None = added(None)
+    fine_tuning: FineTuning | None = None
+    open: tuple[Open, ...] = ()
+    plan: Plan | None = None
 
     def __post_init__(self) -> None:
         positive(self, "parameters")
@@ -288,29 +287,6 @@ CLASSES: Mapping[str, type] = ChainMap(SPECS, PARTS)  # pyright: ignore[reportAr
 """Everything a recipe can have, by name: parts of users too."""
 
 
-THEN: Then = {**spec_json.THEN, "Recipe": {"parameters": None, "vectors": None}}
-"""Fields that came after the first recipes were written, and what was the case before there was a choice."""
-
-
-RENAMED_CLASSES = {"Optimising": "Optimizer", "Keeping": "Checkpointing"}
-RENAMED_FIELDS = {"optimising": "optimizer", "keeping": "checkpointing", "tokens_at_once": "micro_batch_tokens"}
-"""Names of classes and fields in recipes that were written before they had the names of now."""
-
-
-def use_current_names(value: Any) -> Any:
-    """Return a recipe's JSON with the names that its classes and fields have now.
-
-    >>> use_current_names({"is": "Recipe", "keeping": {"is": "Keeping", "log": 20}})
-    {'is': 'Recipe', 'checkpointing': {'is': 'Checkpointing', 'log': 20}}
-    """
-    if not isinstance(value, dict):
-        return value
-    renamed = {RENAMED_FIELDS.get(name, name): use_current_names(inner) for name, inner in value.items()}
-    if isinstance(value.get(CLASS), str):
-        renamed[CLASS] = RENAMED_CLASSES.get(value[CLASS], value[CLASS])
-    return renamed
-
-
 def write_recipe(recipe: Recipe | Origin, path: Path, *, run: str | None = None) -> None:
     """Write the recipe, or the origin of an imported run, as sealed JSON, bound to the run with this id."""
     content = to_json(recipe, CLASSES)
@@ -326,8 +302,10 @@ def load_recipe(path: Path) -> Recipe:
     content = read_json(path, error=OptionError)
     if not isinstance(content, dict):
         raise OptionError(f"{path}: expected the JSON object of a recipe; came {type(content).__name__}")
+    if "format" in content:
+        check_format(content, str(path), error=OptionError)
     plain = {name: value for name, value in content.items() if name not in ("format", "run", "sha256")}
-    recipe = from_json(use_current_names(plain), CLASSES, where=str(path), then=THEN)
+    recipe = from_json(plain, CLASSES, where=str(path))
     if not isinstance(recipe, Recipe):
         raise OptionError(f"{path}: holds no recipe but {type(recipe).__name__}")
     return replace(recipe, plan=None)
@@ -345,20 +323,15 @@ def read_recipe(path: Path, *, check: Callable[[dict[str, Any]], object] | None 
 
 
 def read_origin(path: Path, *, check: Callable[[dict[str, Any]], object] | None = None) -> Recipe | Origin:
-    """Read what a run's weights come from: the recipe of their training, or the origin of an imported model.
-
-    Files from before there was a `format` have no id and no checksum, and fields that were added since take their value
-    of then.
-    """
+    """Read what a run's weights come from: the recipe of their training, or the origin of an imported model."""
     try:
         sealed = read_sealed(path)
     except FileNotFoundError:
         raise RunError(
             f"{path.parent} is not a run folder: it has no {path.name}; `clearhead runs` lists those there are"
         ) from None
-    old = "format" not in sealed
-    content = {name: value for name, value in sealed.items() if old or name not in ("format", "run", "sha256")}
-    origin = from_json(use_current_names(content), CLASSES, where=str(path), then=THEN if old else None)
+    content = {name: value for name, value in sealed.items() if name not in ("format", "run", "sha256")}
+    origin = from_json(content, CLASSES, where=str(path))
     if not isinstance(origin, Recipe | Origin):
         raise RunError(f"{path}: holds no recipe but {type(origin).__name__}")
     if check is not None:

@@ -35,7 +35,6 @@ from clearhead.training.claiming import (
     leave_nothing,
     move_checkpoints,
     remove_litter,
-    upgrade,
 )
 from clearhead.training.distributed import Processes, check_devices, current_processes, joined
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
@@ -357,7 +356,7 @@ def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Rec
     if checkpoint is None:
         return replace(recipe, plan=planned_again(recipe, done=0, seconds=0.0, spent=0.0))
     seconds = checkpoint.state["seconds"]
-    spent = checkpoint.state.get("spent", seconds)
+    spent = checkpoint.state["pacing"].get("spent", seconds)
     return replace(recipe, plan=planned_again(recipe, done=checkpoint.step, seconds=seconds, spent=spent))
 
 
@@ -376,13 +375,12 @@ def take_over(work: Work, checkpoints: Checkpoints, hold: Hold) -> None:
     folder = work.folder
     hold.check()
     remove_litter(folder)
-    upgrade(folder, checkpoints.folder)
     if checkpoints.folder != folder.checkpoints.folder:
         folder.write_own(folder.checkpoints_file, {"folder": str(checkpoints.folder)})
     hold.add(folder.checkpoints.folder)
     with os_errors_as_run_errors(checkpoints.folder):
         checkpoints.clean()
-    if work.recipe != folder.recipe() or "format" not in folder.read_own(folder.recipe_file):
+    if work.recipe != folder.recipe():
         folder.begin(work.recipe)
 
 

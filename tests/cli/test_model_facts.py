@@ -8,6 +8,7 @@ import pytest
 from clearhead.cli import run
 from clearhead.cli.model_facts import gather_facts
 from clearhead.errors import RunError
+from clearhead.files import seal
 from clearhead.model import presets
 from clearhead.model.describe import describe
 from clearhead.model.spec_json import spec_to_json
@@ -96,7 +97,8 @@ def test_what_describes_no_model_is_told_in_a_line(said, tmp_path):
         ("{", "Expecting property name"),
         ('{"model_type": "gpt2"}', "describes no model; expected the JSON of a spec or a recipe"),
         ('{"is": "Softmax", "temperature": 1.0}', "a model was expected"),
-        ('{"spec": {}, "task": 3, "context": 8}', "task"),
+        (json.dumps(seal({"spec": {}, "task": 3, "context": 8})), "task"),
+        ('{"spec": {}}', "has no format version"),
         ('{"is": "mine:Part"}', "mine:Part"),
     ):
         path = tmp_path / "odd.json"

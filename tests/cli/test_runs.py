@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from clearhead.cli import run
-from clearhead.files import write_sealed
+from clearhead.files import seal, write_sealed
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 
@@ -97,13 +97,13 @@ def test_a_run_folder_itself_is_a_row(command, trained):
             pytest.param(*case, marks=pytest.mark.thorough)  # told by the same lines, or by tests/test_files.py
             for case in (
                 ("evaluation.json", "nonsense", "is not JSON"),
-                ("recipe.json", '{"is": "Unaveraged"}', "holds no recipe but Unaveraged"),
+                ("recipe.json", json.dumps(seal({"is": "Unaveraged"})), "holds no recipe but Unaveraged"),
                 ("recipe.json", "[" * 100_000, "nested more than 64 deep"),
                 ("evaluation.json", "[]", "expected a JSON object; came list"),
             )
         ),
-        ("recipe.json", '{"is": "Unheard"}', "there is no 'Unheard' in this version"),
-        ("evaluation.json", '{"scores": 3}', "has no format and no checksum"),
+        ("recipe.json", json.dumps(seal({"is": "Unheard"})), "there is no 'Unheard' in this version"),
+        ("evaluation.json", '{"scores": 3}', "has no format version"),
         ("run.json", "{", "is not JSON"),
     ],
 )

@@ -1,6 +1,5 @@
 """Workers: as many processes at a time as asked, every failure told, signals passed on, jobs back from their files."""
 
-import json
 import os
 import signal
 import sys
@@ -16,7 +15,6 @@ from clearhead.experiments.probes import PROBES, Amount, probe_recipe
 from clearhead.experiments.workers import Interrupted, Job, begin, main, prepare_text, read_job, run_all
 from clearhead.model import presets
 from clearhead.model.presets import Size
-from clearhead.serialization import to_json
 from clearhead.training.recipe import Budget, Checkpointing, Machine
 
 AMOUNT = Amount(longest=8, examples=40, held_out=8)
@@ -57,17 +55,11 @@ def test_a_job_comes_back_from_its_file(job):
     assert read_job(job.folder.path / "job.json") == job
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ('{"is": "Unaveraged"}', "no job")])
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ('{"is": "Unaveraged"}', "has no format version")])
 def test_a_file_that_holds_no_job_is_told(tmp_path, text, message):
     (tmp_path / "job.json").write_text(text)
     with pytest.raises(RunError, match=message):
         read_job(tmp_path / "job.json")
-
-
-def test_a_job_of_an_earlier_version_comes_back_too(job):
-    path = job.folder.path / "job.json"
-    path.write_text(json.dumps(to_json(job, workers.KNOWN)))
-    assert read_job(path) == job
 
 
 def test_a_job_is_bound_to_its_run(job, jobs):

@@ -205,32 +205,7 @@ def test_a_part_in_the_wrong_place_is_told():
         spec_from_json(written, where="model.json")
 
 
-def test_a_file_from_before_sliced_heads_had_a_rank():
-    """A missing field has the value of then, and only where the file is as old as that."""
-    spec = EncoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("heads", SlicedHeads(2)),))
-    written = spec_to_json(spec)
-    del written["blocks"][0]["attention"]["heads"]["value_rank"]
-    assert spec_from_json(written, old=True) == spec
-    with pytest.raises(RunError, match=r"heads: the field 'value_rank' is missing"):
-        spec_from_json(written)
-
-
 def test_a_number_that_json_does_not_have_is_refused():
     spec = EncoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("similarity", similarity.ScaledDot(0.5)),))
     with pytest.raises(OptionError, match="inf cannot be written to a file"):
         spec_to_json(replace(spec, embedding=Embedding(position=positions.Sinusoidal(base=float("inf")))))
-
-
-def test_fields_that_came_later_are_written_only_where_they_are_used():
-    """So a model without them is written as it always was, and what was written then is read now."""
-    spec = DecoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("heads", Heads(2)),))
-    written = spec_to_json(spec)
-    assert "qk_norm" not in written["blocks"][0]["attention"]["heads"]
-    assert "segments" not in written["embedding"]
-    assert spec_from_json(written) == spec
-    used = replace(spec, blocks=(with_attention("heads", Heads(2, qk_norm=RMS)),))
-    assert spec_to_json(used)["blocks"][0]["attention"]["heads"]["qk_norm"] == {
-        "is": "RMSNorm",
-        "epsilon": 1e-3,
-    }
-    assert spec_from_json(spec_to_json(used)) == used

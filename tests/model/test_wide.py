@@ -88,9 +88,8 @@ def test_both_parts_are_added_and_training_is_the_transformer_alone(tokens):
     assert torch.equal(trained, plain.train()(tokens, lengths=LENGTHS))
 
 
-def test_a_spec_with_it_is_saved_and_one_without_is_as_before():
+def test_a_spec_with_it_is_saved():
     assert spec_from_json(spec_to_json(spec())) == spec()
-    assert "ngrams" not in spec_to_json(spec(None))["output"]  # as files were written before there was a choice
 
 
 def test_no_gradient_and_no_optimiser_knows_of_it():

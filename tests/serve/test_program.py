@@ -9,7 +9,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.craft_run import compare
 from clearhead.errors import RunError
-from clearhead.files import seal, write_sealed
+from clearhead.files import seal
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
@@ -120,18 +120,6 @@ def test_a_program_that_was_trained_on_has_curves_and_its_own_answer_no_longer(l
     assert "training" not in facts["absent"]
     assert facts["program"]["exact"] is False
     assert "program" not in again.trace(Params({"source": "a b"}))
-
-
-def test_an_older_folder_without_the_layers_is_still_looked_into(look):
-    _, explorer = look("sort")
-    folder, path = explorer.run.folder, explorer.run.folder.path / "program.json"
-    write_sealed(folder.run_file, {"run": folder.id(), "upgraded": True})
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps({name: told[name] for name in ("program", "about", "answers", "directions")}))
-    assert explorer.run_facts()["program"]["layers"] == []
-    assert explorer.trace(Params({"source": "b a"}))["answer"]
-    path.unlink()
-    assert load_program(explorer.run) is None
 
 
 def changed(told, **fields):

@@ -337,16 +337,6 @@ def test_a_crash_while_ids_are_written(file, ready, tmp_path, monkeypatch, n):
     check_split(both(ready(source)), [(line,) for line in DE], 3)
 
 
-def test_what_an_earlier_version_has_not_finished_is_made_anew(file, ready):
-    source = Documents(paths=(file("text", DE),), unit="line")
-    home = ready(source).train.folder.parent
-    (home / "whole.json").unlink()
-    (home / "train.partial").mkdir()
-    assert len(ready(source).train) == 57
-    assert sorted(path.name for path in home.iterdir()) == ["dev", "tokenizer.json", "train", "whole.json"]
-    assert [path.name for path in home.parent.iterdir()] == [home.name]
-
-
 def test_what_another_run_has_written_meanwhile_is_taken(file, ready, tmp_path, monkeypatch):
     """Two runs that share a folder of ids prepare the same text at once: the second finds those of the first."""
     source = Documents(paths=(file("text", DE),), unit="line")
@@ -500,24 +490,6 @@ def test_ids_of_another_text_are_not_taken_for_these(file, ready):
     moved = home.rename(home.with_name("0" * 24))
     with pytest.raises(RunError, match=r"it was made as \w+, and lies in another place now"):
         open_prepared(moved)
-
-
-def test_text_that_was_prepared_before_there_were_checksums_is_used(file, ready):
-    source = Documents(paths=(file("text", DE),), unit="line")
-    prepared = ready(source)
-    home, before = prepared.train.folder.parent, both(prepared)
-    for path, new in (
-        (home / "whole.json", ("key", "files")),
-        (home / "train" / "store.json", ("vocabulary", "files")),
-    ):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        kept = ("format",) if path.name == "store.json" else ()
-        old = {name: one for name, one in told.items() if name in kept or name not in ("format", "sha256", *new)}
-        path.write_text(json.dumps(old), encoding="utf-8")
-    assert both(open_prepared(home)) == before
-    flip(home / "train" / "text.ends")
-    with pytest.raises(RunError, match="not a whole store"):
-        open_prepared(home)
 
 
 def test_a_device_is_no_tokeniser(file, ready):

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.errors import RunError
-from clearhead.files import write_sealed
+from clearhead.files import sha256_of_file, write_sealed
 from clearhead.text import store as module
 from clearhead.text.store import FieldSize, Store, StoreWriter
 
@@ -224,11 +224,11 @@ def test_no_damaged_file_of_ids_is_trained_on(tmp_path):
     Store(folder).verify()
 
 
-def unseal(folder):
-    """Make of a store what one was before it was sealed."""
+def reseal(folder):
+    """Make the checksums of a store fit its files, as a stranger would."""
     told = json.loads((folder / "store.json").read_text())
-    old = {name: value for name, value in told.items() if name not in ("sha256", "files", "vocabulary")}
-    (folder / "store.json").write_text(json.dumps(old))
+    content = {name: value for name, value in told.items() if name not in ("format", "sha256")}
+    write_sealed(folder / "store.json", {**content, "files": {n: sha256_of_file(folder / n) for n in told["files"]}})
 
 
 @pytest.mark.parametrize(
@@ -240,23 +240,21 @@ def unseal(folder):
         ("text.ends", [1, 99, 3], r"text\.ends holds a number that is not from 0 to 3"),
     ],
 )
-def test_an_old_store_without_checksums_is_held_to_what_ids_can_be(tmp_path, file, values, message):
+def test_a_store_whose_checksums_were_made_to_fit_is_held_to_what_ids_can_be(tmp_path, file, values, message):
     folder = tmp_path / "store"
     written(folder, [[1], [2], [3]], vocabulary=10)
-    unseal(folder)
-    Store(folder).verify({"text": 10})
     np.array(values, np.uint16 if file.endswith("ids") else np.int64).tofile(folder / file)
+    reseal(folder)
     with pytest.raises(RunError, match=message):
-        Store(folder).verify({"text": 10})
+        Store(folder).verify()
 
 
 def test_ends_must_ascend_from_one_piece_to_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FULL", 2)
     folder = tmp_path / "store"
     written(folder, [[1, 1], [2], [3], [4]])
-    unseal(folder)
-    Store(folder).verify()
     np.array([2, 3, 1, 5], np.int64).tofile(folder / "text.ends")
+    reseal(folder)
     with pytest.raises(RunError, match="a record ends before"):
         Store(folder).verify()
 

@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text import tokenizer as module
-from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, add_lower_case, stabilise
+from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, stabilise
 from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
 from tests.covering import few
 from tests.peers import transformers
@@ -255,19 +255,6 @@ def test_scripts_without_spaces_are_merged_too(kind, text):
     assert tokenizer.decode(ids) == text
     if kind != "unigram":  # which keeps single characters in a text of one sentence
         assert len(ids) < len(text) / 2
-
-
-@SUBWORD
-@pytest.mark.parametrize("lower", [False, True])
-def test_tokenizers_of_earlier_versions_keep_their_kind_and_their_cuts(kind, lower):
-    earlier = KINDS[kind].former()
-    if lower:
-        add_lower_case(earlier)
-    learned = KINDS[kind].learn(earlier, iter(MIXED), 800, 2)
-    tokenizer = Tokenizer(learned.to_str())
-    assert (tokenizer.kind, tokenizer.lower, tokenizer.lossless) == (kind, lower, not lower)
-    assert tokenizer.encode(MIXED[0]) == learned.encode(MIXED[0], add_special_tokens=False).ids
-    assert json.loads(tokenizer.to_json())["pre_tokenizer"] != json.loads(TRAINED[kind].to_json())["pre_tokenizer"]
 
 
 def test_rare_pairs_of_a_large_text_are_no_tokens(monkeypatch):

@@ -1,17 +1,13 @@
 """Labels of words: a label for each token, cut with the text; what does not fit is told with its line."""
 
-import hashlib
-import json
 import re
 
 import pytest
 
 from clearhead.errors import DataError
-from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus, Layout
-from clearhead.text.preparing import FORMAT, Tokenizing, content_key, prepare
+from clearhead.text.preparing import Tokenizing, prepare
 from clearhead.text.sources import Aligned
-from clearhead.text.validation_split import RULE
 
 TAGGED = Layout(texts=("source",), label="target", label_of="word", most=4)
 WORDS = Tokenizing(kind="word")
@@ -58,15 +54,3 @@ def test_a_label_that_training_has_not_is_told(tmp_path):
 def test_tokens_that_are_no_words_are_refused(tmp_path):
     with pytest.raises(DataError, match="12 tokens for its 3 labels: where words have labels, tokens are words"):
         prepared(tmp_path, tokenizing=Tokenizing(kind="byte"))
-
-
-def test_a_layout_with_labels_of_records_has_the_key_it_had_before_words_could_have_labels(tmp_path):
-    made, layout = corpus(tmp_path), Layout(texts=("source", "target"), most=4)
-    before = {"is": "Layout", "texts": ["source", "target"], "label": None, "most": 4, "too_long": "cut", "end": False}
-    digest = hashlib.blake2b(json.dumps([FORMAT, RULE, to_json(made), before, to_json(WORDS)]).encode(), digest_size=12)
-    for source in (made.train, made.dev):
-        for path in source.files:
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-    assert content_key(made, layout, WORDS) == digest.hexdigest()
-    assert content_key(made, TAGGED, WORDS) != digest.hexdigest()

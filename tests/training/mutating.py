@@ -7,7 +7,6 @@ one damaged file into a folder, loads it, compares what it gives, and puts the f
 import contextlib
 import json
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -21,13 +20,17 @@ import clearhead as ch
 from clearhead.cli.runs import look_into
 from clearhead.errors import ClearheadError
 from clearhead.files import seal
+from clearhead.model import presets
 from clearhead.serialization import load_tensors, save_tensors
 from clearhead.text.preparing import open_prepared
 from clearhead.tracing.saving import HEADER
 from clearhead.tracing.trace import trace_model
 from clearhead.training.metrics import read_metrics
 from clearhead.training.train import train
-from tests.training.old_runs.make import TEXTS, recipe_of, spec_of
+from tests.training import small_runs
+from tests.training.tiny import recipe_for
+
+KINDS = {"translate": small_runs.translating, "classify": small_runs.classifying}
 
 SLOW = 60.0
 """Seconds after which an attack counts as one that hangs."""
@@ -157,7 +160,7 @@ class Attack:
             same = found is None or found == expected
             if not same and sealed(path) and not resealed:
                 self.fault(path, damaged, "gives something else, and says nothing")
-            self.counts["same" if same else "changed by a stranger, or before there were checksums"] += 1
+            self.counts["same" if same else "changed by a stranger"] += 1
         except ClearheadError:
             self.counts["told"] += 1
         except BaseException as error:
@@ -178,9 +181,8 @@ class Attack:
 
 def tiny_run(folder, task):
     """Train a run in a folder, as small as a run can be."""
-    with contextlib.chdir(folder):
-        train(task, recipe_of(task, sliced=False), log=lambda _: None)
-    return Path(folder) / task
+    recipe = recipe_for(KINDS[task], folder / f"text of {task}")
+    return train(folder / task, recipe, log=lambda _: None, watcher=lambda _: None).folder.path
 
 
 def use_of(path):
@@ -191,7 +193,7 @@ def use_of(path):
         told = []
         listed = replace(look_into(path, path.parent), disk_bytes=0, changed="")
         run = ch.load(path, device="cpu", log=told.append)
-        ids = torch.tensor([run.tokenizer.encode(TEXTS[7])[:16] or [0]])
+        ids = torch.tensor([run.tokenizer.encode("old plum")[:16] or [0]])
         with torch.inference_mode():
             logits = run.model(ids, ids) if run.task.name == "translate" else run.model(ids)
         decoded = run.tokenizer.decode(ids[0].tolist())
@@ -217,60 +219,55 @@ def use_of_log(path):
     return lambda: read_metrics(path)
 
 
-def attack_run(path, count, seed, *, old=False):
+def attack_run(path, count, seed):
     """Attack a run folder: what loading reads, its token ids, and its log."""
     attack = Attack(seed)
     [home] = (path / "data").iterdir()
     data = [one for one in home.rglob("*") if one.is_file()]
     log = [path / "metrics.jsonl"]
-    mine = ("expected.json", "resumed.safetensors", ".lock", "curves.svg", *(one.name for one in log))
+    mine = (".lock", "curves.svg", *(one.name for one in log))
     loaded = [one for one in path.rglob("*") if one.is_file() and one not in data and one.name not in mine]
     loaded = [one for one in loaded if one.parent.name != "film"]  # loading the best weights does not read the film
     aims = [(loaded, use_of(path), 12), (data, use_of_data(home), 7), (log, use_of_log(log[0]), 1)]
     aims = [(files, use, use(), share) for files, use, share in aims]
     for _ in range(count):
         files, use, expected, _ = attack.draw.choices(aims, [share for *_, share in aims])[0]
-        attack(files, use, expected, sealed=lambda file: not old and file not in log)
+        attack(files, use, expected, sealed=lambda file: file not in log)
     assert aims[0][1]() == aims[0][2]
     return attack
 
 
-def tiny_trace(path, *, old=False):
-    """Save a trace; `old`: as it was before traces were sealed."""
+def tiny_trace(path):
+    """Save a trace."""
     torch.manual_seed(0)
-    spec = spec_of("translate", sliced=False)
-    model = replace(spec, encoder=replace(spec.encoder, vocabulary=9), decoder=replace(spec.decoder, vocabulary=9))
+    model = presets.classic(9, size=small_runs.SIZE)
     changes = [ch.Edit(at="decoder.0.cross", step="context", head=1, times=0.0)]
     trace_model(model.build().eval(), torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]]), changes=changes).save(path)
-    if old:
-        told, tensors = load_tensors(path, header=HEADER)
-        kept = {name: one for name, one in told.items() if name not in ("tensors", *SEALS)}
-        save_tensors(path, tensors, {**kept, "version": 1}, header=HEADER)
     return path
 
 
-def attack_trace(path, count, seed, *, old=False):
+def attack_trace(path, count, seed):
     """Attack a saved trace: the JSON in its header as often as its bytes."""
     attack = Attack(seed)
 
     def use():
         trace = ch.Trace.load(path)
-        weights = [head.weight.tolist() for site in trace.sites.values() for head in site.head] if not old else []
+        weights = [head.weight.tolist() for site in trace.sites.values() for head in site.head]
         return trace.kind, trace.notes, trace.sides, trace.candidates, weights, repr(trace)
 
     expected = use()
     for _ in range(count):
-        damage = change_header(attack, path, old=old) if attack.draw.random() < 0.5 else None
-        attack([path], use, expected, sealed=lambda file: not old, damage=damage)
+        damage = change_header(attack, path) if attack.draw.random() < 0.5 else None
+        attack([path], use, expected, sealed=lambda file: True, damage=damage)
     assert use() == expected
     return attack
 
 
-def change_header(attack, path, *, old):
+def change_header(attack, path):
     """Change the JSON in a trace's header, and return the file; with a new seal half the time, as a stranger would."""
     told, tensors = load_tensors(path, header=HEADER)
     told = change_json(told, attack.draw)
-    resealed = not old and attack.draw.random() < 0.5
+    resealed = attack.draw.random() < 0.5
     if resealed:
         told = seal({name: one for name, one in told.items() if name not in SEALS})
     beside = path.with_suffix(".changed")
@@ -279,17 +276,10 @@ def change_header(attack, path, *, old):
 
 
 def attack_all(count, seed, folder, tasks=("translate", "classify")):
-    """Attack runs of today and of the first version, and traces of both kinds; return all attacks by target."""
-    first = Path(__file__).parent / "old_runs" / "ac67a60" / "classify"
-    share = count // (len(tasks) + 3)
+    """Attack runs and a trace; return all attacks by target."""
+    share = count // (len(tasks) + 1)
     made = {f"a run to {task}": attack_run(tiny_run(folder, task), share, seed + i) for i, task in enumerate(tasks)}
-    old = Path(shutil.copytree(first, folder / "old"))
-    traces = tiny_trace(folder / "a.trace"), tiny_trace(folder / "b.trace", old=True)
-    return made | {
-        "a run of the first version": attack_run(old, share, seed + 11, old=True),
-        "a trace": attack_trace(traces[0], share, seed + 12),
-        "a trace of the first version": attack_trace(traces[1], share, seed + 13, old=True),
-    }
+    return made | {"a trace": attack_trace(tiny_trace(folder / "a.trace"), share, seed + 12)}
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from clearhead.errors import ClearheadError, RunError
-from clearhead.files import seal, write_sealed
-from clearhead.training.checkpoints import Checkpoints, state_sum
+from clearhead.files import FORMAT, checksum, seal, write_sealed
+from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
@@ -21,7 +21,6 @@ from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import resume, train
 from clearhead.training.train_step import TrainState
-from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for
 
@@ -96,24 +95,6 @@ def steps(run):
     return [one.step for one in run.checkpoints.all()]
 
 
-def as_format_0(run):
-    """Rewrite a run folder as versions before the format wrote it."""
-    for path in run.checkpoints.folder.glob("step-*/state.json"):
-        state = json.loads(path.read_text())
-        told = {name: value for name, value in state.items() if name not in (*ENVELOPE, "model")}
-        path.write_text(json.dumps({**told, "sha256": {**state["files"], "state.json": state_sum(told)}}, indent=1))
-    for path in (run.recipe_file, run.model_file, run.evaluation):
-        found = json.loads(path.read_text())
-        path.write_text(json.dumps({name: value for name, value in found.items() if name not in ENVELOPE}, indent=1))
-    (run.path / "checkpoints" / "run.json").unlink()
-    (run.path / "baseline.json").unlink()
-    run.run_file.unlink()
-    return run
-
-
-ENVELOPE = ("format", "run", "sha256", "files")
-
-
 # 1. Checkpoints that cannot be reached.
 
 
@@ -144,10 +125,7 @@ def steps_removed(checkpoints):
 
 
 @pytest.mark.parametrize("attack", [unmounted, moved_away, dangling, another_run, steps_removed])
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_resume_without_its_checkpoints_is_refused_and_changes_nothing(run, go_on, attack, version):
-    if version == 0:
-        as_format_0(run)
+def test_a_resume_without_its_checkpoints_is_refused_and_changes_nothing(run, go_on, attack):
     attack(run.path / "checkpoints")
     refused(lambda: go_on(run), "cannot be reached|there is no checkpoint, and evaluation.json shows", run.path)
     run.evaluation.unlink()
@@ -248,7 +226,7 @@ def test_a_folder_that_holds_a_name_of_ours_is_not_trained_in(name, recipe, home
     place = tmp_path / "mine"
     (place / name).parent.mkdir(parents=True)
     (place / name).write_text(FOREIGN[name])
-    said = "is no run of Clearhead's; nothing was touched|there is a run already|holds no run's id"
+    said = "is no run of Clearhead's; nothing was touched|there is a run already|has no format version"
     refused(lambda: train(place, recipe, log=quiet, data=home / "data"), said, place)
 
 
@@ -409,10 +387,7 @@ LINKED = (".lock", "metrics.jsonl", "checkpoints", "tensorboard")
 
 
 @pytest.mark.parametrize("name", LINKED)
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_resume_writes_through_no_link(run, go_on, mine, name, version):
-    if version == 0:
-        as_format_0(run)
+def test_a_resume_writes_through_no_link(run, go_on, mine, name):
     path = run.path / name
     if name == "checkpoints":
         for one in path.iterdir():
@@ -426,20 +401,17 @@ def test_a_resume_writes_through_no_link(run, go_on, mine, name, version):
 
 
 def test_a_link_to_checkpoints_on_another_disk_is_asked_for_by_an_option(run, go_on, tmp_path):
-    for version in (1, 0):
-        if version == 0:
-            as_format_0(run)
-        place = tmp_path / f"disk-{version}"
-        (run.path / "checkpoints").rename(place)
-        (run.path / "checkpoints").symlink_to(place)
-        load(run.path, device="cpu")
-        refused(lambda: go_on(run), f"is a link.*--checkpoints {place}", run.path, place)
-        assert go_on(run, checkpoints=place, budget=Budget(steps=16 - 4 * version))[-1].startswith("from step")
-        assert run.checkpoints.folder == place
-        assert load(run.path, device="cpu").step
-        (run.path / "checkpoints").unlink()
-        place.rename(run.path / "checkpoints")
-        run.checkpoints_file.unlink()
+    place = tmp_path / "disk"
+    (run.path / "checkpoints").rename(place)
+    (run.path / "checkpoints").symlink_to(place)
+    load(run.path, device="cpu")
+    refused(lambda: go_on(run), f"is a link.*--checkpoints {place}", run.path, place)
+    assert go_on(run, checkpoints=place, budget=Budget(steps=12))[-1].startswith("from step")
+    assert run.checkpoints.folder == place
+    assert load(run.path, device="cpu").step
+    (run.path / "checkpoints").unlink()
+    place.rename(run.path / "checkpoints")
+    run.checkpoints_file.unlink()
 
 
 HALF = ".recipe.json.0a1b2c3d.partial"
@@ -499,14 +471,10 @@ def test_a_run_that_is_reached_through_a_link_is_fine(run, go_on, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../tokenizer.json", "/etc/passwd", "a/b", "..", "", 3, None, "a\\b"])
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_tokeniser_is_a_plain_name(run, name, version):
+def test_a_tokeniser_is_a_plain_name(run, name):
     found = json.loads(run.model_file.read_text())
     changed = {**found, "tokenizers": {"text": name}}
-    if version == 0:
-        as_format_0(run)
-        changed = {key: value for key, value in changed.items() if key not in ENVELOPE}
-    run.model_file.write_text(json.dumps(seal(changed) if version else changed))
+    run.model_file.write_text(json.dumps(seal(changed)))
     with pytest.raises(RunError, match="is no name of a file beside it"):
         load(run.path, device="cpu")
 
@@ -545,8 +513,6 @@ def test_a_folder_for_checkpoints_that_holds_other_things_is_refused(recipe, hom
 
 def test_checkpoints_of_another_run_are_not_gone_on_with(run, go_on, trained, tmp_path):
     refused(lambda: go_on(run, checkpoints=trained[2].checkpoints.folder), "is of another run", run.path)
-    as_format_0(run)
-    refused(lambda: go_on(run, checkpoints=trained[2].checkpoints.folder), "nothing there says", run.path)
 
 
 def test_two_copies_of_a_run_do_not_write_to_the_same_checkpoints(recipe, home, tmp_path, go_on):
@@ -594,16 +560,6 @@ def test_another_runs_files_are_refused_by_name(run, trained, go_on):
             refused(lambda: go_on(run), "is of another run", run.path)
         (run.path / name).write_bytes(kept)
     load(run.path, device="cpu")
-
-
-def test_a_file_of_an_earlier_version_does_not_take_the_place_of_a_sealed_one(run, trained, tmp_path):
-    old = as_format_0(RunFolder(shutil.copytree(trained[1].path, tmp_path / "old")))
-    for name in ("model.json", "recipe.json"):
-        kept = (run.path / name).read_bytes()
-        shutil.copy(old.path / name, run.path / name)
-        with pytest.raises(RunError, match=f"{name}: has no format and no checksum"):
-            load(run.path, device="cpu")
-        (run.path / name).write_bytes(kept)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -655,45 +611,25 @@ def test_a_missing_field_is_named(run):
             run.task()
 
 
-# Runs of earlier versions.
+# Runs of other formats.
 
 
-def test_a_run_of_an_earlier_version_loads_resumes_and_gives_the_same(run, trained, go_on, tmp_path):
-    other = RunFolder(shutil.copytree(trained[1].path, tmp_path / "undisturbed"))
-    go_on(other)  # first: it sets the run's number of threads
-    before = load(run.path, device="cpu").classify(["red plum", "old cow"])
-    as_format_0(run)
-    assert load(run.path, device="cpu").classify(["red plum", "old cow"]) == before
-    assert go_on(run) == ["from step 8"]
-    assert_same_run(run, other)
-    assert run.id() is not None
-    for path in (run.recipe_file, run.model_file, run.evaluation, run.path / "checkpoints" / "run.json"):
-        assert json.loads(path.read_text())["run"] == run.id()
-    assert go_on(run, budget=Budget(steps=14)) == ["from step 12"]
-    assert go_on(other, budget=Budget(steps=14)) == ["from step 12"]
-    assert_same_run(run, other)
-
-
-@pytest.mark.parametrize("stage", few(range(4), 2))
-def test_an_upgrade_that_is_killed_is_made_whole_by_the_next_resume(run, go_on, monkeypatch, stage, trained):
-    other = RunFolder(shutil.copytree(trained[1].path, run.path.with_name("undisturbed")))
-    go_on(other)
-    as_format_0(run)
-    replace_file, count = os.replace, [0]
-
-    def killed(*given):
-        if count[0] == stage:
-            raise KeyboardInterrupt
-        count[0] += 1
-        replace_file(*given)
-
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        go_on(run)
-    monkeypatch.undo()
-    load(run.path, device="cpu")
-    assert go_on(run)[-1] == "from step 8"
-    assert_same_run(run, other)
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (FORMAT - 1, f"was written in format {FORMAT - 1}, and this .* reads format {FORMAT}; install the one that"),
+        (FORMAT + 1, f"was written in format {FORMAT + 1}, .* install a newer one"),
+        (None, "has no format version, so Clearhead did not write it"),
+    ],
+)
+@pytest.mark.parametrize("name", ["run.json", "model.json", "recipe.json"])
+def test_a_run_of_another_format_is_refused_and_changed_in_nothing(run, go_on, name, version, words):
+    content = json.loads((run.path / name).read_text())
+    content = {key: value for key, value in content.items() if key not in ("format", "sha256")}
+    other = content if version is None else {"format": version, **content}
+    (run.path / name).write_text(json.dumps({**other, "sha256": checksum(other)}))
+    refused(lambda: load(run.path, device="cpu"), words, run.path)
+    refused(lambda: go_on(run), words, run.path)
 
 
 # 8. What is lost may be lost alone.

@@ -147,7 +147,7 @@ def test_a_resume_goes_on_where_the_checkpoint_was(recipe):
     for step in range(100):
         pacing.count_step(1.0 * (step + 1), logs=step % 20 == 19)
     again = Pacing(recipe, quiet)
-    again.restore({"seconds": pacing.seconds, **pacing.state()}, done=100)
+    again.restore(pacing.state(), done=100, seconds=pacing.seconds)
     assert (again.position, again.stride, again.spent) == (pacing.position, pacing.stride, pacing.spent)
     for one in (pacing, again):
         one.count_step(101.0, logs=False)
@@ -156,8 +156,8 @@ def test_a_resume_goes_on_where_the_checkpoint_was(recipe):
 
 def test_a_checkpoint_of_another_plan_gives_only_its_steps_and_seconds(recipe):
     pacing = Pacing(recipe, quiet)
-    for state in ({"seconds": 50.0}, {"seconds": 50.0, "planned": 1, "position": 0.5, "stride": 9.0}):
-        pacing.restore(state, done=100)
+    for state in ({}, {"spent": 50.0, "planned": 1, "position": 0.5, "stride": 9.0}):
+        pacing.restore(state, done=100, seconds=50.0)
         assert (pacing.position, pacing.stride, pacing.spent) == (100.0, 1.0, 50.0)
 
 

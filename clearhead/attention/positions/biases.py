@@ -11,7 +11,6 @@ from clearhead.attention.parts import HeadShape, MadeFor
 from clearhead.attention.positions.base import Position
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.errors import NotBuiltError, OptionError
-from clearhead.serialization import added
 
 
 def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
@@ -51,7 +50,7 @@ class T5Bias(Position):
     buckets: int = 32
     reach: int = 128
     two_sided: bool = True
-    shared: bool = added(False)
+    shared: bool = False
 
     def __post_init__(self) -> None:
         least = 4 if self.two_sided else 2

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from clearhead.attention.modes import has_numbers, is_captured
 from clearhead.attention.positions.base import EmbeddedPosition, PositionTable, angle_dtype
 from clearhead.errors import OptionError, ShapeError
-from clearhead.serialization import added
 
 Layout = Literal["interleaved", "halves"]
 
@@ -37,8 +36,8 @@ class Sinusoidal(EmbeddedPosition):
     scales_tokens: ClassVar[bool] = True
     layout: Layout = "interleaved"
     base: float = 10_000.0
-    first: int = added(0)
-    skips: int | None = added(None)
+    first: int = 0
+    skips: int | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in get_args(Layout):
@@ -101,8 +100,8 @@ class Learned(EmbeddedPosition):
     """
 
     length: int
-    first: int = added(0)
-    skips: int | None = added(None)
+    first: int = 0
+    skips: int | None = None
 
     def __post_init__(self) -> None:
         if self.length < 1:

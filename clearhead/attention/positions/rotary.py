@@ -10,7 +10,6 @@ from torch import Tensor
 from clearhead.attention.positions.base import Position, angle_dtype
 from clearhead.attention.positions.scaling import RotaryScaling
 from clearhead.errors import OptionError, ShapeError
-from clearhead.serialization import added
 
 Pairing = Literal["interleaved", "halves"]
 
@@ -31,7 +30,7 @@ class Rotary(Position):
     pairing: Pairing = "interleaved"
     base: float = 10_000.0
     width: int | None = None
-    scaling: RotaryScaling | None = added(None)
+    scaling: RotaryScaling | None = None
 
     def __post_init__(self) -> None:
         if self.pairing not in get_args(Pairing):

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.errors import OptionError
-from clearhead.serialization import added
 from clearhead.text.batches import Rows
 from clearhead.text.store import Ragged
 
@@ -36,9 +35,9 @@ class Framing:
     ends: tuple[int, ...] = ()
     opening: tuple[int, ...] = ()
     never: tuple[int, ...] = ()
-    between: tuple[int, ...] = added(())
+    between: tuple[int, ...] = ()
     """Ids between the two texts of a pair; none where the model does not read pairs."""
-    segment: int = added(0)
+    segment: int = 0
     """The number of the segment that the second text of a pair and what comes after it are of."""
 
     @property
