@@ -70,8 +70,8 @@ def lines(words: list[str], draw: random.Random) -> Iterator[str]:
 
 def command(text: Path, run: Path, steps: int) -> list[str]:
     how = (
-        f"--task generate --documents line --tokenizer bpe --vocabulary 8000 --size 1M --tokens 512 --context 128 "
-        f"--steps {steps} --evaluate-every {steps} --device cpu --threads 1 --json"
+        f"--task generate --documents line --tokenizer bpe --vocabulary 8000 --size 1M --batch-tokens 512 "
+        f"--context 128 --steps {steps} --evaluate-every {steps} --device cpu --threads 1 --json"
     )
     return [sys.executable, "-m", "clearhead", "train", str(run), "--text", str(text), *how.split()]
 

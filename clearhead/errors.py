@@ -3,6 +3,9 @@
 A message says what was expected, what came, and what to do.
 """
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "ArgumentError",
     "ClearheadError",
@@ -17,6 +20,7 @@ __all__ = [
     "ShapeError",
     "TraceError",
     "UnsupportedError",
+    "WordError",
 ]
 
 
@@ -42,6 +46,14 @@ class OptionError(ClearheadError, ValueError):
 
 class ArgumentError(OptionError, TypeError):
     """A call has an argument that the function does not take, one of another type, or lacks one that it needs."""
+
+
+class WordError(OptionError):
+    """An option cannot be, or is missing. `words` is what the user calls it, or them: `lr`, `steps and minutes`."""
+
+    def __init__(self, words: str, problem: str, *, is_missing: bool = False) -> None:
+        self.words, self.problem, self.is_missing = words, problem, is_missing
+        super().__init__(f"{words} is missing: {problem}" if is_missing else f"{words}: {problem}")
 
 
 class PlaceError(OptionError, IndexError):
@@ -70,3 +82,15 @@ class TraceError(ClearheadError, RuntimeError):
 
 class ProgramError(ClearheadError, ValueError):
     """A RASP program or a designed head is invalid: its types do not match, or attention cannot compute it."""
+
+
+def no_such(name: str, names: Iterable[str]) -> str:
+    """Say that there is no such name, which one is near, and which there are.
+
+    >>> no_such("cosin", ["constant", "cosine"])
+    "there is no 'cosin'. Did you mean 'cosine'? There are: constant, cosine"
+    """
+    listed = [*names]
+    near = difflib.get_close_matches(name, listed, 1)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    return f"there is no {name!r}.{guess} There are: {', '.join(listed)}"

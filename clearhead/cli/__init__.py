@@ -17,7 +17,8 @@ from typer.core import TyperGroup
 from clearhead.cli.completion import COMPLETE, complete
 from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import CLOSED_PIPE, discard_output, escape_controls
-from clearhead.errors import ClearheadError
+from clearhead.errors import ClearheadError, OptionError, WordError
+from clearhead.options import flag
 from clearhead.system import is_out_of_memory
 
 __all__ = ["main"]
@@ -66,10 +67,10 @@ GROUPS = {
 VERBS = {name: about for group in GROUPS.values() for name, about in group.items()}
 ELSEWHERE = {"import": ("import_model", "import_run"), "help": ("help", "show_help")}
 """Module and function of a verb whose name Python has taken."""
+CRAFT = ("list", "show", "run", "look")
+"""The verbs of `clearhead craft`."""
 TRAINING = {"train", "demo"}
 """Verbs that spend their time in steps of training."""
-SECTIONED = ("train", "compare", "generate", "evaluate", "describe", "serve")
-"""Verbs with so many options that their help has sections."""
 
 
 class Verbs(Mapping[str, Any]):
@@ -112,10 +113,7 @@ def load_verb(name: str) -> Any:
         group = typer.main.get_group(verb_app)
         return group.commands[name]
     verb = getattr(module, function)
-    sectioned = name in SECTIONED
-    verb_app.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned if sectioned else None)(
-        flatten_groups(verb) if sectioned else verb
-    )
+    verb_app.command(epilog=module.EXAMPLES, short_help=VERBS[name], cls=Sectioned)(flatten_groups(verb))
     command = typer.main.get_command(verb_app)
     command.name = name
     return command
@@ -208,22 +206,24 @@ def run(args: Sequence[str]) -> int:
             raise
         discard_output()
         return CLOSED_PIPE
-    except Exception as error:
+    except Exception as failure:
+        error = name_word(failure, args)
         if "--debug" in args:
             traceback.print_exc()
         elif not isinstance(error, typer.TyperException) or os.environ.get("RANK", "0") == "0":
             # Of the processes that torchrun starts with the same wrong options, one says so.
             print(escape_controls(explain_error(error, args)), file=sys.stderr)
-        return getattr(error, "exit_code", FAILED)
+        return ASKED_WRONGLY if isinstance(error, WordError) else getattr(error, "exit_code", FAILED)
 
 
 def explain_error(error: Exception, args: Sequence[str] = ()) -> str:
     """Say in one or two lines what went wrong with a command, and what to do."""
     match error:
         case typer.TyperException():
-            context = getattr(error, "ctx", None)
-            verb = context.command_path if context else "clearhead"
-            return f"clearhead: {error.format_message()}\nTry: {verb} --help"
+            return f"clearhead: {error.format_message()}\n{find_help(args)}"
+        case WordError():
+            words = re.sub(r"\b(?!and\b|with\b)[a-z][a-z_-]+", lambda found: flag(found[0]), error.words)
+            return f"clearhead: {'Missing option ' * error.is_missing}{words}: {error.problem}\n{find_help(args)}"
         case ClearheadError() | OSError():
             return f"clearhead: {error}"
         case _ if is_out_of_memory(error):
@@ -238,6 +238,22 @@ def explain_error(error: Exception, args: Sequence[str] = ()) -> str:
         case _:
             kind = type(error).__name__
             return f"clearhead: this should not happen: {kind}: {error}\nThe same command with --debug shows where."
+
+
+def name_word(error: Exception, args: Sequence[str]) -> Exception:
+    """Return the library's error about a word that was typed as one of the command's: `device: …` is of --device."""
+    word, colon, problem = str(error).partition(": ")
+    typed = any(arg.partition("=")[0] == flag(word) for arg in args)
+    return WordError(word, problem) if type(error) is OptionError and colon and typed else error
+
+
+def find_help(args: Sequence[str]) -> str:
+    """Say how to see the help of the verb that was asked."""
+    words = [word for word in args[:3] if word != "help"]
+    depth = (words[:1] != [] and words[0] in VERBS) + (
+        words[:1] == ["craft"] and words[1:2] != [] and words[1] in CRAFT
+    )
+    return f"Try: {' '.join(['clearhead', *words[:depth]])} --help"
 
 
 def own_parts(args: Sequence[str]) -> dict[str, type]:

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells, open_run
 from clearhead.cli.options import Parts
+from clearhead.options import Option
 from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import Classify, ClassifyPairs
 from clearhead.training.tasks.pairs import split_pair
@@ -22,11 +21,9 @@ def classify(
     run: RunPath,
     file: File = "-",
     *,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Add every label and its probability, separated by tabs.")
-    ] = False,
+    probabilities: Annotated[bool, Option(help="Add every label and its probability, separated by tabs.")] = False,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Each line is two texts with a tab between: for models that read pairs.")
+        bool, Option(help="Each line is two texts with a tab between: for models that read pairs.")
     ] = False,
     device: Device = "auto",
     parts: Parts = None,

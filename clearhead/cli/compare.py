@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, final
 
@@ -12,23 +12,23 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.completion import complete_names
-from clearhead.cli.options import Parts, flag, given_flags, import_named, missing, new_folder, one_of, wrong
-from clearhead.cli.recipe_options import Choices, as_machine, as_recipe, find_task, override_recipe
+from clearhead.cli.options import Parts, Words, new_folder, one_of
 from clearhead.cli.screen import prose, rule, show, show_json
-from clearhead.cli.texts import as_corpus, check_text, with_spooled
 from clearhead.cli.train import render_row
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import OptionError, RunError, WordError
 from clearhead.experiments.comparing import BASE, grid, one_by_one
 from clearhead.experiments.comparing import compare as comparison_of
 from clearhead.experiments.comparison import Comparison
 from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.extras import has_package, how_to_install
 from clearhead.model.sizes import parse_count
+from clearhead.options import Given, flag, flags, given_of, group_of, option
 from clearhead.training.defaults import ABSENT, KINDS, choose
 from clearhead.training.holding import hold_folder
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks import TASKS
+from clearhead.training.recipe_options import GROUPS, as_machine, as_recipe, override_recipe
+from clearhead.training.tasks import TASKS, task_named
+from clearhead.training.text_options import TextOptions, as_corpus, check_text, with_spooled
 from clearhead.training.variants import HEADS, PARTS, parse_scale, parse_whole
 
 EXAMPLES = """\b
@@ -59,35 +59,29 @@ class ComparingOptions:
 
     title: ClassVar[str] = "Comparison (--attention, --position, --size, --heads, … take lists: a,b,c)"
 
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PART=VALUE",
-            callback=import_named("--variant"),
-            help="One model, by its differences from the base; repeat it, instead of lists: "
-            f"{', '.join(map(dashed, LISTS))}; or {BASE}.",
-        ),
-    ] = None
-    probe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=complete_names(PROBES),
-            help=f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}.",
-        ),
-    ] = None
-    longest: Annotated[
-        int | None, typer.Option(min=8, metavar="N", help="probe: longest sequence, or farthest key, in tokens.")
-    ] = None
-    seeds: Annotated[str, typer.Option(metavar="1,2", help="Train each model once with each seed.")] = "1,2,3"
-    parallel: Annotated[int, typer.Option(min=1, metavar="N", help="How many runs to train at once.")] = 1
-    as_json: Annotated[bool, typer.Option("--json", help="Print all results as one JSON object.")] = False
+    variant: list[str] | None = option(
+        None,
+        "One model, by its differences from the base; repeat it, instead of lists: "
+        f"{', '.join(map(dashed, LISTS))}; or {BASE}.",
+        takes="PART=VALUE",
+        own=True,
+    )
+    probe: str | None = option(
+        None,
+        f"Train on a synthetic task, instead of --task and files: {', '.join(PROBES)}.",
+        takes="NAME",
+        names=PROBES,
+    )
+    longest: int | None = option(None, "probe: longest sequence, or farthest key, in tokens.", takes="N", least=8)
+    seeds: str = option("1,2,3", "Train each model once with each seed.", takes="1,2")
+    jobs: int = option(1, "How many runs to train at once.", takes="N", least=1)
+    as_json: bool = option(False, "Print all results as one JSON object.", word="json")
 
 
 def compare(
     folder: Annotated[str, typer.Argument(help="Folder for the runs, the table and the plot.", metavar="FOLDER")],
     comparing: ComparingOptions,
-    choices: Choices,
+    choices: Annotated[Given, Words(GROUPS)],
     *,
     parts: Parts = None,
 ) -> None:
@@ -107,7 +101,7 @@ def compare(
         else:
             arms = one_by_one(parse_variants(comparing.variant, choices), make_recipe_maker(home, comparing, choices))
         comparison = comparison_of(
-            home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.parallel, log=to_stderr
+            home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.jobs, log=to_stderr
         )
     if not comparison.outcomes:
         raise RunError(f"{folder}: every run failed; {comparison.failures[0].run}: {comparison.failures[0].problem}")
@@ -124,7 +118,7 @@ def to_stderr(text: str) -> None:
 def numbers(text: str) -> list[int]:
     parts = split(text)
     if not parts or not all(part.isdecimal() for part in parts):
-        raise wrong("--seeds", f"whole numbers with commas between them, such as 1,2,3; came {text!r}")
+        raise WordError("seeds", f"whole numbers with commas between them, such as 1,2,3; came {text!r}")
     return list(dict.fromkeys(map(int, parts)))
 
 
@@ -134,17 +128,17 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def parse_variants(texts: Sequence[str], choices: Choices) -> list[dict[str, str]]:
+def parse_variants(texts: Sequence[str], choices: Given) -> list[dict[str, str]]:
     """Return what each `--variant` changes: `heads=sliced` one part, `scale=none,block=post` two, `base` nothing."""
     for name in LISTS:
-        if len(split(getattr(choices.model, name) or "")) > 1:
-            raise wrong(
-                "--variant", f"is given instead of lists: give {flag(name)} one value, which all variants share"
+        if len(split(choices.get(name, ""))) > 1:
+            raise WordError(
+                "variant", f"is given instead of lists: give {flag(name)} one value, which all variants share"
             )
     variants = [parse_variant(text) for text in texts]
     for number, variant in enumerate(variants):
         if variant in variants[:number]:
-            raise wrong("--variant", f"{texts[number]!r} is there twice")
+            raise WordError("variant", f"{texts[number]!r} is there twice")
     check_values({name: [variant[name] for variant in variants if name in variant] for name in LISTS})
     return variants
 
@@ -157,8 +151,8 @@ def parse_variant(text: str) -> dict[str, str]:
         name, equals, value = (word.strip() for word in part.partition("="))
         option = name.replace("-", "_")
         if option not in LISTS or not equals or not value or option in parts:
-            raise wrong(
-                "--variant",
+            raise WordError(
+                "variant",
                 f"expected {BASE}, or PART=VALUE with commas between several, each part once; came {text!r}. The parts "
                 f"are: {', '.join(map(dashed, LISTS))}",
             )
@@ -166,15 +160,16 @@ def parse_variant(text: str) -> dict[str, str]:
     return parts
 
 
-def parse_lists(choices: Choices) -> dict[str, list[str]]:
+def parse_lists(choices: Given) -> dict[str, list[str]]:
     """Return what varies. BadParameter for a name that does not exist."""
-    values_of = {name: list(dict.fromkeys(split(getattr(choices.model, name) or ""))) for name in LISTS}
+    values_of = {name: list(dict.fromkeys(split(choices.get(name, "")))) for name in LISTS}
     lists = {name: values for name, values in values_of.items() if values}
     if not lists:
-        raise missing(
-            "--attention",
+        raise WordError(
+            "attention",
             "give a list, or one to --position, --size, --heads, …, such as softmax,cosine; or give "
             "--variant several times",
+            is_missing=True,
         )
     check_values(lists)
     return lists
@@ -183,7 +178,7 @@ def parse_lists(choices: Choices) -> dict[str, list[str]]:
 def check_values(lists: Mapping[str, Sequence[str]]) -> None:
     """Raise for a value that no model could have; one that only this model cannot have makes its arm impossible."""
     for value in lists.get("heads", ()):
-        one_of("--heads", value, dict.fromkeys(HEADS))
+        one_of("heads", value, dict.fromkeys(HEADS))
     named = {name: functools.partial(choose, name) for name in KINDS}
     numbers = {name: functools.partial(parse_whole, name) for name in ("value_rank", "d_value", "window")}
     for name, parse in {"size": parse_count, "scale": parse_scale, **numbers, **named}.items():
@@ -191,53 +186,43 @@ def check_values(lists: Mapping[str, Sequence[str]]) -> None:
             try:
                 parse(value)
             except OptionError as error:
-                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
+                raise WordError(name, str(error).removeprefix(f"{name}: ")) from error
 
 
-def make_recipe_maker(
-    home: Path, comparing: ComparingOptions, choices: Choices
-) -> Callable[[Mapping[str, str]], Recipe]:
+def make_recipe_maker(home: Path, comparing: ComparingOptions, choices: Given) -> Callable[[Mapping[str, str]], Recipe]:
     """Return what makes the recipe of an arm from what it varies; raise for what is wrong with all of them."""
-    if choices.machine.seed is not None:
-        raise wrong("--seed", "a comparison has several: give --seeds")
-    as_machine(choices.machine)
+    if "seed" in choices:
+        raise WordError("seed", "a comparison has several: give --seeds")
     make = as_recipe
     if comparing.probe is not None:
         make = make_probe_maker(home, comparing, choices)
-    elif choices.task is None:
-        raise missing("--task", f"say what to learn ({', '.join(TASKS)}), or give --probe ({', '.join(PROBES)})")
+    elif "task" not in choices:
+        tasks, probes = ", ".join(TASKS), ", ".join(PROBES)
+        raise WordError("task", f"say what to learn ({tasks}), or give --probe ({probes})", is_missing=True)
     elif comparing.longest is not None:
-        raise wrong("--longest", "is for probes; the longest row of your text is --context")
+        raise WordError("longest", "is for probes; the longest row of your text is --context")
     else:
-        task = find_task(choices.task)
-        check_text(task, choices.text)
-        as_corpus(task, choices.text).check()
-        choices = replace(choices, text=with_spooled(choices.text, home / "data"))
-
-    def arm_recipe(choice: Mapping[str, str]) -> Recipe:
-        # Patience is off unless it is asked for: every arm shall have the same budget.
-        budget = replace(choices.budget, patience=choices.budget.patience or 0)
-        try:
-            return make(replace(choices, model=replace(choices.model, **choice), budget=budget))
-        except typer.BadParameter as error:
-            # Where a model cannot be, the arm is not possible, and the others are.
-            if isinstance(error.__cause__, OptionError):
-                raise error.__cause__ from None
-            raise
-
-    return arm_recipe
+        task, text = task_named(choices["task"]), group_of(TextOptions, choices)
+        check_text(task, text)
+        as_corpus(task, text).check()
+        choices = with_spooled(choices, home / "data")
+    # Patience is off unless it is asked for: every arm shall have the same budget.
+    choices = {"patience": 0, **choices}
+    # What is wrong without the parts that vary is wrong with every arm.
+    make({word: value for word, value in choices.items() if word not in LISTS})
+    return lambda choice: make({**choices, **choice})
 
 
-def make_probe_maker(home: Path, comparing: ComparingOptions, choices: Choices) -> Callable[[Choices], Recipe]:
-    probe = one_of("--probe", comparing.probe or "", PROBES)
-    if extra := given_flags(Choices(task=choices.task, text=choices.text)):
-        raise wrong("--probe", f"brings its own task and text: leave out {', '.join(extra)}")
+def make_probe_maker(home: Path, comparing: ComparingOptions, choices: Given) -> Callable[[Given], Recipe]:
+    probe = one_of("probe", comparing.probe or "", PROBES)
+    if extra := [word for word in ("task", *given_of(choices, TextOptions)) if word in choices]:
+        raise WordError("probe", f"brings its own task and text: leave out {flags(extra)}")
     amount = probe.amount(comparing.longest)
-    context = choices.batches.context
+    context = choices.get("context")
     if context is not None and context < probe.width(amount.longest):
-        raise wrong("--context", f"this probe has rows of {probe.width(amount.longest)} tokens; came {context}")
-    default = probe_recipe(probe, home / "probe", amount, as_machine(choices.machine))
-    return lambda arm_choices: override_recipe(arm_choices, default)
+        raise WordError("context", f"this probe has rows of {probe.width(amount.longest)} tokens; came {context}")
+    default = probe_recipe(probe, home / "probe", amount, as_machine(choices))
+    return lambda given: override_recipe(given, default)
 
 
 def render_page(comparison: Comparison) -> Iterator[RenderableType]:

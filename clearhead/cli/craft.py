@@ -14,10 +14,10 @@ from typer.core import TyperGroup
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.completion import complete_names
 from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
-from clearhead.cli.options import Host, NoOpen, Parts, Port, above_zero, wrong
-from clearhead.cli.part_options import find_part, part_option
+from clearhead.cli.options import Host, NoOpen, Parts, Port, Sectioned, find_part, flatten_groups, part_option
 from clearhead.cli.screen import show, show_json
-from clearhead.errors import ProgramError
+from clearhead.errors import ProgramError, WordError
+from clearhead.options import Option
 from clearhead.rasp import PROGRAMS
 
 ABOUT = """Compile RASP programs into Transformers, and run them.
@@ -75,29 +75,23 @@ ProgramName = Annotated[
         autocompletion=complete_names(PROGRAMS),
     ),
 ]
-Vocabulary = Annotated[
-    str | None, typer.Option(help="The tokens: characters, or words separated by spaces.", metavar="TEXT")
-]
-SourceVocabulary = Annotated[
-    str | None, typer.Option(help="The tokens of the source, of an encoder-decoder.", metavar="TEXT")
-]
-Length = Annotated[int | None, typer.Option(min=1, help="Longest text, in tokens.", metavar="N")]
-Causal = Annotated[bool, typer.Option("--causal", help="Compile a decoder, which does not look ahead.")]
+Vocabulary = Annotated[str | None, Option(help="The tokens: characters, or words separated by spaces.", takes="TEXT")]
+SourceVocabulary = Annotated[str | None, Option(help="The tokens of the source, of an encoder-decoder.", takes="TEXT")]
+Length = Annotated[int | None, Option(help="Longest text, in tokens.", takes="N", least=1)]
+Causal = Annotated[bool, Option(help="Compile a decoder, which does not look ahead.", word="causal")]
 WeightingName = Annotated[
     str,
     part_option(
-        "--weighting",
         "What turns scores into weights: argmax-average is exact; softmax, sparsemax … are not",
         WEIGHTINGS,
     ),
 ]
-Sharpness = Annotated[
-    float, typer.Option(help="Multiply scores by X: larger is closer to exact.", metavar="X", callback=above_zero)
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Sharpness = Annotated[float, Option(help="Multiply scores by X: larger is closer to exact.", takes="X", above=0)]
+AsJson = Annotated[bool, Option(help="Print one JSON object.", word="json")]
 
 
-@app.command("list", epilog=LIST_EXAMPLES, short_help="List the programs, and what each costs.")
+@app.command("list", cls=Sectioned, epilog=LIST_EXAMPLES, short_help="List the programs, and what each costs.")
+@flatten_groups
 def list_programs(as_json: AsJson = False) -> None:
     """List the programs: what each computes, and how many layers, heads and dimensions it takes."""
     from clearhead.cli.craft_show import as_list, list_page
@@ -108,7 +102,8 @@ def list_programs(as_json: AsJson = False) -> None:
         show(*list_page())
 
 
-@app.command("show", epilog=SHOW_EXAMPLES, short_help="Show what a program is compiled into.")
+@app.command("show", cls=Sectioned, epilog=SHOW_EXAMPLES, short_help="Show what a program is compiled into.")
+@flatten_groups
 def show_program(
     program: ProgramName,
     *,
@@ -135,7 +130,8 @@ def show_program(
             show(*show_page(ask, plan))
 
 
-@app.command("run", epilog=RUN_EXAMPLES, short_help="Run a compiled program on a text.")
+@app.command("run", cls=Sectioned, epilog=RUN_EXAMPLES, short_help="Run a compiled program on a text.")
+@flatten_groups
 def run_program(
     program: ProgramName,
     text: Annotated[
@@ -143,7 +139,7 @@ def run_program(
         typer.Argument(help="Characters or words; without it, the program's example.", metavar="[TEXT]..."),
     ] = None,
     *,
-    source: Annotated[str | None, typer.Option(help="The text that an encoder-decoder reads.", metavar="TEXT")] = None,
+    source: Annotated[str | None, Option(help="The text that an encoder-decoder reads.", takes="TEXT")] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
     vocabulary: Vocabulary = None,
@@ -176,13 +172,14 @@ def run_program(
         )
 
 
-@app.command("look", epilog=LOOK_EXAMPLES, short_help="Open a compiled program in the browser.")
+@app.command("look", cls=Sectioned, epilog=LOOK_EXAMPLES, short_help="Open a compiled program in the browser.")
+@flatten_groups
 def look_at_program(
     program: ProgramName,
     *,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Keep the run in this folder; without it, it is deleted at the end.", metavar="RUN"),
+        Option(help="Keep the run in this folder; without it, it is deleted at the end.", takes="RUN"),
     ] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
@@ -229,10 +226,10 @@ def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[A
     """Return the text and the source as tokens; the program's example where there is none."""
     program = ask.program
     if program.source_vocabulary is None and source is not None:
-        raise wrong("--source", f"{program.name} reads no source")
+        raise WordError("source", f"{program.name} reads no source")
     tokens = tokens_of(text, program.vocabulary, "TEXT") if text.strip() else program.usable_example()
     if program.source_vocabulary is None:
         return tokens, None
     if source is not None:
-        return tokens, tokens_of(source, program.source_vocabulary, "--source")
+        return tokens, tokens_of(source, program.source_vocabulary, "source")
     return tokens, list(program.source_example or program.source_vocabulary)

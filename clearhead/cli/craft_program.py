@@ -11,8 +11,7 @@ from types import ModuleType
 from typing import Any, final
 
 from clearhead.attention.weighting import Weighting
-from clearhead.cli.options import wrong
-from clearhead.errors import ClearheadError, ProgramError
+from clearhead.errors import ClearheadError, ProgramError, WordError
 from clearhead.rasp import PROGRAMS, Plan, Program, run
 from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.language import Sequence as Output
@@ -58,8 +57,10 @@ def find_program(name: str, changes: Changes) -> Ask:
     if colon and path.endswith(".py"):
         return program_from_file(Path(path), inside, changes)
     if name.endswith(".py"):
-        raise wrong("PROGRAM", f"which program of {name}? Write {name}:NAME, a name that the file gives a sequence")
-    raise wrong("PROGRAM", f"there is no {name!r}. There are: {', '.join(PROGRAMS)}; or a file of yours, file.py:NAME")
+        raise WordError("PROGRAM", f"which program of {name}? Write {name}:NAME, a name that the file gives a sequence")
+    raise WordError(
+        "PROGRAM", f"there is no {name!r}. There are: {', '.join(PROGRAMS)}; or a file of yours, file.py:NAME"
+    )
 
 
 def apply_changes(program: Program, changes: Changes) -> Program:
@@ -87,10 +88,10 @@ def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
         names = [key for key, value in vars(module).items() if isinstance(value, Program) or key in sequences]
         kind = "nothing" if found is None else f"a {type(found).__name__}"
         hint = f"There are: {', '.join(names)}" if names else "The file gives no name to a sequence or a Program"
-        raise wrong("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {hint}")
+        raise WordError("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {hint}")
     if changes.vocabulary is None or changes.length is None:
-        raise wrong(
-            "--vocabulary", f"{name} is a sequence alone: say its tokens and length, --vocabulary abc --length 8"
+        raise WordError(
+            "vocabulary", f"{name} is a sequence alone: say its tokens and length, --vocabulary abc --length 8"
         )
     program = Program(
         name=name,
@@ -105,7 +106,7 @@ def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
 def load_file(path: Path) -> ModuleType:
     """Run the user's file as a module; it finds what lies beside it."""
     if not path.is_file():
-        raise wrong("PROGRAM", f"there is no file {path}")
+        raise WordError("PROGRAM", f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(OWN_MODULE, path)
     assert spec is not None
     assert spec.loader is not None
@@ -149,7 +150,7 @@ def symbols(text: str) -> tuple[str, ...]:
     """Split tokens as they are typed: words with spaces between them, or single characters."""
     tokens = text.split() if " " in text.strip() else list(text.strip())
     if not tokens:
-        raise wrong("--vocabulary", "there is no token in it; write abc, or words with spaces between them")
+        raise WordError("vocabulary", "there is no token in it; write abc, or words with spaces between them")
     return tuple(dict.fromkeys(tokens))
 
 
@@ -161,7 +162,7 @@ def tokens_of(text: str, vocabulary: Sequence[Any], option: str) -> list[Any]:
         if parts and all(part in token_of for part in parts):
             return [token_of[part] for part in parts]
     odd = next((part for part in (words if len(words) > 1 else text) if part not in token_of), text)
-    raise wrong(option, f"{odd!r} is no token of this program. Its tokens: {' '.join(token_of)}")
+    raise WordError(option, f"{odd!r} is no token of this program. Its tokens: {' '.join(token_of)}")
 
 
 def in_words(values: Sequence[Any]) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import typer
 
 from clearhead import training
 from clearhead.cli.demo_page import (
@@ -23,15 +22,16 @@ from clearhead.cli.demo_page import (
     write_opening,
 )
 from clearhead.cli.number_words import Numbers, draw, spoken_numbers, write_pairs
-from clearhead.cli.options import new_folder, wrong
+from clearhead.cli.options import new_folder
 from clearhead.cli.progress import open_progress
 from clearhead.cli.screen import show, show_json
-from clearhead.errors import RunError
+from clearhead.errors import RunError, WordError
 from clearhead.extras import check_extra
 from clearhead.files import PARTIAL, os_errors_as_run_errors, write_text
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.presets import Size
+from clearhead.options import Option
 from clearhead.serve import live
 from clearhead.serve.page import is_built
 from clearhead.text.encoding import Corpus
@@ -85,14 +85,14 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
 
 
 def demo(
-    folder: Annotated[str, typer.Option(help="Where to write the run folder.", metavar="RUN")] = "runs/demo",
-    again: Annotated[bool, typer.Option("--again", help="Delete the demo that is there, and train again.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help=f"Random seed.  [default: {USUAL_SEED}]", metavar="N")] = None,
+    folder: Annotated[str, Option(help="Where to write the run folder.", takes="RUN")] = "runs/demo",
+    again: Annotated[bool, Option(help="Delete the demo that is there, and train again.")] = False,
+    seed: Annotated[int | None, Option(help=f"Random seed.  [default: {USUAL_SEED}]", takes="N", least=0)] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Training steps; fewer than usual see less.  [default: {USUAL_STEPS}]", metavar="N"),
+        Option(help=f"Training steps; fewer than usual see less.  [default: {USUAL_STEPS}]", takes="N", least=1),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print the results as one JSON object.", word="json")] = False,
 ) -> None:
     """Train a small Transformer to translate number words, German to English.
 
@@ -101,13 +101,13 @@ def demo(
     run folder: translate with it, or look into it.
     """
     check_extra("num2words", extra="demo", what="The demo")
-    home = RunFolder(new_folder("--folder", folder))
+    home = RunFolder(new_folder("folder", folder))
     find_demo(home)  # another folder is refused before it is given a lock
     with home.lock():
         demo_seed = claim_demo(home, seed, again=again)
         before = is_finished(home)
         if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
-            raise wrong("--steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
+            raise WordError("steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
         run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps)
         results = inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
         write_opening(results)
@@ -147,7 +147,7 @@ def claim_demo(folder: RunFolder, seed: int | None, *, again: bool) -> int:
     if before is not None and not again:
         if seed not in (None, before):
             message = f"{folder.path} was trained with seed {before}; --again trains a new one, with {seed}"
-            raise wrong("--seed", message)
+            raise WordError("seed", message)
         return before
     if before is not None:
         # The marker goes late, and run.json last: what a kill in between leaves is still the demo's.

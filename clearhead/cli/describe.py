@@ -24,6 +24,7 @@ from clearhead.model.describe import Description, Part, Section, block_name
 from clearhead.model.sizes import KINDS, PRESETS
 from clearhead.model.spec_json import spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
+from clearhead.options import Option
 from clearhead.training.metrics import replace_nonfinite
 
 EXAMPLES = """\b
@@ -51,7 +52,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 def length_option(whose: str) -> Any:
     help_text = f"Length of the {whose}, in tokens.  [default: a run's context, or {LENGTH}]"
-    return typer.Option(min=1, help=help_text, metavar="N")
+    return Option(help=help_text, takes="N", least=1)
 
 
 def describe(
@@ -67,19 +68,19 @@ def describe(
     *,
     size: Annotated[
         str | None,
-        typer.Option(help="Choose a model with about this many parameters: 300k, 10M, 1.5B.", metavar="COUNT"),
+        Option(help="Choose a model with about this many parameters: 300k, 10M, 1.5B.", takes="COUNT"),
     ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", metavar="N"),
+        Option(help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", takes="N", least=1),
     ] = None,
     source: Annotated[int | None, length_option("encoder's input")] = None,
     target: Annotated[int | None, length_option("decoder's output")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size, in sequences.", metavar="N")] = 1,
+    batch: Annotated[int, Option(help="Batch size, in sequences.", takes="N", least=1)] = 1,
     parts: Parts = None,
     scaling: ScalingOptions,
     rates: RateOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print everything as one JSON object.", word="json")] = False,
 ) -> None:
     """Count the parameters, FLOPs and memory of a model, by part.
 

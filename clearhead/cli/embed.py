@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import typer
 
 from clearhead.cli.line_io import (
     AsJson,
@@ -19,10 +18,11 @@ from clearhead.cli.line_io import (
     open_run,
     read_chunks,
 )
-from clearhead.cli.options import Parts, wrong
+from clearhead.cli.options import Parts
 from clearhead.cli.screen import write
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, WordError
 from clearhead.files import replacing
+from clearhead.options import Option
 from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run
@@ -42,17 +42,15 @@ def embed(
     file: File = "-",
     *,
     pooling: Annotated[
-        Pooling, typer.Option(help="The mean of the vectors of all tokens, or that of the first one.")
+        Pooling, Option(help="The mean of the vectors of all tokens, or that of the first one.")
     ] = "mean",
-    normalize: Annotated[
-        bool, typer.Option("--normalize", help="Make the length of each vector 1, for cosines by dot products.")
-    ] = False,
+    normalize: Annotated[bool, Option(help="Make the length of each vector 1, for cosines by dot products.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option(help="Write all vectors to a .npy file instead, float32 (line, d_model).", metavar="FILE"),
+        Option(help="Write all vectors to a .npy file instead, float32 (line, d_model).", takes="FILE"),
     ] = None,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Each line is two texts with a tab between: for models that read pairs.")
+        bool, Option(help="Each line is two texts with a tab between: for models that read pairs.")
     ] = False,
     device: Device = "auto",
     parts: Parts = None,
@@ -64,7 +62,7 @@ def embed(
     Of a line longer than the model's context only the beginning is read, with a note on stderr.
     """
     if output is not None and as_json:
-        raise wrong("--json", "is for lines, and --output writes an array: leave one of them out")
+        raise WordError("json", "is for lines, and --output writes an array: leave one of them out")
     if output is not None:
         check_output(output, option="--output", inputs=() if file == "-" else (file,))
     spec = RunFolder(Path(run)).spec()

@@ -2,49 +2,32 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, final
+from typing import Annotated, Any
 
-import typer
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.completion import complete_names
 from clearhead.cli.line_io import Device, Dtype, RunPath, check_machine
-from clearhead.cli.options import Parts, given_flags, wrong
+from clearhead.cli.options import Parts, Words
 from clearhead.cli.screen import prose, rule, show, show_json
-from clearhead.cli.texts import (
-    TITLE,
-    Columns,
-    DocumentUnit,
-    FormName,
-    SkipBad,
-    SourceFiles,
-    TableFiles,
-    TargetFiles,
-    TextFiles,
-    TextOptions,
-    as_corpus,
-    check_text,
-    with_spooled,
-)
-from clearhead.errors import OptionError
+from clearhead.errors import WordError
+from clearhead.options import Given, Option, declared_fields, group_of, override, words_of
 from clearhead.text.sources import Table, list_names
 from clearhead.training.evaluation import EvaluationOptions, check_outputs
 from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin, Recipe
 from clearhead.training.run import load
-from clearhead.training.scores import TOKENIZERS
 from clearhead.training.tasks import TASKS
+from clearhead.training.text_options import TITLE, TRAINING_ONLY, TextOptions, as_corpus, check_text, with_spooled
 
 EXAMPLES = """\b
 Examples:
   clearhead evaluate runs/de-en --source test.de --target test.en
-  clearhead evaluate runs/de-en --source a --target b --tokenize none --lower
+  clearhead evaluate runs/de-en --source a --target b --ignore-case
   clearhead evaluate runs/shakespeare --text test.txt --stride 64
   clearhead evaluate runs/reviews --table test.tsv --columns text,label --json"""
 
@@ -79,63 +62,22 @@ NAME = 22
 """Columns of a score's name."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Where the text is."""
-
-    title: ClassVar[str] = TITLE
-
-    source: SourceFiles = None
-    target: TargetFiles = None
-    table: TableFiles = None
-    columns: Columns = None
-    form: FormName = None
-    text: TextFiles = None
-    documents: DocumentUnit = None
-    skip_bad: SkipBad = False
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Scoring:
-    """How it is scored."""
-
-    title: ClassVar[str] = "Scores"
-
-    beam: Annotated[int, typer.Option(min=1, help="translate: beam width; 1 is greedy decoding.", metavar="N")] = 5
-    length_penalty: Annotated[float, typer.Option(help="translate: above 1 favours long outputs.", metavar="X")] = 1.0
-    tokenize: Annotated[
-        str,
-        typer.Option(
-            help=f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.",
-            metavar="NAME",
-            autocompletion=complete_names(TOKENIZERS),
-        ),
-    ] = "13a"
-    lower: Annotated[bool, typer.Option("--lower", help="translate: ignore case in BLEU and chrF.")] = False
-    stride: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="generate: slide the window by this many tokens; fewer is slower, with more context for each.",
-            metavar="TOKENS",
-        ),
-    ] = None
+HELD_OUT = Words({TITLE: {word: each for word, each in words_of(TextOptions).items() if word not in TRAINING_ONLY}})
+SCORING = Words({"Scores": words_of(EvaluationOptions)})
 
 
 def evaluate(
     run: RunPath,
     *,
-    text: HeldOut,
-    scoring: Scoring,
+    text: Annotated[Given, HELD_OUT],
+    scoring: Annotated[Given, SCORING],
     output: Annotated[
-        str | None, typer.Option(help="Write the translations or labels to this file, one per line.", metavar="FILE")
+        str | None, Option(help="Write the translations or labels to this file, one per line.", takes="FILE")
     ] = None,
     device: Device = "auto",
     dtype: Dtype = None,
     parts: Parts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print everything as one JSON object.", word="json")] = False,
 ) -> None:
     """Score a trained model on text that it has not seen.
 
@@ -145,21 +87,20 @@ def evaluate(
     check_machine(device, dtype)
     folder = RunFolder(Path(run))
     origin, task = folder.origin(), folder.task_kind()
-    options = with_columns_of(origin, TextOptions(**vars(text)))
-    check_text(task, options)
-    for flag in given_flags(scoring):
-        name = flag.removeprefix("--").replace("-", "_")
-        if name not in task.options:
+    text = with_columns_of(origin, text)
+    check_text(task, group_of(TextOptions, text))
+    for name, declared in declared_fields(EvaluationOptions):
+        if declared.word in scoring and name not in task.options:
             tasks = " or ".join(other.name for other in TASKS.values() if name in other.options)
-            raise wrong(flag, f"is for {tasks}, and {run} was trained to {task.name}")
-    how = as_options(scoring, skip_bad=text.skip_bad)
-    files = as_corpus(task, options).train
+            raise WordError(declared.word, f"is for {tasks}, and {run} was trained to {task.name}")
+    how = override(EvaluationOptions(skip_bad=text.get("skip_bad", False)), scoring)
+    files = as_corpus(task, group_of(TextOptions, text)).train
     files.check()
     if output is not None:
         check_outputs(task, Path(output), files.files)
     loaded = load(run, device=device, dtype=dtype)
     with tempfile.TemporaryDirectory() as spooled:
-        source = as_corpus(task, with_spooled(options, Path(spooled))).train
+        source = as_corpus(task, group_of(TextOptions, with_spooled(text, Path(spooled)))).train
         results = evaluate_run(loaded, source, how, output=output)
     if as_json:
         show_json(results)
@@ -171,19 +112,12 @@ def evaluate(
         )
 
 
-def with_columns_of(origin: Recipe | Origin, options: TextOptions) -> TextOptions:
+def with_columns_of(origin: Recipe | Origin, text: Given) -> Given:
     """Return the options with the columns that the run was trained on, where a table is given without any."""
-    if options.table is None or options.columns is not None or not isinstance(origin, Recipe):
-        return options
+    if "table" not in text or "columns" in text or not isinstance(origin, Recipe):
+        return text
     trained_on = origin.corpus.train
-    return replace(options, columns=",".join(trained_on.columns)) if isinstance(trained_on, Table) else options
-
-
-def as_options(scoring: Scoring, *, skip_bad: bool) -> EvaluationOptions:
-    try:
-        return EvaluationOptions(**vars(scoring), skip_bad=skip_bad)
-    except OptionError as error:
-        raise wrong("--tokenize", str(error)) from error
+    return {**text, "columns": ",".join(trained_on.columns)} if isinstance(trained_on, Table) else text
 
 
 def render_page(results: Mapping[str, Any], titles: Mapping[str, str]) -> Iterator[RenderableType]:

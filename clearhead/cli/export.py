@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from clearhead.cli.completion import complete_names
 from clearhead.cli.line_io import RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show_json, write
 from clearhead.interop.export import FORMATS
 from clearhead.interop.export import export as export_run
+from clearhead.options import Option
 
 EXAMPLES = """\b
 Examples:
@@ -24,29 +22,23 @@ def export(
     *,
     to: Annotated[
         str,
-        typer.Option(
-            "--to", help=f"The format: {', '.join(FORMATS)}.", metavar="FORMAT", autocompletion=complete_names(FORMATS)
-        ),
+        Option(help=f"The format: {', '.join(FORMATS)}.", takes="FORMAT", names=FORMATS),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write; it must not be there yet.", metavar="FOLDER")
-    ],
+    output: Annotated[Path, Option(help="Folder to write; it must not be there yet.", short="o", takes="FOLDER")],
     quantization: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="; ".join(f"{name}: {', '.join(one.quantizations)}" for name, one in FORMATS.items())
             + ".  [default: the first]",
-            metavar="KIND",
-            autocompletion=complete_names(
-                dict.fromkeys(kind for one in FORMATS.values() for kind in one.quantizations)
-            ),
+            takes="KIND",
+            names=dict.fromkeys(kind for one in FORMATS.values() for kind in one.quantizations),
         ),
     ] = None,
     step: Annotated[
-        int | None, typer.Option(min=0, help="The checkpoint of this step, instead of the best.", metavar="N")
+        int | None, Option(help="The checkpoint of this step, instead of the best.", takes="N", least=0)
     ] = None,
     parts: Parts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print one JSON object.", word="json")] = False,
 ) -> None:
     """Write a run for another program, and check it with that program.
 

@@ -2,10 +2,9 @@
 
 from typing import Annotated
 
-import typer
-
 from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells, open_run
 from clearhead.cli.options import Parts
+from clearhead.options import Option
 from clearhead.training.tasks import Fill
 from clearhead.training.tasks.fill import BLANK, CANDIDATES
 
@@ -22,7 +21,7 @@ def fill(
     *,
     top: Annotated[
         int | None,
-        typer.Option(min=1, help="Add the N likeliest pieces for each blank, after a tab.", metavar="N"),
+        Option(help="Add the N likeliest pieces for each blank, after a tab.", takes="N", least=1),
     ] = None,
     device: Device = "auto",
     parts: Parts = None,

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, final
 
-import typer
-
 from clearhead.cli.line_io import (
     AsJson,
     Device,
@@ -21,9 +19,11 @@ from clearhead.cli.line_io import (
     cells,
     open_run,
 )
-from clearhead.cli.options import Parts, flag, wrong
+from clearhead.cli.options import Parts
 from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
+from clearhead.errors import WordError
+from clearhead.options import Option, option
 from clearhead.text.problems import Place
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run, check_asked, find_template
@@ -32,7 +32,7 @@ from clearhead.training.tasks.generate import window
 
 EXAMPLES = """\b
 Examples:
-  clearhead generate runs/shakespeare --prompt 'ROMEO:' --tokens 300
+  clearhead generate runs/shakespeare --prompt 'ROMEO:' --max-tokens 300
   clearhead generate runs/shakespeare --prompt '' --temperature 0.7 --top-k 40
   clearhead generate runs/lines beginnings.txt --greedy --json"""
 BETWEEN = "---\n"
@@ -46,23 +46,14 @@ class Writing:
 
     title: ClassVar[str] = "Sampling"
 
-    tokens: Annotated[int, typer.Option(min=1, help="Most new tokens.", metavar="N")] = 200
-    count: Annotated[
-        int, typer.Option(min=1, help="Continuations of each prompt; for lines, separated by tabs.", metavar="N")
-    ] = 1
-    temperature: Annotated[
-        float | None, typer.Option(help="Below 1 favours likely tokens.  [default: 0.8]", metavar="X")
-    ] = None
-    top_k: Annotated[int | None, typer.Option(help="Sample from the K likeliest tokens.", metavar="K")] = None
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the fewest tokens whose probabilities sum to P.", metavar="P")
-    ] = None
-    min_p: Annotated[
-        float | None,
-        typer.Option(help="Sample from tokens with at least P times the highest probability.", metavar="P"),
-    ] = None
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token each time.")] = False
-    seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same text.", metavar="N")] = 0
+    max_tokens: int = option(200, "Most new tokens.", takes="N", least=1)
+    count: int = option(1, "Continuations of each prompt; for lines, separated by tabs.", takes="N", least=1)
+    temperature: float | None = option(None, "Below 1 favours likely tokens.  [default: 0.8]", takes="X")
+    top_k: int | None = option(None, "Sample from the K likeliest tokens.", takes="K")
+    top_p: float | None = option(None, "Sample from the fewest tokens whose probabilities sum to P.", takes="P")
+    min_p: float | None = option(None, "Sample from tokens with at least P times the highest probability.", takes="P")
+    greedy: bool = option(False, "Take the likeliest token each time.")
+    seed: int = option(0, "Random seed: the same seed gives the same text.", takes="N")
 
     def method(self, numbers: list[int]) -> Greedy | Sample:
         """For `count` continuations of each of these lines; every one draws from its own seed."""
@@ -70,7 +61,7 @@ class Writing:
         given_cuts = {name: value for name, value in cuts.items() if value is not None}
         if self.greedy:
             for name in [*given_cuts, *(["temperature"] if self.temperature is not None else [])]:
-                raise wrong(flag(name), "is for drawing tokens, and --greedy draws none: leave one of them out")
+                raise WordError(name, "is for drawing tokens, and --greedy draws none: leave one of them out")
             return Greedy()
         seeds = tuple(self.seed + number * self.count + i for number in numbers for i in range(self.count))
         return Sample(temperature=0.8 if self.temperature is None else self.temperature, seeds=seeds, **given_cuts)
@@ -81,14 +72,14 @@ def generate(
     file: File = "-",
     *,
     prompt: Annotated[
-        str | None, typer.Option(help="Continue this text, instead of lines; '' starts from nothing.", metavar="TEXT")
+        str | None, Option(help="Continue this text, instead of lines; '' starts from nothing.", takes="TEXT")
     ] = None,
     chat: Annotated[
         bool,
-        typer.Option("--chat", help="Reply to the prompt, or to each line, by the chat template of an imported run."),
+        Option(help="Reply to the prompt, or to each line, by the chat template of an imported run."),
     ] = False,
     system: Annotated[
-        str | None, typer.Option(help="With --chat, what the model is told before the first message.", metavar="TEXT")
+        str | None, Option(help="With --chat, what the model is told before the first message.", takes="TEXT")
     ] = None,
     how: Writing,
     device: Device = "auto",
@@ -103,16 +94,16 @@ def generate(
     only the end is read, with a note on stderr.
     """
     if prompt is not None and file != "-":
-        raise wrong("--prompt", f"is instead of a file, and there is {file}: leave one of them out")
+        raise WordError("prompt", f"is instead of a file, and there is {file}: leave one of them out")
     if system is not None and not chat:
-        raise wrong("--system", "is for --chat: add it, or leave this out")
+        raise WordError("system", "is for --chat: add it, or leave this out")
     how.method([0])
     ask = Conversation(system) if chat else None
     if ask is not None:
         check_chat(RunFolder(Path(run)), ask)
     loaded = open_run(run, device=device, dtype=dtype, file="-" if prompt is not None else file, task=Generate)
     task = loaded.asked(Generate)
-    reads, _ = window(task.context, how.tokens)
+    reads, _ = window(task.context, how.max_tokens)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
         return continuations(loaded, texts, numbers, how, ask)
@@ -155,9 +146,11 @@ def continuations(
     prompts = [text for text in texts for _ in range(how.count)]
     method = how.method(numbers)
     if ask is None:
-        texts_written = run.scored_texts(prompts, max_new=how.tokens, method=method)
+        texts_written = run.scored_texts(prompts, max_new=how.max_tokens, method=method)
     else:
-        texts_written = run.scored_replies([ask.messages(text) for text in prompts], max_new=how.tokens, method=method)
+        texts_written = run.scored_replies(
+            [ask.messages(text) for text in prompts], max_new=how.max_tokens, method=method
+        )
     samples = [{"output": written_text.text, "score": written_text.score} for written_text in texts_written]
     groups = [samples[i : i + how.count] for i in range(0, len(samples), how.count)]
     return [{**group[0], **({"samples": group} if how.count > 1 else {})} for group in groups]
@@ -179,9 +172,9 @@ def go_on(run: Run, prompt: str, how: Writing, lines: Lines, ask: Conversation |
         write_output(first)
         method = how.method([0])
         pieces = (
-            run.stream(prompt, max_new=how.tokens, method=method)
+            run.stream(prompt, max_new=how.max_tokens, method=method)
             if ask is None
-            else run.stream_reply(ask.messages(prompt), max_new=how.tokens, method=method)
+            else run.stream_reply(ask.messages(prompt), max_new=how.max_tokens, method=method)
         )
         for piece in pieces:
             write_output(piece)

@@ -8,11 +8,11 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.completion import complete_names
 from clearhead.cli.line_io import Device
 from clearhead.cli.options import new_folder
 from clearhead.cli.screen import named_row, rule, show, show_json
 from clearhead.interop.run import DTYPES, import_model
+from clearhead.options import Option
 from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
 from clearhead.training.tasks import TASKS, Embed
@@ -42,22 +42,22 @@ def import_run(
     *,
     task: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"What the run shall do: {', '.join((*TASKS, Embed.name))}; without it, what its class is for.",
-            metavar="NAME",
-            autocompletion=complete_names((*TASKS, Embed.name)),
+            takes="NAME",
+            names=(*TASKS, Embed.name),
         ),
     ] = None,
     dtype: Annotated[
         str,
-        typer.Option(help=f"Weights as {' or '.join(DTYPES)}.", metavar="NAME", autocompletion=complete_names(DTYPES)),
+        Option(help=f"Weights as {' or '.join(DTYPES)}.", takes="NAME", names=DTYPES),
     ] = "float32",
     context: Annotated[
         int | None,
-        typer.Option(min=1, help="Longest text in tokens, if shorter than the model's own.", metavar="N"),
+        Option(help="Longest text in tokens, if shorter than the model's own.", takes="N", least=1),
     ] = None,
     device: Device = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was read as one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print what was read as one JSON object.", word="json")] = False,
 ) -> None:
     """Import a model that Hugging Face's transformers saved, or a GGUF file, as a run folder.
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Annotated
 
-import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from clearhead.attention.grid.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
 from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.options import Option
 
 EXAMPLES = """\b
 Examples:
@@ -21,7 +21,7 @@ PART = 22
 
 
 def kernels(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print the table as one JSON object.", word="json")] = False,
 ) -> None:
     """List which kernel can compute which kind of attention, and why where it cannot.
 

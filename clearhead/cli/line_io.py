@@ -21,6 +21,7 @@ from clearhead.cli.screen import escape_controls, write_output
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.model.dtypes import DTYPES, check_dtype
+from clearhead.options import Option
 from clearhead.text.lines import open_text, read_lines
 from clearhead.text.problems import Place, Problems
 from clearhead.training.answers import one_line
@@ -47,21 +48,17 @@ File = Annotated[
 ]
 Device = Annotated[
     str,
-    typer.Option(
-        help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.",
-        metavar="NAME",
-        autocompletion=complete_names(DEVICES),
-    ),
+    Option(help="auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.", takes="NAME", names=DEVICES),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help=f"Weights as {', '.join(DTYPES)}; int8-dynamic is faster on a CPU.  [default: as they were saved]",
-        metavar="NAME",
-        autocompletion=complete_names(DTYPES),
+        takes="NAME",
+        names=DTYPES,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+AsJson = Annotated[bool, Option(help="Print one JSON object per line.", word="json")]
 
 Fields = dict[str, Any]
 """The answer to a line: `output`, and what else JSON holds."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from clearhead.cli.options import wrong
 from clearhead.cli.progress import SCORES
-from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.errors import ClearheadError, OptionError, RunError, WordError
 from clearhead.files import check_seal, read_json
 from clearhead.model.describe import Description, describe
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
@@ -71,13 +70,15 @@ def gather_facts(
         spec = find_preset(model, size, vocabulary)
     else:
         if size is not None or vocabulary is not None:
-            option = "--vocabulary" if size is None else "--size"
-            raise wrong(option, f"goes with the name of a model ({', '.join(KINDS)}); {model} has its own")
+            raise WordError(
+                "vocabulary" if size is None else "size",
+                f"goes with the name of a model ({', '.join(KINDS)}); {model} has its own",
+            )
         spec, purpose = read_model(model)
     if source is not None and spec.encoder is None:
-        raise wrong("--source", f"{model} is a decoder, and reads no source: use --target")
+        raise WordError("source", f"{model} is a decoder, and reads no source: use --target")
     if target is not None and spec.decoder is None:
-        raise wrong("--target", f"{model} is an encoder, and writes no target: use --source")
+        raise WordError("target", f"{model} is an encoder, and writes no target: use --source")
     usual = LENGTH if purpose is None else purpose.context
     try:
         costs = describe(spec, batch=batch, source=source or usual, target=target or usual)
@@ -108,15 +109,15 @@ def list_blocks(folder: RunFolder, spec: Spec) -> dict[str, list[str]]:
 def find_preset(model: str, size: str | None, vocabulary: int | None) -> Spec:
     """Return the spec that was asked for by name, or by kind and size."""
     if model in KINDS and size is None:
-        raise wrong("--size", f"{model!r} can have any size: give one, such as --size 10M")
+        raise WordError("size", f"{model!r} can have any size: give one, such as --size 10M")
     if size is None:
         return named(model, vocabulary)
     if model not in KINDS:
-        raise wrong("--size", f"{model!r} has its own size. With --size there are: {', '.join(KINDS)}")
+        raise WordError("size", f"{model!r} has its own size. With --size there are: {', '.join(KINDS)}")
     try:
         return sized(model, parse_count(size), vocabulary or VOCABULARY)
     except OptionError as error:
-        raise wrong("--size", str(error)) from error
+        raise WordError("size", str(error)) from error
 
 
 def read_model(model: str) -> tuple[Spec, Purpose | None]:
@@ -126,7 +127,7 @@ def read_model(model: str) -> tuple[Spec, Purpose | None]:
         return read_run(RunFolder(path))
     if not path.exists():
         models = f"{', '.join(PRESETS)}; with --size, {', '.join(KINDS)}; and run folders and JSON files by their paths"
-        raise wrong("MODEL", f"there is no {model!r}. There are: {models}")
+        raise WordError("MODEL", f"there is no {model!r}. There are: {models}")
     written = read_json(path)
     if not isinstance(written, dict):
         raise RunError(f"{path}: expected a JSON object; came {type(written).__name__}")

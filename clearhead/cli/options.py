@@ -1,44 +1,45 @@
-"""Options in groups: a verb with many options takes a few dataclasses, whose fields are the options.
+"""From declared options to those of a command: a verb takes groups of options, and typer gets one for each word.
 
-A field is `Annotated` with its typer.Option, and its default means that it was not given. A dataclass may hold others.
+A verb's parameter is a dataclass whose fields are declared by `option`, or `Annotated[Given, Words(…)]`, which is a
+mapping of the words that were given. typer only splits the command line: values are read by their declarations.
 """
 
-import copy
 import functools
 import inspect
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, NamedTuple, TypeGuard, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand
 
+from clearhead.cli.completion import complete_names
+from clearhead.errors import OptionError, WordError, no_such
 from clearhead.files import check_writable
+from clearhead.options import OWN, Option, complete, declared_fields, flag, group_of, import_own, read_words
 
 Chosen = TypeVar("Chosen")
 DEVICES = ("auto", "cpu", "cuda")
 """Devices that a shell completes; others, such as cuda:1, can be typed."""
 
 
+class Words(NamedTuple):
+    """Options of a verb by the titles of the help: the verb gets the words that were given."""
+
+    groups: Mapping[str, Mapping[str, Option]]
+
+
 def flatten_groups(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return the verb as typer takes it: every parameter that is a dataclass is replaced by the options in it."""
+    """Return the verb as typer takes it: every parameter that is a group is replaced by the options in it."""
     parameters = inspect.signature(verb).parameters.values()
-    groups = {parameter.name: parameter.annotation for parameter in parameters if is_group(parameter.annotation)}
 
     @functools.wraps(verb)
     def flat(**options: Any) -> None:
-        alone = {parameter.name: options[parameter.name] for parameter in parameters if parameter.name not in groups}
-        verb(**alone, **{name: build_group(group, options) for name, group in groups.items()})
+        verb(**{parameter.name: gather(parameter, options) for parameter in parameters})
 
-    flat_parameters = [
-        part
-        for parameter in parameters
-        for part in (options_in(groups[parameter.name]) if parameter.name in groups else [parameter])
-    ]
+    flat_parameters = [part for parameter in parameters for part in options_in(parameter)]
     flat.__dict__["__signature__"] = inspect.Signature(flat_parameters)
     return flat
 
@@ -47,44 +48,71 @@ def is_group(annotation: object) -> TypeGuard[type]:
     return isinstance(annotation, type) and is_dataclass(annotation)
 
 
-def options_in(group: type) -> Iterator[Parameter]:
-    """Yield a parameter for each option in a group and the groups in it; the group's `title` heads them in the help."""
-    for field in fields(group):
-        if is_group(field.type):
-            yield from options_in(field.type)
-        else:
-            kind, option = get_args(field.type)
-            headed = copy.copy(option)
-            headed.rich_help_panel = getattr(group, "title", None)
-            yield Parameter(
-                field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=Annotated[kind, headed]
-            )
+def words_in(annotation: object) -> Words | None:
+    return next((part for part in get_args(annotation) if isinstance(part, Words)), None)
 
 
-def build_group(group: type, options: Mapping[str, Any]) -> Any:
-    inner = {
-        field.name: build_group(field.type, options) if is_group(field.type) else options[field.name]
-        for field in fields(group)
-    }
-    return group(**inner)
+def option_of(parameter: Parameter) -> Option | None:
+    """Return the option that a parameter is by itself."""
+    kind, *declared = get_args(parameter.annotation) or (None,)
+    return next((complete(part, parameter.name, kind) for part in declared if isinstance(part, Option)), None)
 
 
-def given_flags(group: object) -> list[str]:
-    """Return the flags that differ from their defaults, in a group and those in it."""
-    assert is_dataclass(group)
-    flags: list[str] = []
-    for field in fields(group):
-        value = getattr(group, field.name)
-        if is_dataclass(value):
-            flags += given_flags(value)
-        elif field.default is not MISSING and value != field.default:
-            flags.append(flag(field.name))
-    return flags
+def options_in(parameter: Parameter) -> Iterator[Parameter]:
+    """Yield what typer is to read for a parameter of a verb: itself, or each option of a group."""
+    words = words_in(parameter.annotation)
+    if words is not None:
+        for title, group in words.groups.items():
+            yield from (typer_parameter(declared, title) for declared in group.values())
+    elif is_group(parameter.annotation):
+        group = parameter.annotation
+        defaults = {each.name: each.default for each in fields(group)}
+        for name, declared in declared_fields(group):
+            yield typer_parameter(declared, getattr(group, "title", "Options"), defaults[name])
+    elif (alone := option_of(parameter)) is not None:
+        yield typer_parameter(alone, "Options", parameter.default)
+    else:
+        yield parameter
 
 
-def flag(name: str) -> str:
-    """Return how a field is typed: micro_batch_tokens is --micro-batch-tokens, and from_ is --from."""
-    return f"--{name.rstrip('_').replace('_', '-')}"
+def typer_parameter(declared: Option, title: str, default: Any = None) -> Parameter:
+    """Return an option as typer takes it: text that is read later, and None for what is not given."""
+    spelled = flag(declared.word)
+    shown = "" if default in (None, False, MISSING, Parameter.empty, ()) else f"  [default: {default}]"
+    info = typer.Option(
+        f"{spelled}/--no-{spelled[2:]}" if declared.both else spelled,
+        *([f"-{declared.short}"] if declared.short else []),
+        envvar=declared.env or None,
+        show_envvar=False,
+        metavar=declared.takes or None,
+        help=declared.help + shown,
+        rich_help_panel=title,
+        show_default=False,
+        autocompletion=complete_names([*declared.names], several=declared.several),
+    )
+    kind: Any = {"switch": bool | None, "texts": list[str] | None}.get(declared.kind, str | None)
+    return Parameter(declared.word, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, info])
+
+
+def gather(parameter: Parameter, options: Mapping[str, Any]) -> Any:
+    """Return what a verb gets for a parameter, from what typer has read."""
+    words, annotation, alone = words_in(parameter.annotation), parameter.annotation, option_of(parameter)
+    if alone is not None:
+        value = options[alone.word]
+        if value not in (None, [], ()):
+            return alone.read(value)
+        if parameter.default is Parameter.empty:
+            raise WordError(alone.word, alone.help, is_missing=True)
+        return parameter.default
+    if words is not None:
+        table = {word: declared for group in words.groups.values() for word, declared in group.items()}
+    elif is_group(annotation):
+        table = {declared.word: declared for _, declared in declared_fields(annotation)}
+    else:
+        return options[parameter.name]
+    # typer gives an empty list for an option that can be repeated and is not given.
+    given = read_words({word: options[word] for word in table if options[word] not in (None, [], ())}, table)
+    return given if words is not None else group_of(annotation, given)
 
 
 class Sectioned(TyperCommand):
@@ -102,56 +130,20 @@ class Sectioned(TyperCommand):
                 formatter.write_dl(records)
 
 
-def wrong(option: str, message: str) -> typer.BadParameter:
-    """Return the error of an option that cannot be."""
-    return typer.BadParameter(message, param_hint=option)
-
-
-class MissingOption(typer.BadParameter):
-    """The error of an option that is needed and not given."""
-
-    def format_message(self) -> str:
-        return f"Missing option {self.param_hint}: {self.message}"
-
-
-def missing(option: str, message: str) -> typer.BadParameter:
-    """Return the error of an option that has to be given; the message says what to give."""
-    return MissingOption(message, param_hint=option)
-
-
-def new_folder(option: str, path: str) -> Path:
+def new_folder(word: str, path: str) -> Path:
     """Return the path of a folder to write. An empty one, such as a shell's variable that is not set, is refused: it
     would stand for the folder that the command is given in. So is one that cannot be written to.
     """
     if not path.strip():
-        raise wrong(option, "it is empty: name a folder, or give . for this one")
+        raise WordError(word, "it is empty: name a folder, or give . for this one")
     check_writable(Path(path))
     return Path(path)
 
 
-NAMED = re.compile(r"(?:^|[=,])\s*([A-Za-z_][\w.]*):")
-"""The module of a part that an option names as module:Class, alone or in a list."""
-
-
-def import_named(option: str) -> Callable[[Any], Any]:
-    """For an option that names parts: import the modules of those of the user's own when the command line is read.
-
-    The folder that the command is given in is searched first, but only for these modules.
-    """
-
-    def checked(value: Any) -> Any:
-        from clearhead.errors import ClearheadError
-        from clearhead.registry import import_parts
-
-        texts = [value] if isinstance(value, str) else value or []
-        modules = texts if option == "--parts" else [module for text in texts for module in NAMED.findall(text)]
-        try:
-            import_parts(list(modules), folder=os.getcwd())
-        except ClearheadError as error:
-            raise wrong(option, str(error).removeprefix("parts: ")) from error
-        return value
-
-    return checked
+def import_modules(modules: list[str] | None) -> list[str] | None:
+    """Import the user's modules when the command line is read, so that what they register can be named in it."""
+    import_own("parts", [f"{module.partition(':')[0]}:" for module in modules or ()])
+    return modules
 
 
 Parts = Annotated[
@@ -159,61 +151,56 @@ Parts = Annotated[
     typer.Option(
         "--parts",
         metavar="MODULE",
-        callback=import_named("--parts"),
+        callback=import_modules,
         help="Import your Python module, which registers parts of your own.",
     ),
 ]
 """Named modules are imported when the command line is read: a verb has nothing more to do."""
 
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")]
-Host = Annotated[
-    str, typer.Option(help="Address to listen on; the default is reachable from this machine only.", metavar="NAME")
-]
+Port = Annotated[int, Option(help="Port to listen on; 0 picks a free one.", takes="N", least=0, most=65535)]
+LOCAL = "127.0.0.1"
+HOST = "Address to listen on; the default is reachable from this machine only."
+Host = Annotated[str, Option(help=HOST, takes="NAME")]
 Token = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Token of the address, instead of a random one: with --port, prepared links survive a restart. "
         "Other users of this machine can read a command line; CLEARHEAD_TOKEN in the environment they cannot.",
-        envvar="CLEARHEAD_TOKEN",
-        show_envvar=False,
-        metavar="TOKEN",
+        env="CLEARHEAD_TOKEN",
+        takes="TOKEN",
     ),
 ]
-NoOpen = Annotated[bool, typer.Option("--no-open", help="Print the address without opening a browser.")]
+NoOpen = Annotated[bool, Option(help="Print the address without opening a browser.")]
 
 
-def one_of(option: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
+def given_words(group: Any) -> list[str]:
+    """Return the words of a group of options that differ from their defaults."""
+    defaults = {each.name: each.default for each in fields(group)}
+    return [each.word for name, each in declared_fields(type(group)) if getattr(group, name) != defaults[name]]
+
+
+def one_of(word: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
     """Return what a name stands for; an error of the option where there is no such name."""
     if name not in table:
-        raise wrong(option, f"there is no {name!r}. There are: {', '.join(table)}")
+        raise WordError(word, no_such(name, table))
     return table[name]
 
 
-def find_by_name(option: str, name: str, table: Mapping[str, Chosen]) -> tuple[str, Chosen]:
-    """Return a name as the table has it, and what it stands for. A hyphen may stand for a space."""
-    key = name if name in table else name.replace("-", " ")
-    if key not in table:
-        names = ", ".join(word.replace(" ", "-") for word in table)
-        raise wrong(option, f"there is no {name!r}. There are: {names}")
-    return key, table[key]
+def part_option(text: str, table: Mapping[str, Any]) -> Option:
+    """Return an option that names a part: one of the table, where a hyphen may stand for a space, or the user's own."""
+    return Option(help=f"{text}; {OWN}.", takes="NAME", names=[name.replace(" ", "-") for name in table], own=True)
 
 
-def above_zero(value: float | None) -> float | None:
-    """Check an option: a number above 0, and finite."""
-    if value is not None and not 0 < value < float("inf"):
-        raise typer.BadParameter(f"it must be {'finite' if value > 0 else 'above 0'}; came {value:g}")
-    return value
+def find_part(kind: str, text: str, table: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the part that the option of a kind names, and its name: one of the table, or one of the user's own."""
+    if ":" not in text:
+        name = text if text in table else text.replace("-", " ")
+        if name not in table:
+            raise WordError(kind, no_such(text, [word.replace(" ", "-") for word in table]))
+        return name, table[name]
+    from clearhead.registry import parse
 
-
-def zero_or_more(value: float | None) -> float | None:
-    """Check an option: a number from 0 on, and finite."""
-    if value is not None and not 0 <= value < float("inf"):
-        raise typer.BadParameter(f"it must be {'finite' if value > 0 else '0 or more'}; came {value:g}")
-    return value
-
-
-def share(value: float | None) -> float | None:
-    """Check an option: a share from 0 to 1, 1 left out."""
-    if value is not None and not 0 <= value < 1:
-        raise typer.BadParameter(f"it must be 0 or more, and less than 1; came {value:g}")
-    return value
+    try:
+        return text, parse(text, kind).make()
+    except OptionError as error:
+        raise WordError(kind, str(error)) from error

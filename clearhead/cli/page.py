@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clearhead.cli.line_io import RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show_json, write
 from clearhead.files import write_text
+from clearhead.options import Option
 from clearhead.serve.live import check_built, check_size, live_page
 from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
@@ -23,12 +22,12 @@ Examples:
 def page(
     run: RunPath,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.", metavar="FILE")],
+    output: Annotated[Path, Option(help="The HTML file to write.", short="o", takes="FILE")],
     step: Annotated[
-        int | None, typer.Option(min=0, help="The checkpoint of this step, instead of the best.", metavar="N")
+        int | None, Option(help="The checkpoint of this step, instead of the best.", takes="N", least=0)
     ] = None,
     parts: Parts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print one JSON object.", word="json")] = False,
 ) -> None:
     """Write the explorer and the model as one HTML file that needs no server and no network.
 

@@ -11,12 +11,13 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.options import Parts, wrong
+from clearhead.cli.options import Parts
 from clearhead.cli.progress import ASKED, SCORES, format_main_score
 from clearhead.cli.screen import keep_on_one_line, prose, rule, show, show_json
-from clearhead.errors import ClearheadError
+from clearhead.errors import ClearheadError, WordError
 from clearhead.model.describe import describe
 from clearhead.model.spec_json import counts_in
+from clearhead.options import Option
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import replace_nonfinite
@@ -62,7 +63,7 @@ class RunSummary:
 def runs(
     folder: Annotated[str, typer.Argument(help="Folder to search, two levels deep.", metavar="FOLDER")] = "runs",
     parts: Parts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print the list as one JSON object.", word="json")] = False,
 ) -> None:
     """List run folders and their scores.
 
@@ -70,7 +71,7 @@ def runs(
     """
     home = Path(folder)
     if not home.is_dir():
-        raise wrong("FOLDER", f"there is no folder {folder!r}. Train a run: clearhead train --help")
+        raise WordError("FOLDER", f"there is no folder {folder!r}. Train a run: clearhead train --help")
     listed = [look_into(path, home) for path in run_folders(home)]
     if as_json:
         show_json(replace_nonfinite({"folder": folder, "runs": [asdict(run) for run in listed]}))

@@ -1,24 +1,18 @@
 """Options of `clearhead describe --gpus`: how a model is to be trained, and on which machines."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, final
+from typing import ClassVar, final
 
-import typer
-
-from clearhead.cli.completion import complete_names
-from clearhead.cli.options import above_zero, flag, given_flags, one_of, wrong
-from clearhead.errors import OptionError
+from clearhead.cli.options import given_words, one_of
+from clearhead.errors import OptionError, WordError
 from clearhead.model.sizes import Spec, parse_count
+from clearhead.options import option
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.recipe import Recipe
 from clearhead.training.scaling import FORMS, Form, Job, Rates, Workload
 
 PARALLEL = {"auto": None, "ddp": "ddp", "fsdp": "fsdp"}
 PRECISIONS = {"bfloat16": True, "float32": False}
-
-
-def positive(text: str) -> typer.models.OptionInfo:
-    return typer.Option(metavar="X", callback=above_zero, help=text, show_default=False)
 
 
 @final
@@ -28,56 +22,25 @@ class ScalingOptions:
 
     title: ClassVar[str] = "Training on many GPUs"
 
-    gpus: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Estimate training on N GPUs: memory, communication, time.")
-    ] = None
-    parallel: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=complete_names(PARALLEL),
-            help="ddp, fsdp, or auto: the quickest that fits.",
-            show_default=False,
-        ),
-    ] = "auto"
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Batch size over all GPUs: tokens per step.  [default: the run's, or as many as fit]",
-        ),
-    ] = None
-    micro_batch_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Tokens per pass over all GPUs.  [default: as many as fit]"),
-    ] = None
-    train_tokens: Annotated[
-        str | None,
-        typer.Option(metavar="COUNT", help="Tokens of the whole training, such as 300B: what it costs in GPU hours."),
-    ] = None
-    activation_checkpointing: Annotated[
-        bool | None,
-        typer.Option(
-            "--activation-checkpointing/--no-activation-checkpointing",
-            help="Keep the inputs of blocks only, and compute the rest again.  [default: if it is quicker]",
-        ),
-    ] = None
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=complete_names(PRECISIONS),
-            help="bfloat16 or float32.  [default: the run's, or bfloat16]",
-        ),
-    ] = None
-    average: Annotated[
-        bool | None,
-        typer.Option("--average/--no-average", help="Keep an average of the weights.  [default: the run's, or no]"),
-    ] = None
-    compile: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Time of a compiled step, or of an eager one.")
-    ] = True
+    gpus: int | None = option(None, "Estimate training on N GPUs: memory, communication, time.", takes="N", least=1)
+    parallel: str = option("auto", "ddp, fsdp, or auto: the quickest that fits.", takes="NAME", names=PARALLEL)
+    tokens: int | None = option(
+        None, "Batch size over all GPUs: tokens per step.  [default: the run's, or as many as fit]", takes="N", least=1
+    )
+    micro_batch_tokens: int | None = option(
+        None, "Tokens per pass over all GPUs.  [default: as many as fit]", takes="N", least=1
+    )
+    train_tokens: str | None = option(
+        None, "Tokens of the whole training, such as 300B: what it costs in GPU hours.", takes="COUNT"
+    )
+    activation_checkpointing: bool | None = option(
+        None, "Keep the inputs of blocks only, and compute the rest again.  [default: if it is quicker]", both=True
+    )
+    precision: str | None = option(
+        None, "bfloat16 or float32.  [default: the run's, or bfloat16]", takes="NAME", names=PRECISIONS
+    )
+    average: bool | None = option(None, "Keep an average of the weights.  [default: the run's, or no]", both=True)
+    compile: bool = option(True, "Time of a compiled step, or of an eager one.", both=True)
 
 
 @final
@@ -87,18 +50,19 @@ class RateOptions:
 
     title: ClassVar[str] = "Machines (default: H200s, 8 in a node)"
 
-    matrix_tflops: Annotated[float | None, positive("Rate of a large matrix product, TFLOP/s.  [default: 798]")] = None
-    copy_gb_s: Annotated[float | None, positive("Rate of a copy, read and written, GB/s.  [default: 4270]")] = None
-    memory_gb: Annotated[float | None, positive("Memory of a GPU, GiB; 4 are kept free.  [default: 139]")] = None
-    link_gb_s: Annotated[float | None, positive("Links within a node, GB/s each way.  [default: 370]")] = None
-    network_gb_s: Annotated[
-        float | None, positive("Network between nodes, GB/s each way for each GPU.  [default: 48]")
-    ] = None
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs in a node.  [default: 8]")] = None
-    measure: Annotated[
-        bool,
-        typer.Option("--measure", help="Measure products, copies, and links between processes, on this machine."),
-    ] = False
+    matrix_tflops: float | None = option(
+        None, "Rate of a large matrix product, TFLOP/s.  [default: 798]", takes="X", above=0
+    )
+    copy_gb_s: float | None = option(
+        None, "Rate of a copy, read and written, GB/s.  [default: 4270]", takes="X", above=0
+    )
+    memory_gb: float | None = option(None, "Memory of a GPU, GiB; 4 are kept free.  [default: 139]", takes="X", above=0)
+    link_gb_s: float | None = option(None, "Links within a node, GB/s each way.  [default: 370]", takes="X", above=0)
+    network_gb_s: float | None = option(
+        None, "Network between nodes, GB/s each way for each GPU.  [default: 48]", takes="X", above=0
+    )
+    gpus_per_node: int | None = option(None, "GPUs in a node.  [default: 8]", takes="N", least=1)
+    measure: bool = option(False, "Measure products, copies, and links between processes, on this machine.")
 
 
 @final
@@ -117,18 +81,18 @@ def plan_training(
 ) -> TrainingPlan | None:
     """Return the training that the options describe; None without --gpus. What a run's recipe says is the default."""
     if options.gpus is None:
-        if given_names := [*given_flags(options), *given_flags(machines)]:
-            raise wrong(given_names[0], "goes with --gpus: it says how a model is trained on them")
+        if given_names := [*given_words(options), *given_words(machines)]:
+            raise WordError(given_names[0], "goes with --gpus: it says how a model is trained on them")
         return None
-    parallel = one_of("--parallel", options.parallel, PARALLEL)
+    parallel = one_of("parallel", options.parallel, PARALLEL)
     workload = make_workload(spec, lengths, options, recipe)
     tokens = options.tokens or (recipe.batching.tokens if recipe else None)
     micro = options.micro_batch_tokens or (recipe.batching.micro_batch_tokens if recipe else None)
     length = workload.length
     least = length * options.gpus
     if micro is not None and micro < least:
-        raise wrong(
-            "--micro-batch-tokens",
+        raise WordError(
+            "micro_batch_tokens",
             f"is less than a sequence of {length:,} tokens on each GPU, {least:,} in all; came {micro:,}",
         )
     try:
@@ -142,7 +106,7 @@ def plan_training(
         train_tokens = None if options.train_tokens is None else parse_count(options.train_tokens)
     except OptionError as error:
         name, _, message = str(error).partition(": ")
-        raise wrong(flag(name) if message else "--train-tokens", message or name) from error
+        raise WordError(name if message else "train_tokens", message or name) from error
     forms = [
         form
         for form in FORMS
@@ -160,7 +124,7 @@ def make_workload(spec: Spec, lengths: tuple[int, int], options: ScalingOptions,
         spec=spec,
         source=source,
         target=target,
-        bfloat16=precision == "auto" or one_of("--precision", precision, PRECISIONS),
+        bfloat16=precision == "auto" or one_of("precision", precision, PRECISIONS),
         averaged=averaged if options.average is None else options.average,
         compiled=options.compile,
     )

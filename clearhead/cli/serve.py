@@ -9,10 +9,11 @@ import typer
 
 from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.line_io import Device, Dtype
-from clearhead.cli.options import Host, Parts, above_zero, wrong
+from clearhead.cli.options import HOST, LOCAL, Parts
 from clearhead.cli.screen import write
-from clearhead.errors import ClearheadError, OptionError
+from clearhead.errors import ClearheadError, OptionError, WordError
 from clearhead.files import read_bytes
+from clearhead.options import Option, option
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 
@@ -34,18 +35,16 @@ Runs = Annotated[
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option(
-        "--name", help="What a run is called, instead of its folder's name; once for each run.", metavar="NAME"
-    ),
+    Option(help="What a run is called, instead of its folder's name; once for each run.", word="name", takes="NAME"),
 ]
 
 
 Explore = Annotated[
     bool,
-    typer.Option(
-        "--explore",
+    Option(
         help="Serve the explorer too, of the first run or the first two side by side. There is always a token then: "
         "yours, or a random one in the second address.",
+        word="explore",
     ),
 ]
 
@@ -57,36 +56,28 @@ class Listening:
 
     title: ClassVar[str] = "Network"
 
-    host: Host = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.", metavar="N")] = (
-        8000
+    host: str = option(LOCAL, HOST, takes="NAME")
+    port: int = option(8000, "Port to listen on; 0 picks a free one.", takes="N", least=0, most=65535)
+    token: str | None = option(
+        None,
+        "Token that clients must send (`Authorization: Bearer TOKEN`). Other users of this machine can read a "
+        "command line; CLEARHEAD_TOKEN in the environment they cannot.",
+        takes="TOKEN",
+        env="CLEARHEAD_TOKEN",
     )
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="Token that clients must send (`Authorization: Bearer TOKEN`). Other users of this machine can read a "
-            "command line; CLEARHEAD_TOKEN in the environment they cannot.",
-            envvar="CLEARHEAD_TOKEN",
-            show_envvar=False,
-            metavar="TOKEN",
-        ),
-    ] = None
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the token, instead of --token.", metavar="FILE")
-    ] = None
-    cors: Annotated[
-        list[str] | None,
-        typer.Option(help="Let pages of this origin ask from a browser: https://example.org.", metavar="ORIGIN"),
-    ] = None
-    ssl_certfile: Annotated[Path | None, typer.Option(help="Certificate, to serve HTTPS.", metavar="FILE")] = None
-    ssl_keyfile: Annotated[Path | None, typer.Option(help="Key of the certificate.", metavar="FILE")] = None
+    token_file: Path | None = option(None, "File with the token, instead of --token.", takes="FILE")
+    cors: list[str] | None = option(
+        None, "Let pages of this origin ask from a browser: https://example.org.", takes="ORIGIN"
+    )
+    ssl_certfile: Path | None = option(None, "Certificate, to serve HTTPS.", takes="FILE")
+    ssl_keyfile: Path | None = option(None, "Key of the certificate.", takes="FILE")
 
     def read_token(self) -> str | None:
         """Return the token; OptionError where its file cannot be read or holds none."""
         if self.token_file is None:
             return self.token or None
         if self.token is not None:
-            raise wrong("--token-file", "there is a --token (or CLEARHEAD_TOKEN) too: leave one of them out")
+            raise WordError("token_file", "there is a --token (or CLEARHEAD_TOKEN) too: leave one of them out")
         try:
             token = read_bytes(self.token_file).decode().strip()
         except (OSError, UnicodeDecodeError, ClearheadError) as error:
@@ -103,36 +94,20 @@ class Bounds:
 
     title: ClassVar[str] = "Limits"
 
-    slots: Annotated[
-        int, typer.Option(min=1, max=1024, help="Sequences of a run that are decoded together.", metavar="N")
-    ] = 32
-    replicas: Annotated[
-        int,
-        typer.Option(
-            min=1, max=64, help="Processes that decode a run on the CPU, each with slots of its own.", metavar="N"
-        ),
-    ] = 1
-    queue: Annotated[
-        int, typer.Option(min=1, help="Texts of a run that may wait or run; more get status 429.", metavar="N")
-    ] = 512
-    seconds: Annotated[
-        float, typer.Option(callback=above_zero, help="Time for one answer; longer gets status 504.", metavar="S")
-    ] = 120.0
-    max_text: Annotated[int, typer.Option(min=1, help="Characters of a text; more get status 413.", metavar="N")] = (
-        100_000
+    slots: int = option(32, "Sequences of a run that are decoded together.", takes="N", least=1, most=1024)
+    replicas: int = option(
+        1, "Processes that decode a run on the CPU, each with slots of its own.", takes="N", least=1, most=64
     )
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request; more get status 413.", metavar="N")] = (
-        4_000_000
+    queue: int = option(512, "Texts of a run that may wait or run; more get status 429.", takes="N", least=1)
+    seconds: float = option(120.0, "Time for one answer; longer gets status 504.", takes="S", above=0)
+    max_text: int = option(100_000, "Characters of a text; more get status 413.", takes="N", least=1)
+    max_body: int = option(4_000_000, "Bytes of a request; more get status 413.", takes="N", least=1)
+    max_texts: int = option(256, "Texts of a request; more get status 413.", takes="N", least=1)
+    max_tokens: int = option(4096, "Most new tokens of an output.", takes="N", least=1)
+    memory: int | None = option(
+        None, "MB of KV caches of a run; more get status 503. [default: 1/4 of all]", takes="MB", least=1
     )
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request; more get status 413.", metavar="N")] = 256
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of an output.", metavar="N")] = 4096
-    memory: Annotated[
-        int | None,
-        typer.Option(min=1, help="MB of KV caches of a run; more get status 503. [default: 1/4 of all]", metavar="MB"),
-    ] = None
-    drain_seconds: Annotated[
-        float, typer.Option(min=0, help="Time for requests under way once it is told to stop.", metavar="S")
-    ] = 30.0
+    drain_seconds: float = option(30.0, "Time for requests under way once it is told to stop.", takes="S", least=0)
 
 
 def serve(
@@ -143,7 +118,7 @@ def serve(
     dtype: Dtype = None,
     parts: Parts = None,
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Form of the log on stderr. It never has the users' text.")
+        Literal["text", "json"], Option(help="Form of the log on stderr. It never has the users' text.")
     ] = "text",
     explore: Explore = False,
     listening: Listening,
@@ -172,7 +147,7 @@ def serve(
     if token is not None:
         check_token(token)
     if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
-        raise wrong("--ssl-keyfile", "needs its certificate: add --ssl-certfile")
+        raise WordError("ssl_keyfile", "needs its certificate: add --ssl-certfile")
     certificate = listening.ssl_certfile
     tls = None if certificate is None else Tls(certificate=certificate, key=listening.ssl_keyfile)
     if tls is not None:

@@ -4,18 +4,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from torch import Tensor
 
 from clearhead.attention import masks
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
-from clearhead.cli.completion import complete_names
 from clearhead.cli.demonstration import Demonstration, demonstrate
 from clearhead.cli.four_steps import render_page
-from clearhead.cli.options import Parts, find_by_name
-from clearhead.cli.part_options import find_part, part_option
+from clearhead.cli.options import Parts, find_part, one_of, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.files import os_errors_as_run_errors, write_text
+from clearhead.options import Option
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
 from clearhead.training.outputs import check_output
@@ -33,28 +31,23 @@ Examples:
 def steps(
     mask: Annotated[
         str,
-        part_option("--mask", f"Which keys a query may attend to: {', '.join(MASKS)}", MASKS),
+        part_option(f"Which keys a query may attend to: {', '.join(MASKS)}", MASKS),
     ] = "none",
     weighting: Annotated[
         str,
         part_option(
-            "--weighting",
             f"What turns scores into weights: {', '.join(name.replace(' ', '-') for name in WEIGHTINGS)}",
             WEIGHTINGS,
         ),
     ] = "softmax",
     token: Annotated[
         str,
-        typer.Option(
-            help=f"The token whose row is worked out: {', '.join(TOKENS)}.",
-            metavar="WORD",
-            autocompletion=complete_names(TOKENS),
-        ),
+        Option(help=f"The token whose row is worked out: {', '.join(TOKENS)}.", takes="WORD", names=TOKENS),
     ] = "creature",
     *,
-    svg: Annotated[Path | None, typer.Option(help="Write the steps as a sequence diagram.", metavar="FILE")] = None,
+    svg: Annotated[Path | None, Option(help="Write the steps as a sequence diagram.", takes="FILE")] = None,
     parts: Parts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every step as one JSON object.")] = False,
+    as_json: Annotated[bool, Option(help="Print every step as one JSON object.", word="json")] = False,
 ) -> None:
     """Show attention in four steps on a short sentence, with every number.
 
@@ -63,7 +56,7 @@ def steps(
     """
     mask_name, chosen_mask = find_part("mask", mask, MASKS)
     weighting_name, chosen_weighting = find_part("weighting", weighting, WEIGHTINGS)
-    _, row = find_by_name("--token", token, {word: index for index, word in enumerate(TOKENS)})
+    row = one_of("token", token, {word: index for index, word in enumerate(TOKENS)})
     if svg is not None:
         check_output(svg, option="--svg")
     demo = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)

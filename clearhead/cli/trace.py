@@ -8,12 +8,14 @@ import typer
 
 from clearhead.cli.attention_drawing import draw_svg
 from clearhead.cli.line_io import Device, RunPath
-from clearhead.cli.options import Parts, wrong
+from clearhead.cli.options import Parts
 from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
 from clearhead.decoding import Beam
+from clearhead.errors import WordError
 from clearhead.files import write_text
+from clearhead.options import Option
 from clearhead.serve.page import check_built, page_of
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
@@ -34,18 +36,18 @@ Examples:
 MEAN = "mean"
 
 Target = Annotated[
-    str | None, typer.Option(help="The output to trace; without it, the model's own greedy output.", metavar="TEXT")
+    str | None, Option(help="The output to trace; without it, the model's own greedy output.", takes="TEXT")
 ]
 BeamWidth = Annotated[
-    int | None, typer.Option(min=1, help="Trace the output of beam search with N beams, step by step.", metavar="N")
+    int | None, Option(help="Trace the output of beam search with N beams, step by step.", takes="N", least=1)
 ]
 SiteName = Annotated[
-    str | None, typer.Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", metavar="NAME")
+    str | None, Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", takes="NAME")
 ]
-HeadName = Annotated[str | None, typer.Option(help="The head of that layer, counted from 0, or mean.", metavar="N")]
+HeadName = Annotated[str | None, Option(help="The head of that layer, counted from 0, or mean.", takes="N")]
 Layers = Annotated[
     str | None,
-    typer.Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", metavar="0,5"),
+    Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", takes="0,5"),
 ]
 
 
@@ -57,17 +59,13 @@ def trace(
     beam: BeamWidth = None,
     site: SiteName = None,
     head: HeadName = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write one HTML page that opens without a network.", metavar="FILE")
-    ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the head as an SVG drawing.", metavar="FILE")] = None,
+    html: Annotated[Path | None, Option(help="Write one HTML page that opens without a network.", takes="FILE")] = None,
+    svg: Annotated[Path | None, Option(help="Write the head as an SVG drawing.", takes="FILE")] = None,
     layers: Layers = None,
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="The text is two with a tab between: for models that read pairs.")
-    ] = False,
+    pairs: Annotated[bool, Option(help="The text is two with a tab between: for models that read pairs.")] = False,
     device: Device = "auto",
     parts: Parts = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object, weights too.")] = False,
+    as_json: Annotated[bool, Option(help="Print everything as one JSON object, weights too.", word="json")] = False,
 ) -> None:
     """Show what a model does with a text: tokens, attention layers, heads, and where the clearest head looks.
 
@@ -75,7 +73,7 @@ def trace(
     the result is checked against what the kernels returned.
     """
     if html is not None and html == svg:
-        raise wrong("--svg", f"{svg} is also where --html goes; name another file")
+        raise WordError("svg", f"{svg} is also where --html goes; name another file")
     for option, path in (("--html", html), ("--svg", svg)):
         if path is not None:
             check_output(path, option=option)
@@ -103,10 +101,10 @@ def select_sites(sites: Sequence[str], site: str | None, head: str | None) -> li
     """Return the sites to choose a head from: the one asked for, else cross-attentions, else all."""
     if site is None:
         if head is not None:
-            raise wrong("--head", f"a head of which attention? Say --site too: {', '.join(sites)}")
+            raise WordError("head", f"a head of which attention? Say --site too: {', '.join(sites)}")
         return [name for name in sites if name.endswith(".cross")] or list(sites)
     if site not in sites:
-        raise wrong("--site", f"there is no {site!r}. There are: {', '.join(sites)}")
+        raise WordError("site", f"there is no {site!r}. There are: {', '.join(sites)}")
     return [site]
 
 
@@ -115,7 +113,7 @@ def select_head(n_heads: int, site: str, head: str) -> int | None:
     if head == MEAN:
         return None
     if not head.isdecimal() or int(head) >= n_heads:
-        raise wrong("--head", f"{site} has heads 0 to {n_heads - 1}, and their mean; came {head}")
+        raise WordError("head", f"{site} has heads 0 to {n_heads - 1}, and their mean; came {head}")
     return int(head)
 
 
@@ -126,8 +124,8 @@ def sites_of(sites: Sequence[str], layers: str) -> list[str]:
     for wanted_layer in (part.strip() for part in layers.split(",")):
         matching = [name for name, layer in layer_of.items() if wanted_layer in (name, layer)]
         if not matching:
-            raise wrong(
-                "--layers",
+            raise WordError(
+                "layers",
                 f"there is no layer {wanted_layer!r}: there are 0 to {max(map(int, layer_of.values()))}, and "
                 f"{', '.join(sites)}",
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, final, get_args
+from typing import Annotated, Any, final
 
 import typer
 from rich.console import RenderableType
@@ -15,20 +15,12 @@ from rich.text import Text
 
 from clearhead import training
 from clearhead.cli.completion import RUNS, complete_names
-from clearhead.cli.options import Parts, given_flags, new_folder, one_of, wrong
+from clearhead.cli.options import Parts, Words, new_folder
 from clearhead.cli.progress import Progress, format_duration, format_own_scores, format_scores, open_progress
-from clearhead.cli.recipe_options import (
-    BudgetOptions,
-    Choices,
-    MachineOptions,
-    as_recipe,
-    new_budget,
-    new_machine,
-)
 from clearhead.cli.screen import named_row, prose, rule, show, show_json
-from clearhead.cli.texts import with_spooled
 from clearhead.devices import choose_device
-from clearhead.errors import ClearheadError, OptionError
+from clearhead.errors import ClearheadError, OptionError, WordError
+from clearhead.options import Given, flags, given_of, option, words_of
 from clearhead.serialization import to_json
 from clearhead.system import process_seconds
 from clearhead.training.claiming import check_new, check_unlinked, claim, leave_nothing
@@ -37,11 +29,14 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.launching import ProcessFailed, launch
 from clearhead.training.loop import Watcher
 from clearhead.training.machine import resolve_machine
+from clearhead.training.model_options import ModelOptions
 from clearhead.training.parallel import check_together
-from clearhead.training.recipe import CLASSES, ParallelWay, Recipe, load_recipe, own_modules
+from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe, load_recipe, own_modules
+from clearhead.training.recipe_options import GROUPS, as_recipe, new_budget, new_machine
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
 from clearhead.training.tensorboard import TensorBoard, import_writer
+from clearhead.training.text_options import with_spooled
 from clearhead.training.train import check_recipe, followed_recipe, take_part
 
 EXAMPLES = """\b
@@ -60,6 +55,8 @@ Examples:
   clearhead train runs/poems --task generate --text poems/ --processes 4"""
 
 COLUMN = 14
+MACHINE = {*words_of(Machine), "seed"}
+"""Options for where and how a run is trained, which do not make it another run."""
 EXPORTS = ("hf", "ctranslate2", "onnx", "gguf", "torch")
 """The formats of `clearhead export`, whose import takes a second."""
 
@@ -69,52 +66,27 @@ EXPORTS = ("hf", "ctranslate2", "onnx", "gguf", "torch")
 class RunOptions:
     """Options for what to do with the recipe."""
 
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a stopped run. You may give a new budget, --lr or machine.")
-    ] = False
-    checkpoints: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoints", metavar="FOLDER", help="Write checkpoints to this folder, for example on another disk."
-        ),
-    ] = None
-    must_export: Annotated[
-        str | None,
-        typer.Option(
-            "--must-export",
-            metavar="FORMAT[,…]",
-            autocompletion=complete_names(EXPORTS, several=True),
-            help=f"Choose a model that these formats can express, or refuse: {', '.join(EXPORTS)}.",
-        ),
-    ] = None
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.")] = False
-    recipe: Annotated[
-        str | None,
-        typer.Option("--recipe", metavar="FILE", help="Follow this recipe.json, edited or not, instead of options."),
-    ] = None
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the recipe as it would be followed, as JSON, and exit without training."),
-    ] = False
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            min=1,
-            metavar="N",
-            help="Train in so many processes on this machine. For several machines: torchrun -m clearhead train …",
-        ),
-    ] = None
-    parallel: Annotated[
-        str | None,
-        typer.Option(
-            "--parallel",
-            metavar="WAY",
-            autocompletion=complete_names(get_args(ParallelWay)),
-            help="Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the final evaluation as one JSON object.")] = False
+    resume: bool = option(False, "Continue a stopped run. You may give a new budget, --lr or machine.")
+    checkpoints: str | None = option(
+        None, "Write checkpoints to this folder, for example on another disk.", takes="FOLDER"
+    )
+    must_export: str | None = option(
+        None,
+        f"Choose a model that these formats can express, or refuse: {', '.join(EXPORTS)}.",
+        takes="FORMAT[,…]",
+        names=EXPORTS,
+        several=True,
+    )
+    tensorboard: bool = option(False, "Also write TensorBoard logs.")
+    recipe: str | None = option(None, "Follow this recipe.json, edited or not, instead of options.", takes="FILE")
+    dry_run: bool = option(False, "Print the recipe as it would be followed, as JSON, and exit without training.")
+    processes: int | None = option(
+        None,
+        "Train in so many processes on this machine. For several machines: torchrun -m clearhead train …",
+        takes="N",
+        least=1,
+    )
+    as_json: bool = option(False, "Print the final evaluation as one JSON object.", word="json")
 
 
 def train(
@@ -126,7 +98,7 @@ def train(
             autocompletion=complete_names([RUNS]),
         ),
     ],
-    choices: Choices,
+    choices: Annotated[Given, Words(GROUPS)],
     ways: RunOptions,
     *,
     parts: Parts = None,
@@ -142,7 +114,7 @@ def train(
         try:
             import_writer()
         except OptionError as error:
-            raise wrong("--tensorboard", str(error)) from None
+            raise WordError("tensorboard", str(error)) from None
     try:
         with joined() as processes:
             if processes.is_first:
@@ -153,14 +125,13 @@ def train(
         raise typer.Exit(error.exit_code) from None
 
 
-def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
+def train_first(folder: RunFolder, choices: Given, ways: RunOptions) -> None:
     """Train, as the process that reads the options and the text, and speaks."""
     if not (ways.resume or ways.dry_run):
         check_new(folder)
     if ways.resume and ways.recipe is not None:
-        raise wrong("--recipe", f"a run goes on by its own recipe: leave it out, or begin a run with {ways.recipe}")
+        raise WordError("recipe", f"a run goes on by its own recipe: leave it out, or begin a run with {ways.recipe}")
     recipe, change = (recipe_to_resume(folder, choices), "") if ways.resume else new_recipe(choices, ways)
-    recipe = with_parallel(recipe, ways)
     if change:
         typer.echo(change, err=True)
     if not ways.resume:
@@ -185,14 +156,6 @@ def train_first(folder: RunFolder, choices: Choices, ways: RunOptions) -> None:
     print_result(trained, as_json=ways.as_json)
 
 
-def with_parallel(recipe: Recipe, ways: RunOptions) -> Recipe:
-    """Return the recipe with the way that several processes train together, if one was given."""
-    if ways.parallel is None:
-        return recipe
-    one_of("--parallel", ways.parallel, dict.fromkeys(get_args(ParallelWay)))
-    return replace(recipe, machine=replace(recipe.machine, parallel=ways.parallel))
-
-
 def without_option(args: Sequence[str], name: str) -> list[str]:
     """Return the words of a command without an option and its value.
 
@@ -209,83 +172,73 @@ def without_option(args: Sequence[str], name: str) -> list[str]:
     return remaining
 
 
-def new_recipe(choices: Choices, ways: RunOptions) -> tuple[Recipe, str]:
+def new_recipe(choices: Given, ways: RunOptions) -> tuple[Recipe, str]:
     """Return the recipe of a new run, from options or from a file; and what --must-export changed in it, in words."""
     recipe = as_recipe(choices) if ways.recipe is None else file_recipe(ways.recipe, choices)
     if ways.must_export is None:
         return recipe, ""
     from clearhead.interop.export.choosing import exportable_recipe
 
-    named = ways.recipe is not None or given_flags(replace(choices.model, size=None, dropout=None))
-    may_change = not (named or choices.fine_tuning.from_ or choices.tokenizer.vectors)
+    named = [word for word in given_of(choices, ModelOptions) if word not in ("size", "dropout")]
+    may_change = not (ways.recipe or named or "from_" in choices or "vectors" in choices)
     formats = [name.strip() for name in ways.must_export.split(",")]
     try:
         return exportable_recipe(recipe, formats, may_change=may_change)
     except OptionError as error:
-        raise wrong("--must-export", str(error)) from None
+        raise WordError("must_export", str(error)) from None
 
 
-def file_recipe(path: str, choices: Choices) -> Recipe:
+def file_recipe(path: str, choices: Given) -> Recipe:
     """Return the recipe of a file; beside it only a machine may be given."""
-    if extra := given_flags(replace(choices, machine=MachineOptions())):
-        raise wrong("--recipe", f"{path} says all of it: change it there, and leave out {', '.join(extra)}")
+    if extra := [word for word in choices if word not in MACHINE]:
+        raise WordError("recipe", f"{path} says all of it: change it there, and leave out {flags(extra)}")
     try:
         recipe = load_recipe(Path(path))
         task_named(recipe.task)
     except (ClearheadError, FileNotFoundError) as error:
-        raise wrong("--recipe", f"there is no file {path}" if isinstance(error, OSError) else str(error)) from None
-    seed = choices.machine.seed
-    return replace(
-        recipe, machine=new_machine(choices.machine, recipe.machine), seed=recipe.seed if seed is None else seed
-    )
+        raise WordError("recipe", f"there is no file {path}" if isinstance(error, OSError) else str(error)) from None
+    return replace(recipe, machine=new_machine(choices, recipe.machine), seed=choices.get("seed", recipe.seed))
 
 
-def print_recipe(recipe: Recipe, choices: Choices, ways: RunOptions) -> None:
+def print_recipe(recipe: Recipe, choices: Given, ways: RunOptions) -> None:
     """Print the recipe that would be followed. For a new run its text is read, in a folder that is removed."""
     if not ways.resume:
         with tempfile.TemporaryDirectory() as folder:
             if ways.recipe is None:
-                spooled = replace(choices, text=with_spooled(choices.text, Path(folder)))
-                recipe = with_parallel(new_recipe(spooled, ways)[0], ways)
+                spooled = with_spooled(choices, Path(folder))
+                recipe, _ = new_recipe(spooled, ways)
             recipe = followed_recipe(recipe, log=lambda _: None)
     show_json(to_json(recipe, CLASSES))
 
 
-def recipe_to_resume(folder: RunFolder, choices: Choices) -> Recipe:
+def recipe_to_resume(folder: RunFolder, choices: Given) -> Recipe:
     """Return the recipe of an existing run, with another budget, rate, micro-batch or machine if one was given.
 
     Anything else would make it another run, and is refused.
     """
-    fixed = replace(
-        choices,
-        budget=BudgetOptions(),
-        optimizer=replace(choices.optimizer, lr=None),
-        batches=replace(choices.batches, micro_batch_tokens=None),
-        machine=MachineOptions(seed=choices.machine.seed),
-    )
-    if extra := given_flags(fixed):
-        listed = ", ".join(extra)
-        raise wrong("--resume", f"goes on with what the run was begun with: leave out {listed}")
+    may_change = {*MACHINE, *words_of(Budget), "lr", "micro_batch_tokens"} - {"seed"}
+    if extra := [word for word in choices if word not in may_change]:
+        raise WordError("resume", f"goes on with what the run was begun with: leave out {flags(extra)}")
     recipe = folder.recipe()
     # Batches stay as they were planned, and each is computed in parts: so the steps are the same.
-    micro, machine = choices.batches.micro_batch_tokens, new_machine(choices.machine, recipe.machine)
+    micro, machine = choices.get("micro_batch_tokens"), new_machine(choices, recipe.machine)
     return replace(
         recipe,
-        budget=new_budget(choices.budget, recipe.budget) or recipe.budget,
-        optimizer=replace(recipe.optimizer, lr=choices.optimizer.lr or recipe.optimizer.lr),
+        budget=new_budget(choices, recipe.budget) or recipe.budget,
+        optimizer=replace(recipe.optimizer, lr=choices.get("lr", recipe.optimizer.lr)),
         machine=machine if micro is None else replace(machine, splits=-(-recipe.batching.at_once // micro)),
     )
 
 
 def begin_run(
-    folder: RunFolder, recipe: Recipe, choices: Choices, ways: RunOptions, *, watcher: Watcher, shown: Progress
+    folder: RunFolder, recipe: Recipe, choices: Given, ways: RunOptions, *, watcher: Watcher, shown: Progress
 ) -> Run:
     """Train a new run. What comes through a pipe is copied into its folder first."""
     with folder.lock(shown.log) as hold, leave_nothing(hold):
         if ways.recipe is None:
             claim(folder)
-            spooled = replace(choices, text=with_spooled(choices.text, folder.data))
-            recipe = with_parallel(new_recipe(spooled, ways)[0], ways)
+            spooled = with_spooled(choices, folder.data)
+            recipe, _ = new_recipe(spooled, ways)
         # The time that it took to start the program is inside a budget of minutes.
         return training.train(
             folder.path,
@@ -297,10 +250,10 @@ def begin_run(
         )
 
 
-def continue_run(folder: RunFolder, choices: Choices, ways: RunOptions, watcher: Watcher, shown: Progress) -> Run:
+def continue_run(folder: RunFolder, choices: Given, ways: RunOptions, watcher: Watcher, shown: Progress) -> Run:
     """Resume a run. Its recipe is read while the folder is locked: another process may have changed it before."""
     with folder.lock(shown.log):
-        recipe = with_parallel(recipe_to_resume(folder, choices), ways)
+        recipe = recipe_to_resume(folder, choices)
         return training.resume(
             folder.path,
             budget=recipe.budget,

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells, open_run
-from clearhead.cli.options import Parts, wrong
+from clearhead.cli.options import Parts
+from clearhead.errors import WordError
 from clearhead.files import check_writable, write_text
+from clearhead.options import Option
 from clearhead.training.alignments import align
 from clearhead.training.tasks import Translate
 
@@ -25,21 +25,19 @@ def translate(
     run: RunPath,
     file: File = "-",
     *,
-    beam: Annotated[int, typer.Option(min=1, help="Beam width; 1 is greedy decoding.", metavar="N")] = 5,
-    n_best: Annotated[int, typer.Option(min=1, help="Translations per line, separated by tabs.", metavar="N")] = 1,
+    beam: Annotated[int, Option(help="Beam width; 1 is greedy decoding.", takes="N", least=1)] = 5,
+    n_best: Annotated[int, Option(help="Translations per line, separated by tabs.", takes="N", least=1)] = 1,
     length_penalty: Annotated[
         float,
-        typer.Option(
-            help="0 ranks by log-probability, 1 by its mean per token; more favours long outputs.", metavar="X"
-        ),
+        Option(help="0 ranks by log-probability, 1 by its mean per token; more favours long outputs.", takes="X"),
     ] = 1.0,
     alignments: Annotated[
         Path | None,
-        typer.Option(help="Write word alignments from cross-attention here, as 0-0 1-2 (Moses).", metavar="FILE"),
+        Option(help="Write word alignments from cross-attention here, as 0-0 1-2 (Moses).", takes="FILE"),
     ] = None,
-    align_layer: Annotated[int | None, typer.Option(help=ALIGNED.format("layer"), metavar="N")] = None,
-    align_head: Annotated[int | None, typer.Option(help=ALIGNED.format("head"), metavar="N")] = None,
-    align_tokens: Annotated[bool, typer.Option("--align-tokens", help="Align tokens, not words.")] = False,
+    align_layer: Annotated[int | None, Option(help=ALIGNED.format("layer"), takes="N")] = None,
+    align_head: Annotated[int | None, Option(help=ALIGNED.format("head"), takes="N")] = None,
+    align_tokens: Annotated[bool, Option(help="Align tokens, not words.")] = False,
     device: Device = "auto",
     dtype: Dtype = None,
     parts: Parts = None,
@@ -50,9 +48,9 @@ def translate(
     A blank line stays blank. A line longer than the model's context is cut, with a note on stderr.
     """
     if n_best > beam:
-        raise wrong("--n-best", f"it cannot be more than the beam, {beam}: widen that too")
+        raise WordError("n_best", f"it cannot be more than the beam, {beam}: widen that too")
     if alignments is None and (align_tokens or align_layer is not None or align_head is not None):
-        raise wrong("--alignments", "is missing: say where to write them")
+        raise WordError("alignments", "say where to write them", is_missing=True)
     loaded = open_run(run, device=device, dtype=dtype, file=file, task=Translate)
     task = loaded.asked(Translate)
     unit = "tokens" if align_tokens else "words"

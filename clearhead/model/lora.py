@@ -6,7 +6,7 @@ back a plain model: nothing is slower than before.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import cast, final
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
+from clearhead.options import check_declared, option
 
 MAPS = ("query", "key", "value", "output", "up", "down", "gate")
 """The linear maps of a block that can have an adapter: those of attention, then those of the feed-forward."""
@@ -33,15 +34,27 @@ class Lora(CodeRepr):
     2.0
     """
 
-    rank: int
-    maps: tuple[str, ...] = ("query", "value")
-    alpha: float | None = None
+    rank: int = option(
+        MISSING,
+        "LoRA: train adapters of this rank beside frozen weights, at the full rate.",
+        word="lora",
+        takes="RANK",
+        least=1,
+    )
+    maps: tuple[str, ...] = option(
+        ("query", "value"),
+        f"lora: maps with adapters: {', '.join(MAPS)} or {ALL}.  [default: query,value]",
+        word="lora_maps",
+        takes="NAMES",
+        names=(*MAPS, ALL),
+        several=True,
+    )
+    alpha: float | None = option(
+        None, "lora: adapters are scaled by X / RANK.  [default: twice the rank]", word="lora_alpha", takes="X", above=0
+    )
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise OptionError(f"Lora: rank must be 1 or more; came {self.rank}")
-        if self.alpha is not None and not self.alpha > 0:
-            raise OptionError(f"Lora: alpha must be above 0; came {self.alpha}")
+        check_declared(self)
         if wrong := [name for name in self.maps if name not in (*MAPS, ALL)] or ([] if self.maps else ["none"]):
             raise OptionError(f"Lora: there is no map {wrong[0]!r}; there are {', '.join(MAPS)}, or {ALL}")
 

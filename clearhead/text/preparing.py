@@ -19,9 +19,11 @@ from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, replacing_folder, sha256_of_file, write_sealed
+from clearhead.options import option
 from clearhead.serialization import check_fields, check_regular, to_json
 from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
+from clearhead.text.kinds import KINDS
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source, quote
 from clearhead.text.store import Store
@@ -67,10 +69,20 @@ class Tokenizing(CodeRepr):
     reads about this much or up to twice as much.
     """
 
-    kind: str = "bpe"
-    size: int | None = None
-    shared: bool = True
-    lower: bool = False
+    kind: str = option(
+        "bpe",
+        f"Kind of tokeniser: {', '.join(KINDS)}; or the path of a tokenizer.json.",
+        word="tokenizer",
+        takes="KIND",
+        names=KINDS,
+    )
+    size: int | None = option(
+        None, "Size of the vocabulary.  [default: chosen from the text]", word="vocabulary", takes="N", least=1
+    )
+    shared: bool = option(
+        True, "translate: one tokeniser per language, instead of one for both.", word="separate_tokenizers"
+    )
+    lower: bool = option(False, "Lower-case all text, or not.", both=True)
     given: str | None = None
     sample_mb: int = 8
     size_factor: float = 1.0

@@ -2,7 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -13,12 +13,13 @@ from clearhead.files import check_format, os_errors_as_run_errors, read_json, re
 from clearhead.model.lora import Lora
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import PARTS
+from clearhead.options import OWN, check_declared, option
 from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Messages, Table
-from clearhead.training.averaging import Averaging, Unaveraged
-from clearhead.training.schedules import CosineDecay, Schedule
+from clearhead.training.averaging import AVERAGES, Averaging, Unaveraged
+from clearhead.training.schedules import SCHEDULES, CosineDecay, Schedule
 
 Select = Literal["best", "last"]
 Method = Literal["adamw", "muon"]
@@ -49,21 +50,34 @@ class Optimizer(CodeRepr):
     `method`: "muon" trains the linear maps inside blocks by Muon, with the same rate and decay, the rest by AdamW.
     """
 
-    lr: float = 1e-3
-    schedule: Schedule = CosineDecay(warmup=100)
+    lr: float = option(1e-3, "Peak learning rate.", takes="X", above=0)
+    schedule: Schedule = option(
+        CosineDecay(warmup=100),
+        f"Learning rate schedule: {', '.join(SCHEDULES)}; {OWN}.",
+        takes="NAME",
+        names=SCHEDULES,
+        own=True,
+    )
     betas: tuple[float, float] = (0.9, 0.98)
     epsilon: float = 1e-8
-    weight_decay: float = 0.01
-    clip: float | None = 1.0
-    smoothing: float = 0.0
-    r_drop: float = 0.0
-    averaging: Averaging = Unaveraged()
-    method: Method = "adamw"
+    weight_decay: float = option(0.01, "Weight decay of AdamW.", takes="X", least=0)
+    clip: float | None = option(1.0, "Clip the gradient norm to X; 0 turns it off.", takes="X", least=0, off=True)
+    smoothing: float = option(0.0, "Label smoothing.", takes="X", least=0, below=1)
+    r_drop: float = option(0.0, "Weight of the R-Drop loss; 0 turns it off.", takes="X", least=0)
+    averaging: Averaging = option(
+        Unaveraged(),
+        f"Average the weights over steps: {', '.join(AVERAGES)}.",
+        word="average",
+        takes="NAME",
+        names=AVERAGES,
+    )
+    method: Method = option(
+        "adamw", "adamw, or muon for the linear maps inside blocks.", word="optimizer", takes="NAME"
+    )
 
     def __post_init__(self) -> None:
-        positive(self, "lr", "epsilon", "clip")
-        if not 0 <= self.smoothing < 1 or self.r_drop < 0 or self.weight_decay < 0:
-            raise OptionError(f"smoothing lies in [0, 1), r_drop and weight_decay are 0 or more; came {self!r}")
+        check_declared(self)
+        positive(self, "epsilon")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise OptionError(f"betas lie from 0 to 1, 1 left out; came {self.betas}")
 
@@ -74,12 +88,14 @@ class Optimizer(CodeRepr):
 class Batching(CodeRepr):
     """The text of a step: `tokens` or so, in passes of `micro_batch_tokens` at most; `context` is the longest row."""
 
-    tokens: int = 4096
-    micro_batch_tokens: int | None = None
-    context: int = 256
+    tokens: int = option(4096, "Batch size: tokens per step, about.", word="batch_tokens", takes="N", least=1)
+    micro_batch_tokens: int | None = option(
+        None, "Gradient accumulation: tokens per pass; a step sums several passes.", takes="N", least=1
+    )
+    context: int = option(256, "Context length, in tokens.", takes="N", least=1)
 
     def __post_init__(self) -> None:
-        positive(self, "tokens", "micro_batch_tokens", "context")
+        check_declared(self)
 
     @property
     def passes(self) -> int:
@@ -100,13 +116,19 @@ class Budget(CodeRepr):
     `patience`: also when so many evaluations in a row have brought nothing better.
     """
 
-    steps: int | None = None
-    minutes: float | None = None
-    epochs: float | None = None
-    patience: int | None = None
+    steps: int | None = option(None, "Train for N steps.", takes="N", least=1)
+    minutes: float | None = option(None, "Train for X minutes.", takes="X", above=0)
+    epochs: float | None = option(None, "Train for X epochs.", takes="X", above=0)
+    patience: int | None = option(
+        None,
+        "Early stopping: end after N evaluations without improvement; 0 turns it off.",
+        takes="N",
+        least=0,
+        off=True,
+    )
 
     def __post_init__(self) -> None:
-        positive(self, "steps", "minutes", "epochs", "patience")
+        check_declared(self)
         if sum(limit is not None for limit in (self.steps, self.minutes, self.epochs)) != 1:
             raise OptionError("give one of steps, minutes and epochs: they each say when to stop")
 
@@ -121,17 +143,23 @@ class Checkpointing(CodeRepr):
     `film`: whether weights at steps 0, 1, 2, 4, 8, … are kept for the explorer; None: if they take at most 200 MB.
     """
 
-    log: int = 20
-    evaluate: int = 200
-    save: int | None = None
-    checkpoints: int = 2
-    select: Select = "best"
+    log: int = option(20, "Log metrics.", word="log_every", takes="STEPS", least=1)
+    evaluate: int = option(200, "Evaluate on the validation set.", word="evaluate_every", takes="STEPS", least=1)
+    save: int | None = option(
+        None, "Save a checkpoint, besides those at evaluations.", word="save_every", takes="STEPS", least=1
+    )
+    checkpoints: int = option(2, "Keep the N newest checkpoints, and the best.", word="keep", takes="N", least=1)
+    select: Select = option("best", "Which checkpoint to use: best or last.", takes="NAME")
     score_records: int = 200
     samples: int = 3
-    film: bool | None = None
+    film: bool | None = option(
+        None,
+        "Keep weights of steps 0, 1, 2, 4, 8, … for the explorer's step slider; default: if under 200 MB.",
+        both=True,
+    )
 
     def __post_init__(self) -> None:
-        positive(self, "log", "evaluate", "save", "checkpoints")
+        check_declared(self)
         if self.score_records < 0 or self.samples < 0:
             raise OptionError(f"score_records and samples are 0 or more; came {self!r}")
 
@@ -150,20 +178,33 @@ class Machine(CodeRepr):
     dropout that are the same on any number of processes; None: as soon as there are several, on a CPU.
     """
 
-    device: str = "auto"
-    precision: Precision = "auto"
-    compile: bool = False
+    device: str = option("auto", "Device: auto, cpu, cuda, cuda:1.", takes="NAME", names=("auto", "cpu", "cuda"))
+    precision: Precision = option("auto", "Numbers in training: auto, float32, bfloat16.", takes="NAME")
+    compile: bool = option(False, "Use torch.compile, or not.", both=True)
     graphs: bool = True
-    deterministic: bool = False
-    threads: int | None = None
+    deterministic: bool = option(False, "Reproduce a run bit for bit on the same machine, also on a GPU.")
+    threads: int | None = option(None, "CPU threads.", takes="N", least=1)
     adapt_threads: bool = False
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool = option(
+        False,
+        "Save memory: keep only the inputs of blocks, and recompute the rest in the backward pass.",
+        both=True,
+    )
     splits: int = 1
-    parallel: ParallelWay = "auto"
-    keyed_dropout: bool | None = None
+    parallel: ParallelWay = option(
+        "auto",
+        "Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
+        takes="WAY",
+    )
+    keyed_dropout: bool | None = option(
+        None,
+        "Dropout that is the same on any number of processes.  [default: with several processes on a CPU]",
+        both=True,
+    )
 
     def __post_init__(self) -> None:
-        positive(self, "threads", "splits")
+        check_declared(self)
+        positive(self, "splits")
 
 
 @final
@@ -209,11 +250,20 @@ class FineTuning(CodeRepr):
     new output. `new_output` is found when training begins: the source has no output for this task and these labels.
     """
 
-    source: str
+    source: str = option(
+        MISSING,
+        "Start from this run, trained or imported: its model, weights and tokenisers. The usual learning rate is a "
+        "fifth of that from scratch.",
+        word="from_",
+        takes="RUN",
+        names=("<run>",),
+    )
     run: str | None
     step: int
     sha256: str
-    freeze: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = option(
+        (), "Do not train these parameters: embedding, blocks.0-3, '*.attention.*'. Repeatable.", takes="NAME"
+    )
     lora: Lora | None = None
     new_output: bool = False
 
@@ -241,7 +291,7 @@ class Recipe(CodeRepr):
     budget: Budget
     checkpointing: Checkpointing = Checkpointing()
     machine: Machine = Machine()
-    seed: int = 1
+    seed: int = option(1, "Random seed.  [default: 1]", takes="N", least=0, below=2**64)
     parameters: int | None = None
     vectors: str | None = None
     fine_tuning: FineTuning | None = None
@@ -249,9 +299,8 @@ class Recipe(CodeRepr):
     plan: Plan | None = None
 
     def __post_init__(self) -> None:
+        check_declared(self)
         positive(self, "parameters")
-        if not 0 <= self.seed < 2**64:
-            raise OptionError(f"seed: 0 or more, and less than 2^64; came {self.seed}")
 
     @property
     def has_given_length(self) -> bool:

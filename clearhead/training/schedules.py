@@ -11,6 +11,7 @@ from typing import final
 
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
+from clearhead.options import check_declared, option
 from clearhead.registry import kind, options, register
 
 
@@ -19,11 +20,10 @@ from clearhead.registry import kind, options, register
 class Schedule(CodeRepr, ABC):
     """Rises to the peak over `warmup` steps, then goes its own way."""
 
-    warmup: int = 0
+    warmup: int = option(0, "Warm-up steps.", takes="STEPS", least=0)
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise OptionError(f"{type(self).__name__}: warmup is a number of steps, 0 or more; came {self.warmup}")
+        check_declared(self)
 
     def at(self, step: int, *, total: int) -> float:
         """Return the share of the peak at this step, counted from 0, of `total`."""

@@ -52,7 +52,7 @@ def warm(args: tuple[object, ...]) -> None:
 
 def verbs(task: str, run: Path, lines: Path, home: Path) -> Iterator[tuple[object, ...]]:
     """Yield commands that read a run of this task."""
-    extra = {"translate": ("--beam", 2), "generate": ("--tokens", 4, "--greedy")}.get(task, ())
+    extra = {"translate": ("--beam", 2), "generate": ("--max-tokens", 4, "--greedy")}.get(task, ())
     yield task, run, lines, *extra
     yield "train", run, "--resume"
     yield "runs", run.parent

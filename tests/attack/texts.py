@@ -148,7 +148,7 @@ def through_verbs(runs: dict[str, Path], folder: Path, draw: random.Random) -> s
     task, run = draw.choice([*runs.items()])
     file = folder / "lines"
     file.write_bytes(bad_bytes(draw, [b"the <mask> eats\n", b"eins zwei\n", b"red plum\n"]))
-    extra = {"translate": ["--beam", "1"], "generate": ["--tokens", "2", "--greedy"]}.get(task, [])
+    extra = {"translate": ["--beam", "1"], "generate": ["--max-tokens", "2", "--greedy"]}.get(task, [])
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = cli.run([task, str(run), str(file), *extra, *draw.choice(([], ["--json"]))])

@@ -71,7 +71,7 @@ def test_weights_are_kept_as_asked(runs, command, dtype):
 @pytest.mark.parametrize("verb", ["translate", "answer", "generate", "evaluate", "serve"])
 def test_a_dtype_that_is_not_there_is_told(runs, command, verb):
     code, out, err = command(verb, runs["translate"].folder.path, "--dtype", "int4")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "dtype: there is no 'int4'; there are float32, bfloat16, int8, int8-dynamic" in " ".join(err.split())
     assert len(err.splitlines()) <= 2
 
@@ -79,7 +79,7 @@ def test_a_dtype_that_is_not_there_is_told(runs, command, verb):
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_one_line_out_for_each_line_in_and_blank_for_blank(runs, command, verb, end):
-    options = ["--tokens", "5"] if verb == "generate" else []
+    options = ["--max-tokens", "5"] if verb == "generate" else []
     code, out, _ = command(verb, runs[verb].folder.path, *options, stdin=written(ODD, end))
     found = lines_of(out)
     assert code == 0
@@ -92,7 +92,7 @@ def test_one_line_out_for_each_line_in_and_blank_for_blank(runs, command, verb, 
 @pytest.mark.slow
 def test_a_line_is_answered_the_same_alone_and_whatever_the_chunks_are(runs, command, verb, monkeypatch):
     lines = ["zwei drei", "red cat", "the <mask> eats", "eins", "old plum " * 3]
-    options = ["--greedy", "--tokens", "6"] if verb == "generate" else []
+    options = ["--greedy", "--max-tokens", "6"] if verb == "generate" else []
     together = command(verb, runs[verb].folder.path, *options, stdin=written(lines))[1]
     monkeypatch.setattr(line_io, "CHUNK", 2)
     assert command(verb, runs[verb].folder.path, *options, stdin=written(lines))[1] == together
@@ -285,12 +285,14 @@ def test_a_blank_past_the_context_stays_and_is_told(runs, command):
 @pytest.mark.slow
 def test_a_prompt_is_gone_on_from_as_it_is_written(runs, command):
     stretch = runs["stretch"]
-    code, out, err = command("generate", stretch.folder.path, "--prompt", "the cow", "--tokens", "100", "--seed", "5")
+    code, out, err = command(
+        "generate", stretch.folder.path, "--prompt", "the cow", "--max-tokens", "100", "--seed", "5"
+    )
     expected = stretch.generate(["the cow"], max_new=100, method=Sample(temperature=0.8, seeds=5))[0]
     assert (code, err) == (0, "")
     assert out == f"the cow{expected}\n"
     assert "\n" in expected
-    _, out, _ = command("generate", stretch.folder.path, "--prompt", "", "--greedy", "--tokens", "9")
+    _, out, _ = command("generate", stretch.folder.path, "--prompt", "", "--greedy", "--max-tokens", "9")
     assert out == stretch.generate([""], max_new=9, method=Greedy())[0] + "\n"
 
 
@@ -299,7 +301,13 @@ def test_a_prompt_is_printed_in_whole_characters(runs, command, monkeypatch):
     importlib.import_module("clearhead.cli.generate")  # or it would import, and keep, what stands in for `write` here
     monkeypatch.setattr("clearhead.cli.screen.write", printed.append)
     command(
-        "generate", runs["stretch"].folder.path, "--prompt", "the cow eats the plum, gr", "--greedy", "--tokens", "9"
+        "generate",
+        runs["stretch"].folder.path,
+        "--prompt",
+        "the cow eats the plum, gr",
+        "--greedy",
+        "--max-tokens",
+        "9",
     )
     assert "".join(printed).startswith("the cow eats the plum, größer")
     assert "\ufffd" not in "".join(printed)
@@ -309,7 +317,7 @@ def test_a_prompt_is_printed_in_whole_characters(runs, command, monkeypatch):
 
 def test_several_continuations_differ_and_the_same_seed_gives_the_same(runs, command):
     path = runs["generate"].folder.path
-    args = ["generate", path, "--prompt", "the", "--temperature", "2", "--tokens", "8", "--seed", "4"]
+    args = ["generate", path, "--prompt", "the", "--temperature", "2", "--max-tokens", "8", "--seed", "4"]
     _, out, _ = command(*args, "--count", "3")
     texts = out.removesuffix("\n").split("\n---\n")
     assert len({*texts}) == 3
@@ -323,7 +331,7 @@ def test_several_continuations_differ_and_the_same_seed_gives_the_same(runs, com
 
 def test_every_line_draws_from_its_own_seed(runs, command):
     path = runs["generate"].folder.path
-    options = ["--temperature", "2", "--tokens", "6", "--top-k", "50", "--top-p", "0.99", "--min-p", "0.001"]
+    options = ["--temperature", "2", "--max-tokens", "6", "--top-k", "50", "--top-p", "0.99", "--min-p", "0.001"]
     _, out, _ = command("generate", path, *options, "--seed", "4", "--count", "2", stdin=written(["the", "", "the"]))
     found = lines_of(out)
     method = Sample(temperature=2.0, top_k=50, top_p=0.99, min_p=0.001, seeds=(4, 5, 8, 9))
@@ -333,7 +341,9 @@ def test_every_line_draws_from_its_own_seed(runs, command):
 
 def test_of_a_line_too_long_to_go_on_from_the_end_is_read(runs, command):
     line = "the cat eats the plum, größer " * 9
-    _, out, err = command("generate", runs["generate"].folder.path, "--greedy", "--tokens", "4", stdin=written([line]))
+    _, out, err = command(
+        "generate", runs["generate"].folder.path, "--greedy", "--max-tokens", "4", stdin=written([line])
+    )
     assert len(lines_of(out)) == 1
     assert err.startswith("stdin:1: ")
     assert err.endswith("the model takes 28 of them: the beginning was not read\n")

@@ -161,7 +161,7 @@ def test_softmax_is_shown_with_the_error_it_brings(printed):
         (["show", "reverse", "--causal"], 1, "reverse looks ahead"),
         (["run", "majority", "--weighting", "argmax"], 1, "an argmax that picks one key cannot average"),
         (["run", "reverse", "--weighting", "nix"], 2, "there is no 'nix'. There are: softmax"),
-        (["run", "reverse", "--sharpness", "0"], 2, "it must be above 0"),
+        (["run", "reverse", "--sharpness", "0"], 2, "--sharpness: takes a number, above 0"),
         (["show", "mine.py"], 2, "Write mine.py:NAME"),
         (["show", "nowhere.py:mine"], 2, "there is no file nowhere.py"),
         (["nix"], 2, "No such command 'nix'"),

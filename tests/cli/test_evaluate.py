@@ -31,7 +31,7 @@ def files(tmp_path):
 
 def test_json_holds_what_the_module_finds(translator, command, files, tmp_path):
     args = ["--source", files[0], "--target", files[1], "--beam", "2", "--length-penalty", "0.5", "--tokenize", "char"]
-    code, out, err = command(translator, *args, "--lower", "--output", tmp_path / "out", "--json")
+    code, out, err = command(translator, *args, "--ignore-case", "--output", tmp_path / "out", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     source = Aligned(source=(files[0],), target=(files[1],))
@@ -49,7 +49,7 @@ def test_the_output_is_never_an_input_nor_a_file_of_the_run(translator, command,
     kept = {Path(name): Path(name).read_bytes() for name in (*files, home / "recipe.json")}
     for output in (*kept, home / "checkpoints" / "x"):
         code, out, err = command(translator, "--source", files[0], "--target", files[1], "--output", output)
-        assert (code, out) == (1, "")
+        assert (code, out) == (2, "")
         assert "name another file" in err
     assert {path: path.read_bytes() for path in kept} == kept
     assert not (home / "checkpoints" / "x").exists()
@@ -145,7 +145,7 @@ def test_bad_lines_are_told_by_their_place_or_left_out(translator, command, tmp_
         (["--text", "t"], "--text: translate takes --source with --target or --table"),
         (["--source", "t"], "Missing option --target: --source needs its other side"),
         (["--source", "t", "--target", "t", "--stride", "3"], "--stride: is for generate"),
-        (["--source", "t", "--target", "t", "--tokenize", "words"], "--tokenize: tokenize must be one of 13a"),
+        (["--source", "t", "--target", "t", "--tokenize", "words"], "--tokenize: there is no 'words'. There are: 13a"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(translator, command, args, said):

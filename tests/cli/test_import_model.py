@@ -86,10 +86,10 @@ def test_as_json(sources, tmp_path, command):
     ("args", "message"),
     [
         (("nothing", "run"), "clearhead: nothing: there is no such folder"),
-        (("llama", "run", "--dtype", "int4"), "dtype: 'int4' cannot be imported; there are float32, bfloat16, int8"),
+        (("llama", "run", "--dtype", "int4"), "--dtype: 'int4' cannot be imported; there are float32, bfloat16, int8"),
         (("llama", "run", "--task", "translate"), "to translate takes an encoder-decoder"),
         (("bert", "run", "--task", "classify"), "to classify takes an encoder with Classes"),
-        (("llama", "run", "--context", "300"), "context: the model reads 1 to 200 tokens; came 300"),
+        (("llama", "run", "--context", "300"), "--context: the model reads 1 to 200 tokens; came 300"),
         (("llama", "."), "there is something already; choose another folder"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_mistake_is_named_and_nothing_is_written(sources, here, command, args,
         shutil.copytree(sources / name, name)
     before = sorted(here.rglob("*"))
     code, out, err = command("import", *args)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2 if message.startswith("--") else 1, "")
     assert message in err
     assert sorted(here.rglob("*")) == before
 
@@ -108,7 +108,7 @@ def test_a_mistake_is_named_and_nothing_is_written(sources, here, command, args,
 def test_every_verb_that_takes_a_run(runs, command, name, tmp_path):
     path, text = runs / name, TEXTS.get(name, TEXT)
     verb = ch.load(path).task.verb
-    short = ("--tokens", 5) if verb == "generate" else ()
+    short = ("--max-tokens", 5) if verb == "generate" else ()
     for asked in ((verb, path, *short), (verb, path, "--json", *short)):
         code, out, err = command(*asked, stdin=f"{text}\n\n")
         assert (code, err) == (0, ""), asked
@@ -160,7 +160,7 @@ def test_the_explorer_opens_it(runs, name):
 
 @pytest.mark.slow
 def test_replies_of_a_conversation(runs, command):
-    asked = ("generate", runs / "llama", "--chat", "--greedy", "--tokens", 8)
+    asked = ("generate", runs / "llama", "--chat", "--greedy", "--max-tokens", 8)
     code, one, _ = command(*asked, "--prompt", "Who sat?")
     reply = ch.load(runs / "llama", device="cpu").chat(
         [{"role": "user", "content": "Who sat?"}], max_new=8, method=ch.Greedy()

@@ -172,7 +172,7 @@ def test_a_token_of_ones_own_makes_an_address_that_stays(command, classifier, pa
 
 def test_a_poor_token_is_refused_and_not_repeated(command, classifier, page, unserved):
     code, out, err = command(classifier.folder.path, "--no-open", "--token", "shortish")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "it needs 16 characters at least; this one has 8" in err
     assert "shortish" not in err
 
@@ -194,7 +194,7 @@ def test_a_port_that_is_taken_is_told(command, classifier, page):
 
 def test_a_host_that_does_not_exist_is_told(command, classifier, page):
     code, out, err = command(classifier.folder.path, "--host", "203.0.113.1", "--no-open")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "host: 203.0.113.1 is no address of this machine; take 127.0.0.1" in err
 
 

@@ -1,102 +1,99 @@
-"""Options in groups: taken apart for typer, put together for the verb, and told when they cannot be."""
+"""Groups of declared options: taken apart for typer, put together for the verb, read by their declarations."""
 
+import ast
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import pytest
 import typer
 
+import clearhead.cli
 from clearhead.cli import run
-from clearhead.cli.options import Sectioned, above_zero, flatten_groups, given_flags, one_of, share, zero_or_more
+from clearhead.cli.options import Sectioned, Words, flatten_groups, given_words, one_of
+from clearhead.errors import WordError
+from clearhead.options import Given, Option, option, words_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Colours:
     title: ClassVar[str] = "Colours"
 
-    ink: Annotated[str | None, typer.Option(metavar="NAME", help="What is written with.")] = None
-    dark_mode: Annotated[bool, typer.Option("--dark-mode", help="Light on dark.")] = False
+    ink: str = option("black", "What is written with.", takes="NAME")
+    dark_mode: bool = option(False, "Light on dark.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    size: Annotated[int, typer.Option(metavar="N", help="How large.")] = 10
-    colours: Colours = field(default_factory=Colours)
+class Paper:
+    size: int | None = option(None, "How large.", takes="N", least=1)
+    layers: list[str] | None = option(None, "What is on it.", takes="FILE")
+
+
+def paint(
+    picture: Annotated[str, typer.Argument()],
+    colours: Colours,
+    paper: Annotated[Given, Words({"Paper": words_of(Paper)})],
+    *,
+    out: Annotated[Path | None, Option(help="Where to write it.", short="o", takes="FILE")] = None,
+) -> None:
+    """Paint."""
+    CALLS.append((picture, colours, paper, out))
+
+
+CALLS = []
 
 
 @pytest.fixture
 def asked():
-    """What the verb is called with; and the verb as a command."""
-    calls = []
-
-    def paint(picture: Annotated[str, typer.Argument()], look: Look) -> None:
-        """Paint."""
-        calls.append((picture, look))
-
+    """What the verb is called with, for the words of a command line."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(cls=Sectioned)(flatten_groups(paint))
     command = typer.main.get_command(app)
 
     def run(*args):
         command.main(args=list(args), standalone_mode=False)
-        return calls[-1]
+        return CALLS.pop()
 
     return run
 
 
-def test_a_group_is_taken_apart_and_put_together_with_those_in_it(asked):
-    assert asked("sea.png") == ("sea.png", Look())
-    look = Look(size=3, colours=Colours(ink="blue", dark_mode=True))
-    assert asked("sea.png", "--dark-mode", "--ink", "blue", "--size", "3") == ("sea.png", look)
+def test_a_verb_gets_its_groups_and_the_words_that_were_given(asked):
+    assert asked("sea.png") == ("sea.png", Colours(), {}, None)
+    assert asked("sea.png", "--dark-mode", "--ink", "blue", "--size", "3", "-o", "a.svg") == (
+        *("sea.png", Colours(ink="blue", dark_mode=True)),
+        *({"size": 3}, Path("a.svg")),
+    )
+    assert asked("sea.png", "--layers", "a", "--layers", "b")[2] == {"layers": ["a", "b"]}
+
+
+def test_a_value_is_read_by_its_declaration(asked):
+    with pytest.raises(WordError, match="size: takes a whole number, 1 or more; came much"):
+        asked("sea.png", "--size", "much")
 
 
 def test_the_signature_has_every_option():
-    def paint(picture: str, look: Look) -> None: ...
-
-    assert list(inspect.signature(flatten_groups(paint)).parameters) == ["picture", "size", "ink", "dark_mode"]
+    names = ["picture", "ink", "dark_mode", "size", "layers", "out"]
+    assert list(inspect.signature(flatten_groups(paint)).parameters) == names
 
 
 def test_the_help_lists_options_under_the_title_of_their_group(asked, capsys):
     with pytest.raises(IndexError):
         asked("--help")
     page = capsys.readouterr().out
-    assert page.index("Options:") < page.index("--size N") < page.index("Colours:") < page.index("--ink NAME")
+    places = ["Options:", "-o, --out FILE", "Colours:", "--ink NAME", "[default: black]", "Paper:", "--size N"]
+    assert sorted(places, key=page.index) == ["Colours:", *places[3:], *places[:2]]
 
 
 def test_what_was_given_is_what_differs_from_its_default():
-    assert given_flags(Look()) == []
-    assert given_flags(Look(size=3, colours=Colours(dark_mode=True))) == ["--size", "--dark-mode"]
+    assert given_words(Colours()) == []
+    assert given_words(Colours(ink="blue", dark_mode=True)) == ["ink", "dark_mode"]
 
 
 def test_an_unknown_name_is_told_with_those_there_are():
-    assert one_of("--ink", "red", {"red": 1, "blue": 2}) == 1
-    with pytest.raises(typer.BadParameter, match=r"there is no 'gold'\. There are: red, blue") as caught:
-        one_of("--ink", "gold", {"red": 1, "blue": 2})
-    assert caught.value.param_hint == "--ink"
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_above_zero_refuses_the_rest(value):
-    assert above_zero(0.5) == 0.5
-    assert above_zero(None) is None
-    with pytest.raises(typer.BadParameter, match=r"it must be (above 0|finite); came"):
-        above_zero(value)
-
-
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_zero_or_more_is_finite(value):
-    assert (zero_or_more(0.0), zero_or_more(None)) == (0.0, None)
-    with pytest.raises(typer.BadParameter, match=r"it must be (0 or more|finite); came"):
-        zero_or_more(value)
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
-def test_a_share_is_less_than_one(value):
-    assert share(0.0) == 0.0
-    assert share(None) is None
-    with pytest.raises(typer.BadParameter, match="it must be 0 or more, and less than 1; came"):
-        share(value)
+    assert one_of("ink", "red", {"red": 1, "blue": 2}) == 1
+    with pytest.raises(WordError, match=r"ink: there is no 'blu'\. Did you mean 'blue'\? There are: red, blue"):
+        one_of("ink", "blu", {"red": 1, "blue": 2})
 
 
 def test_an_empty_path_is_not_this_folder(tmp_path, monkeypatch, capsys):
@@ -106,3 +103,19 @@ def test_an_empty_path_is_not_this_folder(tmp_path, monkeypatch, capsys):
         assert run(args) == 2
         assert "it is empty: name a folder, or give . for this one" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_an_error_of_the_library_about_a_word_that_was_typed_is_one_of_the_command(command):
+    code, _, err = command("evaluate", "none", "--device", "gpu")
+    assert code == 2
+    assert err.startswith("clearhead: --device: there is no 'gpu'")
+    assert err.endswith("Try: clearhead evaluate --help\n")
+
+
+def test_no_option_is_made_beside_the_declarations():
+    """Only what typer itself has to act on while it reads is an option of typer's: modules to import, --version."""
+    made = {}
+    for path in sorted(Path(clearhead.cli.__file__).parent.glob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        made[path.name] = sum(ast.unparse(node.func) == "typer.Option" for node in calls)
+    assert {name: count for name, count in made.items() if count} == {"__init__.py": 2, "options.py": 2}

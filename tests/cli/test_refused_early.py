@@ -106,7 +106,7 @@ TASKS = {
         (
             "generate",
             ["--keyed-dropout", "--compile", "--processes", "2"],
-            "keyed_dropout: is not offered with --compile",
+            "--keyed-dropout: is not offered with --compile",
         ),
         ("recipe", ["--recipe", "recipe.json"], "to fill blanks takes an encoder"),
     ],

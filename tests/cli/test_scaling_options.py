@@ -1,9 +1,9 @@
 """Options of `clearhead describe --gpus`: what they plan, and what is refused."""
 
 import pytest
-import typer
 
 from clearhead.cli.scaling_options import RateOptions, ScalingOptions, plan_training
+from clearhead.errors import WordError
 from clearhead.model import presets
 from clearhead.model.presets import Size
 
@@ -16,9 +16,9 @@ def planned(rates=RateOptions(), **options):
 
 def test_without_gpus_nothing_is_planned_and_other_options_need_them():
     assert planned() is None
-    with pytest.raises(typer.BadParameter, match="goes with --gpus"):
+    with pytest.raises(WordError, match="goes with --gpus"):
         planned(tokens=64)
-    with pytest.raises(typer.BadParameter, match="goes with --gpus"):
+    with pytest.raises(WordError, match="goes with --gpus"):
         planned(RateOptions(link_gb_s=3.0))
 
 
@@ -54,5 +54,5 @@ def test_forms_are_those_that_were_asked_for():
     ],
 )
 def test_nonsense_is_refused(options, said):
-    with pytest.raises(typer.BadParameter, match=said):
+    with pytest.raises(WordError, match=said):
         planned(**options)

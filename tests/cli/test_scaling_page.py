@@ -41,10 +41,10 @@ def test_the_page_and_the_json_tell_the_same(printed):
 
 def test_nonsense_is_told_in_two_lines(capsys, plain_terminal):
     for args, said in (
-        (["--gpus", "0"], "greater than or equal to 1"),
+        (["--gpus", "0"], "takes a whole number, 1 or more"),
         (["--gpus", "64", "--tokens", "100"], "too few for 64 GPUs"),
         (["--parallel", "fsdp"], "goes with --gpus"),
-        (["--gpus", "2", "--link-gb-s", "0"], "it must be above 0"),
+        (["--gpus", "2", "--link-gb-s", "0"], "takes a number, above 0"),
     ):
         assert run(["describe", *MODEL, *args]) == 2
         err = capsys.readouterr().err

@@ -71,8 +71,8 @@ def test_elsewhere_than_loopback_there_must_be_a_token(command, classifier, unse
     path = classifier.folder.path
     for host in ("0.0.0.0", "::"):
         code, out, err = command(path, "--host", host, "--port", 0)
-        assert (code, out) == (1, "")
-        assert f"host: {host} can be reached from other machines, and there is no token" in err
+        assert (code, out) == (2, "")
+        assert f"--host: {host} can be reached from other machines, and there is no token" in err
         assert "--token-file" in err
     assert command(path, "--host", "localhost", "--port", 0)[0] == 0
     token = tmp_path / "token"
@@ -98,11 +98,11 @@ def test_limits_and_names_reach_the_server(command, classifier, translator, unse
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--token", "short"), 1, "it needs 16 characters at least"),
+        (("--token", "short"), 2, "it needs 16 characters at least"),
         (("--token-file", "nowhere"), 1, "--token-file: nowhere cannot be read"),
         (("--token", TOKEN, "--token-file", "x"), 2, "leave one of them out"),
         (("--ssl-keyfile", "x"), 2, "add --ssl-certfile"),
-        (("--name", "a", "--name", "b"), 1, "1 runs and 2 names"),
+        (("--name", "a", "--name", "b"), 2, "1 runs and 2 names"),
         (("--queue", "0"), 2, "--queue"),
         (("--log-format", "xml"), 2, "--log-format"),
     ],

@@ -46,7 +46,7 @@ import clearhead
 print(json.dumps(clearhead.__file__))
 """
 LINE = "the cat sat on the mat\n"
-TRAINED = ("--steps", "4", "--tokens", "256", "--lora", "2", "--device", "cpu", "--threads", "1")
+TRAINED = ("--steps", "4", "--batch-tokens", "256", "--lora", "2", "--device", "cpu", "--threads", "1")
 
 
 class Home:
@@ -118,7 +118,7 @@ def write_table(path, fields, rows):
 
 TEXT, LABELS = ("--text", "text.txt"), ("--table", "labels.tsv")
 ASIDE = ("--source", "text.txt", "--target", "text.txt")
-SAID = ("--tokens", "8", "--greedy", "--prompt", "the cat")
+SAID = ("--max-tokens", "8", "--greedy", "--prompt", "the cat")
 WALKS = {
     "gpt2": (AutoModelForCausalLM, ("generate", "runs/a", *SAID), TEXT),
     "llama": (AutoModelForCausalLM, ("generate", "runs/a", "--chat", *SAID), TEXT),

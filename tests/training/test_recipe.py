@@ -246,18 +246,18 @@ def test_passes(batching, passes, at_once):
         (lambda: Optimizer(lr=math.nan), "Optimizer: lr must be above 0; came nan"),
         (lambda: Optimizer(lr=math.inf), "Optimizer: lr must be finite; came inf"),
         (lambda: Optimizer(clip=-1.0), "Optimizer: clip must be above 0"),
-        (lambda: Optimizer(smoothing=1.0), r"smoothing lies in \[0, 1\)"),
-        (lambda: Optimizer(r_drop=-1.0), "r_drop and weight_decay are 0 or more"),
+        (lambda: Optimizer(smoothing=1.0), r"smoothing must be 0 or more and less than 1"),
+        (lambda: Optimizer(r_drop=-1.0), "(r_drop|weight_decay) must be 0 or more"),
         (lambda: Optimizer(betas=(0.9, 1.0)), r"betas lie from 0 to 1, 1 left out; came \(0.9, 1.0\)"),
-        (lambda: Batching(tokens=0), "Batching: tokens must be above 0; came 0"),
-        (lambda: Batching(micro_batch_tokens=-5), "Batching: micro_batch_tokens must be above 0"),
+        (lambda: Batching(tokens=0), "Batching: tokens must be 1 or more; came 0"),
+        (lambda: Batching(micro_batch_tokens=-5), "Batching: micro_batch_tokens must be 1 or more"),
         (Budget, "give one of steps, minutes and epochs"),
         (lambda: Budget(steps=1, minutes=1.0), "give one of steps, minutes and epochs"),
-        (lambda: Budget(steps=0), "Budget: steps must be above 0; came 0"),
+        (lambda: Budget(steps=0), "Budget: steps must be 1 or more; came 0"),
         (lambda: Budget(steps=5, patience=0), "Budget: patience must be above 0"),
-        (lambda: Checkpointing(log=0), "Checkpointing: log must be above 0"),
+        (lambda: Checkpointing(log=0), "Checkpointing: log must be 1 or more"),
         (lambda: Checkpointing(samples=-1), "score_records and samples are 0 or more"),
-        (lambda: Machine(threads=0), "Machine: threads must be above 0; came 0"),
+        (lambda: Machine(threads=0), "Machine: threads must be 1 or more; came 0"),
     ],
 )
 def test_what_cannot_be_is_told(make, message):
@@ -267,5 +267,5 @@ def test_what_cannot_be_is_told(make, message):
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_is_one_that_torch_takes(recipe, seed):
-    with pytest.raises(OptionError, match=rf"seed: 0 or more, and less than 2\^64; came {seed}"):
+    with pytest.raises(OptionError, match=rf"seed must be 0 or more and less than 2\^64; came {seed}"):
         replace(recipe, seed=seed)

@@ -106,7 +106,7 @@ def test_a_run_without_steps_has_a_rate_too():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Constant(warmup=-1), "Constant: warmup is a number of steps, 0 or more; came -1"),
+        (lambda: Constant(warmup=-1), "Constant: warmup must be 0 or more; came -1"),
         (lambda: CosineDecay(floor=1.5), "CosineDecay: floor is a share, from 0 to 1; came 1.5"),
         (lambda: WarmupStableDecay(decay=-0.1), "WarmupStableDecay: decay is a share, from 0 to 1; came -0.1"),
         (lambda: WarmupStableDecay(floor=math.nan), "WarmupStableDecay: floor is a share"),

@@ -78,7 +78,7 @@ def fine_tuned(**options):
 
 
 def several_files(recipe, home):
-    """Two files, of which the second is read twice, as `--weights 1,2` has it; and held-out lines of their own."""
+    """Two files, of which the second is read twice, as `--repeats 1,2` has it; and held-out lines of their own."""
     more, held = (small_runs.write_lines(home / name, small_runs.sentences(50, seed)) for seed, name in FILES.items())
     source = replace(recipe.corpus.train, paths=(*recipe.corpus.train.paths, more, more))
     return replace(recipe, corpus=replace(recipe.corpus, train=source, dev=replace(source, paths=(held,))))

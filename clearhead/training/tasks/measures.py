@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, no_such
+from clearhead.options import check_declared, option
 from clearhead.text.store import Store
 from clearhead.training.scores import TOKENIZERS
 
@@ -65,15 +66,21 @@ class EvaluationOptions:
     `skip_bad` leaves out lines that cannot be used.
     """
 
-    beam: int = 5
-    length_penalty: float = 1.0
-    tokenize: str = "13a"
-    lower: bool = False
-    stride: int | None = None
+    beam: int = option(5, "translate: beam width; 1 is greedy decoding.", takes="N", least=1)
+    length_penalty: float = option(1.0, "translate: above 1 favours long outputs.", takes="X")
+    tokenize: str = option(
+        "13a", f"translate: how BLEU splits words: {', '.join(TOKENIZERS)}.", takes="NAME", names=TOKENIZERS
+    )
+    lower: bool = option(False, "translate: ignore case in BLEU and chrF.", word="ignore_case")
+    stride: int | None = option(
+        None,
+        "generate: slide the window by this many tokens; fewer is slower, with more context for each.",
+        takes="TOKENS",
+        least=1,
+    )
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        if self.beam < 1:
-            raise OptionError(f"beam must be 1 or more; came {self.beam}")
+        check_declared(self)
         if self.tokenize not in TOKENIZERS:
-            raise OptionError(f"tokenize must be one of {', '.join(TOKENIZERS)}; came {self.tokenize!r}")
+            raise OptionError(f"tokenize: {no_such(self.tokenize, TOKENIZERS)}")

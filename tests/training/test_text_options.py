@@ -2,19 +2,18 @@
 
 import io
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import typer
 
-from clearhead.cli.texts import TextOptions, as_corpus, ask_form, check_text, with_spooled
-from clearhead.errors import DataError
+from clearhead.errors import DataError, WordError
+from clearhead.options import group_of, read_words, words_of
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import open_prepared
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.checkpoints import remove_folder
 from clearhead.training.tasks import TASKS
+from clearhead.training.text_options import TextOptions, as_corpus, ask_form, check_text, with_spooled
 from clearhead.training.train import resume, train
 from tests.training import small_runs
 from tests.training.tiny import differences, quiet, recipe_for
@@ -43,7 +42,7 @@ CORPORA = [
         {
             "source": ["a", "b"],
             "target": ["c", "d"],
-            "weights": "2, 1",
+            "repeats": "2, 1",
             "dev_source": ["e"],
             "dev_target": ["f"],
         },
@@ -68,11 +67,11 @@ CORPORA = [
 ]
 
 WRONG = [
-    ("translate", {}, "--source", "translate takes --source with --target or --table"),
+    ("translate", {}, "source", "translate takes --source with --target or --table"),
     *(
-        ("generate", {"text": ["a", "b"], "dev": ["c"], "weights": weights}, "--weights", message)
+        ("generate", {"text": ["a", "b"], "dev": ["c"], "repeats": weights}, "repeats", message)
         for weights, message in (
-            ("1,2,3", "there are 3 weights, and 2 files with --text: give as many"),
+            ("1,2,3", "there are 3 numbers, and 2 files with --text: give as many"),
             ("1,0", "takes whole numbers from 1 on, such as 3,1; came '1,0'"),
             ("1,-1", "takes whole numbers from 1 on, such as 3,1; came '1,-1'"),
             ("0.5,", "takes whole numbers from 1 on, such as 3,1; came '0.5,'"),
@@ -80,44 +79,44 @@ WRONG = [
     ),
     (
         "generate",
-        {"text": ["a", "b"], "weights": "1,2"},
-        "--weights",
+        {"text": ["a", "b"], "repeats": "1,2"},
+        "repeats",
         "a record that is read twice cannot be held out of training: give --dev",
     ),
     (
         "translate",
-        {"source": ["a", "b"], "target": ["c"], "weights": "1,2"},
-        "--weights",
+        {"source": ["a", "b"], "target": ["c"], "repeats": "1,2"},
+        "repeats",
         "takes as many files with --target as with --source, one beside the other",
     ),
-    ("translate", {"text": ["a"]}, "--text", "translate takes --source with --target or --table"),
-    ("translate", {"source": ["a"]}, "--target", "--source needs its other side"),
-    ("translate", {"target": ["a"]}, "--source", "--target needs its other side"),
+    ("translate", {"text": ["a"]}, "text", "translate takes --source with --target or --table"),
+    ("translate", {"source": ["a"]}, "target", "--source needs its other side"),
+    ("translate", {"target": ["a"]}, "source", "--target needs its other side"),
     (
         "translate",
         {"source": ["a"], "target": ["b"], "dev_target": ["c"]},
-        "--dev-source",
+        "dev_source",
         "--dev-target needs its other side",
     ),
     (
         "translate",
         {"source": ["a"], "target": ["b"], "table": ["c"]},
-        "--source",
+        "source",
         "not --source with --target and --table together",
     ),
-    ("translate", {"source": ["a"], "target": ["b"], "dev": ["c"]}, "--dev", "goes with --table"),
-    ("translate", {"table": ["a.csv"], "dev_source": ["b"]}, "--dev-source", "goes with --source with --target"),
-    ("translate", {"source": ["a"], "target": ["b"], "columns": "a,b"}, "--columns", "goes with --table"),
-    ("translate", {"table": ["a.csv"], "columns": "a"}, "--columns", "takes 2, for source, target; came 'a'"),
+    ("translate", {"source": ["a"], "target": ["b"], "dev": ["c"]}, "dev", "goes with --table"),
+    ("translate", {"table": ["a.csv"], "dev_source": ["b"]}, "dev_source", "goes with --source with --target"),
+    ("translate", {"source": ["a"], "target": ["b"], "columns": "a,b"}, "columns", "goes with --table"),
+    ("translate", {"table": ["a.csv"], "columns": "a"}, "columns", "takes 2, for source, target; came 'a'"),
     ("translate", {"source": ["-"], "target": ["-"]}, "-", "stdin can be read only once"),
-    ("translate", {"table": ["a.csv"], "documents": "line"}, "--documents", "is not for translate from --table"),
-    ("classify", {"text": ["a"]}, "--text", "classify takes --table"),
-    ("classify", {"source": ["a"]}, "--source", "classify takes --table"),
-    ("classify", {"table": ["-"]}, "--form", "a table from stdin has no name to tell its form by"),
-    ("classify", {"table": ["a"], "form": "xml"}, "--form", "there is no 'xml'. There are: auto, tsv, csv, semicolon"),
-    ("generate", {"text": ["a"], "form": "tsv"}, "--form", "goes with --table"),
-    ("generate", {"text": ["a"], "documents": "page"}, "--documents", "there is no 'page'. There are: line, file"),
-    ("fill", {}, "--text", "fill takes --text or --table"),
+    ("translate", {"table": ["a.csv"], "documents": "line"}, "documents", "is not for translate from --table"),
+    ("classify", {"text": ["a"]}, "text", "classify takes --table"),
+    ("classify", {"source": ["a"]}, "source", "classify takes --table"),
+    ("classify", {"table": ["-"]}, "form", "a table from stdin has no name to tell its form by"),
+    ("classify", {"table": ["a"], "form": "xml"}, "form", "there is no 'xml'. There are: auto, tsv, csv, semicolon"),
+    ("generate", {"text": ["a"], "form": "tsv"}, "form", "goes with --table"),
+    ("generate", {"text": ["a"], "documents": "page"}, "documents", "there is no 'page'. There are: line, file"),
+    ("fill", {}, "text", "fill takes --text or --table"),
 ]
 
 
@@ -129,17 +128,16 @@ def test_the_corpus_is_what_was_named(task, options, corpus):
 
 @pytest.mark.parametrize(("task", "options", "option", "message"), WRONG)
 def test_what_a_task_does_not_take_is_told_with_its_option(task, options, option, message):
-    with pytest.raises(typer.BadParameter) as caught:
-        check_text(TASKS[task], TextOptions(**options))
-    assert message in caught.value.message
-    assert caught.value.param_hint == option
+    with pytest.raises(WordError) as caught:
+        check_text(TASKS[task], group_of(TextOptions, read_words(options, words_of(TextOptions))))
+    assert message in caught.value.problem
+    assert caught.value.words == option
 
 
 def test_stdin_is_kept_in_the_folder_and_files_stay_where_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
-    options = TextOptions(text=["a.txt", "-"])
-    kept = with_spooled(options, tmp_path / "data")
-    assert kept == replace(options, text=["a.txt", str(tmp_path / "data" / "stdin")])
+    kept = with_spooled({"text": ["a.txt", "-"], "steps": 3}, tmp_path / "data")
+    assert kept == {"text": ["a.txt", str(tmp_path / "data" / "stdin")], "steps": 3}
     assert (tmp_path / "data" / "stdin").read_text() == "one\ntwo\n"
 
 
@@ -151,7 +149,7 @@ def test_weighted_files_are_read_so_often_and_a_resume_is_exact(tmp_path):
         lines = [f"{text} {i % 3}\tone\n{label} {i % 5}\ttwo\n" for i in range(20)]
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
     files = [str(tmp_path / f"{name}.tsv") for name in ("a", "b", "dev")]
-    options = TextOptions(table=files[:2], weights="3,1", dev=files[2:])
+    options = TextOptions(table=files[:2], repeats="3,1", dev=files[2:])
     check_text(TASKS["classify"], options)
     recipe = recipe_for(small_runs.classifying, tmp_path / "text", corpus=as_corpus(TASKS["classify"], options))
     runs = [train(tmp_path / name, recipe, log=quiet, watcher=quiet) for name in ("whole", "stopped")]

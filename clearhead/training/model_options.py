@@ -1,18 +1,14 @@
 """Options that choose a model: a preset or a size, and the parts in it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, final
-
-import typer
+from typing import Any, final
 
 from clearhead.attention.positions import Learned
-from clearhead.cli.completion import complete_names
-from clearhead.cli.options import flag, one_of, share, wrong
-from clearhead.cli.part_options import part_option
-from clearhead.errors import ClearheadError, OptionError
+from clearhead.errors import ClearheadError, OptionError, WordError, no_such
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import PRESETS, Spec, named, parse_count, resized, sized
+from clearhead.options import OWN, option
 from clearhead.registry import options as part_names
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.tokenizer import Tokenizer, expected_size
@@ -22,8 +18,10 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.base import with_article
 
-Name = str | None
-Number = float | None
+
+def part_option(text: str, names: Iterable[str]) -> Any:
+    """Return an option that names a part: one of these, or one of the user's own."""
+    return option(None, f"{text}: {', '.join(names)}; {OWN}.", takes="NAME", names=names, several=True, own=True)
 
 
 @final
@@ -31,92 +29,36 @@ Number = float | None
 class ModelOptions:
     """What learns."""
 
-    title: ClassVar[str] = "Model"
-
-    preset: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=complete_names(PRESETS),
-            help="A model by name: tiny, base, gpt2, bert, … (clearhead describe).",
-        ),
-    ] = None
-    size: Annotated[
-        Name, typer.Option(metavar="COUNT", help="Or a model with about this many parameters: 300k, 10M, 1.5B.")
-    ] = None
-    attention: Annotated[
-        Name,
-        part_option(
-            "--attention",
-            f"Kind of attention: {', '.join(defaults.ATTENTIONS)}",
-            defaults.ATTENTIONS,
-            several=True,
-        ),
-    ] = None
-    position: Annotated[
-        Name,
-        part_option(
-            "--position",
-            f"Positional encoding: {', '.join(defaults.POSITIONS)}",
-            defaults.POSITIONS,
-            several=True,
-        ),
-    ] = None
-    heads: Annotated[
-        Name,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=complete_names(variants.HEADS, several=True),
-            help="whole: each head sees the whole input; sliced: its own slice of it.",
-        ),
-    ] = None
-    value_rank: Annotated[
-        Name, typer.Option(metavar="N", help="Low-rank values: d_model to N to d_value, in each head.")
-    ] = None
-    d_value: Annotated[
-        Name, typer.Option(metavar="N", help="Width of a head's values.  [default: the width of its keys]")
-    ] = None
-    block: Annotated[
-        Name,
-        part_option(
-            "--block",
-            "Where the norm is: pre, post, none, or note: norm(FFN(a) + a)",
-            part_names("arrangement"),
-            several=True,
-        ),
-    ] = None
-    norm: Annotated[
-        Name,
-        part_option("--norm", f"Kind of norm: {', '.join(part_names('norm'))}", part_names("norm"), several=True),
-    ] = None
-    scale: Annotated[
-        Name,
-        typer.Option(
-            metavar="X",
-            autocompletion=complete_names(variants.SCALES, several=True),
-            help="What q·k is multiplied by: sqrt (1/√d_head), none, or a number.",
-        ),
-    ] = None
-    feed_forward: Annotated[
-        Name,
-        part_option(
-            "--feed-forward",
-            f"Activation: {', '.join(part_names('feed-forward'))}, none",
-            [*part_names("feed-forward"), "none"],
-            several=True,
-        ),
-    ] = None
-    mask: Annotated[
-        Name, part_option("--mask", "A mask in self-attention besides the usual one: none", ["none"], several=True)
-    ] = None
-    window: Annotated[
-        Name,
-        typer.Option(
-            metavar="N",
-            help="Self-attention sees N tokens: itself and those before, in an encoder as many after.",
-        ),
-    ] = None
-    dropout: Annotated[Number, typer.Option(metavar="X", callback=share, help="Dropout rate, 0 to 1.")] = None
+    preset: str | None = option(
+        None, "A model by name: tiny, base, gpt2, bert, … (clearhead describe).", takes="NAME", names=PRESETS
+    )
+    size: str | None = option(None, "Or a model with about this many parameters: 300k, 10M, 1.5B.", takes="COUNT")
+    attention: str | None = part_option("Kind of attention", defaults.ATTENTIONS)
+    position: str | None = part_option("Positional encoding", defaults.POSITIONS)
+    heads: str | None = option(
+        None,
+        "whole: each head sees the whole input; sliced: its own slice of it.",
+        takes="NAME",
+        names=variants.HEADS,
+        several=True,
+    )
+    value_rank: str | None = option(None, "Low-rank values: d_model to N to d_value, in each head.", takes="N")
+    d_value: str | None = option(None, "Width of a head's values.  [default: the width of its keys]", takes="N")
+    block: str | None = part_option("Where the norm is", part_names("arrangement"))
+    norm: str | None = part_option("Kind of norm", part_names("norm"))
+    scale: str | None = option(
+        None,
+        "What q·k is multiplied by: sqrt (1/√d_head), none, or a number.",
+        takes="X",
+        names=variants.SCALES,
+        several=True,
+    )
+    feed_forward: str | None = part_option("Activation", [*part_names("feed-forward"), "none"])
+    mask: str | None = part_option("A mask in self-attention besides the usual one", ["none"])
+    window: str | None = option(
+        None, "Self-attention sees N tokens: itself and those before, in an encoder as many after.", takes="N"
+    )
+    dropout: float | None = option(None, "Dropout rate, 0 to 1.", takes="X", least=0, below=1)
 
 
 FEW_TOKENS = {"char": PLACEHOLDER, "byte": 256 + len(SPECIALS)}
@@ -125,7 +67,7 @@ FEW_TOKENS = {"char": PLACEHOLDER, "byte": 256 + len(SPECIALS)}
 def as_model(options: ModelOptions, recipe: Recipe) -> Spec:
     """Return the model by preset, by size, or the task's own; then with what else was given."""
     if options.preset and options.size:
-        raise wrong("--size", f"the preset {options.preset} has its own size; give one of the two")
+        raise WordError("size", f"the preset {options.preset} has its own size; give one of the two")
     context = recipe.batching.context
     spec = with_context(base_model(options, recipe), context)
     if options.dropout is not None:
@@ -141,21 +83,22 @@ def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
             try:
                 spec = variants.with_part(spec, name, parts[name], context=context)
             except OptionError as error:
-                raise wrong(flag(name), str(error).removeprefix(f"{name}: ")) from error
+                raise WordError(name, str(error).removeprefix(f"{name}: ")) from error
     try:
         build_for_shapes(spec)
     except ClearheadError as error:
-        raise wrong(" with ".join(map(flag, parts)), str(error)) from error
+        raise WordError(" with ".join(parts), str(error)) from error
     return spec
 
 
 def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
     task = task_named(recipe.task)
     if options.preset is not None:
-        one_of("--preset", options.preset, PRESETS)
+        if options.preset not in PRESETS:
+            raise WordError("preset", no_such(options.preset, PRESETS))
         spec = named(options.preset, PLACEHOLDER)
         if spec.kind != task.family:
-            raise wrong("--preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
+            raise WordError("preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
     elif options.size is not None:
         try:
             spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
@@ -163,7 +106,7 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
                 # Two vocabularies take more tables of tokens: the least size is larger.
                 resized(spec.with_own_tables(), parse_count(options.size))
         except OptionError as error:
-            raise wrong("--size", str(error)) from error
+            raise WordError("size", str(error)) from error
     else:
         return recipe.model
     if spec.decoder is None and recipe.model.decoder is None:

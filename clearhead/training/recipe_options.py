@@ -1,0 +1,315 @@
+"""From options to a recipe: what the user gave, and for all the rest the defaults for the task and its text."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+from clearhead.devices import choose_device
+from clearhead.errors import ClearheadError, OptionError, WordError, no_such
+from clearhead.model.lora import Lora
+from clearhead.model.sizes import Spec, parse_count
+from clearhead.options import OWN, Given, Option, flags, given_of, group_of, option, override, words_of
+from clearhead.registry import parse
+from clearhead.text.kinds import KINDS
+from clearhead.text.preparing import Tokenizing
+from clearhead.text.tokenizer import Tokenizer, least_size
+from clearhead.text.vectors import vector_size
+from clearhead.training import defaults, variants
+from clearhead.training.averaging import AVERAGES
+from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
+from clearhead.training.model_options import ModelOptions, as_model
+from clearhead.training.recipe import (
+    Batching,
+    Budget,
+    Checkpointing,
+    FineTuning,
+    Machine,
+    Open,
+    Optimizer,
+    Recipe,
+)
+from clearhead.training.schedules import Schedule
+from clearhead.training.tasks import OTHERS, TASKS, Embed, name_of, task_named
+from clearhead.training.text_options import TITLE as TEXT_TITLE
+from clearhead.training.text_options import TextOptions, as_corpus, check_text
+
+EVALUATIONS = 20
+"""How many there are over a run whose steps are given, unless that makes them less than LEAST steps apart."""
+LEAST = 100
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions:
+    """Word vectors to start from."""
+
+    vectors: str | None = option(
+        None, "Start from pre-trained word vectors, in the text format of word2vec or GloVe.", takes="FILE"
+    )
+    freeze_vectors: bool = option(False, "vectors: do not train the embeddings.")
+
+
+TASK = Option(
+    word="task",
+    help=f"What to learn: {', '.join(TASKS)}, with --from also instruct; {OWN}.",
+    takes="NAME",
+    names=[*TASKS, "instruct"],
+    own=True,
+)
+GROUPS: Mapping[str, Mapping[str, Option]] = {
+    "Options": {"task": TASK},
+    TEXT_TITLE: words_of(TextOptions),
+    "Fine-tuning": words_of(FineTuning, Lora),
+    "Tokeniser": words_of(Tokenizing, VectorOptions),
+    "Model": words_of(ModelOptions),
+    "Optimizer": words_of(Optimizer, Schedule),
+    "Batches": words_of(Batching),
+    "Budget (how long to train: give one of steps, minutes, epochs)": words_of(Budget),
+    "Checkpointing": words_of(Checkpointing),
+    "Machine": words_of(Machine, Recipe),
+}
+"""Every option of a recipe, under the titles that the help gives them."""
+WORDS = {word: declared for group in GROUPS.values() for word, declared in group.items()}
+
+
+def as_recipe(given: Given) -> Recipe:
+    """Return the recipe that was asked for; raise for what cannot be before any text is read."""
+    if "from_" in given:
+        return as_fine_tuned(given)
+    if "task" not in given:
+        raise WordError("task", f"say what to learn ({', '.join(TASKS)})", is_missing=True)
+    task, text = task_named(given["task"]), group_of(TextOptions, given)
+    if task in OTHERS.values():
+        raise WordError("task", f"{task.name} is for a model that has learned already: give it, --from RUN")
+    check_text(task, text)
+    default = defaults.default_recipe(given["task"], as_corpus(task, text), as_machine(given))
+    return replace(override_recipe(given, default), seed=given.get("seed", default.seed), open=list_open(given))
+
+
+def list_open(given: Given) -> tuple[Open, ...]:
+    """Return what the options leave to be fitted to the budget."""
+    decided_by: dict[Open, tuple[str, ...]] = {
+        "budget": ("steps", "minutes", "epochs"),
+        "vocabulary": ("vocabulary", "from_"),
+        "model": ("preset", "size", "vectors", "from_"),
+        "dropout": ("dropout", "preset", "from_"),
+        "decay": ("weight_decay", "from_"),
+        "batch": ("batch_tokens", "from_"),
+        "lr": ("lr", "from_"),
+        "schedule": ("schedule",),
+        "warmup": ("warmup",),
+        "evaluate": ("evaluate_every",),
+        "log": ("log_every",),
+    }
+    decided = {name for name, words in decided_by.items() if any(word in given for word in words)}
+    if "(" in given.get("schedule", ""):
+        decided.add("warmup")
+    return tuple(name for name in decided_by if name not in decided)
+
+
+def as_fine_tuned(given: Given) -> Recipe:
+    """Return the recipe of a run that starts from the weights of another one; raise for what would change its model."""
+    path = given["from_"]
+    if extra := [word for word in given_of(given, Tokenizing, VectorOptions, ModelOptions) if word != "dropout"]:
+        raise WordError("from_", f"{path} has its model and its tokenisers already: leave out {flags(extra)}")
+    try:
+        source = open_source(path)
+    except ClearheadError as error:
+        raise WordError("from_", str(error)) from error
+    name = given.get("task") or name_of(type(source.task))
+    task, text = task_named(name), group_of(TextOptions, given)
+    if given.get("context", 0) > source.task.context:
+        raise WordError("context", f"{path} was trained to read {source.task.context} tokens; came {given['context']}")
+    lora, freeze, machine = as_lora(given), as_freeze(given), as_machine(given)
+    if task is Embed:
+        raise WordError("task", f"nothing is trained to embed: say what to learn from {path}: {', '.join(TASKS)}")
+    check_text(task, text)
+    try:
+        default = fine_tuning_recipe(
+            source, as_corpus(task, text), task=name, lora=lora, freeze=freeze, machine=machine
+        )
+    except OptionError as error:
+        word, _, problem = str(error).partition(": ")
+        raise WordError({"task": "task", "freeze": "freeze", "Lora": "lora"}.get(word, "from_"), problem) from error
+    budget = new_budget(given, default.budget) or default.budget
+    return replace(
+        default,
+        model=defaults.with_dropout(default.model, given["dropout"]) if "dropout" in given else default.model,
+        optimizer=as_optimizer(given, default, default.model, budget),
+        batching=as_batching(given, default.batching),
+        budget=budget,
+        checkpointing=as_checkpointing(given, default.checkpointing, budget),
+        seed=given.get("seed", default.seed),
+        open=list_open(given),
+    )
+
+
+def as_lora(given: Given) -> Lora | None:
+    """Return the adapters that are asked for, None where there are none."""
+    if "lora" not in given:
+        for word in given_of(given, Lora):
+            raise WordError(word, "goes with --lora RANK")
+        return None
+    maps = {"maps": tuple(name.strip() for name in given["lora_maps"].split(","))} if "lora_maps" in given else {}
+    try:
+        return Lora(rank=given["lora"], alpha=given.get("lora_alpha"), **maps)
+    except OptionError as error:
+        raise WordError("lora_maps", str(error).removeprefix("Lora: ")) from error
+
+
+def as_freeze(given: Given) -> tuple[str, ...]:
+    """Return the patterns of names to freeze; one text may hold several, with commas between."""
+    patterns = [name.strip() for text in given.get("freeze", ()) for name in text.split(",")]
+    return tuple(name for name in patterns if name)
+
+
+def override_recipe(given: Given, default: Recipe) -> Recipe:
+    """Return a recipe with what was given in place of its own; text, machine and seed are left alone."""
+    if extra := given_of(given, FineTuning, Lora):
+        raise WordError(extra[0], "is not for this" if "from_" in given else "goes with --from RUN")
+    vectors = group_of(VectorOptions, given)
+    if vectors.freeze_vectors and vectors.vectors is None:
+        raise WordError("freeze_vectors", "goes with --vectors, which says what to freeze")
+    tokenizing, batching = as_tokenizing(given, default), as_batching(given, default.batching)
+    budget = new_budget(given, default.budget) or default.budget
+    options = group_of(ModelOptions, given)
+    base = replace(default, tokenizing=tokenizing, batching=batching)
+    # The width of a model with given vectors is theirs, so --size cannot choose it.
+    if vectors.vectors is not None and options.preset is None and options.size is None:
+        base = replace(base, model=variants.with_width(base.model, size_of_vectors(vectors.vectors)))
+    model = as_model(options, base)
+    if vectors.vectors is not None:
+        check_vectors(vectors.vectors, model, "--preset" if options.preset else "--size")
+    if vectors.freeze_vectors:
+        model = defaults.map_embeddings(model, lambda embedding: replace(embedding, frozen=True))
+    has_size = options.size is not None and vectors.vectors is None
+    return replace(
+        base,
+        vectors=vectors.vectors,
+        model=model,
+        optimizer=as_optimizer(given, default, model, budget),
+        budget=budget,
+        checkpointing=as_checkpointing(given, default.checkpointing, budget),
+        parameters=parse_count(options.size or "") if has_size else None,
+    )
+
+
+def as_machine(given: Given) -> Machine:
+    choose_device(given.get("device", "auto"))
+    return new_machine(given, Machine(adapt_threads=True))
+
+
+def new_machine(given: Given, old: Machine) -> Machine:
+    """Return a machine with what was given in place of its own."""
+    adapts = old.adapt_threads and "threads" not in given and not given.get("deterministic")
+    return replace(override(old, given), adapt_threads=adapts)
+
+
+def as_tokenizing(given: Given, recipe: Recipe) -> Tokenizing:
+    task, default = task_named(recipe.task), recipe.tokenizing
+    if given.get("separate_tokenizers") and len(task.layout(recipe.batching.context).texts) < 2:
+        raise WordError("separate_tokenizers", f"is for translate, which has two sides; {task.name} has one")
+    has_vectors, kind = "vectors" in given, given.get("tokenizer")
+    if has_vectors and kind in KINDS and kind != "word":
+        raise WordError("vectors", f"they are of words: leave out --tokenizer {kind}, or choose word")
+    name = kind or ("word" if has_vectors else default.kind)
+    if name not in KINDS:
+        return replace(default, given=check_tokenizer(name, given))
+    if (size := given.get("vocabulary")) is not None and size < (least := least_size(name)):
+        raise WordError("vocabulary", f"the tokeniser {name} has at least {least} tokens; came {size}")
+    return replace(
+        default,
+        kind=name,
+        size=size or (default.size if name == default.kind else None),
+        shared=default.shared and not given.get("separate_tokenizers"),
+        lower=given.get("lower", default.lower),
+    )
+
+
+def check_tokenizer(path: str, given: Given) -> str:
+    """Return the path of a given tokeniser; raise where there is none, or where other options contradict it."""
+    if not os.path.exists(path):
+        raise WordError("tokenizer", f"{no_such(path, KINDS)}; or the path of a file")
+    for word in ("vocabulary", "lower", "separate_tokenizers"):
+        if word in given:
+            raise WordError(word, f"is decided by the tokeniser that is given, {path}")
+    try:
+        kind = Tokenizer.load(path).kind
+    except ClearheadError as error:
+        raise WordError("tokenizer", str(error)) from error
+    if "vectors" in given and kind != "word":
+        raise WordError("vectors", f"they are of words, and {path} is a tokeniser of kind {kind!r}: leave it out")
+    return path
+
+
+def check_vectors(path: str, spec: Spec, sized_by: str) -> None:
+    if (size := size_of_vectors(path)) != spec.d_model:
+        raise WordError(
+            "vectors",
+            f"{path} has vectors of {size} numbers, and the model is {spec.d_model} wide; leave out {sized_by}, and it "
+            f"becomes {size} wide",
+        )
+
+
+def size_of_vectors(path: str) -> int:
+    try:
+        return vector_size(path)
+    except ClearheadError as error:
+        raise WordError("vectors", str(error)) from error
+
+
+def as_optimizer(given: Given, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
+    """Return the optimizer as given. The usual rate is lower for a wider model, the warm-up shorter in a short run."""
+    usual = default.optimizer
+    plain = {word: value for word, value in given.items() if word not in ("schedule", "average")}
+    warmup = given.get("warmup", usual.schedule.warmup)
+    if "warmup" not in given and budget.steps is not None and default.budget.steps is not None:
+        warmup = round(warmup * min(1.0, budget.steps / default.budget.steps))
+    averaging = usual.averaging
+    if "average" in given:
+        if given["average"] not in AVERAGES:
+            raise WordError("average", no_such(given["average"], AVERAGES))
+        named = AVERAGES[given["average"]]
+        averaging = averaging if type(named) is type(averaging) else named
+    return replace(
+        override(usual, plain),
+        lr=given.get("lr", usual.lr * min(1.0, default.model.d_model / model.d_model)),
+        schedule=as_schedule(given.get("schedule"), usual.schedule, warmup),
+        averaging=averaging,
+    )
+
+
+def as_schedule(text: str | None, usual: Schedule, warmup: int) -> Schedule:
+    """Return the schedule that is named, or the usual one; with this warm-up unless its text says another."""
+    if text is None:
+        return replace(usual, warmup=warmup)
+    try:
+        parsed = parse(text, "schedule")
+        if isinstance(usual, parsed.cls) and not parsed.fields:
+            return replace(usual, warmup=warmup)
+        return parsed.make(warmup=warmup)
+    except OptionError as error:
+        raise WordError("schedule", str(error)) from error
+
+
+def as_batching(given: Given, default: Batching) -> Batching:
+    tokens, micro = given.get("batch_tokens"), given.get("micro_batch_tokens")
+    if tokens and micro and micro > tokens:
+        raise WordError("micro_batch_tokens", f"is more than a step has: {micro} of --batch-tokens {tokens}")
+    return override(default, given)
+
+
+def new_budget(given: Given, old: Budget) -> Budget | None:
+    """Return the budget that is asked for, in place of another one; None where nothing was asked."""
+    limits = {word: given[word] for word in ("steps", "minutes", "epochs") if word in given}
+    if len(limits) > 1:
+        raise WordError(" and ".join(limits), "each says when to stop: give one of them")
+    if limits:
+        return override(Budget(**limits, patience=old.patience), given)
+    return override(old, given) if "patience" in given else None
+
+
+def as_checkpointing(given: Given, default: Checkpointing, budget: Budget) -> Checkpointing:
+    every = default.evaluate if budget.steps is None else max(LEAST, budget.steps // EVALUATIONS)
+    return override(replace(default, evaluate=every), given)
