@@ -1,4 +1,4 @@
-"""Estimates of `clearhead describe --gpus` beside what is measured: steps on an H200, and 1 to 4 processes on a CPU.
+"""Estimates of the estimator beside what is measured: steps on an H200, and 1 to 4 processes on a CPU.
 
     python -m benchmarks.scaling gpu       # beside the steps of docs/benchmarks.md; nothing is run on a GPU
     python -m benchmarks.scaling cpu       # DDP and FSDP2 on gloo, 1, 2 and 4 processes: memory, bytes sent, time
@@ -33,11 +33,11 @@ from clearhead.model import presets
 from clearhead.model.blocks import Block
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
-from clearhead.plots.scaling import Panel, draw_panels
 from clearhead.training.losses import cross_entropy
 from clearhead.training.memory import memory_mb
-from clearhead.training.scaling import FORMS, GIB, Estimate, Form, Job, Rates, Workload
-from clearhead.training.step_cost import LiveBytes, example_inputs
+from estimator.estimate import FORMS, GIB, Estimate, Form, Job, Rates, Workload
+from estimator.plots import Panel, draw_panels
+from estimator.step_cost import LiveBytes, example_inputs
 
 MEASURED = {
     "GPT-2 124M, 32 x 1,024": (presets.gpt2("small", vocabulary=50_304, dropout=0.0), 1, 1024, 32, 549e3, 400e3),

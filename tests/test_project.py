@@ -163,7 +163,17 @@ ROOT_ENTRIES = (
         "CONTRIBUTING.md",
         "LICENSE",
     ),
-    *("Makefile", "README.md", "SECURITY.md", "benchmarks", "clearhead", "constraints.txt", "docs", "notebooks"),
+    *(
+        "Makefile",
+        "README.md",
+        "SECURITY.md",
+        "benchmarks",
+        "clearhead",
+        "constraints.txt",
+        "docs",
+        "estimator",
+        "notebooks",
+    ),
     *("paper.bib", "paper.md", "pyproject.toml", "release", "site", "tests", "web"),
 )
 

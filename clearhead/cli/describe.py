@@ -16,8 +16,6 @@ from clearhead.cli.completion import RUNS, complete_names
 from clearhead.cli.model_facts import LENGTH, VOCABULARY, ModelFacts, Purpose, gather_facts
 from clearhead.cli.options import Parts
 from clearhead.cli.progress import format_scores
-from clearhead.cli.scaling_options import RateOptions, ScalingOptions, plan_training
-from clearhead.cli.scaling_page import training_object, training_page
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.describe import Description, Part, Section, block_name
@@ -34,7 +32,6 @@ Examples:
   clearhead describe runs/demo/recipe.json
   clearhead describe gpt2-medium --target 1024
   clearhead describe decoder --size 10M --vocabulary 8000
-  clearhead describe llama-7b --gpus 64 --target 4096 --train-tokens 1T
   clearhead describe bert --json"""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -78,22 +75,16 @@ def describe(
     target: Annotated[int | None, length_option("decoder's output")] = None,
     batch: Annotated[int, Option(help="Batch size, in sequences.", takes="N", least=1)] = 1,
     parts: Parts = None,
-    scaling: ScalingOptions,
-    rates: RateOptions,
     as_json: Annotated[bool, Option(help="Print everything as one JSON object.", word="json")] = False,
 ) -> None:
     """Count the parameters, FLOPs and memory of a model, by part.
 
     The model is not built, so a large one takes no longer than a small one. Of a run it also shows what the run was
-    trained to do. With --gpus it estimates training on so many: memory by part, communication, and time.
+    trained to do.
     """
     facts = gather_facts(model, size=size, vocabulary=vocabulary, batch=batch, source=source, target=target)
-    costs = facts.costs
-    plan = plan_training(facts.spec, (costs.source or 1, costs.target or 1), scaling, rates, facts.recipe)
     if as_json:
-        show_json(as_object(facts) | ({} if plan is None else {"training": training_object(plan)}))
-    elif plan is not None:
-        show(*training_page(facts.name, plan))
+        show_json(as_object(facts))
     else:
         show(*render_page(facts), *render_exports(facts.exports or {}))
 

@@ -16,7 +16,7 @@ from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, size
 from clearhead.model.spec_json import spec_from_json
 from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Recipe, load_recipe
+from clearhead.training.recipe import load_recipe
 
 VOCABULARY, LENGTH = 32_000, 128
 """Of a model that is named by its size; and of source and target, unless given."""
@@ -51,7 +51,6 @@ class ModelFacts:
     purpose: Purpose | None = None
     exports: Mapping[str, list[str]] | None = None
     """Of a run, for each format of export: what of the model it cannot express."""
-    recipe: Recipe | None = None
     """How it was trained, or shall be; None for a preset, a spec, or an imported run."""
 
 
@@ -88,14 +87,7 @@ def gather_facts(
         # torch raises errors of its own for sizes that no tensor can have.
         raise RunError(f"{model}: the model cannot be built ({str(error).splitlines()[0]})") from None
     exports = list_blocks(RunFolder(Path(model)), spec) if purpose is not None and Path(model).is_dir() else None
-    recipe = None if purpose is None else find_recipe(Path(model))
-    return ModelFacts(name=model, spec=spec, costs=costs, purpose=purpose, exports=exports, recipe=recipe)
-
-
-def find_recipe(path: Path) -> Recipe | None:
-    """Return the recipe in a file, or of a run that was trained here."""
-    file = path / "recipe.json" if path.is_dir() else path
-    return load_recipe(file) if file.exists() and read_json(file).get(CLASS) == "Recipe" else None
+    return ModelFacts(name=model, spec=spec, costs=costs, purpose=purpose, exports=exports)
 
 
 def list_blocks(folder: RunFolder, spec: Spec) -> dict[str, list[str]]:

@@ -22,10 +22,10 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
-LONG = ("export", "fine-tuning", "induction-heads", "scaling", "why-q-k-v-differ", "how-layers-cooperate")
+LONG = ("export", "fine-tuning", "induction-heads", "why-q-k-v-differ", "how-layers-cooperate")
 """Pages that take most of a minute, or whose time is that of trainings, and whose every step has tests of its own:
 tests/interop/export and tests/plain/test_export_graphs.py, tests/training/test_fine_tuning.py and
-tests/interop/test_stranger.py, tests/tracing/test_head_metrics.py and test_edits.py, tests/cli/test_scaling_page.py,
+tests/interop/test_stranger.py, tests/tracing/test_head_metrics.py and test_edits.py,
 tests/attention/test_layer.py. Their commands are held to the options there are.
 """
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clearhead.plots.scaling import STYLES, Panel, draw_panels, figure_of
+from estimator.plots import STYLES, Panel, draw_panels, figure_of
 
 PANEL = Panel(
     title="memory", y="GiB", curves={"ddp": {8: 100.0, 64: 100.0}, "fsdp": {8: 20.0, 64: 4.0}}, limit=(135.0, "H200")

@@ -1,15 +1,15 @@
-"""Options of `clearhead describe --gpus`: how a model is to be trained, and on which machines."""
+"""Options of the estimator: how a model is to be trained, and on which machines."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-from clearhead.cli.options import given_words, one_of
+from clearhead.cli.options import one_of
 from clearhead.errors import OptionError, WordError
 from clearhead.model.sizes import Spec, parse_count
 from clearhead.options import option
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.recipe import Recipe
-from clearhead.training.scaling import FORMS, Form, Job, Rates, Workload
+from estimator.estimate import FORMS, Form, Job, Rates, Workload
 
 PARALLEL = {"auto": None, "ddp": "ddp", "fsdp": "fsdp"}
 PRECISIONS = {"bfloat16": True, "float32": False}
@@ -22,7 +22,7 @@ class ScalingOptions:
 
     title: ClassVar[str] = "Training on many GPUs"
 
-    gpus: int | None = option(None, "Estimate training on N GPUs: memory, communication, time.", takes="N", least=1)
+    gpus: int = option(8, "Train on N GPUs.  [default: 8]", takes="N", least=1)
     parallel: str = option("auto", "ddp, fsdp, or auto: the quickest that fits.", takes="NAME", names=PARALLEL)
     tokens: int | None = option(
         None, "Batch size over all GPUs: tokens per step.  [default: the run's, or as many as fit]", takes="N", least=1
@@ -78,12 +78,8 @@ class TrainingPlan:
 
 def plan_training(
     spec: Spec, lengths: tuple[int, int], options: ScalingOptions, machines: RateOptions, recipe: Recipe | None
-) -> TrainingPlan | None:
-    """Return the training that the options describe; None without --gpus. What a run's recipe says is the default."""
-    if options.gpus is None:
-        if given_names := [*given_words(options), *given_words(machines)]:
-            raise WordError(given_names[0], "goes with --gpus: it says how a model is trained on them")
-        return None
+) -> TrainingPlan:
+    """Return the training that the options describe. What a run's recipe says is the default."""
     parallel = one_of("parallel", options.parallel, PARALLEL)
     workload = make_workload(spec, lengths, options, recipe)
     tokens = options.tokens or (recipe.batching.tokens if recipe else None)
@@ -134,7 +130,7 @@ def make_rates(machines: RateOptions, bfloat16: bool) -> Rates:
     """Return the rates: measured or an H200's, and those that were given."""
     rates = Rates()
     if machines.measure:
-        from clearhead.training.rates import measure_rates
+        from estimator.rates import measure_rates
 
         rates = measure_rates(bfloat16)
     names = {"memory_gb": "memory_gib"}

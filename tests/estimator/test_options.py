@@ -1,25 +1,17 @@
-"""Options of `clearhead describe --gpus`: what they plan, and what is refused."""
+"""Options of the estimator: what they plan, and what is refused."""
 
 import pytest
 
-from clearhead.cli.scaling_options import RateOptions, ScalingOptions, plan_training
 from clearhead.errors import WordError
 from clearhead.model import presets
 from clearhead.model.presets import Size
+from estimator.options import RateOptions, ScalingOptions, plan_training
 
 SPEC = presets.gpt2(Size(1, 16, 2, 2, 32), vocabulary=50, length=16)
 
 
 def planned(rates=RateOptions(), **options):
     return plan_training(SPEC, (1, 16), ScalingOptions(**options), rates, None)
-
-
-def test_without_gpus_nothing_is_planned_and_other_options_need_them():
-    assert planned() is None
-    with pytest.raises(WordError, match="goes with --gpus"):
-        planned(tokens=64)
-    with pytest.raises(WordError, match="goes with --gpus"):
-        planned(RateOptions(link_gb_s=3.0))
 
 
 def test_tokens_are_those_of_all_gpus():

@@ -6,8 +6,8 @@ import torch
 from clearhead.model import presets
 from clearhead.model.blocks import Block
 from clearhead.model.presets import Size
-from clearhead.training import step_cost
-from clearhead.training.step_cost import LiveBytes, example_inputs, measure_pass, run_pass
+from estimator import step_cost
+from estimator.step_cost import LiveBytes, example_inputs, measure_pass, run_pass
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,8 +7,8 @@ import pytest
 from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.presets import Size
-from clearhead.training.scaling import FEW, FORMS, GIB, MANY, Form, Job, Rates, Workload
-from clearhead.training.step_cost import PassCost, measure_pass
+from estimator.estimate import FEW, FORMS, GIB, MANY, Form, Job, Rates, Workload
+from estimator.step_cost import PassCost, measure_pass
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,7 +8,7 @@ import clearhead as ch
 from clearhead.model import presets
 from clearhead.model.blocks import AttentionSpec, Block
 from clearhead.model.presets import Size
-from clearhead.training.sharding import Shape, held_bytes, units_of
+from estimator.sharding import Shape, held_bytes, units_of
 from tests.peers import late
 
 (fully_shard,) = late("torch.distributed.fsdp", "fully_shard")

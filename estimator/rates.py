@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from clearhead.training.scaling import Rates
+from estimator.estimate import Rates
 
 PRODUCT = {"cpu": 1024, "cuda": 8192}
 """Width of the square matrices that are multiplied."""

@@ -1,4 +1,4 @@
-"""What `clearhead describe --gpus` prints: memory of each GPU by part, communication, time, and what would fit."""
+"""What `python -m estimator` prints: memory of each GPU by part, communication, time, and what would fit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from clearhead.cli.scaling_options import TrainingPlan
 from clearhead.cli.screen import prose, rule
-from clearhead.training.scaling import GIB, Estimate, Rates
+from estimator.estimate import GIB, Estimate, Rates
+from estimator.options import TrainingPlan
 
 NAME, NUMBER = 40, 12
 MEMORY = {

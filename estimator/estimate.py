@@ -22,8 +22,8 @@ from clearhead.model.describe import describe
 from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
 from clearhead.registry import is_built_in
-from clearhead.training.sharding import Unit, held_bytes, units_of
-from clearhead.training.step_cost import Arithmetic, PassCost, measure_passes
+from estimator.sharding import Unit, held_bytes, units_of
+from estimator.step_cost import Arithmetic, PassCost, measure_passes
 
 GIB = 2**30
 MOST = 1 << 30

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clearhead.training import rates
+from estimator import rates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
