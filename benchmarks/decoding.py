@@ -31,6 +31,7 @@ from torch.nn import functional as F
 import clearhead as ch
 from clearhead.colours import ROLES
 from clearhead.decoding import Beam, Greedy, Rules, generate
+from clearhead.decoding.clock import Size as ClockSize
 from clearhead.decoding.session import Session
 from clearhead.model import presets
 from clearhead.model.cpu_matmul import few_rows, is_large
@@ -356,7 +357,7 @@ def growth(figure: str | None, rounds: int = 60) -> None:
         for _ in range(rounds):
             for key, session in random.sample(list(sessions.items()), len(sessions)):  # none always after the longest
                 begin = time.perf_counter()
-                session.extend(torch.tensor([5]))
+                step(session)
                 times[key].append(time.perf_counter() - begin)
     taken = {key: 1e3 * statistics.median(found) for key, found in times.items()}
     memory = {key: session.caches.bytes() / 2**20 for key, session in sessions.items()}
@@ -370,12 +371,20 @@ def growth(figure: str | None, rounds: int = 60) -> None:
         draw(taken, memory, figure)
 
 
+def step(session: Session) -> None:
+    session.clock.common = int(session.clock.at[0])
+    session.fit(1, session.clock.common + 1, 0)
+    session.step_rows()
+
+
 @torch.inference_mode()
 def session_of(kind: str, n: int) -> Session:
     torch.manual_seed(0)
     attention = AttentionSpec(heads=4, weighting=KINDS[kind])
     model = presets.gpt2(Size(4, 256, 4, 4, 1024), vocabulary=1000, length=2 * LENGTHS[-1], attention=attention)
-    return Session(model.build().eval(), torch.randint(1000, (1, n)).tolist())
+    session = Session(model.build().eval(), ClockSize(1, 2 * LENGTHS[-1]))
+    session.start(torch.randint(1000, (1, n)).tolist(), [[]])
+    return session
 
 
 def draw(taken: dict, memory: dict, path: str) -> None:

@@ -13,15 +13,12 @@ from typing import Literal, final
 
 import torch
 
-from clearhead.decoding.beam import Considered, beam_search
-from clearhead.decoding.beam_state import Beam
-from clearhead.decoding.generating import check_request, eval_mode, generate
-from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.request import Model
-from clearhead.decoding.rules import FORBIDDEN
+from clearhead.decoding.beam import Beam
+from clearhead.decoding.generating import decode, eval_mode, generate
+from clearhead.decoding.hypotheses import Considered, Hypothesis
+from clearhead.decoding.request import Model, check_request
 from clearhead.decoding.sampling import Sample
 from clearhead.decoding.scheduler import Job
-from clearhead.decoding.session import open_session
 
 CLOSE = 1e-4
 ROUNDING = 1e-9
@@ -130,9 +127,9 @@ def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
     request = check_request(model, [job.inputs], prefix, job.rules, job.candidates)
     prompt = [*request.prompts[0], *tokens]
     with eval_mode(model):
-        session = open_session(request.model, request.inputs, [prompt], 1)
-        log_probs = job.rules.forbid(session.log_probs(job.rules, [prompt]), len(tokens), [prompt])
-        log_probs = log_probs.double()
+        source = [] if model.encoder is None else [torch.tensor(request.inputs)]
+        logits = job.rules.penalise(model(*source, torch.tensor([prompt]))[:, -1].double(), [prompt])
+        log_probs = job.rules.forbid(torch.log_softmax(logits, -1), len(tokens), [prompt])
         reached = job.method.shares(log_probs)[0][0].cumsum(-1)
         uncut = replace(job.method, top_k=None, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]
         after_top_k = replace(job.method, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]
@@ -157,13 +154,10 @@ def beam_gap(model: Model, job: Job) -> float:
     gaps, method = [float("inf")], replace(job.method, n_best=job.method.width)
 
     def watch(step: Considered) -> None:
-        totals = [total for total in step.continuations.totals if total != FORBIDDEN]
-        gaps.extend(better - worse for better, worse in pairwise(totals))
+        gaps.extend(better.total - worse.total for better, worse in pairwise(step.continuations))
 
     prefix = None if job.prefix is None else [job.prefix]
     request = check_request(model, [job.inputs], prefix, job.rules, job.candidates)
-    with eval_mode(model):
-        session = open_session(request.model, request.inputs, request.prompts, job.rules.max_new)
-        hypotheses = beam_search(session, request.prompts, method, job.rules, 1, watcher=watch)[0]
+    [hypotheses] = decode(request, method, job.rules, 1, watcher=watch)
     gaps.extend(better.score - worse.score for better, worse in pairwise(hypotheses))
     return min(gaps)

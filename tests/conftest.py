@@ -31,8 +31,8 @@ OF_SHAPES = (
 shapes in every test.
 """
 REPEATS_SHAPES = (
-    *("craft/test_ready.py", "decoding/test_beam.py", "decoding/test_differences.py", "decoding/test_recorded.py"),
-    *("decoding/test_running.py", "decoding/test_slot_beams.py", "decoding/test_slots.py", "model/test_describe.py"),
+    *("craft/test_ready.py", "decoding/test_beam.py", "decoding/test_differences.py", "decoding/test_device_search.py"),
+    *("decoding/test_running.py", "decoding/test_beam_jobs.py", "decoding/test_session.py", "model/test_describe.py"),
     *("model/test_layer_norm_gpu.py", "model/test_sizes.py", "model/test_spec_json.py", "model/test_transformers.py"),
     *(f"decoding/test_continuous.py::test_{name}" for name in ("mixed_jobs", "with_fixed", "rows_are_packed")),
     *(f"decoding/test_kept.py::test_{name}" for name in ("two_threads", "each_length", "a_model_that_is", "nan_in")),

@@ -1,226 +1,181 @@
-"""Beam search: the best few continuations of every sentence are kept, and compared with those that have ended."""
+"""Beam search: the best few continuations of every sentence are kept, and compared with those that have ended.
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+Only the best few continuations of every beam leave the device, in one answer for all jobs; what goes on and what has
+finished is then decided in Python, so that searches of different settings may begin and end at any step.
+`clearhead.decoding.beam_state` decides the same in tensors, for a search that stays on a GPU.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, final, runtime_checkable
+from typing import final, get_args
 
-import torch
-from jaxtyping import Int
 from torch import Tensor
 
-from clearhead.decoding import beam_gpu
-from clearhead.decoding.beam_state import Beam, BeamState, Step
-from clearhead.decoding.history import History
-from clearhead.decoding.hypotheses import ROOT, Candidates, Hypothesis, Node
-from clearhead.decoding.recorded import Notes, OnDevice, is_worth_recording
-from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
-from clearhead.decoding.session import Session
-from clearhead.decoding.topk import top_candidates
+from clearhead.calls import public
+from clearhead.decoding.beam_device import BeamOnDevice
+from clearhead.decoding.beam_state import BeamState, Stop
+from clearhead.decoding.hypotheses import ROOT, Candidates, Considered, Continuation, Hypothesis, Node
+from clearhead.decoding.method import Method, Running, Start
+from clearhead.decoding.rules import FORBIDDEN, Rules
+from clearhead.errors import OptionError
 
-
-@dataclass(frozen=True)
-class Continuations:
-    """The best continuations of one sentence: their totals, beams and tokens, and each beam's likeliest next tokens."""
-
-    totals: list[float]
-    beams: list[int]
-    tokens: list[int]
-    shown: Sequence[Candidates]
-
-    def best_first(self) -> Iterator[tuple[float, int, int]]:
-        return zip(self.totals, self.beams, self.tokens, strict=True)
-
-
-class Considered(NamedTuple):
-    """One step of one sentence: the beams before it, the continuations that were found, and those that go on."""
-
-    length: int
-    beams: list[Node]
-    continuations: Continuations
-    live: list[Node]
-
-
-Watcher = Callable[[Considered], None]
-"""Called with every step; it changes nothing."""
-
-
-def beam_search(
-    session: Session,
-    prompts: Sequence[Sequence[int]],
-    method: Beam,
-    rules: Rules,
-    candidates: int,
-    *,
-    watcher: Watcher | None = None,
-) -> list[list[Hypothesis]]:
-    """Return hypotheses of every sentence, the best first. Sentences that are done leave the session."""
-    state = BeamState(len(prompts), method, rules, session.logits.shape[-1], session.device)
-    if (
-        not (rules.look_back or candidates or watcher)
-        and is_worth_recording(rules.max_new - 1)
-        and session.can_record()
-    ):
-        return search_on_device(session, state)
-    history = History(state)
-    Search(session, state, history, prompts, candidates=candidates, watcher=watcher).run()
-    history.hold(state)
-    return history.hypotheses(method.n_best, rules.end)
-
-
-def search_on_device(session: Session, state: BeamState) -> list[list[Hypothesis]]:
-    """Search in recorded steps, for a session that allows it and rules that do not look back."""
-    search = BeamOnDevice(state)
-    _, first = search.choose(session.log_softmax.of(session.logits))
-    session.record_search(search, first).run(state.rules.max_new - 1)
-    return search.hypotheses()
+Moves = list[tuple[int, int]]
+"""Slots that are copied, and where to."""
 
 
 @final
-class BeamOnDevice(OnDevice):
-    """Beams that are chosen on the device. Sentences that are done stay, as dead beams, until half of all are done."""
+@public
+@dataclass(frozen=True, kw_only=True)
+class Beam(Method):
+    """Beam search: at each step it continues the `width` best beginnings; it returns the `n_best` best outputs.
 
-    def __init__(self, state: BeamState) -> None:
-        self.state, self.history, device = state, History(state), state.totals.device
-        self.beams, self.kind = state.method.width, repr((state.method, state.rules))
-        self.rules, self.by_triton = FixedRules(state.rules, device), beam_gpu.serves(state)
-        self.length = torch.ones(1, dtype=torch.long, device=device)
-        note = state.totals.new_zeros(len(state.totals), state.keep)
-        self.notes = Notes(note, note.long(), note.long())
+    An output's score is the sum of its log-probabilities, divided by length ** `length_penalty`: 0 gives the sum, 1 the
+    mean; more favours long outputs. A sentence is done when `width` outputs have ended and, with `stop`:
 
-    def restart(self) -> None:
-        self.state.restart()
-        self.length.fill_(1)
-        self.notes.at.zero_()
+    - `exact`: no beginning could still beat the worst of them, whatever length it may reach;
+    - `heuristic`: the best beginning, scored at its present length, does not beat it (Hugging Face's default);
+    - `early`: at once.
+    """
 
-    def forget(self) -> None:
-        self.history = History(self.state)
+    streams = False
+    width: int = 5
+    length_penalty: float = 1.0
+    n_best: int = 1
+    stop: Stop = "exact"
 
-    def hypotheses(self) -> list[list[Hypothesis]]:
-        self.history.hold(self.state)
-        return self.history.hypotheses(self.state.method.n_best, self.state.rules.end)
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise OptionError(f"Beam: width must be 1 or more; came {self.width}")
+        if not 1 <= self.n_best <= self.width:
+            raise OptionError(f"Beam: n_best must lie between 1 and the width, {self.width}; came {self.n_best}")
+        if self.stop not in get_args(Stop):
+            raise OptionError(f"Beam: stop must be one of {', '.join(get_args(Stop))}; came {self.stop!r}")
+        if not -100 <= self.length_penalty <= 100:
+            raise OptionError(f"Beam: length_penalty must be a number; came {self.length_penalty}. -100 to 100 will do")
 
-    def choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        advance = functools.partial(beam_gpu.advance, self.state) if self.by_triton else self.state.advance
-        step = advance(self.rules.forbid(log_probs, self.length), self.length)
-        self.notes.write(step.totals, step.tokens, step.parents)
-        self.length += 1
-        return step.origins, step.chosen
+    @property
+    def rows(self) -> int:
+        return self.width
 
-    def read(self) -> list[int]:
-        self.history.add(*self.notes.read())
-        return [sentence for sentence, n_beams in enumerate(self.state.count_live()) if n_beams]
+    def check(self, rules: Rules) -> None:
+        self.norms(rules.max_new)
 
-    def select(self, sentences: Int[Tensor, "stays"]) -> None:
-        self.history.hold(self.state)
-        self.history.leave(sentences)
-        self.state.select(sentences)
-        self.notes.select(sentences)
+    def start(self, start: Start) -> "BeamJob":
+        return BeamJob(self, start)
 
+    def search(self, rules: Rules, count: int, vocabulary: int, like: Tensor) -> BeamOnDevice:
+        return BeamOnDevice(BeamState(count, self, rules, vocabulary, like.device))
 
-@runtime_checkable
-class BeamRows(Protocol):
-    """The rows of a search: a session, or some rows of a larger batch."""
-
-    logits: Tensor
-    device: torch.device
-
-    def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Tensor: ...
-
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None: ...
-
-    def extend(self, tokens: Tensor) -> Tensor: ...
+    def norms(self, longest: int) -> list[float]:
+        """Return what the sum of an output's log-probabilities is divided by, for every length up to the longest."""
+        try:
+            norms = [float(max(length, 1) ** self.length_penalty) for length in range(longest + 1)]
+        except OverflowError:
+            norms = [0.0]
+        if min(norms) == 0:
+            raise OptionError(
+                f"Beam: length ** length_penalty is no usable number for {longest} tokens and a length_penalty of "
+                f"{self.length_penalty}; take one nearer to 0, or fewer tokens"
+            )
+        return norms
 
 
 @final
-class Search:
-    """A beam search that looks at every step on the CPU. A sentence that is done leaves the session at once."""
+class BeamJob(Running):
+    """A beam search in as many slots as its width: beam b, of those that live, is in `slots[b]`."""
 
-    def __init__(
-        self,
-        session: BeamRows,
-        state: BeamState,
-        history: History,
-        prompts: Sequence[Sequence[int]],
-        *,
-        candidates: int,
-        watcher: Watcher | None,
-    ) -> None:
-        self.session, self.state, self.history = session, state, history
-        self.rules, self.candidates, self.prompts = state.rules, candidates, list(prompts)
-        self.written = torch.zeros(len(prompts), 1, 0, dtype=torch.long, device=session.device)
-        self.report = None if watcher is None else Report(watcher, self.rules, len(prompts))
+    def __init__(self, method: Beam, start: Start) -> None:
+        super().__init__(start)
+        self.method, self.watcher = method, start.watcher
+        self.prompt, self.length = list(start.prompt), 0
+        self.keep = max(2, 1 + len(self.rules.end)) * method.width
+        self.norms = method.norms(self.rules.max_new)
+        self.forbids_always_the_same = not (
+            self.rules.look_back or self.rules.min_new > 1 or self.candidates_wanted or self.watcher
+        )
+        self.beams: list[Node] = [ROOT]
+        self.finished: list[tuple[float, Node]] = []
+        """The best outputs that have ended, the best first, each with its score."""
+        self.decided = False
 
-    def run(self) -> None:
-        for length in range(1, self.rules.max_new + 1):
-            step = self.advance(length)
-            live = self.state.count_live()
-            if not any(live):
-                break
-            self.go_on(step, [i for i, n_beams in enumerate(live) if n_beams], max(live))
+    @property
+    def done(self) -> bool:
+        return self.decided
 
-    def advance(self, length: int) -> Step:
-        """Find the best continuations of every sentence, and let the state go on to them."""
-        so_far = self.so_far()
-        log_probs = self.session.log_probs(self.rules, so_far)
-        likeliest = top_candidates(log_probs, self.candidates)
-        if self.candidates:
-            self.history.show(self.state.nodes[:, : len(likeliest) // len(self.state.nodes)], likeliest)
-        step = self.state.advance(self.rules.forbid(log_probs, length - 1, so_far), length)
-        self.history.add(step.totals[None], step.tokens[None], step.parents[None])
-        if self.report is not None:
-            self.report.tell(length, step, likeliest)
-        return step
+    @property
+    def rows(self) -> list[int]:
+        return self.slots[: len(self.beams)]
 
     def so_far(self) -> list[list[int]]:
-        """Return the tokens of every beam, if the rules ask for them."""
-        if not self.rules.look_back:
+        return [[*self.prompt, *(node.token for node in beam.path())] for beam in self.beams]
+
+    def advance(self, values: list[list[float]], tokens: list[list[int]], likeliest: Sequence[Candidates]) -> Moves:
+        """Go on, given the best continuations of every beam; return the slots that must be copied.
+
+        Only the `width` best continuations may finish; the others are there in case all of those do.
+        """
+        width, end, before = self.method.width, self.rules.end, self.beams
+        self.length, self.position = self.length + 1, self.position + 1
+        last, shown = self.length == self.rules.max_new, likeliest or [()] * len(before)
+        continuations = [
+            (beam.total + value, -index, token)
+            for index, beam in enumerate(before)
+            for value, token in zip(values[index], tokens[index], strict=True)
+            if value != FORBIDDEN
+        ]
+        continuations.sort(reverse=True)  # of equally good ones the earlier beam comes first
+        going: list[tuple[int, Node]] = []
+        ending: list[Node] = []
+        for rank, (total, index, token) in enumerate(continuations[: self.keep]):
+            ends = token in end
+            if (ends or last) and rank < width:
+                ending.append(Node(before[-index], token, total, shown[-index]))
+            if not ends and len(going) < width:
+                going.append((-index, Node(before[-index], token, total, shown[-index])))
+        self.finish(ending, self.length)
+        if not continuations and not self.finished:  # the rules allow nothing: it ends as it is
+            self.finish(before, self.length - 1)
+        self.decided = last or self.is_decided(going[0][1].total if going else FORBIDDEN)
+        if self.watcher is not None:
+            found = [Continuation(total, -index, token) for total, index, token in continuations[: self.keep]]
+            live = [] if last else [node for _, node in going]
+            self.watcher(Considered(self.length, before, found, shown, live))
+        if self.decided:
             return []
-        every = zip(self.prompts, self.written.tolist(), strict=True)
-        return [[*prompt, *tokens] for prompt, beams in every for tokens in beams]
+        self.beams = [node for _, node in going]
+        return self.place_beams([index for index, _ in going])
 
-    def go_on(self, step: Step, stays: list[int], n_beams: int) -> None:
-        """Move the session to `n_beams` beams of each sentence that is not done."""
-        origins, chosen, staying = step.origins[:, :n_beams], step.chosen[:, :n_beams], None
-        count, n_before = len(origins), len(self.session.logits) // len(origins)
-        if self.rules.look_back:
-            before = self.written.gather(1, origins.unsqueeze(2).expand(-1, -1, self.written.shape[2]))
-            self.written = torch.cat([before, chosen.unsqueeze(2)], 2)
-        rows = origins
-        if count > 1:
-            rows = origins + torch.arange(0, count * n_before, n_before, device=origins.device).unsqueeze(1)
-        if len(stays) < count:
-            staying = torch.tensor(stays, device=origins.device)
-            self.history.hold(self.state)
-            self.history.leave(staying)
-            self.state.select(staying)
-            self.written, rows, chosen = self.written[staying], rows[staying], chosen[staying]
-            self.prompts = [self.prompts[i] for i in stays]
-            if self.report is not None:
-                self.report.select(stays)
-        self.session.select(rows.flatten(), staying)
-        self.session.extend(chosen.flatten())
+    def finish(self, nodes: Sequence[Node], length: int) -> None:
+        """Add outputs of this length, and keep the best; of equally good ones the earlier comes first."""
+        self.finished += [(node.total / self.norms[length], node) for node in nodes]
+        self.finished.sort(key=lambda pair: -pair[0])
+        del self.finished[self.method.width :]
 
+    def is_decided(self, best: float) -> bool:
+        """Check whether no live beam can change the outputs; `best` is the best beam's total."""
+        enough = len(self.finished) == self.method.width
+        if best == FORBIDDEN or not enough or self.method.stop == "early":
+            return best == FORBIDDEN or enough
+        exact = self.method.stop == "exact" and self.method.length_penalty > 0
+        return best / self.norms[self.rules.max_new if exact else self.length] <= self.finished[-1][0]
 
-@final
-class Report:
-    """Calls a watcher with the beams of every sentence, as nodes."""
+    def place_beams(self, origins: Sequence[int]) -> Moves:
+        """Assign slots to the beams: a beam keeps the slot of the beam it continues, unless an earlier beam took it."""
+        free = [slot for beam, slot in enumerate(self.slots) if beam not in origins]
+        continued, slots, moves = set[int](), list[int](), list[tuple[int, int]]()
+        for beam in origins:
+            slot = self.slots[beam]
+            if beam in continued:
+                moves.append((slot, free.pop()))
+                slot = moves[-1][1]
+            continued.add(beam)
+            slots.append(slot)
+        self.slots = slots + free
+        return moves
 
-    def __init__(self, watcher: Watcher, rules: Rules, count: int) -> None:
-        self.watcher, self.rules = watcher, rules
-        self.beams: list[list[Node]] = [[ROOT] for _ in range(count)]
-
-    def select(self, stays: Sequence[int]) -> None:
-        self.beams = [self.beams[i] for i in stays]
-
-    def tell(self, length: int, step: Step, likeliest: Sequence[Candidates]) -> None:
-        """Call the watcher with every sentence's step."""
-        last, n_beams = length == self.rules.max_new, len(likeliest) // len(self.beams)
-        lists = (part.tolist() for part in (step.totals, step.beams, step.tokens, step.live))
-        for i, (totals, beams, tokens, ranks) in enumerate(zip(*lists, strict=True)):
-            continuations = Continuations(totals, beams, tokens, likeliest[i * n_beams :][:n_beams])
-            before = self.beams[i]
-            goes_on = [r for r in ranks if not last and totals[r] != FORBIDDEN and tokens[r] not in self.rules.end]
-            live = [Node(before[beams[r]], tokens[r], totals[r], continuations.shown[beams[r]]) for r in goes_on]
-            self.watcher(Considered(length, before, continuations, live))
-            self.beams[i] = live
+    def hypotheses(self) -> list[Hypothesis]:
+        """Return the best outputs, the best first."""
+        return [
+            node.hypothesis(score, ended=node is not ROOT and node.token in self.rules.end)
+            for score, node in self.finished[: self.method.n_best]
+        ]

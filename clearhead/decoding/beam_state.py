@@ -4,20 +4,16 @@ A step asks the device for nothing, so that on a GPU it is recorded together wit
 (`clearhead.decoding.recorded`). On a CPU the same code serves.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, final, get_args
+from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.topk import top
 from clearhead.devices import widest_float
-from clearhead.errors import OptionError
 
 Stop = Literal["exact", "heuristic", "early"]
 Length = int | Int[Tensor, "1"]
@@ -27,47 +23,23 @@ ROOT_NODE = 0
 """The node that every output begins from."""
 
 
-@final
-@public
-@dataclass(frozen=True, kw_only=True)
-class Beam(CodeRepr):
-    """Beam search: at each step it continues the `width` best beginnings; it returns the `n_best` best outputs.
+@runtime_checkable
+class BeamSettings(Protocol):
+    """What a search asks of `Beam`, whose docstring says what each of them means."""
 
-    An output's score is the sum of its log-probabilities, divided by length ** `length_penalty`: 0 gives the sum, 1 the
-    mean; more favours long outputs. A sentence is done when `width` outputs have ended and, with `stop`:
+    @property
+    def width(self) -> int: ...
 
-    - `exact`: no beginning could still beat the worst of them, whatever length it may reach;
-    - `heuristic`: the best beginning, scored at its present length, does not beat it (Hugging Face's default);
-    - `early`: at once.
-    """
+    @property
+    def n_best(self) -> int: ...
 
-    width: int = 5
-    length_penalty: float = 1.0
-    n_best: int = 1
-    stop: Stop = "exact"
+    @property
+    def length_penalty(self) -> float: ...
 
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise OptionError(f"Beam: width must be 1 or more; came {self.width}")
-        if not 1 <= self.n_best <= self.width:
-            raise OptionError(f"Beam: n_best must lie between 1 and the width, {self.width}; came {self.n_best}")
-        if self.stop not in get_args(Stop):
-            raise OptionError(f"Beam: stop must be one of {', '.join(get_args(Stop))}; came {self.stop!r}")
-        if not -100 <= self.length_penalty <= 100:
-            raise OptionError(f"Beam: length_penalty must be a number; came {self.length_penalty}. -100 to 100 will do")
+    @property
+    def stop(self) -> Stop: ...
 
-    def norms(self, longest: int) -> list[float]:
-        """Return what the sum of an output's log-probabilities is divided by, for every length up to the longest."""
-        try:
-            norms = [float(max(length, 1) ** self.length_penalty) for length in range(longest + 1)]
-        except OverflowError:
-            norms = [0.0]
-        if min(norms) == 0:
-            raise OptionError(
-                f"Beam: length ** length_penalty is no usable number for {longest} tokens and a length_penalty of "
-                f"{self.length_penalty}; take one nearer to 0, or fewer tokens"
-            )
-        return norms
+    def norms(self, longest: int) -> list[float]: ...
 
 
 class Step(NamedTuple):
@@ -96,7 +68,7 @@ class BeamState:
     sentences whose outputs can no longer change: their beams are dead.
     """
 
-    def __init__(self, count: int, method: Beam, rules: Rules, vocabulary: int, device: torch.device) -> None:
+    def __init__(self, count: int, method: BeamSettings, rules: Rules, vocabulary: int, device: torch.device) -> None:
         self.method, self.rules = method, rules
         # Enough continuations that `width` go on, however many end.
         self.keep = max(2, 1 + len(rules.end)) * method.width

@@ -1,17 +1,20 @@
 """KV caches: keys and values of the tokens so far, so that a new token costs one position and not all of them.
 
-Each class holds something else. For self-attention: every key and value (`GrowingCache`), those in the window
+Each class holds something else. For self-attention: every key and value (`FullCache`), those in the window
 (`WindowCache`), or their sum in kernelized attention (`StateCache`). For cross-attention: the keys and values of the
-encoder's output, made once (`SourceCache`), or their sum (`SourceStateCache`). Each is a source of keys and values
+encoder's output (`SourceCache`), or their sum (`SourceStateCache`). Each is a source of keys and values
 (`clearhead.model.kv_source`), so the model's forward is the same with and without a cache.
 
-Rows are sentences times beams. Prompts are padded on the left, so that all rows write the same column; positions count
-from each row's first token, and padding has positions below 0.
+A row is a slot, which sequences join and leave at any step. A sequence has the key of its position p in column p of its
+slot, whenever it joined and whoever its neighbours are: so its numbers depend on the shape of the batch alone
+(docs/decisions/0019-continuous-batching.md says what else was tried). Prompts are read in caches of the same classes,
+which hold nothing but them (`clock.reading`), and what those hold is then copied into the slots. A prompt that is
+shorter than others is padded at its end, where no token sees it.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import cast, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast, final
 
 import torch
 from einops import rearrange
@@ -25,85 +28,232 @@ from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask, Table, everything
+from clearhead.attention.masks import Mask, Table, Window
 from clearhead.attention.positions import Rotary
 from clearhead.attention.score_index import Positions
 from clearhead.decoding import one_query_gpu
 from clearhead.decoding.clock import Clock
-from clearhead.decoding.few_queries import BeamAttention
+from clearhead.decoding.few_queries import attend_few
 from clearhead.decoding.source import Source
+from clearhead.model.blocks import Stack
 from clearhead.model.fast_step import FastStep, StepNorm, can_join, join_linears, linear_step
 from clearhead.model.fused_step import MOST_ROWS, FusedBranch, FusedLinear, can_fuse
-from clearhead.model.kv_source import KVSource
+from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.norms import BuiltRMSNorm
 
 MOST_TURNED = 1 << 16
 """Positions whose rotations are made ahead for a fused step."""
 FIRST_COLUMNS = 64
 """Columns allocated at the start; twice as many each time they are filled."""
+ALIGNED = 16
 
 PerHead = Float[Tensor, "row head n d"]
 
 
+class Guest(NamedTuple):
+    """A sequence that joins: row `row` of the caches that it was read in, with `length` tokens there, for `slots`.
+
+    A beam has several slots. All take the source; what was written goes to the first, which the others will continue.
+    """
+
+    row: int
+    length: int
+    slots: list[int]
+
+
+@final
+class Guests:
+    """Sequences that join together; the indices that every layer needs are made once."""
+
+    def __init__(self, guests: Sequence[Guest], used: Sequence[int], device: torch.device, shared: int) -> None:
+        self.used = torch.tensor(used, dtype=torch.long, device=device)
+        """Slots that someone had before."""
+        self.read = [guest for guest in guests if guest.length]
+        """Those of whose prompts more than the last token was read."""
+        self.rows, self.slots = pair_columns([(guest.row, guest.slots[0]) for guest in self.read], device)
+        """For each of them: the row that has the prompt, and the slot that takes it."""
+        pairs = [(guest.row, place) for guest in guests for place in {slot // shared for slot in guest.slots}]
+        self.source_rows, self.sources = pair_columns(pairs, device)
+        """For every source that is taken: the row that has it, and its place."""
+
+
+def pair_columns(pairs: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    first, second = torch.tensor(pairs, dtype=torch.long, device=device).view(-1, 2).T
+    return first, second
+
+
 class Cache(KVSource):
-    """KV cache of one attention layer; calling it adds the new keys and values, and attends."""
+    """KV cache of one attention layer; calling it adds the new keys and values, and attends.
+
+    The tensors of `memory` have a row for each slot, used or not; in caches that prompts are read in, for each prompt.
+    """
 
     reads_filled = False
     """Whether a fused step attends, which reads the filled columns alone."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.memory: list[Tensor] = []
+
+    @property
+    def n_slots(self) -> int:
+        """Return how many rows the memory has, used or not."""
+        return self.clock.size.slots
+
+    @property
+    def n_rows(self) -> int:
+        """Return how many of them are computed."""
+        return self.clock.n_own
 
     @abstractmethod
-    def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None) -> None:
-        """Keep these rows, some perhaps several times, of these sentences (None: of all)."""
+    def join(self, read: "Cache", guests: Guests) -> None:
+        """Copy what the caches of prompts hold of these sequences, over what others left in their slots."""
 
-    @abstractmethod
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors it holds: what decoding costs in memory."""
+    def fit(self) -> None:
+        """Follow the clock to another number of rows or columns."""
 
-    def can_fix(self, layer: Attention) -> bool:
-        """Check whether its `fast_step` does the same work whatever the column, once `fix` was called."""
+    def can_record(self, layer: Attention) -> bool:
+        """Check whether its `fast_step` does the same work whatever the column."""
         return False
 
-    def fix(self, beams: int, columns: int) -> None:
-        """Move to fixed memory for this many beams and columns; the clock still counts beams and columns as before."""
+    def make_room(self, layer: Attention) -> None:
+        """Allocate the memory that a recorded step writes to, if there is none yet."""
 
-    def move(self, rows: Int[Tensor, "row"]) -> None:
-        """Overwrite all rows (of cross-attention: sentences) with these, as many, in the same memory."""
-        raise NotImplementedError(f"{type(self).__name__} has no memory that stays where it is")
+    def search_beams(self, beams: int, columns: int) -> None:
+        """Lay the memory out for a search on the device, before the clock does: the beams of a slot side by side."""
+        raise NotImplementedError(f"{type(self).__name__} has no columns that beams could share")
 
-    def refill(self, layer: Attention, source: Float[Tensor, "sentence n d_model"]) -> None:
-        """Forget all columns, in fixed memory; cross-attention takes keys and values of another source."""
-        raise NotImplementedError(f"{type(self).__name__} has no memory that stays where it is")
+    def copy(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:
+        """Copy some slots (of cross-attention: sources) over others."""
+        for cached in self.memory:
+            cached.index_copy_(0, slots, cached.index_select(0, origins))
+
+    def copy_written(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:
+        """Copy some slots over others of the same job, which were empty when it began."""
+        self.copy(origins, slots)
+
+    def restart(self, layer: Attention, source: Float[Tensor, "sentence n d_model"]) -> None:
+        """Forget all columns, in the same memory; cross-attention takes keys and values of another source."""
+        raise NotImplementedError(f"{type(self).__name__} cannot begin again in the same memory")
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors it holds: what decoding costs in memory."""
+        return self.memory
+
+    @property
+    def allocated(self) -> int:
+        """Number of columns in memory of `(slot, head, column, d)`."""
+        return self.memory[0].shape[2] if self.memory else 0
+
+    def allocate(self, like: Sequence[Tensor], columns: int) -> None:
+        """Allocate memory with this many columns for vectors shaped like these, and copy the old columns into it."""
+        memory = [vectors.new_zeros(self.n_slots, vectors.shape[1], columns, vectors.shape[3]) for vectors in like]
+        for old, new in zip(self.memory, memory, strict=False):
+            new[:, :, : old.shape[2]] = old
+        self.memory = memory
 
     def project_new(self, layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of the new vectors, rotated by their positions; zeros for padding."""
         query, key, value = layer.project(x, x, x)
-        turn = self.clock.turn
+        turn, padding = self.clock.turn, self.clock.padding
         query, key = turn(layer.position, query), turn(layer.position, key)
-        return query, zero_padding(key, self.clock.padding), zero_padding(value, self.clock.padding)
+        return query, zero_padding(key, padding), zero_padding(value, padding)
 
 
+@final
 class FullCache(Cache):
-    """Every key and value: `keys` and `values` are `(row, head, column, d)`, and `clock.total` columns are read."""
+    """Every key and value: memory is `(slot, head, column, d)`; `keys` and `values` are the rows and columns in use."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.keys = self.values = torch.empty(0)
 
-    @abstractmethod
-    def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
-        """Write the keys and values of the new columns."""
-
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = self.project_new(layer, x)
         self.write(key, value)
-        keys, values = (cached[:, :, : self.clock.total] for cached in (self.keys, self.values))
-        return layer.finish(attend_cached(layer, self.call(layer, query, keys, values)))
+        return layer.finish(attend_cached(layer, self.call(layer, query, *self.filled())))
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        total = self.clock.total * self.clock.beams
+        return self.keys.narrow(2, 0, total), self.values.narrow(2, 0, total)
+
+    def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
+        """Write the keys and values of the new columns."""
+        if self.clock.reading:
+            new = key, value
+            self.memory = [torch.cat(pair, 2) for pair in zip(self.memory, new, strict=True)] if self.memory else [*new]
+            self.keys, self.values = self.memory
+            return
+        memory, common = self.reserve(key, value), self.clock.common
+        if common is not None:
+            self.keys.narrow(2, common, 1).copy_(key)
+            self.values.narrow(2, common, 1).copy_(value)
+            return
+        for cached, new in zip(memory, (key, value), strict=True):
+            places = self.clock.places(cached.shape[1], cached.shape[2])
+            cached.flatten(0, 2).index_copy_(0, places, new.reshape(-1, new.shape[3]))
+
+    def reserve(self, key: PerHead, value: PerHead) -> list[Tensor]:
+        """Return the memory of keys and values, grown to the clock's number of columns."""
+        clock = self.clock
+        columns = columns_to_allocate(self.allocated, clock.columns, clock.size.columns)
+        if clock.beams == 1 and columns > self.allocated:
+            self.allocate((key, value), columns)
+            self.fit()
+        return self.memory
+
+    def make_room(self, layer: Attention) -> None:
+        weight = cast(WholeMap, layer.key).linear.weight
+        dtype = weight.dtype if weight.dtype.is_floating_point else torch.float32
+        like = torch.empty(0, layer.shape.n_kv_heads, 1, layer.shape.d_head, dtype=dtype, device=self.clock.device)
+        self.reserve(like, like)
+
+    def search_beams(self, beams: int, columns: int) -> None:
+        for index, old in enumerate(self.memory):
+            parts = old.unflatten(2, (self.clock.beams, -1))
+            n = min(parts.shape[3], columns)
+            new = old.new_zeros(*old.shape[:2], beams, columns, old.shape[3])
+            new[:, :, : self.clock.beams, :n] = parts[:, :, :, :n]
+            self.memory[index] = new.flatten(2, 3)
+
+    def fit(self) -> None:
+        if self.memory:
+            self.reserve(*self.memory)
+            rows, columns = self.n_rows, self.clock.columns * self.clock.beams
+            self.keys, self.values = (cached[:rows, :, :columns] for cached in self.memory)
+
+    def join(self, read: Cache, guests: Guests) -> None:
+        if read.memory:
+            self.reserve(*read.memory)
+        for cached in self.memory:
+            cached.index_fill_(0, guests.used, 0)  # hidden columns have weight 0, and 0 times NaN is NaN
+        for cached, prompts in zip(self.memory, read.memory, strict=False):
+            columns = cached[:, :, : prompts.shape[2]]
+            columns.index_copy_(0, guests.slots, prompts.index_select(0, guests.rows))
+
+    def copy_written(self, origins: Tensor, slots: Tensor) -> None:
+        for cached in self.memory:
+            used = cached[:, :, : self.clock.total * self.clock.beams]
+            used.index_copy_(0, slots, used.index_select(0, origins))
+
+    def restart(self, layer: Attention, source: Tensor) -> None:
+        for cached in self.memory:
+            cached.zero_()  # no mask hides a NaN: 0 times it is NaN
+
+    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
+        """Return the inputs of the kernel. Keys are in order in the cache, so positions are given only where needed."""
+        clock, mask, positions = self.clock, layer.mask, None
+        if clock.real is not None:
+            plain = mask.kinds == {"causal"} and layer.position.bias_kind == "none"
+            mask = clock.real if plain else mask & clock.real
+            positions = None if plain else Positions(clock.positions, clock.keys)
+        return call_of(layer, (query, key, value), mask, positions)
+
+    def can_record(self, layer: Attention) -> bool:
+        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"causal"}
 
     def fast_step(self, layer: Attention) -> FastStep:
-        """Return one product for query, key and value and one call of torch's kernel, where that is all there is."""
+        """Return one product for query, key and value and one call of a kernel, where that is all there is."""
         scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"causal"}:
             return super().fast_step(layer)
@@ -112,24 +262,20 @@ class FullCache(Cache):
 
         def step(x: Tensor) -> Tensor:
             query = project(x)
-            if clock.column is None:
-                keys, values = self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
-                mask = clock.sdpa_mask(query.dtype)
-            elif clock.beams == 1 and one_query_gpu.serves(query, self.keys):
-                bias = None if clock.pads is None else clock.bias(query.dtype)
+            if clock.by_products(heads, query.dtype):
+                bias = clock.own_bias(heads.n_heads, query.dtype)
+                return output(join_beams(attend_few(clock.by_sentence(query), *self.filled(), bias, scale)))
+            if clock.searching and clock.beams == 1 and one_query_gpu.serves(query, self.keys):
+                bias = None if clock.level else clock.bias(query.dtype)
                 context = one_query_gpu.attend_one(
-                    query, self.keys, self.values, scale=scale, bias=bias, column=clock.column
+                    query, self.keys, self.values, scale=scale, bias=bias, column=clock.last
                 )
                 return output(context.reshape(len(x), -1))
-            else:
-                query, keys, values, mask = clock.by_sentence(query), self.keys, self.values, clock.bias(query.dtype)
-            context = F.scaled_dot_product_attention(query, keys, values, mask, scale=scale, enable_gqa=grouped)
-            return output(context.transpose(1, 2).reshape(len(x), -1))
+            query, bias = clock.by_sentence(query), clock.bias(query.dtype)
+            context = F.scaled_dot_product_attention(query, *self.filled(), bias, scale=scale, enable_gqa=grouped)
+            return output(join_beams(context))
 
-        return FusedAttention(self, layer, step, scale) if can_fuse_attention(layer, clock.limit) else step
-
-    def make_room(self, like: PerHead) -> None:
-        """Allocate the memory that a fused step writes to, if there is none yet, for keys shaped like this."""
+        return FusedAttention(self, layer, step, scale) if can_fuse_attention(layer, clock.size.columns) else step
 
     def project_step(self, layer: Attention) -> Callable[[Tensor], Float[Tensor, "row head 1 d"]]:
         """Return a function of the vectors of one position that writes their keys and values, and returns the queries.
@@ -152,14 +298,12 @@ class FullCache(Cache):
 
         return step
 
-    def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """Return the inputs of the kernel. Keys are in order in the cache, so positions are given only where needed."""
-        clock, mask, positions = self.clock, layer.mask, None
-        if clock.real is not None:
-            plain = clock.new == 1 and mask.kinds == {"causal"} and layer.position.bias_kind == "none"
-            mask = clock.real if plain else mask & clock.real
-            positions = None if plain else Positions(clock.positions, clock.keys)
-        return call_of(layer, (query, key, value), mask, positions)
+
+def join_beams(context: Float[Tensor, "sentence head beam d"]) -> Float[Tensor, "row joined"]:
+    """Return the contexts of all heads side by side, a row for each beam."""
+    if context.shape[2] == 1:
+        return context.flatten(1)
+    return context.transpose(1, 2).reshape(-1, context.shape[1] * context.shape[3])
 
 
 def can_fuse_attention(layer: Attention, limit: int) -> bool:
@@ -202,158 +346,141 @@ class FusedAttention(FusedBranch):
     def residual(self, x: Tensor, norm: StepNorm) -> Tensor:
         heads, bounds = self.shape, self.clock.bounds
         assert bounds is not None
-        self.cache.make_room(x.new_empty(0, heads.n_kv_heads, 1, heads.d_head))
+        like = x.new_empty(0, heads.n_kv_heads, 1, heads.d_head)
+        self.cache.reserve(like, like)
         vectors = self.project(x, norm=norm)
         return self.output(self.attend(vectors, self.cache.keys, self.cache.values, self.angles, bounds), residual=x)
 
 
 @final
-class GrowingCache(FullCache):
-    """Every key and value, in memory allocated ahead."""
-
-    spare: tuple[Tensor, Tensor] | None = None
-
-    def can_fix(self, layer: Attention) -> bool:
-        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"causal"}
-
-    def fix(self, beams: int, columns: int) -> None:
-        self.spare, filled = None, slice(self.clock.n + self.clock.new)
-        for name, old in (("keys", self.keys), ("values", self.values)):
-            new = old.new_zeros(*old.shape[:2], beams, columns, old.shape[3])
-            new[:, :, :, filled] = old.unflatten(2, (self.clock.beams, -1))[:, :, :, filled]
-            setattr(self, name, new.flatten(2, 3))
-
-    def move(self, rows: Tensor) -> None:
-        for cached in (self.keys, self.values):
-            cached.copy_(cached.index_select(0, rows))
-
-    def refill(self, layer: Attention, source: Tensor) -> None:
-        for cached in (self.keys, self.values):
-            cached.zero_()  # no mask hides a NaN: 0 times it is NaN
-
-    def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
-        if self.clock.column is not None:
-            self.keys.index_copy_(2, self.clock.slots, self.clock.by_sentence(key))
-            self.values.index_copy_(2, self.clock.slots, self.clock.by_sentence(value))
-            return
-        if self.clock.total > (self.keys.shape[2] if self.keys.ndim == 4 else 0):
-            columns = max(self.clock.total, min(max(2 * self.clock.n, FIRST_COLUMNS), self.clock.limit))
-            self.keys, self.values = self.grow(self.keys, key, columns), self.grow(self.values, value, columns)
-        new = slice(self.clock.n, self.clock.total)
-        self.keys[:, :, new] = key
-        self.values[:, :, new] = value
-
-    def grow(self, old: Tensor, like: PerHead, columns: int) -> Tensor:
-        grown = like.new_zeros(*like.shape[:2], columns, like.shape[3])
-        filled = min(self.clock.n + self.clock.new, old.shape[2]) if old.ndim == 4 else 0
-        if filled:
-            grown[:, :, :filled] = old[:, :, :filled]
-        return grown
-
-    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        """Copy the rows into spare memory of the same shape, if their number stays: the two take turns."""
-        if self.spare is None or self.spare[0].shape != (len(rows), *self.keys.shape[1:]):
-            self.spare = (
-                self.keys.new_empty(len(rows), *self.keys.shape[1:]),
-                self.values.new_empty(len(rows), *self.values.shape[1:]),
-            )
-        old = self.keys, self.values
-        for source, target in zip(old, self.spare, strict=True):
-            torch.index_select(self.written_columns(source), 0, rows, out=self.written_columns(target))
-        self.keys, self.values = self.spare
-        self.spare = old if len(old[0]) == len(rows) else None
-
-    def written_columns(self, cached: Tensor) -> Tensor:
-        """Return the columns that have been written, or all of them where copying all in one piece is quicker."""
-        total = self.clock.total
-        return cached.narrow(2, 0, total) if cached.is_cpu and 4 * total < 3 * cached.shape[2] else cached
-
-    def tensors(self) -> list[Tensor]:
-        return [self.keys, self.values, *(self.spare or ())]
-
-
-@final
 class WindowCache(Cache):
-    """The keys and values of the last `left` positions: what a window mask will still see."""
+    """The keys and values of the last `left` positions, the newest in the last column: what a window will still see."""
 
     def __init__(self, clock: Clock, left: int) -> None:
         super().__init__(clock)
         self.left = left
-        self.window: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        query, key, value = self.project_new(layer, x)
-        if self.window is not None:
-            key, value = torch.cat([self.window[0], key], 2), torch.cat([self.window[1], value], 2)
-        first = max(0, key.shape[2] - self.left)
-        self.window = key[:, :, first:].clone(), value[:, :, first:].clone()
-        return layer.finish(attend_cached(layer, self.call(layer, query, key, value)))
+        query, *new = self.project_new(layer, x)
+        clock = self.clock
+        if clock.reading:
+            windows = [torch.cat(pair, 2) for pair in zip(self.memory, new, strict=True)] if self.memory else new
+            # Of padded prompts all is kept: where each of them ends is known when it joins.
+            first = 0 if clock.lengths is not None else max(0, windows[0].shape[2] - self.left)
+            self.memory = [window[:, :, first:] for window in windows]
+            return layer.finish(attend_cached(layer, self.call_read(layer, query, *windows)))
+        if not self.memory:
+            self.allocate(new, self.left)
+        windows = [torch.cat([old[: clock.rows], vectors], 2) for old, vectors in zip(self.memory, new, strict=True)]
+        for cached, window in zip(self.memory, windows, strict=True):
+            cached[: clock.rows].copy_(window[:, :, 1:])
+        return layer.finish(attend_cached(layer, self.call(layer, query, *windows)))
+
+    def call_read(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
+        """Return the inputs of the kernel for several new positions."""
+        clock, n = self.clock, key.shape[2]
+        positions = None if n == clock.total else Positions(clock.positions, clock.keys[clock.total - n :])
+        return call_of(layer, (query, key, value), layer.mask, positions)
 
     def call(self, layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """Return the inputs of the kernel. One new query sees all that is kept, if the mask is a window."""
-        clock, mask = self.clock, layer.mask
-        columns = slice(clock.total - key.shape[2], None)
-        plain = clock.new == 1 and mask.kinds <= {"causal", "window"}
-        real = None if clock.pads is None else Table((clock.keys[:, columns] >= 0)[:, None, None, :])
-        if plain:
-            mask = everything()
-        # A bias may read where a key is, and not only how far away: by default the oldest that is kept would be at 0.
-        default_positions = (real is None and key.shape[2] == clock.total) or (
-            plain and layer.position.bias_kind == "none"
-        )
-        positions = None if default_positions else Positions(clock.positions, clock.keys[..., columns])
-        return call_of(layer, (query, key, value), mask if real is None else mask & real, positions)
+        """Return the inputs of the kernel for one new position, which sees all that is kept, if the mask is a window.
 
-    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        assert self.window is not None
-        self.window = self.window[0][rows], self.window[1][rows]
+        A bias may read where a key is, and not only how far away.
+        """
+        clock = self.clock
+        at = clock.at[: clock.rows].unsqueeze(1)
+        keys = clock.once(("window", self.left), lambda: at - clock.every[: self.left + 1].flip(0))
+        real = Table((keys >= 0)[:, None, None, :])
+        if layer.mask.kinds <= {"causal", "window"} and layer.position.bias_kind == "none":
+            return call_of(layer, (query, key, value), real)
+        return call_of(layer, (query, key, value), layer.mask & real, Positions(at, keys.clamp(min=0)))
 
-    def tensors(self) -> list[Tensor]:
-        return list(self.window or ())
+    def join(self, read: Cache, guests: Guests) -> None:
+        if read.memory and not self.memory:
+            self.allocate(read.memory, self.left)
+        for cached in self.memory:
+            cached.index_fill_(0, guests.used, 0)
+        for cached, prompts in zip(self.memory, read.memory, strict=False):
+            for guest in guests.read if self.left else ():
+                end = prompts.shape[2] if read.clock.lengths is None else guest.length
+                n = min(guest.length, self.left)
+                cached[guest.slots[0], :, self.left - n :] = prompts[guest.row, :, end - n : end]
+
+
+class Sums(Cache):
+    """The sums of kernelized attention, of a size that does not grow."""
+
+    def state(self) -> State | None:
+        """Return the sums of the rows that are computed; None before there are any."""
+        if not self.memory:
+            return None
+        return State(*self.memory) if self.clock.reading else State(*(cached[: self.n_rows] for cached in self.memory))
+
+    def reserve(self, like: State) -> list[Tensor]:
+        if not self.memory:
+            self.memory = [tensor.new_zeros(self.n_slots, *tensor.shape[1:]) for tensor in like.tensors()]
+            self.clear(torch.arange(self.n_slots, device=self.clock.device))
+        return self.memory
+
+    def clear(self, slots: Tensor) -> None:
+        """Make slots hold the state before any key."""
+        for cached, empty in zip(self.memory, (0.0, 0.0, -torch.inf), strict=False):
+            cached.index_fill_(0, slots, empty)
 
 
 @final
-class StateCache(Cache):
-    """Kernelized attention: the sum of φ(k) vᵀ over all keys so far, of a size that does not grow."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self.state: State | None = None
+class StateCache(Sums):
+    """Kernelized attention: the sum of φ(k) vᵀ over all keys so far."""
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         call = call_of(layer, self.project_new(layer, x), layer.mask)
         features = map_features(call.to_float32().with_every_head())
         # Padding was zeroed before the map, and is again after it, since φ(0) need not be 0.
-        return layer.finish(self.context(hide_padding(features, self.clock.padding)).to(x.dtype))
+        context, state = self.advance(hide_padding(features, self.clock.padding))
+        if self.clock.reading:
+            self.memory = state.tensors()
+        else:
+            for cached, new in zip(self.reserve(state), state.tensors(), strict=True):
+                cached[: self.n_rows] = new
+        return layer.finish(context.to(x.dtype))
 
-    def context(self, call: AttentionInputs) -> Tensor:
-        """Return the context: of the prompt in chunks, of later tokens one position at a time."""
-        if self.state is None:
-            self.state = State.before(call).add(call.key, call.value)
+    def advance(self, call: AttentionInputs) -> tuple[Tensor, State]:
+        """Return the context and the new sums: of the prompt in chunks, of later tokens one position at a time."""
+        state = self.state()
+        if state is None:
+            state = State.before(call).add(call.key, call.value)
             if call.n_query > 1:
-                return torch.cat([in_chunks(part) for part in by_heads(call)], 1)
-            return self.state.read(call.query, kernelized(call))
+                return torch.cat([in_chunks(part) for part in by_heads(call)], 1), state
+            return state.read(call.query, kernelized(call)), state
         contexts = []
         for index in range(call.n_query):
             column = slice(index, index + 1)
-            self.state = self.state.add(call.key[:, :, column], call.value[:, :, column])
-            contexts.append(self.state.read(call.query[:, :, column], kernelized(call)))
-        return torch.cat(contexts, 2) if len(contexts) > 1 else contexts[0]
+            state = state.add(call.key[:, :, column], call.value[:, :, column])
+            contexts.append(state.read(call.query[:, :, column], kernelized(call)))
+        return torch.cat(contexts, 2), state
 
-    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        assert self.state is not None
-        self.state = self.state.select(rows)
-
-    def tensors(self) -> list[Tensor]:
-        return [] if self.state is None else self.state.tensors()
+    def join(self, read: Cache, guests: Guests) -> None:
+        if read.memory:
+            self.reserve(State(*read.memory))
+        self.clear(guests.used)
+        for cached, new in zip(self.memory, read.memory, strict=False):
+            cached.index_copy_(0, guests.slots, new.index_select(0, guests.rows))
 
 
 class CrossCache(Cache):
-    """Cross-attention. All beams of a sentence share its keys, so the beams are computed as queries of one sentence."""
+    """Cross-attention. Rows that share a source are computed as queries of one sentence."""
 
-    def __init__(self, clock: Clock, source: Source) -> None:
-        super().__init__(clock)
-        self.source: Source | None = source
+    @property
+    def n_slots(self) -> int:
+        return self.clock.size.slots // self.clock.size.shared
+
+    @property
+    def n_rows(self) -> int:
+        return self.clock.n_sources
+
+    @abstractmethod
+    def read(self, layer: Attention, source: Source) -> None:
+        """Make what a layer reads of a source."""
 
     def queries(self, layer: Attention, x: Tensor, n_sentences: int) -> Tensor:
         query = self.clock.turn(layer.position, layer.tap("query", layer.query(x)))
@@ -367,14 +494,6 @@ class CrossCache(Cache):
             return layer.finish(context)
         return layer.finish(rearrange(context, "sentence head (beam n) d -> (sentence beam) head n d", beam=beams))
 
-    def first(self, layer: Attention) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the source, zeros for its padding; then drop the source."""
-        assert self.source is not None
-        source, self.source = self.source, None
-        padding = source.padding()
-        key, value = keys_and_values(layer, source.vectors)
-        return zero_padding(key, padding), zero_padding(value, padding)
-
 
 def keys_and_values(layer: Attention, vectors: Float[Tensor, "sentence n d_model"]) -> tuple[Tensor, Tensor]:
     """Return what cross-attention reads of a source."""
@@ -382,122 +501,198 @@ def keys_and_values(layer: Attention, vectors: Float[Tensor, "sentence n d_model
     return layer.position.turn(key, torch.arange(vectors.shape[1], device=vectors.device)), value
 
 
+def real_keys_and_values(layer: Attention, source: Source) -> tuple[Tensor, Tensor]:
+    """Return the same, with zeros for padding."""
+    padding = source.padding()
+    key, value = keys_and_values(layer, source.vectors)
+    return zero_padding(key, padding), zero_padding(value, padding)
+
+
 @final
 class SourceCache(CrossCache):
-    """The keys and values of the source, made once."""
+    """The keys and values of the source, made once; memory is `(source, head, column, d)`."""
 
-    def __init__(self, clock: Clock, source: Source) -> None:
-        super().__init__(clock, source)
-        self.real = source.mask()
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
         self.keys = self.values = torch.empty(0)
-        self.bias: Tensor | None = None
+
+    def read(self, layer: Attention, source: Source) -> None:
+        self.keys, self.values = self.memory = list(real_keys_and_values(layer, source))
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        if self.source is not None:
-            self.keys, self.values = self.first(layer)
-        query = self.queries(layer, x, len(self.keys))
-        mask = layer.mask if self.real is None else layer.mask & self.real
+        query, clock = self.queries(layer, x, len(self.keys)), self.clock
+        real = clock.sources.real[: len(self.keys), ..., : self.keys.shape[2]]
+        mask = layer.mask if clock.alike else layer.mask & Table(real)
         call = call_of(layer, (query, self.keys, self.values), mask, self.positions(layer, query.shape[2]))
         return self.finish_beams(layer, attend_cached(layer, call), len(x))
 
+    def can_record(self, layer: Attention) -> bool:
+        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
+
     def fast_step(self, layer: Attention) -> FastStep:
-        """Return one product for the queries and one call of torch's kernel, where that is all there is."""
+        """Return one product for the queries and one call of a kernel, where that is all there is."""
         scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"none"} or layer.uses_positions:
             return super().fast_step(layer)
-        heads, grouped = layer.shape, layer.shape.n_heads != layer.shape.n_kv_heads
+        heads, clock, grouped = layer.shape, self.clock, layer.shape.n_heads != layer.shape.n_kv_heads
         to_query = cast(WholeMap, layer.query)
-        project, output, beams = linear_step(to_query.linear), linear_step(layer.output), BeamAttention(scale)
+        project, output = linear_step(to_query.linear), linear_step(layer.output)
 
         def step(x: Tensor) -> Tensor:
-            if self.source is not None:
-                self.keys, self.values = self.first(layer)
-            query = project(x).view(self.keys.shape[0], -1, heads.n_heads, heads.d_head).transpose(1, 2)
+            query = project(x).view(clock.n_sources, -1, heads.n_heads, heads.d_head).transpose(1, 2)
             query = to_query.normed(query)
-            moves = self.bias is not None  # in fixed memory sentences move, and their mask with them
-            if query.shape[2] > 1 and not grouped and not moves and beams.serves(query, self.real):
-                context = beams.attend(query, self.keys, self.values)
-                return output(context.transpose(1, 2).reshape(x.shape[0], -1))
-            if self.clock.column is not None and one_query_gpu.serves(query, self.keys):
-                context = one_query_gpu.attend_one(query, self.keys, self.values, scale=scale, bias=self.bias)
-                return output(context.reshape(x.shape[0], -1))
-            mask = None if self.real is None else self.real.table
-            context = F.scaled_dot_product_attention(
-                query, self.keys, self.values, mask if self.bias is None else self.bias, scale=scale, enable_gqa=grouped
-            )
-            return output(context.transpose(1, 2).reshape(x.shape[0], -1))
+            if clock.by_products(heads, query.dtype):
+                bias = clock.source_bias_of(heads.n_heads)
+                context = attend_few(query, self.keys, self.values, bias, scale)
+            elif clock.searching and one_query_gpu.serves(query, self.keys):
+                bias = clock.source_bias()
+                context = one_query_gpu.attend_one(query, self.keys, self.values, scale=scale, bias=bias)
+            else:
+                context = F.scaled_dot_product_attention(
+                    query, self.keys, self.values, clock.source_bias(), scale=scale, enable_gqa=grouped
+                )
+            return output(join_beams(context))
 
         return step
-
-    def can_fix(self, layer: Attention) -> bool:
-        return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
-
-    def fix(self, beams: int, columns: int) -> None:
-        if self.real is not None:  # what is added to scores; torch would make it of the mask in every step
-            self.bias = self.real.table.to(self.keys.dtype).log_()
-
-    def refill(self, layer: Attention, source: Tensor) -> None:
-        assert self.real is None
-        for cached, new in zip((self.keys, self.values), keys_and_values(layer, source), strict=True):
-            cached.copy_(new)
-
-    def move(self, rows: Tensor) -> None:
-        masks = () if self.real is None or self.bias is None else (self.real.table, self.bias)
-        for cached in (self.keys, self.values, *masks):
-            cached.copy_(cached.index_select(0, rows))
 
     def positions(self, layer: Attention, n_query: int) -> Positions | None:
         """Return positions of target and source, each counted from 0, where the layer uses them."""
         if not layer.uses_positions:
             return None
-        n_sentences, n_key = len(self.keys), self.keys.shape[2]
-        rows = n_sentences * n_query // self.clock.new
-        every = self.clock.positions.expand(rows, self.clock.new).reshape(n_sentences, n_query)
+        n_sentences, n_key, clock = len(self.keys), self.keys.shape[2], self.clock
+        rows = n_sentences * n_query // clock.new
+        every = clock.positions.expand(rows, clock.new).reshape(n_sentences, n_query)
         return Positions(every, torch.arange(n_key, device=every.device))
 
-    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        if sentences is not None:
-            self.keys, self.values = self.keys[sentences], self.values[sentences]
-            self.real = None if self.real is None else Table(self.real.table[sentences])
-            self.bias = None if self.bias is None else self.bias[sentences]
+    def join(self, read: Cache, guests: Guests) -> None:
+        columns = columns_to_allocate(self.allocated, self.clock.source_columns, self.clock.size.source_columns)
+        if columns > self.allocated:
+            self.allocate(read.memory, columns)
+            self.fit()
+        for cached, new in zip(self.memory, read.memory, strict=True):
+            cached.index_fill_(0, guests.sources, 0)
+            cached[:, :, : new.shape[2]].index_copy_(0, guests.sources, new.index_select(0, guests.source_rows))
 
-    def tensors(self) -> list[Tensor]:
-        return [self.keys, self.values]
+    def restart(self, layer: Attention, source: Tensor) -> None:
+        for cached, new in zip(self.memory, keys_and_values(layer, source), strict=True):
+            cached[:, :, : source.shape[1]].copy_(new)
+
+    def fit(self) -> None:
+        if not self.memory:
+            return
+        n = self.clock.source_columns
+        if self.allocated < n:
+            self.allocate(self.memory, columns_to_allocate(self.allocated, n, self.clock.size.source_columns))
+        self.keys, self.values = (cached[: self.n_rows, :, :n] for cached in self.memory)
 
 
 @final
-class SourceStateCache(CrossCache):
+class SourceStateCache(CrossCache, Sums):
     """Kernelized cross-attention: the sum over the source's keys, made once."""
 
-    def __init__(self, clock: Clock, source: Source) -> None:
-        super().__init__(clock, source)
-        self.state: State | None = None
+    def read(self, layer: Attention, source: Source) -> None:
+        key, value = real_keys_and_values(layer, source)
+        query = key.new_zeros(len(key), layer.shape.n_heads, 1, key.shape[-1])
+        call = map_features(call_of(layer, (query, key, value), layer.mask).to_float32().with_every_head())
+        call = hide_padding(call, source.padding())
+        self.memory = State.before(call).add(call.key, call.value).tensors()
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        if self.source is not None:
-            self.state = self.sum_source(layer)
-        assert self.state is not None
-        query = self.queries(layer, x, len(self.state.total))
+        state = self.state()
+        assert state is not None
+        query = self.queries(layer, x, len(state.total))
         call = map_features(call_of(layer, (query, query, query), layer.mask).to_float32())
-        context = self.state.read(call.query, kernelized(call)).to(x.dtype)
+        context = state.read(call.query, kernelized(call)).to(x.dtype)
         return self.finish_beams(layer, context, len(x))
 
-    def sum_source(self, layer: Attention) -> State:
-        assert self.source is not None
-        padding = self.source.padding()
-        key, value = self.first(layer)
-        query = key.new_zeros(len(key), layer.shape.n_heads, 1, key.shape[-1])
-        call = hide_padding(
-            map_features(call_of(layer, (query, key, value), layer.mask).to_float32().with_every_head()), padding
-        )
-        return State.before(call).add(call.key, call.value)
+    def join(self, read: Cache, guests: Guests) -> None:
+        for cached, new in zip(self.reserve(State(*read.memory)), read.memory, strict=True):
+            cached.index_copy_(0, guests.sources, new.index_select(0, guests.source_rows))
 
-    def select(self, rows: Tensor, sentences: Tensor | None) -> None:
-        if sentences is not None and self.state is not None:
-            self.state = self.state.select(sentences)
 
-    def tensors(self) -> list[Tensor]:
-        return [] if self.state is None else self.state.tensors()
+def columns_to_allocate(allocated: int, needed: int, most: int) -> int:
+    """Return how many columns to allocate: 64, then twice as many as there are, if `needed` are more and `most` allows.
+
+    It is a multiple of 16, so that every slot begins at a multiple of 64 bytes, and is like any other to MKL.
+    """
+    ahead = max(needed, min(max(2 * allocated, FIRST_COLUMNS), most))
+    return allocated if needed <= allocated else -(-ahead // ALIGNED) * ALIGNED
+
+
+def own_cache(layer: Attention, clock: Clock) -> Cache:
+    if layer.sums and layer.mask.kinds == {"causal"}:
+        return StateCache(clock)
+    windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
+    return WindowCache(clock, min(windows)) if windows and min(windows) + 1 < clock.size.columns else FullCache(clock)
+
+
+def cross_cache(layer: Attention, clock: Clock) -> CrossCache:
+    return SourceStateCache(clock) if layer.sums and layer.mask.kinds == {"none"} else SourceCache(clock)
+
+
+@final
+class Caches:
+    """The caches of a whole decoder, one for each attention layer, and the clock they share."""
+
+    def __init__(self, stack: Stack, clock: Clock, *, one_thread: bool = False) -> None:
+        self.clock, self.stack = clock, stack
+        self.own = [(own_cache(block.attention, clock), block.attention) for block in stack.blocks]
+        self.cross = [
+            (cross_cache(block.cross, clock), block.cross) for block in stack.blocks if block.cross is not None
+        ]
+        crosses = iter(self.cross)
+        wrap = OneThread if one_thread else lambda cache: cache
+        self.kv_sources = [
+            KVSources(wrap(own), None if block.cross is None else wrap(next(crosses)[0]))
+            for (own, _), block in zip(self.own, stack.blocks, strict=True)
+        ]
+
+    @property
+    def layers(self) -> list[tuple[Cache, Attention]]:
+        return [*self.own, *self.cross]
+
+    def __iter__(self) -> Iterator[Cache]:
+        return (cache for cache, _ in self.layers)
+
+    @property
+    def reads_filled(self) -> bool:
+        """True if steps of a few rows read the filled columns alone, however many are allocated."""
+        return all(cache.reads_filled for cache in self)
+
+    def can_record(self) -> bool:
+        """Check that every layer's step is one call of a kernel, the same whatever stands in the slots."""
+        return all(cache.can_record(layer) for cache, layer in self.layers)
+
+    def bytes(self) -> int:
+        """Return the bytes of all caches."""
+        return sum(tensor.untyped_storage().nbytes() for cache in self for tensor in cache.tensors())
+
+
+@final
+class OneThread(KVSource):
+    """Attention by one thread, where the bits must not depend on the slot.
+
+    Torch's kernel gives each thread a buffer of its own, not all alike aligned, and MKL sums in another order where
+    the alignment is another: a row would have other bits in a slot that another thread computes.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
+        return self.alone(lambda: self.cache(layer, x))
+
+    def fast_step(self, layer: Attention) -> FastStep:
+        step = self.cache.fast_step(layer)
+        return lambda x: self.alone(lambda: step(x))
+
+    def alone(self, work: Callable[[], Tensor]) -> Tensor:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a tenth of a microsecond
+        try:
+            return work()
+        finally:
+            torch.set_num_threads(threads)
 
 
 def attend_cached(layer: Attention, call: AttentionInputs) -> Tensor:

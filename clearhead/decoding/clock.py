@@ -1,119 +1,68 @@
-"""The clock of a decoding session: where every row stands, for all layers at once."""
+"""The clock of a session: where every slot stands, for all layers at once, and what its rows may attend to."""
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
 from clearhead.attention.masks import Table
+from clearhead.attention.parts import HeadShape
 from clearhead.attention.positions import Position
 
 PerHead = Float[Tensor, "row head n d"]
+MOST_HEADS = 1024
 NOBODY = -1
 """The owner of a column that a beam does not see."""
 
 
-class Clock:
-    """Where every row stands: `n` columns are filled, `new` are being added, `pads[row]` of all are padding.
+class Size(NamedTuple):
+    """How much a session holds: its slots, the most columns of a row and of its source.
 
-    There will be no more than `limit` columns, as far as is known.
-
-    A step that is recorded as a CUDA graph cannot have `n` in it as a number. Between `fix` and `release` the new
-    column is therefore the one in the tensor `column`, of `columns`. Keys of a sentence's beams then lie side by side,
-    and stay where they were written: `owners[sentence, beam, column]` is the beam that wrote what this beam has in this
-    column, so that a beam that continues another takes over its owners and not its keys.
+    `same_bits`: a row has the same bits in every slot. `shared`: how many neighbouring slots have one source.
     """
 
-    def __init__(self, pads: Int[Tensor, "row"] | None, device: torch.device, limit: int) -> None:
-        self.pads, self.device, self.limit = pads, device, limit
-        self.n = self.new = 0
+    slots: int
+    columns: int
+    source_columns: int = 0
+    same_bits: bool = False
+    shared: int = 1
+
+
+@final
+class Clock:
+    """Where every slot stands: `at[slot]` is the position of its next token, and the column that its key is written to.
+
+    The first `rows` slots are computed; `columns` columns of what they wrote are read, and `source_columns` of what
+    they translate. `shared` neighbouring rows have one source. If all rows stand at one position, it is in `common`, as
+    a number: then nothing is masked, and a step writes into one column. `alike` says the same of sources: each fills
+    its columns.
+
+    A search on the device (`search_beams`) has the beams of a sentence in one slot, side by side: beam b writes column
+    c at b * `columns` + c. Keys stay where they were written: `owners[slot, beam, column]` is the beam that wrote what
+    this beam has in this column, so that a beam that continues another takes over its owners and not its keys.
+    """
+
+    common: int | None = None
+    alike = False
+    searching = level = False
+    """Whether a search on the device chooses the tokens, and whether its rows all stand at one position."""
+
+    reading = False
+    """Whether prompts are read, `new` columns at a time from `common` on; shorter ones are padded at their end."""
+    lengths: Int[Tensor, "row"] | None = None
+    """Tokens of each prompt that is read; None where nothing is padded."""
+
+    def __init__(self, size: Size, device: torch.device, dtype: torch.dtype) -> None:
+        self.size, self.device, self.shared = size, device, size.shared
+        self.rows, self.new, self.columns, self.source_columns, self.beams = size.slots, 1, 1, 1, 1
+        self.at = torch.zeros(size.slots, dtype=torch.long, device=device)
+        self.every = torch.arange(max(size.slots, 2 * size.columns, MOST_HEADS), device=device)
+        self.sources = SourceMask(size.slots // size.shared, device, dtype)
+        self.owners = self.beam_ids = torch.empty(0)
         self.cached: dict[Hashable, Any] = {}
         self.tables: dict[Hashable, tuple[Tensor, ...]] = {}
-        self.column: Int[Tensor, "1"] | None = None
-        self.owners = self.beam_ids = self.firsts = torch.empty(0)
-        self.columns, self.beams = 0, 1
-
-    def fix(self, sentences: int, beams: int, columns: int) -> None:
-        """Keep the new column's number in a tensor from now on; the first call makes `beams` beams of every row."""
-        column = self.n + self.new
-        if self.column is None:
-            filled = torch.arange(columns, device=self.device) < column
-            if self.pads is not None:
-                filled = (filled & (torch.arange(columns, device=self.device) >= self.pads.unsqueeze(1))).unsqueeze(1)
-                self.pads = self.pads.repeat_interleave(beams)
-            self.beam_ids = torch.arange(beams, dtype=torch.int32, device=self.device).view(1, beams, 1)
-            self.owners = torch.where(filled, self.beam_ids, NOBODY).expand(sentences, beams, columns).clone()
-        else:
-            self.owners = F.pad(self.owners, (0, columns - self.columns), value=NOBODY)
-        self.column = torch.tensor([column], device=self.device)
-        self.firsts = torch.arange(0, beams * columns, columns, device=self.device)
-        self.columns, self.beams, self.cached = columns, beams, {}
-
-    def release(self) -> None:
-        """Count columns in Python numbers again, after recorded steps with one beam for each row."""
-        assert self.beams == 1
-        self.column, self.cached = None, {}
-
-    def restart(self) -> None:
-        """Go back to the first column, by work that can be recorded: no column is filled."""
-        assert self.column is not None
-        self.column.zero_()
-        self.owners.fill_(NOBODY)
-
-    def begin_step(self) -> None:
-        """Begin a recorded step: every beam owns the new column."""
-        assert self.column is not None
-        self.cached = {}
-        self.owners.index_copy_(2, self.column, self.beam_ids.expand(len(self.owners), -1, -1))
-
-    def end_step(self, origins: Int[Tensor, "sentence beam"] | None) -> None:
-        """End a recorded step: beam b continues beam `origins[sentence, b]` (None: itself), at the next column."""
-        assert self.column is not None
-        if origins is not None:
-            self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
-        self.column += 1
-
-    @property
-    def bounds(self) -> tuple[Tensor | None, Tensor, int] | None:
-        """Return what a kernel of one step needs: the first column of each row (None: 0), the new column, and how far
-        apart the rows' new columns are in it. None where columns are counted in Python, or rows have several beams.
-        """
-        return None if self.column is None or self.beams > 1 else (self.pads, self.column, 0)
-
-    def angle_table(self, position: Position, width: int) -> tuple[Tensor, ...]:
-        """Return what rotates vectors of this width, in float32, for every position that there may be."""
-        key = position, width
-        if key not in self.tables:
-            angles = position.angles(torch.arange(self.limit, device=self.device), width)
-            self.tables[key] = tuple(part.reshape(self.limit, -1).float() for part in angles)
-        return self.tables[key]
-
-    @property
-    def slots(self) -> Int[Tensor, "beam"]:
-        """Return where each beam of a sentence writes the new column."""
-        column = self.column
-        assert column is not None
-        return self.once("slots", lambda: self.firsts + column)
-
-    def bias(self, dtype: torch.dtype) -> Float[Tensor, "sentence 1 beam column"]:
-        """Return the bias that a recorded step adds to scores: 0 where a beam may see a column, -inf elsewhere.
-
-        It is made once for all layers; from a mask, torch would make it again in every layer.
-        """
-        return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
-
-    def find_seen(self) -> Bool[Tensor, "sentence 1 beam column"]:
-        return (self.owners.unsqueeze(2) == self.beam_ids).flatten(2).unsqueeze(1)
-
-    def by_sentence(self, vectors: Float[Tensor, "row head 1 d"]) -> Float[Tensor, "sentence head beam d"]:
-        """Return vectors of one position with the beams of each sentence side by side."""
-        return vectors if self.beams == 1 else vectors.squeeze(2).unflatten(0, (-1, self.beams)).transpose(1, 2)
-
-    def advance(self, new: int) -> None:
-        self.n, self.new, self.cached = self.n + self.new, new, {}
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` computes from the positions; it is called once a step, for all layers."""
@@ -121,35 +70,147 @@ class Clock:
             self.cached[name] = make()
         return self.cached[name]
 
-    @property
-    def keys(self) -> Tensor:
-        """Return the positions of all columns, `(n,)` or `(row, n)`."""
-        return self.once("keys", self.all_positions)
+    def begin_step(self) -> None:
+        """Begin a step. In a search on the device every beam owns the column that it writes."""
+        self.cached = {}
+        if self.beams > 1:
+            here = self.at[: self.n_own].view(-1, 1, 1).expand(-1, self.beams, 1)
+            self.owners.scatter_(2, here, self.beam_ids.expand_as(here))
 
-    def all_positions(self) -> Tensor:
-        columns = torch.arange(self.total, device=self.device)
-        return columns if self.pads is None else columns - self.pads.unsqueeze(1)
+    def search_beams(self, beams: int, columns: int) -> None:
+        """Have `beams` beams in every slot from now on, of this many columns; the first beam wrote what is there."""
+        slots, before = self.rows // self.beams, self.owners
+        self.searching, self.rows, self.columns = True, slots * beams, columns
+        if beams > 1:
+            self.beam_ids = torch.arange(beams, dtype=torch.int32, device=self.device).view(1, beams, 1)
+            filled = self.every[:columns] < self.at[:slots].view(-1, 1, 1)
+            self.owners = torch.where(filled, 0, NOBODY).to(torch.int32).expand(-1, beams, -1).clone()
+            if self.beams > 1:
+                self.owners[:, :, : before.shape[2]] = before[:slots]
+        self.beams = self.shared = beams
+
+    def end_step(self, origins: Int[Tensor, "sentence beam"] | None) -> None:
+        """End a step of a search on the device: beam b continues beam `origins[sentence, b]` (None: itself)."""
+        if origins is not None and self.beams > 1:
+            self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
+        self.at += 1
+
+    def restart(self) -> None:
+        """Go back to the first column, by work that can be recorded: no column is filled."""
+        self.at.zero_()
+        if self.beams > 1:
+            self.owners.fill_(NOBODY)
+
+    def copy(self, origins: Int[Tensor, "moved"], slots: Int[Tensor, "moved"]) -> None:
+        """Let some slots stand where others do."""
+        for tensor in (self.at, self.owners) if self.beams > 1 else (self.at,):
+            tensor.index_copy_(0, slots, tensor[origins])
 
     @property
-    def positions(self) -> Tensor:
-        """Return the positions of the new columns."""
-        if self.column is not None:
-            return self.column if self.pads is None else self.column - self.pads.unsqueeze(1)
-        return self.keys[..., self.n :]
+    def n_own(self) -> int:
+        """Return how many slots the rows are in."""
+        return self.rows // self.beams
+
+    @property
+    def n_sources(self) -> int:
+        """Return how many sources the rows have."""
+        return self.rows // self.shared
+
+    @property
+    def total(self) -> int:
+        """Return how many columns are read, the new ones among them."""
+        return self.columns if self.common is None else self.common + self.new
+
+    @property
+    def bounds(self) -> tuple[None, Tensor, int] | None:
+        """Return what a kernel of one step needs: the first column of each row (None: 0), the new column, and how far
+        apart the rows' new columns are in it. None where rows have several beams.
+        """
+        return None if self.beams > 1 else (None, self.at, 1)
+
+    @property
+    def last(self) -> Int[Tensor, "1"]:
+        """Return the last column that any row has, in a search on the device."""
+        return self.at[:1] if self.level else self.once("last", lambda: self.at[: self.n_own].amax(0, keepdim=True))
+
+    @property
+    def positions(self) -> Int[Tensor, "new"] | Int[Tensor, "row 1"]:
+        """Return the positions of the new columns, of all rows together or of each."""
+        if self.common is not None:
+            return self.every[self.common : self.total]
+        at = self.at[: self.n_own]
+        return (at if self.beams == 1 else at.repeat_interleave(self.beams)).unsqueeze(1)
+
+    @property
+    def keys(self) -> Int[Tensor, "column"] | Int[Tensor, "row column"]:
+        """Return the positions of all columns; those not yet written stand at the last one, and `real` hides them."""
+        if self.common is not None:
+            return self.every[: self.total]
+        return self.once("keys", lambda: torch.minimum(self.every[: self.columns], self.positions))
 
     @property
     def real(self) -> Table | None:
-        """Mask of columns that are not padding; None if there is no padding."""
-        return None if self.pads is None else self.once("real", lambda: Table((self.keys >= 0)[:, None, None, :]))
-
-    def sdpa_mask(self, dtype: torch.dtype) -> Tensor | None:
-        """Return the mask of columns that are not padding as torch's kernel takes it."""
-        return None if self.real is None else self.real.table
+        """Mask of the columns that a row has written; None where all rows have written all of them."""
+        if self.common is not None:
+            return None
+        return self.once(
+            "real", lambda: Table((self.every[: self.columns] <= self.positions)[:, None, None, :].contiguous())
+        )
 
     @property
-    def padding(self) -> Bool[Tensor, "row n"] | None:
-        """True at new columns that are padding; None after the first step, since padding comes before the tokens."""
-        return None if self.pads is None or self.n else self.once("padding", lambda: self.positions < 0)
+    def padding(self) -> Bool[Tensor, "row new"] | None:
+        """True at new columns that are padding; None where there is none."""
+        lengths = self.lengths
+        return None if lengths is None else self.once("padding", lambda: self.positions >= lengths.unsqueeze(1))
+
+    def bias(self, dtype: torch.dtype) -> Float[Tensor, "row 1 n column"] | None:
+        """Return the bias to add to scores, made once for all layers; None where every column is seen.
+
+        From a mask, torch would make it again in every layer.
+        """
+        if self.beams > 1:
+            return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
+        real = self.real
+        return None if real is None else self.once(("bias", dtype), lambda: real.table.to(dtype).log_())
+
+    def find_seen(self) -> Bool[Tensor, "sentence 1 beam column"]:
+        return (self.owners[: self.n_own].unsqueeze(2) == self.beam_ids).flatten(2).unsqueeze(1)
+
+    def by_sentence(self, vectors: Float[Tensor, "row head 1 d"]) -> Float[Tensor, "sentence head beam d"]:
+        """Return vectors of one position with the beams of each slot side by side."""
+        return vectors if self.beams == 1 else vectors.squeeze(2).unflatten(0, (-1, self.beams)).transpose(1, 2)
+
+    def by_products(self, heads: HeadShape, dtype: torch.dtype) -> bool:
+        """Check whether attention is computed by plain products: on a CPU, each head with keys of its own.
+
+        In bfloat16 torch's kernel keeps scores in float32, which a product would round.
+        """
+        plain = heads.n_heads == heads.n_kv_heads <= MOST_HEADS and dtype in (torch.float32, torch.float64)
+        return self.device.type == "cpu" and not self.size.same_bits and plain
+
+    def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
+        """Return the index at which each row and head writes, in flat memory of `(slot, head, column)`."""
+
+        def make() -> Tensor:
+            slots = torch.add(self.at[: self.n_own], self.every[: self.n_own], alpha=heads * columns)
+            rows = torch.add(slots.unsqueeze(1), self.every[: self.beams], alpha=self.columns).flatten()
+            return torch.add(rows.unsqueeze(1), self.every[:heads], alpha=columns).flatten()
+
+        return self.once(("places", heads, columns), make)
+
+    def own_bias(self, heads: int, dtype: torch.dtype) -> Float[Tensor, "row_head n column"] | None:
+        """Return the bias to add to the scores of self-attention, for each head; None: nothing is added."""
+        bias = self.bias(dtype)
+        return None if bias is None else self.once(("own bias", heads, dtype), lambda: for_each_head(bias, heads))
+
+    def source_bias(self) -> Float[Tensor, "source 1 1 column"] | None:
+        """Return the bias to add to the scores of cross-attention; None: nothing is added."""
+        return None if self.alike else self.sources.added[: self.n_sources, ..., : self.source_columns]
+
+    def source_bias_of(self, heads: int) -> Float[Tensor, "source_head 1 column"] | None:
+        """Return the same for each head."""
+        bias = self.source_bias()
+        return None if bias is None else self.once(("source bias", heads), lambda: for_each_head(bias, heads))
 
     def turn(self, position: Position, vectors: PerHead) -> PerHead:
         """Return new queries or keys rotated by their positions."""
@@ -158,14 +219,48 @@ class Clock:
         width = vectors.shape[-1]
         return position.turn_by(vectors, self.once((position, width), lambda: position.angles(self.positions, width)))
 
-    @property
-    def total(self) -> int:
-        return self.n + self.new
+    def angle_table(self, position: Position, width: int) -> tuple[Tensor, ...]:
+        """Return what rotates vectors of this width, in float32, for every position that there may be."""
+        key, limit = (position, width), self.size.columns
+        if key not in self.tables:
+            angles = position.angles(torch.arange(limit, device=self.device), width)
+            self.tables[key] = tuple(part.reshape(limit, -1).float() for part in angles)
+        return self.tables[key]
 
-    def select(self, rows: Int[Tensor, "new_row"]) -> None:
-        """Keep these rows; where the columns are fixed, these sentences with all their beams."""
-        if self.pads is not None:
-            self.pads = self.pads.unflatten(0, (-1, self.beams))[rows].flatten()
-        if self.column is not None:
-            self.owners = self.owners[rows]
-        self.cached = {}
+
+def for_each_head(bias: Tensor, heads: int) -> Tensor:
+    return bias.expand(-1, heads, -1, -1).flatten(0, 1)
+
+
+@final
+class SourceMask:
+    """Which columns of its source each place has; the same for all layers, so it is changed once for all of them.
+
+    `added` is what is added to scores.
+    """
+
+    def __init__(self, sources: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.real = torch.zeros(sources, 1, 1, 0, dtype=torch.bool, device=device)
+        self.dtype, self.added = dtype, self.real.to(dtype)
+
+    def grow(self, columns: int) -> None:
+        columns_before = self.real.shape[3]
+        if columns_before >= columns:
+            return
+        real = self.real.new_zeros(len(self.real), 1, 1, columns)
+        if columns_before:
+            real[..., :columns_before] = self.real
+        else:
+            real[..., :1] = True  # a place without a source attends to zeros: nothing to attend to would be NaN
+        self.real, self.added = real, real.to(self.dtype).log_()
+
+    def join(self, lengths: Int[Tensor, "row"], rows: Int[Tensor, "guest"], places: Int[Tensor, "guest"]) -> None:
+        """Take over how long some rows' sources are."""
+        columns = torch.arange(self.real.shape[3], device=lengths.device)
+        joined = (columns < lengths.index_select(0, rows).unsqueeze(1))[:, None, None]
+        self.real.index_copy_(0, places, joined)
+        self.added.index_copy_(0, places, joined.to(self.dtype).log_())
+
+    def copy(self, origins: Int[Tensor, "moved"], places: Int[Tensor, "moved"]) -> None:
+        for tensor in (self.real, self.added):
+            tensor.index_copy_(0, places, tensor.index_select(0, origins))

@@ -1,25 +1,23 @@
 """Continuous batching: jobs join and leave the running batch at any token, whatever their methods and rules.
 
-A waiting job gets a place as soon as there is one. The rows of the batch are slots (`clearhead.decoding.slots`).
+A waiting job gets a place as soon as there is one. The rows of the batch are slots (`clearhead.decoding.session`).
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import final
 
 import torch
 
-from clearhead.decoding.beam import Beam
-from clearhead.decoding.generating import check_request
-from clearhead.decoding.request import Model, check_model
-from clearhead.decoding.running import RowJob, Running, TokenChoice
-from clearhead.decoding.sampling import Chooser
+from clearhead.decoding.caches import Guest
+from clearhead.decoding.clock import Size
+from clearhead.decoding.method import Running, Start, Watcher, check_method
+from clearhead.decoding.request import Model, check_model, check_request
+from clearhead.decoding.running import TokenChoice
 from clearhead.decoding.scheduler import Event, Job, Scheduler
-from clearhead.decoding.session import check_masks, pad_right
-from clearhead.decoding.slot_beams import SlotBeam
-from clearhead.decoding.slots import Guest, Prefill, SlotSession
-from clearhead.decoding.source import Source
+from clearhead.decoding.session import EVERYTHING, MakeSession, Prefill, Session, check_masks
 from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.transformers import Decoder, Encoder
@@ -55,9 +53,17 @@ class Waiting:
     """A job that waits for a place; its prompt may have been read already, as one row of a `Prefill`."""
 
     job: Job
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
+    draws: Sequence[torch.Generator] = ()
+    watcher: Watcher | None = None
     prefill: Prefill | None = None
     row: int = 0
+
+    def start(self, ticket: int, slots: list[int]) -> Running:
+        job, n_source = self.job, len(self.job.inputs)
+        return job.method.start(
+            Start(ticket, self.prompt, slots, job.rules, job.candidates, n_source, self.draws, self.watcher)
+        )
 
     @property
     def n_slots(self) -> int:
@@ -75,7 +81,8 @@ class ContinuousBatch(Scheduler):
 
     A job may have `columns` tokens in all (prompt and output), and an encoder-decoder's input `source_columns`: by
     default as many as the model has positions, else 1,024. Between two steps at most `prompt_tokens` tokens of prompts
-    are read; a longer prompt of a decoder is read in pieces, a longer input of an encoder by itself.
+    are read (None: all that wait, together); a longer prompt of a decoder is read in pieces, a longer input of an
+    encoder by itself.
 
     `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
     are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than
@@ -103,17 +110,22 @@ class ContinuousBatch(Scheduler):
         slots: int = 32,
         columns: int | None = None,
         source_columns: int | None = None,
-        prompt_tokens: int = 512,
+        prompt_tokens: int | None = 512,
         shapes: str = "buckets",
+        shared: int = 1,
+        make_session: MakeSession = Session,
     ) -> None:
         check_model(model)
         for name, value in (("slots", slots), ("prompt_tokens", prompt_tokens)):
-            if value < 1:
+            if value is not None and value < 1:
                 raise OptionError(f"{name} must be 1 or more; came {value}")
         if shapes not in SHAPES:
             raise OptionError(f"shapes must be one of {', '.join(SHAPES)}; came {shapes!r}")
         self.model, self.decoder = model, model.decoder
-        self.slots, self.prompt_tokens, self.shapes = slots, prompt_tokens, shapes
+        self.slots, self.shapes = slots, shapes
+        self.prompt_tokens, self.read_together = (
+            (EVERYTHING, EVERYTHING) if prompt_tokens is None else (prompt_tokens, READ_TOGETHER)
+        )
         self.columns = find_limit("columns", columns, self.decoder)
         self.source_columns = (
             0 if model.encoder is None else find_limit("source_columns", source_columns, model.encoder)
@@ -126,11 +138,11 @@ class ContinuousBatch(Scheduler):
         self.delay = 0
         """Steps that jobs have waited with a place for them, since the last joined; of all of them together."""
         self.next_ticket, self.counts, self.checked = 0, Counts(), set[int]()
-        model.eval()
+        if model.training:
+            model.eval()
         with torch.inference_mode():
-            self.session = SlotSession(
-                self.decoder, self.most_rows, (self.columns, self.source_columns), same_bits=shapes == "fixed"
-            )
+            size = Size(self.most_rows, self.columns, self.source_columns, shapes == "fixed", shared)
+            self.session = make_session(model, size)
         self.choice = TokenChoice(self.session)
         self.changes: dict[int, tuple[int, int, int]] = {}
         """Slots that changed hands since the last step: token, position, and 1 if a job has the slot, else 0."""
@@ -152,24 +164,21 @@ class ContinuousBatch(Scheduler):
         return self.session.caches.bytes()
 
     def add(self, job: Job) -> int:
-        waiting = self.check(job)
+        return self.put(self.check(job))
+
+    def put(self, waiting: Waiting) -> int:
+        """Let a job wait that was checked, and return its ticket."""
         self.next_ticket += 1
         self.queue[self.next_ticket] = waiting
         return self.next_ticket
 
     def check(self, job: Job) -> Waiting:
         """Return the job as one that waits; OptionError if it can never be done here."""
-        if not isinstance(job.method, Chooser | Beam):
-            raise OptionError(
-                f"method: expected Greedy(), Sample() or Beam(), made and not the class; came {job.method!r}"
-            )
+        check_method(job.method)
         prefix = None if job.prefix is None else [job.prefix]
         request = check_request(self.model, [job.inputs], prefix, job.rules, job.candidates)
-        waiting = Waiting(job, tuple(request.prompts[0]))
-        if isinstance(job.method, Chooser):
-            job.method.draws(1)  # raises for more seeds than one
-        else:
-            job.method.norms(job.rules.max_new)
+        job.method.check(job.rules)
+        waiting = Waiting(job, request.prompts[0], job.method.draws(1))
         if waiting.n_slots > self.slots:
             raise OptionError(
                 f"a beam of {waiting.n_slots} rows does not fit into {self.slots} slots; ask for a narrower beam"
@@ -211,20 +220,24 @@ class ContinuousBatch(Scheduler):
         if self.model.training:
             self.model.eval()
         with self.threads(), torch.inference_mode():
-            self.admit()
-            if not self.jobs:
-                return []  # a long prompt is still being read
-            self.fit()
-            self.write_changes()
-            self.session.step_rows()
-            return self.choose()
+            return self.advance()
+
+    def advance(self) -> list[Event]:
+        """Compute the next token of every running job, in inference mode."""
+        self.admit()
+        if not self.jobs:
+            return []  # a long prompt is still being read
+        self.fit()
+        self.write_changes()
+        self.session.step_rows()
+        return self.choose()
 
     def threads(self) -> AbstractContextManager[None]:
-        """Compute a single row with one thread on a busy machine, as `generate` does.
+        """Compute a single job with one thread on a busy machine; several have steps that are large enough for all.
 
         Not with fixed shapes: with another number of threads sums are taken in another order.
         """
-        if self.shapes == "fixed" or self.rows_in_use > 1:
+        if self.shapes == "fixed" or self.running + self.waiting > 1:
             return nullcontext()
         return fewer_threads_if_busy(self.session.device)
 
@@ -260,7 +273,7 @@ class ContinuousBatch(Scheduler):
             fitting += 1
         self.delay += fitting
         if first.prefill is None or first.prefill.done:
-            together = first.prefill is not None or len(self.queue) >= READ_TOGETHER  # as many as are read at once
+            together = first.prefill is not None or len(self.queue) >= self.read_together  # as many as are read at once
             if self.delay < (JOINING if together else READING) * self.rows_in_use:
                 return False
         self.delay = 0
@@ -286,10 +299,7 @@ class ContinuousBatch(Scheduler):
             cost = max(longest, self.cost(waiting))
             alone = self.shapes == "fixed" or len(waiting.prompt) - 1 > self.prompt_tokens
             if group and (
-                alone
-                or len(group) == READ_TOGETHER * self.patience
-                or cost * (len(group) + 1) > budget
-                or (len(waiting.prompt) > 1) != (len(group[0].prompt) > 1)
+                alone or len(group) == self.read_together * self.patience or cost * (len(group) + 1) > budget
             ):
                 break
             group.append(waiting)
@@ -306,15 +316,11 @@ class ContinuousBatch(Scheduler):
 
         The last token of a prompt is the first that is computed in the running batch.
         """
-        source, read = None, 0
-        if self.model.encoder is not None:
-            tokens, lengths = pad_right([waiting.job.inputs for waiting in group], self.session.device)
-            ragged = lengths if len({len(waiting.job.inputs) for waiting in group}) > 1 else None
-            source, read = Source(self.model.encoder(tokens, lengths=ragged), ragged), tokens.numel()
-        prefill = Prefill(self.decoder, [waiting.prompt[:-1] for waiting in group], source, self.prompt_tokens)
+        prompts, inputs = [waiting.prompt for waiting in group], [waiting.job.inputs for waiting in group]
+        prefill = self.session.open_prefill(prompts, inputs, self.prompt_tokens)
         for row, waiting in enumerate(group):
             waiting.prefill, waiting.row = prefill, row
-        return read
+        return prefill.source_tokens
 
     def join(self) -> None:
         """Give slots to the first jobs in the queue that were read together, as many as there is room for."""
@@ -328,10 +334,7 @@ class ContinuousBatch(Scheduler):
             for slot in slots:
                 self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1
             guests.append(Guest(waiting.row, len(waiting.prompt) - 1, slots))
-            if isinstance(waiting.job.method, Beam):
-                self.jobs[ticket] = SlotBeam(ticket, waiting.job, waiting.prompt, slots)
-            else:
-                self.jobs[ticket] = RowJob(ticket, waiting.job, waiting.prompt, slots[0])
+            self.jobs[ticket] = waiting.start(ticket, slots)
         self.choice.forget()
         self.fit()
         self.session.join(prefill, guests)
@@ -346,16 +349,20 @@ class ContinuousBatch(Scheduler):
         if self.shapes == "fixed":
             self.session.fit(self.most_rows, self.columns, self.source_columns)
             return
-        find = find_bucket if self.session.recordable else round_up
-        rows = min(find(self.rows_in_use), self.slots)
+        session, jobs = self.session, self.jobs.values()
+        find = find_bucket if session.recordable else round_up
+        rows = min(find(self.rows_in_use), self.slots) if session.clock.shared == 1 else self.rows_in_use
         if self.queue:  # the next will take the rows that are free now
-            rows = max(rows, self.session.shape[0])
-        jobs = self.jobs.values()
+            rows = max(rows, session.shape[0])
         if max([slot for job in jobs for slot in job.slots]) >= rows:
             self.pack(rows)
-        longest = max([job.position for job in jobs]) + 1
-        inputs = max([len(job.job.inputs) for job in jobs]) if self.source_columns else 0
-        self.session.fit(rows, min(find(longest), self.columns), min(find(inputs), self.source_columns))
+        positions = {job.position for job in jobs}
+        source_lengths = {job.n_source for job in jobs} if self.source_columns else {0}
+        longest, longest_source = max(positions), max(source_lengths)
+        session.clock.common = longest if len(positions) == 1 and not session.recordable else None
+        session.clock.alike = len(source_lengths) == 1 and not session.recordable
+        source_columns = longest_source if session.clock.alike else min(find(longest_source), self.source_columns)
+        session.fit(rows, min(find(longest + 1), self.columns), source_columns)
 
     def pack(self, rows: int) -> None:
         """Move the jobs in slots from `rows` on into free slots below."""

@@ -1,7 +1,7 @@
 """`generate`, `stream` and `score`: outputs of a model, token by token or whole, and what it thinks of given ones."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, overload
 
 import torch
@@ -9,10 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.calls import public
-from clearhead.decoding.beam import Beam, beam_search
+from clearhead.decoding.continuous import ContinuousBatch, Waiting
+from clearhead.decoding.device_search import open_search
 from clearhead.decoding.graph_cache import record_translation, replay_translation
-from clearhead.decoding.greedy import greedy_search
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.method import Method, Watcher, check_method
 from clearhead.decoding.recorded import can_record_on, is_worth_recording
 from clearhead.decoding.request import (
     Model,
@@ -21,15 +22,15 @@ from clearhead.decoding.request import (
     Rows,
     check_ids,
     check_length,
+    check_request,
     is_row,
     make_request,
     token_rows,
 )
-from clearhead.decoding.rules import FORBIDDEN, USUAL_NEW, Rules, is_id
-from clearhead.decoding.sampling import Chooser, Greedy
-from clearhead.decoding.session import Session, open_session, pad_right
-from clearhead.decoding.topk import top_candidates
-from clearhead.devices import fewer_threads_if_busy
+from clearhead.decoding.rules import USUAL_NEW, Rules
+from clearhead.decoding.sampling import Greedy
+from clearhead.decoding.scheduler import Chosen, Finished, Job
+from clearhead.decoding.session import MakeSession, Session, check_masks, pad_right
 from clearhead.errors import OptionError
 
 
@@ -47,7 +48,7 @@ class Token(NamedTuple):
 def generate(
     model: Model,
     inputs: Row,
-    method: Chooser | Beam = ...,
+    method: Method = ...,
     *,
     rules: Rules | None = ...,
     prefix: Row | Rows | None = ...,
@@ -57,7 +58,7 @@ def generate(
 def generate(
     model: Model,
     inputs: Rows,
-    method: Chooser | Beam = ...,
+    method: Method = ...,
     *,
     rules: Rules | None = ...,
     prefix: Row | Rows | None = ...,
@@ -67,7 +68,7 @@ def generate(
 def generate(
     model: Model,
     inputs: Row | Rows,
-    method: Chooser | Beam = Greedy(),
+    method: Method = Greedy(),
     *,
     rules: Rules | None = None,
     prefix: Row | Rows | None = None,
@@ -95,56 +96,96 @@ def generate(
     >>> [len(hypotheses) for hypotheses in found], len(found[0][0].tokens)
     ([2, 2], 4)
     """
-    if not isinstance(method, Chooser | Beam):
-        raise OptionError(f"method: expected Greedy(), Sample() or Beam(), made and not the class; came {method!r}")
+    check_method(method)
     rules = usual_rules(model, inputs, prefix) if rules is None else rules
     request = check_request(model, inputs, prefix, rules, candidates)
     hypotheses = generate_rows(request, method, rules, candidates) if request.inputs else []
     return hypotheses[0] if is_row(inputs) else hypotheses
 
 
-def generate_rows(request: Request, method: Chooser | Beam, rules: Rules, candidates: int) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each input of a checked request."""
-    device, alone = request.decoder.embedding.table.device, len(request.inputs) == 1
-    # These methods can choose on the device alone, where no rule and no caller must see each token as it is chosen.
-    simple = not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
-    on_device = method if simple and isinstance(method, Greedy | Beam) else None
-    keeps = alone and can_record_on(device) and request.model.encoder is not None
-    if keeps and on_device and (translation := replay_translation(request, on_device, rules)) is not None:
-        return [translation]
-    # Several sentences have steps that are large enough for all threads, on a busy machine too.
-    with fewer_threads_if_busy(device) if alone else contextlib.nullcontext(), eval_mode(request.model):
-        session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-        if keeps and on_device and session.can_record():
-            translation = record_translation(request, session, on_device, rules)
-            if translation is not None:
-                return [translation]
-        if isinstance(method, Beam):
-            return beam_search(session, request.prompts, method, rules, candidates)
-        if on_device and session.can_record():
-            return greedy_search(session, rules)
-        return collect(decode_on(session, request.prompts, method, rules, candidates), len(request.inputs))
+def generate_rows(request: Request, method: Method, rules: Rules, candidates: int) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each input of a checked request, by the first of these that serves it."""
+    # The device can choose by itself where no rule and no caller must see each token as it is chosen.
+    device = request.decoder.embedding.table.device
+    alone = can_record_on(device) and not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
+    if alone and (found := replay_translation(request, method, rules)) is not None:
+        return [found]
+    if alone:
+        with eval_mode(request.model):
+            steps = open_search(request, method, rules)
+            if steps is not None and (found := record_translation(request, steps, method, rules)) is not None:
+                return [found]
+            if steps is not None:
+                return steps.run(rules.max_new)
+    return decode(request, method, rules, candidates)
+
+
+def decode(
+    request: Request,
+    method: Method,
+    rules: Rules,
+    candidates: int,
+    *,
+    make_session: MakeSession = Session,
+    watcher: Watcher | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each input: put them all into the slots of a batch, and step until they are done."""
+    found: dict[int, list[Hypothesis]] = {}
+    with eval_mode(request.model):
+        batch = fill_batch(request, method, rules, candidates, make_session=make_session, watcher=watcher)
+        with batch.threads():
+            while batch.busy:
+                done = [event for event in batch.advance() if isinstance(event, Finished)]
+                found.update((event.ticket, event.hypotheses) for event in done)
+    return [found[ticket] for ticket in sorted(found)]
+
+
+def fill_batch(
+    request: Request,
+    method: Method,
+    rules: Rules,
+    candidates: int,
+    *,
+    make_session: MakeSession = Session,
+    watcher: Watcher | None = None,
+) -> ContinuousBatch:
+    """Return a batch that is as large as the inputs need, with all of them waiting: their tickets count from 1."""
+    n, max_new = len(request.inputs), rules.max_new
+    draws, longest = method.draws(n), max(map(len, request.prompts))
+    check_masks(request.decoder, n, longest + max_new - 1)
+    batch = ContinuousBatch(
+        request.model,
+        slots=n * method.rows,
+        columns=longest + max_new - 1,
+        source_columns=max(map(len, request.inputs)),
+        prompt_tokens=None,
+        shared=method.rows,
+        make_session=make_session,
+    )
+    for row, (inputs, prompt) in enumerate(zip(request.inputs, request.prompts, strict=True)):
+        job = Job(inputs=tuple(inputs), rules=rules, method=method, candidates=candidates)
+        batch.put(Waiting(job, prompt, draws[row : row + 1], watcher))
+    return batch
 
 
 @public
 def stream(
     model: Model,
     inputs: Row | Rows,
-    method: Chooser = Greedy(),
+    method: Method = Greedy(),
     *,
     rules: Rules | None = None,
     prefix: Row | Rows | None = None,
     candidates: int = 0,
 ) -> Iterator[Token]:
     """Yield the tokens of `generate`, each as soon as it is chosen. Until the last, the model is in eval mode."""
-    if isinstance(method, Beam):
+    check_method(method)
+    if not method.streams:
         raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
-    if not isinstance(method, Chooser):
-        raise OptionError(f"method: expected Greedy() or Sample(), made and not the class; came {method!r}")
     rules = usual_rules(model, inputs, prefix) if rules is None else rules
     request = check_request(model, inputs, prefix, rules, candidates)
     method.draws(len(request.inputs))  # raises here, and not at the first token
-    return stream_tokens(request, method, rules, candidates) if request.inputs else iter(())
+    return decode_tokens(request, method, rules, candidates) if request.inputs else iter(())
 
 
 def usual_rules(model: Model, inputs: Row | Rows, prefix: Row | Rows | None) -> Rules:
@@ -155,84 +196,27 @@ def usual_rules(model: Model, inputs: Row | Rows, prefix: Row | Rows | None) -> 
     return Rules(max_new=min(USUAL_NEW, room))
 
 
-def check_request(
-    model: Model, inputs: Row | Rows, prefix: Row | Rows | None, rules: Rules, candidates: int
-) -> Request:
-    if not isinstance(rules, Rules):
-        raise OptionError(f"rules: expected Rules(max_new=…); came {rules!r:.80}")
-    request = make_request(model, inputs, prefix, rules.max_new)
-    vocabulary = request.decoder.spec.vocabulary
-    wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
-    if wrong is not None:
-        raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
-    if not is_id(candidates) or candidates < 0:
-        raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates!r:.80}")
-    return request
-
-
 @torch.inference_mode()
-def stream_tokens(request: Request, method: Chooser, rules: Rules, candidates: int) -> Iterator[Token]:
-    with eval_mode(request.model):
-        session = open_session(request.model, request.inputs, request.prompts, rules.max_new)
-        yield from decode_on(session, request.prompts, method, rules, candidates)
-
-
-def decode_on(
-    session: Session, prompts: Sequence[Sequence[int]], method: Chooser, rules: Rules, candidates: int
+def decode_tokens(
+    request: Request,
+    method: Method,
+    rules: Rules,
+    candidates: int,
+    *,
+    make_session: MakeSession = Session,
 ) -> Iterator[Token]:
-    rows = Rowwise(session, prompts, method, rules, candidates)
-    for n_new in range(rules.max_new):
-        yield from rows.step(n_new)
-        if not rows.sequences:
-            return
-        if n_new + 1 < rules.max_new:
-            session.extend(rows.chosen)
-
-
-class Rowwise:
-    """Rows that each choose by themselves, and leave when they have ended."""
-
-    def __init__(
-        self, session: Session, prompts: Sequence[Sequence[int]], method: Chooser, rules: Rules, candidates: int
-    ) -> None:
-        self.session, self.method, self.rules, self.candidates = session, method, rules, candidates
-        self.sequences = list(range(len(prompts)))
-        self.so_far = [list(prompt) for prompt in prompts]
-        self.draws = method.draws(len(prompts))
-        self.chosen = torch.empty(0)
-
-    def step(self, n_new: int) -> list[Token]:
-        """Return the next token of every live row."""
-        log_probs = self.session.log_probs(self.rules, self.so_far)
-        likeliest = top_candidates(log_probs, self.candidates)
-        self.rules.forbid(log_probs, n_new, self.so_far)
-        self.chosen = self.method.choose(log_probs, self.draws)
-        chosen_log_probs = log_probs.gather(-1, self.chosen.unsqueeze(-1)).squeeze(-1)
-        tokens = [
-            Token(sequence, token, log_prob, token in self.rules.end, best)
-            for sequence, token, log_prob, best in zip(
-                self.sequences, self.chosen.tolist(), chosen_log_probs.tolist(), likeliest, strict=True
-            )
-        ]
-        self.leave(tokens)
-        return [token for token in tokens if token.log_prob != FORBIDDEN]  # nothing was allowed: it ends before it
-
-    def leave(self, tokens: list[Token]) -> None:
-        stays = [i for i, token in enumerate(tokens) if not token.ended and token.log_prob != FORBIDDEN]
-        for i in stays if self.rules.look_back else ():
-            self.so_far[i].append(tokens[i].token)
-        if len(stays) == len(tokens):
-            return
-        self.sequences = [self.sequences[i] for i in stays]
-        self.so_far = [self.so_far[i] for i in stays]
-        self.draws = [self.draws[i] for i in stays] if self.draws else []
-        if stays:
-            rows = torch.tensor(stays, device=self.chosen.device)
-            self.chosen = self.chosen[rows]
-            self.session.select(rows, rows)
+    """Yield the tokens of every input as they are chosen."""
+    with eval_mode(request.model):
+        batch = fill_batch(request, method, rules, candidates, make_session=make_session)
+        while batch.busy:
+            for event in batch.advance():
+                if isinstance(event, Chosen):
+                    ended = event.token in rules.end
+                    yield Token(event.ticket - 1, event.token, event.log_prob, ended, event.candidates)
 
 
 def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
+    """Return the hypothesis of each of `count` sequences, from all their tokens."""
     rows: list[list[Token]] = [[] for _ in range(count)]
     for token in tokens:
         rows[token.sequence].append(token)

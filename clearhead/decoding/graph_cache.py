@@ -19,21 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention.modes import autocast_enabled
-from clearhead.decoding import recorded
-from clearhead.decoding.beam import BeamOnDevice
-from clearhead.decoding.beam_state import Beam, BeamState
-from clearhead.decoding.greedy import Likeliest
+from clearhead.decoding import device_search, on_device, recorded
+from clearhead.decoding.device_search import RecordedSearch
 from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.recorded import OnDevice
+from clearhead.decoding.method import Method
 from clearhead.decoding.request import Request
 from clearhead.decoding.rules import Rules
-from clearhead.decoding.sampling import Greedy
-from clearhead.decoding.session import Session
 from clearhead.model.fast_step import is_observed
-from clearhead.model.transformers import EncoderDecoder
 from clearhead.registry import is_built_in
 
-Method = Greedy | Beam
 MOST_LENGTHS = 32
 """Translations kept for a model: one for each length of a source, method and rules."""
 MOST_COLUMNS = 512
@@ -81,23 +75,23 @@ class Snapshot:
 
 @final
 class Translation:
-    """Translation of one source of fixed length, greedy or by beams, in memory of its own.
+    """Translation of one source of fixed length, in memory of its own.
 
     It holds parts of the model, and never the model itself: `CACHES` would keep it alive.
     """
 
-    def __init__(self, model: EncoderDecoder, session: Session, n_source: int, method: Method, rules: Rules) -> None:
-        device = session.device
-        self.max_new, self.search = rules.max_new, make_search(session, method, rules)
-        self.source = torch.zeros(1, n_source, dtype=torch.long, device=device)
-        self.first = torch.zeros(1, self.search.beams, dtype=torch.long, device=device)
-        session.caches.fix(self.search.beams, recorded.find_columns(rules.max_new))
-        steps = session.record_search(self.search, self.first)
+    def __init__(self, steps: RecordedSearch, request: Request, max_new: int) -> None:
+        session, self.search, self.max_new = steps.session, steps.search, max_new
+        session.search_beams(self.search.beams, device_search.find_columns(max_new))
+        self.source = torch.tensor(request.inputs, device=session.device)
+        self.first = torch.zeros_like(steps.tokens)
+        encoder, search = session.encoder, steps.search
+        assert encoder is not None
 
         def begin() -> None:
-            session.caches.refill(model.decoder.stack, model.encoder(self.source))
-            self.search.restart()
-            steps.tokens.copy_(self.first.view_as(steps.tokens))
+            session.restart(encoder(self.source))
+            search.restart()
+            steps.tokens.copy_(self.first)
 
         begin()  # what is recorded must have run before
         steps.work()
@@ -110,18 +104,12 @@ class Translation:
         self.first.fill_(prompt[0])
         self.begin()
         self.search.forget()
-        for n_done in range(0, self.max_new, recorded.AT_ONCE):
-            for _ in range(min(recorded.AT_ONCE, self.max_new - n_done)):
+        for n_done in range(0, self.max_new, on_device.AT_ONCE):
+            for _ in range(min(on_device.AT_ONCE, self.max_new - n_done)):
                 self.step()
             if not self.search.read():
                 break
         return self.search.hypotheses()[0]
-
-
-def make_search(session: Session, method: Method, rules: Rules) -> OnDevice:
-    if isinstance(method, Greedy):
-        return Likeliest(session.log_softmax.of(session.logits), rules)
-    return BeamOnDevice(BeamState(1, method, rules, session.logits.shape[-1], session.device))
 
 
 @final
@@ -139,7 +127,8 @@ CACHES: WeakKeyDictionary[nn.Module, TranslationCache] = WeakKeyDictionary()
 
 def make_key(request: Request, method: Method, rules: Rules) -> Hashable | None:
     """Return the key that a translation is kept by; None for one that is not kept."""
-    fits = len(request.prompts[0]) == 1 and rules.max_new < MOST_COLUMNS
+    alone = len(request.inputs) == 1 and request.model.encoder is not None
+    fits = alone and len(request.prompts[0]) == 1 and rules.max_new < MOST_COLUMNS
     return (len(request.inputs[0]), repr(method), repr(rules)) if fits else None
 
 
@@ -151,7 +140,7 @@ def replay_translation(request: Request, method: Method, rules: Rules) -> list[H
     """
     model = request.model
     cache, key = CACHES.get(model), make_key(request, method, rules)
-    translation = None if cache is None else cache.translations.get(key)
+    translation = None if cache is None or key is None else cache.translations.get(key)
     if cache is None or translation is None or autocast_enabled(request.decoder.embedding.table):
         return None
     if not cache.snapshot.matches(model):
@@ -165,10 +154,11 @@ def replay_translation(request: Request, method: Method, rules: Rules) -> list[H
         cache.busy.release()
 
 
-def record_translation(request: Request, session: Session, method: Method, rules: Rules) -> list[Hypothesis] | None:
+def record_translation(
+    request: Request, steps: RecordedSearch, method: Method, rules: Rules
+) -> list[Hypothesis] | None:
     """Record the translation of a source, keep it and return its result; None for the first source of a length."""
     model, key = request.model, make_key(request, method, rules)
-    assert model.encoder is not None
     if key is None or not is_built_in(model) or any(map(is_observed, model.modules())):
         return None
     cache = CACHES.get(model)
@@ -180,7 +170,7 @@ def record_translation(request: Request, session: Session, method: Method, rules
         cache.translations[key] = None
         return None
     with cache.busy:
-        translation = cache.translations[key] = Translation(model, session, len(request.inputs[0]), method, rules)
+        translation = cache.translations[key] = Translation(steps, request, rules.max_new)
         cache.translations.move_to_end(key)
         while len(cache.translations) > MOST_LENGTHS:
             cache.translations.popitem(last=False)

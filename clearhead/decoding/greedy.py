@@ -1,4 +1,4 @@
-"""Greedy decoding of whole batches in recorded steps: tokens are chosen on the GPU, and read from it many at a time."""
+"""Greedy decoding of whole batches on a GPU: tokens are chosen there, and read from it many at a time."""
 
 import itertools
 from typing import NamedTuple, final
@@ -9,22 +9,8 @@ from torch import Tensor
 
 from clearhead.decoding import greedy_gpu
 from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.recorded import Notes, OnDevice
+from clearhead.decoding.on_device import Notes, OnDevice
 from clearhead.decoding.rules import FORBIDDEN, FixedRules, Rules
-from clearhead.decoding.session import Session
-
-
-def greedy_search(session: Session, rules: Rules) -> list[list[Hypothesis]]:
-    """Return the likeliest token after the likeliest, of every row, until each has ended.
-
-    For a session that can be recorded, and rules that do not look back. Rows that have ended are computed on until half
-    of them have: what they say then is not read.
-    """
-    log_probs = session.log_softmax.of(session.logits)
-    search = Likeliest(log_probs, rules)
-    _, first = search.choose(log_probs)
-    session.record_search(search, first).run(rules.max_new - 1)
-    return search.hypotheses()
 
 
 @final
@@ -33,13 +19,13 @@ class Likeliest(OnDevice):
 
     beams = 1
 
-    def __init__(self, log_probs: Float[Tensor, "row vocabulary"], rules: Rules) -> None:
-        count, device = len(log_probs), log_probs.device
+    def __init__(self, rules: Rules, count: int, like: Tensor) -> None:
+        device = like.device
         self.kind, self.end, self.rules = repr(rules), frozenset(rules.end), FixedRules(rules, device)
         self.may_end = bool(rules.end) or not rules.forbids_nothing
         self.by_kernel = greedy_gpu.serves(rules, device)
         self.length = torch.ones(1, dtype=torch.long, device=device)
-        self.notes = Notes(log_probs[:, 0], torch.zeros(count, dtype=torch.long, device=device))
+        self.notes = Notes(like.new_zeros(count), torch.zeros(count, dtype=torch.long, device=device))
         self.count = count
         self.forget()
 

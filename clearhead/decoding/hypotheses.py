@@ -1,5 +1,6 @@
 """Results of decoding: hypotheses, and the tree of nodes that beam search builds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, final
 
@@ -51,3 +52,24 @@ class Node(NamedTuple):
 
 
 ROOT = Node(None, -1, 0.0)
+
+
+class Continuation(NamedTuple):
+    """A beam and the token it may go on with; `total` sums the log-probabilities up to it."""
+
+    total: float
+    beam: int
+    token: int
+
+
+class Considered(NamedTuple):
+    """One step of a beam search: the beams before it, the continuations that were found, and those that go on.
+
+    `shown` has each beam's likeliest next tokens, if they were asked for.
+    """
+
+    length: int
+    beams: list[Node]
+    continuations: list[Continuation]
+    shown: Sequence[Candidates]
+    live: list[Node]

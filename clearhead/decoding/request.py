@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from clearhead.decoding.rules import is_id
+from clearhead.decoding.rules import Rules, is_id
 from clearhead.errors import OptionError
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.outputs import ToVocabulary
@@ -50,6 +50,21 @@ def make_request(model: Model, inputs: Row | Rows, prefix: Row | Rows | None, n_
     check_ids(name, prompts, decoder.spec.vocabulary)
     check_length(name, prompts, decoder.embedding, n_new)
     return Request(model, rows, prompts)
+
+
+def check_request(
+    model: Model, inputs: Row | Rows, prefix: Row | Rows | None, rules: Rules, candidates: int
+) -> Request:
+    if not isinstance(rules, Rules):
+        raise OptionError(f"rules: expected Rules(max_new=…); came {rules!r:.80}")
+    request = make_request(model, inputs, prefix, rules.max_new)
+    vocabulary = request.decoder.spec.vocabulary
+    wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
+    if not is_id(candidates) or candidates < 0:
+        raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates!r:.80}")
+    return request
 
 
 def check_model(model: object) -> None:

@@ -1,83 +1,26 @@
 """Jobs in the slots of a running batch: each chooses its next token by its own method and rules.
 
 `TokenChoice` does for all of them together what can be done together: log-probabilities, the likeliest token of every
-row, what each job's rules forbid, the draws of samples with equal settings. Beams: `clearhead.decoding.slot_beams`.
+row, what each job's rules forbid, the draws of samples with equal settings. It also asks
+for the best continuations of all beams at once; what becomes of them is decided in `clearhead.decoding.beam`.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.rules import FORBIDDEN, followers
-from clearhead.decoding.sampling import Chooser, Greedy, Sample
-from clearhead.decoding.scheduler import Chosen, Event, Finished, Job
-from clearhead.decoding.slot_beams import SlotBeam, advance_beams
-from clearhead.decoding.slots import SlotSession
-from clearhead.decoding.topk import best, top_candidates
-
-
-@final
-class RowJob:
-    """A job of one row, by greedy decoding or sampling. `position` is that of the token which is computed next."""
-
-    def __init__(self, ticket: int, job: Job, prompt: Sequence[int], slot: int) -> None:
-        assert isinstance(job.method, Chooser)
-        self.ticket, self.job, self.slots, self.rules = ticket, job, [slot], job.rules
-        self.position, self.max_new, self.end = len(prompt) - 1, job.rules.max_new, job.rules.end
-        self.tokens: list[int] = []
-        self.log_probs: list[float] = []
-        self.candidates: list[Candidates] = []
-        self.look_back = job.rules.look_back
-        self.so_far = list(prompt) if self.look_back else []
-        self.draws = job.method.draws(1)
-        self.is_greedy = isinstance(job.method, Greedy)
-        self.always_forbidden = list(job.rules.never)
-        # Samples with equal settings are drawn together; by a method that is not ours, each by itself.
-        self.group: Hashable = replace(job.method, seeds=0) if isinstance(job.method, Sample) else ticket
-
-    @property
-    def forbidden(self) -> list[int]:
-        """Return the tokens that may not come next."""
-        rules, tokens = self.rules, self.always_forbidden
-        if len(self.tokens) + 1 < rules.min_new:
-            tokens = tokens + list(rules.end)
-        return tokens + list(followers(self.so_far, rules.no_repeat)) if rules.no_repeat else tokens
-
-    def take(self, token: int, log_prob: float, candidates: Candidates) -> bool:
-        """Take the token that was chosen, and return whether there is one: not where nothing was allowed."""
-        if log_prob == FORBIDDEN:
-            return False
-        self.tokens.append(token)
-        self.log_probs.append(log_prob)
-        self.position += 1
-        if candidates:
-            self.candidates.append(candidates)
-        if self.look_back:
-            self.so_far.append(token)
-        return True
-
-    @property
-    def done(self) -> bool:
-        return len(self.tokens) == self.max_new or self.tokens[-1] in self.end
-
-    def finish(self) -> Finished:
-        ended = bool(self.tokens) and self.tokens[-1] in self.end
-        hypothesis = Hypothesis(
-            tokens=tuple(self.tokens),
-            log_probs=tuple(self.log_probs),
-            score=sum(self.log_probs, 0.0),
-            ended=ended,
-            candidates=tuple(self.candidates),
-        )
-        return Finished(self.ticket, [hypothesis])
-
-
-Running = RowJob | SlotBeam
+from clearhead.decoding.beam import BeamJob, Moves
+from clearhead.decoding.hypotheses import Candidates
+from clearhead.decoding.method import Running
+from clearhead.decoding.rules import FORBIDDEN
+from clearhead.decoding.sampling import RowJob
+from clearhead.decoding.scheduler import Chosen, Event, Finished
+from clearhead.decoding.session import Session
+from clearhead.decoding.topk import LogSoftmax, best, top, top_candidates
 
 
 class Outcome(NamedTuple):
@@ -100,7 +43,7 @@ class JobGroups:
     shown: dict[int, list[RowJob]] = field(default_factory=dict)
     forbidding: list[RowJob] = field(default_factory=list)
     sampled: dict[Hashable, list[RowJob]] = field(default_factory=dict)
-    beams: list[SlotBeam] = field(default_factory=list)
+    beams: list[BeamJob] = field(default_factory=list)
 
 
 def group_jobs(jobs: Iterable[Running]) -> JobGroups:
@@ -109,10 +52,10 @@ def group_jobs(jobs: Iterable[Running]) -> JobGroups:
     return JobGroups(
         rowwise=rowwise,
         penalised=[job for job in rowwise if job.rules.repetition_penalty != 1],
-        shown=group_by((job.job.candidates, job) for job in rowwise if job.job.candidates),
+        shown=group_by((job.candidates_wanted, job) for job in rowwise if job.candidates_wanted),
         forbidding=[job for job in rowwise if not job.rules.forbids_nothing],
-        sampled=group_by((job.group, job) for job in rowwise if not job.is_greedy),
-        beams=[job for job in every if isinstance(job, SlotBeam)],
+        sampled=group_by((job.group, job) for job in rowwise if not job.method.likeliest),
+        beams=[job for job in every if isinstance(job, BeamJob)],
     )
 
 
@@ -120,7 +63,7 @@ def group_jobs(jobs: Iterable[Running]) -> JobGroups:
 class TokenChoice:
     """Chooses the next token of every job in a batch."""
 
-    def __init__(self, session: SlotSession) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.forbidding: tuple[list[tuple[int, list[int]]], Tensor] = [], torch.empty(0)
         self.groups: JobGroups | None = None
@@ -175,8 +118,7 @@ class TokenChoice:
     def choose(self, log_probs: Tensor, groups: JobGroups, candidates: dict[int, Candidates], outcome: Outcome) -> None:
         values, chosen = best(log_probs)
         for group in groups.sampled.values():
-            method = group[0].job.method
-            assert isinstance(method, Chooser)
+            method = group[0].method
             rows = torch.tensor([job.slots[0] for job in group], device=log_probs.device)
             draws = [draw for job in group for draw in job.draws]
             chosen.index_copy_(0, rows, method.choose(log_probs[rows], draws))
@@ -192,8 +134,54 @@ class TokenChoice:
                 outcome.events.append(Chosen(job.ticket, token, value, likeliest))
                 if not job.done:
                     continue
-            outcome.events.append(job.finish())
+            outcome.events.append(Finished(job.ticket, job.hypotheses()))
             outcome.done.append(job)
+
+
+def advance_beams(jobs: Sequence[BeamJob], log_probs: Tensor, session: Session) -> None:
+    """Let the beams of all jobs go on, copy those that are continued more than once, and set their next tokens.
+
+    `log_probs` are those of all rows of the batch.
+    """
+    slots = [slot for job in jobs for slot in job.rows]
+    if len(slots) < len(log_probs):
+        log_probs = log_probs.index_select(0, torch.tensor(slots, device=session.device))
+        places = dict(zip(slots, range(len(slots)), strict=True))
+    else:
+        places = dict(zip(slots, slots, strict=True))
+    rows = [[places[slot] for slot in job.rows] for job in jobs]
+    likeliest = forbid_beams(jobs, rows, log_probs, session)
+    values, tokens = (part.tolist() for part in top(log_probs, max(job.keep for job in jobs)))
+    moves: Moves = []
+    for job, own in zip(jobs, rows, strict=True):
+        moves += job.advance([values[row] for row in own], [tokens[row] for row in own], likeliest.get(job.ticket, ()))
+    session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
+    pairs = [(slot, node.token) for job in jobs if not job.done for slot, node in zip(job.rows, job.beams, strict=True)]
+    if pairs:
+        changed, chosen = torch.tensor(pairs, device=session.device).T
+        session.tokens.index_copy_(0, changed, chosen)
+
+
+def forbid_beams(
+    jobs: Sequence[BeamJob], rows: Sequence[list[int]], log_probs: Tensor, session: Session
+) -> dict[int, list[Candidates]]:
+    """Write -inf where the rules of beams forbid a token; return the likeliest tokens of each beam, by ticket, of jobs
+    that want them.
+    """
+    likeliest, usual = dict[int, list[Candidates]](), jobs[0].rules
+    if all(job.forbids_always_the_same and job.rules.never == usual.never for job in jobs):
+        if usual.never:
+            log_probs.index_fill_(1, session.ids(usual.never), FORBIDDEN)
+        return {}
+    for job, own in zip(jobs, rows, strict=True):
+        rules, so_far = job.rules, job.so_far() if job.rules.look_back else []
+        own_log_probs = log_probs[own]
+        if rules.repetition_penalty != 1:
+            own_log_probs = LogSoftmax().of(rules.penalise(session.logits[job.rows], so_far))
+        if job.candidates_wanted:
+            likeliest[job.ticket] = top_candidates(own_log_probs, job.candidates_wanted)
+        log_probs[own] = rules.forbid(own_log_probs, job.length, so_far)
+    return likeliest
 
 
 def read_pairs(tokens: Tensor, values: Tensor) -> tuple[list[int], list[float]]:

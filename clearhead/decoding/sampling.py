@@ -1,8 +1,8 @@
 """Greedy and sampling: each row chooses its next token by itself."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -10,19 +10,29 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.decoding.greedy import Likeliest
+from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.method import Method, Running, Start
+from clearhead.decoding.rules import FORBIDDEN, Rules, followers
 from clearhead.decoding.topk import best
 from clearhead.errors import OptionError
 
 Logits = Float[Tensor, "row vocabulary"]
 
 
-class Chooser(CodeRepr, ABC):
+class Chooser(Method):
     """A method in which every row chooses by itself."""
 
-    @abstractmethod
-    def draws(self, count: int) -> list[torch.Generator]:
-        """Return a random number generator for each sequence; an empty list for a method that draws nothing."""
+    likeliest = False
+    """Whether it takes the likeliest token, which is found for all rows of a batch at once."""
+
+    @property
+    def group(self) -> Hashable:
+        """Return what jobs must have in common for their rows to be given to `choose` together."""
+        return id(self)
+
+    def start(self, start: Start) -> "RowJob":
+        return RowJob(self, start)
 
     @abstractmethod
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
@@ -35,8 +45,10 @@ class Chooser(CodeRepr, ABC):
 class Greedy(Chooser):
     """Greedy decoding: takes the likeliest token each time."""
 
-    def draws(self, count: int) -> list[torch.Generator]:
-        return []
+    likeliest = True
+
+    def search(self, rules: Rules, count: int, vocabulary: int, like: Tensor) -> Likeliest:
+        return Likeliest(rules, count, like)
 
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
         return best(logits)[1]
@@ -72,6 +84,10 @@ class Sample(Chooser):
             raise OptionError(f"Sample: top_p is a probability above 0 and up to 1; came {self.top_p}")
         if not 0 <= self.min_p <= 1:
             raise OptionError(f"Sample: min_p is a share of the likeliest's probability, 0 to 1; came {self.min_p}")
+
+    @property
+    def group(self) -> Hashable:
+        return replace(self, seeds=0)
 
     def draws(self, count: int) -> list[torch.Generator]:
         seeds = tuple(range(self.seeds, self.seeds + count)) if isinstance(self.seeds, int) else self.seeds
@@ -110,3 +126,54 @@ class Sample(Chooser):
         if self.min_p > 0:
             values = values.masked_fill(values < values[:, :1] + torch.tensor(self.min_p).log().item(), float("-inf"))
         return values, tokens
+
+
+@final
+class RowJob(Running):
+    """A job of one row, by greedy decoding or sampling."""
+
+    def __init__(self, method: Chooser, start: Start) -> None:
+        super().__init__(start)
+        self.method, self.draws, self.group = method, start.draws, method.group
+        self.tokens: list[int] = []
+        self.log_probs: list[float] = []
+        self.candidates: list[Candidates] = []
+        self.look_back = start.rules.look_back
+        self.so_far = list(start.prompt) if self.look_back else []
+        self.always_forbidden = list(start.rules.never)
+
+    @property
+    def forbidden(self) -> list[int]:
+        """Return the tokens that may not come next."""
+        rules, tokens = self.rules, self.always_forbidden
+        if len(self.tokens) + 1 < rules.min_new:
+            tokens = tokens + list(rules.end)
+        return tokens + list(followers(self.so_far, rules.no_repeat)) if rules.no_repeat else tokens
+
+    def take(self, token: int, log_prob: float, candidates: Candidates) -> bool:
+        """Take the token that was chosen, and return whether there is one: not where nothing was allowed."""
+        if log_prob == FORBIDDEN:
+            return False
+        self.tokens.append(token)
+        self.log_probs.append(log_prob)
+        self.position += 1
+        if candidates:
+            self.candidates.append(candidates)
+        if self.look_back:
+            self.so_far.append(token)
+        return True
+
+    @property
+    def done(self) -> bool:
+        return len(self.tokens) == self.rules.max_new or self.tokens[-1] in self.rules.end
+
+    def hypotheses(self) -> list[Hypothesis]:
+        return [
+            Hypothesis(
+                tokens=tuple(self.tokens),
+                log_probs=tuple(self.log_probs),
+                score=sum(self.log_probs, 0.0),
+                ended=bool(self.tokens) and self.tokens[-1] in self.rules.end,
+                candidates=tuple(self.candidates),
+            )
+        ]

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from clearhead.decoding.beam import Beam
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
+from clearhead.decoding.method import Method
 from clearhead.decoding.rules import Rules
-from clearhead.decoding.sampling import Chooser, Greedy
+from clearhead.decoding.sampling import Greedy
 
 
 @final
@@ -20,14 +20,14 @@ class Job:
 
     inputs: tuple[int, ...]
     rules: Rules
-    method: Chooser | Beam = Greedy()
+    method: Method = Greedy()
     prefix: tuple[int, ...] | None = None
     candidates: int = 0
 
     @property
     def rows(self) -> int:
         """Return how many sequences of a batch it takes: those of a beam, else one."""
-        return self.method.width if isinstance(self.method, Beam) else 1
+        return self.method.rows
 
 
 class Chosen(NamedTuple):

@@ -1,4 +1,8 @@
-"""A session: a batch of token sequences being continued by a model, on caches."""
+"""A session: the rows of a batch that are continued by a model, on caches, one step for all of them at a time.
+
+Its rows are slots, which sequences join and leave. Who has which slot is decided in `clearhead.decoding.continuous`. A
+prompt is read before its sequence joins (`Prefill`), all but its last token, which is the first that a step computes.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeGuard
@@ -10,11 +14,10 @@ from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
-from clearhead.attention.positions.embedded import SinusoidalTable
-from clearhead.decoding.cache_set import Caches
-from clearhead.decoding.clock import Clock
-from clearhead.decoding.recorded import OnDevice, RecordedSearch, RecordedStep, can_record_on
-from clearhead.decoding.rules import Rules
+from clearhead.decoding.caches import Caches, Guest, Guests, pair_columns
+from clearhead.decoding.clock import Clock, Size
+from clearhead.decoding.recorded import Replay, can_record_on
+from clearhead.decoding.request import Model
 from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.cpu_matmul import FEW
@@ -22,73 +25,97 @@ from clearhead.model.fast_step import FastStep, is_observed
 from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
 from clearhead.model.outputs import ToVocabulary
-from clearhead.model.transformers import Decoder, EncoderDecoder
+from clearhead.model.transformers import Decoder
 from clearhead.registry import is_built_in
 
 Logits = Float[Tensor, "row vocabulary"]
-FOREVER = 1 << 30
 MUCH = 1 << 20
 """From this many logits on they are written into the same memory each step: fresh pages would take longer."""
-MOST_SINES = 1 << 13
-"""Positions whose sines are made ahead for a session."""
+EVERYTHING = 1 << 30
+"""Columns of prompts that are read at once, where nobody waits for anything else."""
+MOST_KNOWN = 64
+"""Sets of tokens that are kept on the device."""
 SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
 """For each decoder, the kinds of steps that have run once and so can be recorded (`clearhead.decoding.recorded`)."""
 
 
-class Session:
-    """Rows of tokens, each with its prompt read already; `logits` are those of the next token of every row.
+class Prefill:
+    """Prompts read into caches of their own, before their sequences join. `read_next` reads a piece of them.
 
-    Prompts may differ in length. Rows are sentences times beams: one beam each at the start. `n_new`: how many tokens
-    may come, if that is known.
+    A shorter prompt is padded at its end, by its own tokens: what comes of them is never seen.
     """
 
-    recorded: RecordedStep | None = None
-    fast_step: FastStep | None = None
-    int8_table: Int8Matrix | None = None
-    head: FusedLinear | None = None
-    """The unembedding as a kernel for a few rows, if it can be one."""
-    may_record = True
-
     def __init__(
-        self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None = None, n_new: int = FOREVER
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None, limit: int, at_once: int
     ) -> None:
-        self.decoder = decoder
-        self.device = decoder.embedding.table.device
-        self.log_softmax, self.logit_buffer = LogSoftmax(), torch.empty(0)
-        longest = max(len(prompt) for prompt in prompts)
-        self.encoded = encode_positions(decoder, longest + n_new) if can_record_on(self.device) else None
-        pads = [longest - len(prompt) for prompt in prompts]
-        tokens = torch.tensor(
-            [[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)], device=self.device
-        )
-        padding = torch.tensor(pads, device=self.device) if any(pads) else None
-        self.caches = Caches(decoder.stack, source, Clock(padding, self.device, longest + n_new))
-        check_masks(decoder, len(prompts), longest + n_new - 1 if n_new < FOREVER else longest)
+        """`prompts`: with the last token of each, which is not read. `limit`: the columns of the session."""
+        self.decoder, self.at_once, table = decoder, at_once, decoder.embedding.table
+        lengths = [len(prompt) - 1 for prompt in prompts]
+        self.longest = max(lengths)
+        assert self.longest <= at_once or min(lengths) == self.longest, "prompts of one length are read in pieces"
+        columns = [
+            [*prompt[:-1], *[prompt[-1]] * (self.longest - n)] for prompt, n in zip(prompts, lengths, strict=True)
+        ]
+        self.tokens = torch.tensor(columns, dtype=torch.long, device=table.device)
+        n_source = 0 if source is None else source.vectors.shape[1]
+        clock = Clock(Size(len(prompts), limit, n_source), table.device, table.dtype)
+        clock.reading, clock.common, clock.new, clock.source_columns = True, 0, 0, n_source
+        clock.lengths = None if min(lengths) == self.longest else torch.tensor(lengths, device=table.device)
+        self.caches = Caches(decoder.stack, clock)
+        self.source_lengths = self.read_source(source) if source is not None else None
+        self.source_tokens = len(prompts) * n_source
+
+    def read_source(self, source: Source) -> Int[Tensor, "row"]:
+        """Make the keys and values of the source, and return how long each is."""
+        clock, (rows, n) = self.caches.clock, source.vectors.shape[:2]
+        every, clock.alike = clock.every[:rows], source.lengths is None
+        lengths = torch.full_like(every, n) if source.lengths is None else source.lengths
+        clock.sources.grow(n)
+        clock.sources.join(lengths, every, every)
+        for cache, layer in self.caches.cross:
+            cache.read(layer, source)
+        return lengths
+
+    @property
+    def done(self) -> bool:
+        return self.caches.clock.total == self.longest
+
+    def read_next(self) -> int:
+        """Read at most `at_once` more columns; return how many tokens those are, padding included."""
+        clock = self.caches.clock
+        columns = self.tokens[:, clock.total : clock.total + self.at_once]
+        clock.common, clock.new = clock.total, columns.shape[1]
+        clock.begin_step()
+        assert clock.common is not None
+        self.decoder.stack(self.decoder.embedding(columns, start=clock.common), self.caches.kv_sources)
+        return columns.numel()
+
+
+class Session:
+    """The running batch: `step_rows` computes one more token of every row in use, whose logits are in `logits`."""
+
+    def __init__(self, model: Model, size: Size) -> None:
+        # The parts, and not the model: what is kept for a model until it is gone must not hold it.
+        self.encoder, self.decoder = model.encoder, model.decoder
+        decoder, table = self.decoder, self.decoder.embedding.table
+        self.device, self.clock = table.device, Clock(size, table.device, table.dtype)
+        one_thread = size.same_bits and self.device.type == "cpu"
+        self.caches = Caches(decoder.stack, self.clock, one_thread=one_thread)
         self.fast_step = self.find_fast_step()
         self.int8_table, self.head = find_int8_table(decoder.output), find_head(decoder.output)
-        self.logits = self.read(tokens) if self.fast_step is None or longest > 1 else self.step(tokens)
-
-    def extend(self, tokens: Int[Tensor, "row"]) -> Logits:
-        """Return the logits after one more token in every row; valid until the next call."""
-        new = tokens.unsqueeze(1)
-        if self.recorded is None and self.may_record:
-            self.may_record = False
-            if self.can_record():
-                self.recorded = RecordedStep(self.caches, self.compute, self.kinds_seen())
-        if self.recorded is not None:
-            self.logits = self.recorded.step(new)
-        else:
-            self.logits = self.read(new) if self.fast_step is None else self.step(new)
-        return self.logits
-
-    def read(self, tokens: Int[Tensor, "row new"]) -> Logits:
-        """Return the logits after new tokens, by the model's forward."""
-        return self.decoder.output(self.cache(tokens)[:, -1:])[:, 0]
-
-    def cache(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
-        """Read new tokens into the caches, by the model's forward, and return the last vectors."""
-        self.caches.clock.advance(tokens.shape[1])
-        return self.decoder.stack(self.embed(tokens), self.caches.kv_sources)
+        position = decoder.embedding.position
+        self.encoded = None if position is None else position.at(self.clock.every[: size.columns])
+        self.tokens = torch.zeros(size.slots, dtype=torch.long, device=self.device)
+        self.moves = torch.zeros(size.slots, dtype=torch.long, device=self.device)
+        """1 for slots whose position advances with every step, 0 for those that nobody has."""
+        self.log_softmax, self.logit_buffer, self.logits = LogSoftmax(), torch.empty(0), torch.empty(0)
+        self.shape, self.used = (0, 0, 0), set[int]()
+        self.replays: dict[tuple[int, int, int], Replay] = {}
+        self.outputs: dict[tuple[int, int, int], Logits] = {}
+        self.known_ids: dict[tuple[int, ...], Tensor] = {}
+        self.cache_bytes = 0
+        """Bytes of the caches that the replays are bound to."""
+        self.recordable = self.fast_step is not None and can_record_on(self.device) and self.can_record()
 
     def find_fast_step(self) -> FastStep | None:
         """Return the stack's fast step; None for a model that is watched, hooked or autocast: its forward must run."""
@@ -98,32 +125,142 @@ class Session:
         return decoder.stack.fast_step(self.caches.kv_sources)
 
     def can_record(self) -> bool:
-        """Check whether steps can be recorded and replayed on this device."""
-        return (
-            self.fast_step is not None
-            and can_record_on(self.device)
-            and is_built_in(self.decoder)
-            and self.caches.can_fix(self.decoder.stack)
-        )
+        """Check that a step is the same work whatever stands in the slots."""
+        return is_built_in(self.decoder) and self.caches.can_record()
 
-    def record_search(self, search: OnDevice, tokens: Int[Tensor, "row beam"]) -> RecordedSearch:
-        """Return a search on this session that goes on from these tokens in recorded steps."""
-        return RecordedSearch(self.caches, self.compute, search, tokens, self.kinds_seen())
+    def ids(self, tokens: Sequence[int]) -> Int[Tensor, "token"]:
+        """Return tokens as a tensor that stays on the device: most jobs have the same rules."""
+        key = tuple(tokens)
+        if key not in self.known_ids:
+            if len(self.known_ids) >= MOST_KNOWN:
+                self.known_ids.clear()
+            self.known_ids[key] = torch.tensor(key, dtype=torch.long, device=self.device)
+        return self.known_ids[key]
+
+    def open_prefill(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]], at_once: int) -> Prefill:
+        """Read what an encoder is given, and begin to read prompts, `at_once` columns at a time."""
+        source = None
+        if self.encoder is not None:
+            tokens, lengths = pad_right(inputs, self.device)
+            ragged = lengths if len(set(map(len, inputs))) > 1 else None
+            source = Source(self.encoder(tokens, lengths=ragged), ragged)
+        return Prefill(self.decoder, prompts, source, self.clock.size.columns, at_once)
+
+    def start(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]]) -> None:
+        """Read prompts, and let each take the slot of its number."""
+        prefill = self.open_prefill(prompts, inputs, EVERYTHING)
+        if not prefill.done:
+            prefill.read_next()
+        lengths = [len(prompt) - 1 for prompt in prompts]
+        self.fit(len(prompts), max(lengths) + 1, max(map(len, inputs)) if self.encoder is not None else 0)
+        self.join(prefill, [Guest(row, length, [row]) for row, length in enumerate(lengths)])
+        for tensor, values in ((self.tokens, [prompt[-1] for prompt in prompts]), (self.clock.at, lengths)):
+            tensor[: len(prompts)] = torch.tensor(values, device=self.device)
+        self.moves[: len(prompts)] = 1
+        self.clock.level, self.clock.alike = len(set(lengths)) == 1, len(set(map(len, inputs))) == 1
+
+    def search_beams(self, beams: int, columns: int) -> None:
+        """Have `beams` beams in every slot from now on, of this many columns, for a search on the device."""
+        for cache, layer in self.caches.own:
+            cache.make_room(layer)
+            cache.search_beams(beams, columns)
+        self.clock.search_beams(beams, columns)
+        for cache in self.caches:
+            cache.fit()
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """Go on with these slots of a search on the device: they take the first places."""
+        self.copy(slots, range(len(slots)))
+        self.clock.rows = len(slots) * self.clock.beams
+        for cache in self.caches:
+            cache.fit()
+
+    def join(self, prefill: Prefill, guests: Sequence[Guest]) -> None:
+        """Let sequences that were read take their slots."""
+        slots = {slot for guest in guests for slot in guest.slots}
+        every = Guests(guests, sorted(slots & self.used), self.device, self.clock.size.shared)
+        self.used |= slots
+        for cache, read in zip(self.caches, prefill.caches, strict=True):
+            cache.join(read, every)
+        if prefill.source_lengths is not None:
+            self.clock.sources.join(prefill.source_lengths, every.source_rows, every.sources)
+
+    def fit(self, rows: int, columns: int, source_columns: int) -> None:
+        """Set how many rows are computed and how many columns are read from now on."""
+        if self.shape == (rows, columns, source_columns):
+            return
+        self.shape = rows, columns, source_columns
+        self.clock.rows, self.clock.columns, self.clock.source_columns = self.shape
+        self.clock.sources.grow(source_columns)
+        for cache in self.caches:
+            cache.fit()
+
+    def copy(self, origins: Sequence[int], slots: Sequence[int]) -> None:
+        """Copy some slots over free ones; slots that share a source come together, in their order."""
+        shared = self.clock.size.shared
+        before, after = pair_columns(list(zip(origins, slots, strict=True)), self.device)
+        for cache, _ in self.caches.own:
+            cache.copy(before, after)
+        before_sources, after_sources = before[::shared] // shared, after[::shared] // shared
+        for cache, _ in self.caches.cross:
+            cache.copy(before_sources, after_sources)
+        self.clock.sources.copy(before_sources, after_sources)
+        self.clock.copy(before, after)
+        for tensor in (self.moves, self.tokens):
+            tensor.index_copy_(0, after, tensor[before])
+
+    def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
+        """Copy what some slots have written over others of the same job."""
+        if slots:
+            before, after = pair_columns(list(zip(origins, slots, strict=True)), self.device)
+            for cache, _ in self.caches.own:
+                cache.copy_written(before, after)
+
+    def restart(self, source: Float[Tensor, "sentence n d_model"]) -> None:
+        """Begin again in the same memory, with another source of the same length, by work that can be recorded."""
+        for cache, layer in self.caches.layers:
+            cache.restart(layer, source)
+        self.clock.restart()
+
+    def step_rows(self) -> Logits:
+        """Return the logits after the present token of every row in use; valid until the next call."""
+        if self.recordable:
+            self.replay_step()
+        else:
+            self.logits = self.compute_step()
+        return self.logits
+
+    def replay_step(self) -> None:
+        """Replay the step of the present shape: each is recorded once, and again when the caches have grown."""
+        n_bytes = self.caches.bytes()
+        if n_bytes != self.cache_bytes:
+            self.replays, self.outputs, self.cache_bytes = {}, {}, n_bytes
+        shape = self.shape
+        if shape not in self.replays:
+            self.replays[shape] = Replay(self.record_output, self.kinds_seen(), ("slots", *shape))
+        self.replays[shape]()
+        self.logits = self.outputs[shape]
+
+    def record_output(self) -> None:
+        self.outputs[self.shape] = self.compute_step()
 
     def kinds_seen(self) -> set[Hashable]:
         """Return the kinds of recorded steps that this decoder has run in its present dtype, on its present device."""
         table = self.decoder.embedding.table
         return SEEN.setdefault(self.decoder, {}).setdefault((table.dtype, table.device), set())
 
-    def compute(self, tokens: Int[Tensor, "row 1"]) -> Logits:
-        """Return the logits after one token in every row, by the fast step, at the clock's new column."""
-        assert self.fast_step is not None
-        return self.logits_of(self.fast_step(self.embed(tokens).squeeze(1)))
+    def compute_step(self) -> Logits:
+        logits = self.compute(self.tokens[: self.clock.rows].unsqueeze(1))
+        self.clock.at += self.moves
+        return logits
 
-    def step(self, tokens: Int[Tensor, "row 1"]) -> Logits:
-        """Return the logits after one new token in every row, by the fast step."""
-        self.caches.clock.advance(1)
-        return self.compute(tokens)
+    def compute(self, tokens: Int[Tensor, "row 1"]) -> Logits:
+        """Return the logits after one token in every row, at the clock's column."""
+        self.clock.begin_step()
+        x = self.decoder.embedding(tokens, positions=self.clock.positions, encoded=self.encoded)
+        if self.fast_step is None:
+            return self.decoder.output(self.decoder.stack(x, self.caches.kv_sources))[:, 0]
+        return self.logits_of(self.fast_step(x.squeeze(1)))
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
         """Return the logits of the model's output; for many rows, in memory that the next call reuses."""
@@ -143,31 +280,8 @@ class Session:
             return self.int8_table(states, out=self.logit_buffer[:rows])
         return torch.mm(states, table.T, out=self.logit_buffer[:rows])
 
-    def embed(self, tokens: Int[Tensor, "row new"]) -> Float[Tensor, "row new d_model"]:
-        """Return the vectors of the tokens in the new columns; the clock must have been advanced to them."""
-        clock = self.caches.clock
-        if clock.column is not None:
-            return self.decoder.embedding(tokens, positions=clock.positions.clamp(min=0), encoded=self.encoded)
-        positions = None if clock.pads is None else clock.positions.clamp(min=0)
-        return self.decoder.embedding(tokens, positions=positions, start=clock.n)
 
-    def log_probs(self, rules: Rules, so_far: Sequence[Sequence[int]]) -> Logits:
-        """Return log-probabilities of the next token, after the rules' penalty; valid until the next step."""
-        return self.log_softmax.of(rules.penalise(self.logits, so_far))
-
-    def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
-        """Keep these rows, in this order; some may come several times. `sentences`: those that stay.
-
-        The logits are still those of all rows, until the session is extended.
-        """
-        if self.recorded is None or not self.recorded.select(rows, sentences):
-            self.caches.select(rows, sentences)
-
-
-def encode_positions(decoder: Decoder, n: int) -> Tensor | None:
-    """Return the sines of the first n positions, which a recorded step would otherwise compute; None for too many."""
-    position = decoder.embedding.position
-    return position(n) if isinstance(position, SinusoidalTable) and n <= MOST_SINES else None
+MakeSession = Callable[[Model, Size], Session]
 
 
 def check_masks(decoder: Decoder, rows: int, columns: int) -> None:
@@ -197,21 +311,6 @@ def find_head(output: nn.Module) -> FusedLinear | None:
     if not is_bare(output) or output.int8_digits is not None or not can_fuse_weight(output.table):
         return None
     return FusedLinear(output.table)
-
-
-def open_session(
-    model: Decoder | EncoderDecoder,
-    inputs: Sequence[Sequence[int]],
-    prompts: Sequence[Sequence[int]],
-    n_new: int = FOREVER,
-    make: Callable[[Decoder, Sequence[Sequence[int]], Source | None, int], Session] = Session,
-) -> Session:
-    """Return a session on prompts, or, for an encoder-decoder, on prompts beside their encoded inputs."""
-    if model.encoder is None:
-        return make(model.decoder, prompts, None, n_new)
-    tokens, lengths = pad_right(inputs, model.decoder.embedding.table.device)
-    ragged = None if bool((lengths == tokens.shape[1]).all()) else lengths
-    return make(model.decoder, prompts, Source(model.encoder(tokens, lengths=ragged), ragged), n_new)
 
 
 def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "row n"], Int[Tensor, "row"]]:

@@ -1,5 +1,6 @@
 """Sampling for the page: the tokens that `clearhead generate` draws, and the probabilities that each was drawn from."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.decoding import Greedy, Sample, Token
-from clearhead.decoding.generating import check_request, decode_on, eval_mode
-from clearhead.decoding.request import Model
+from clearhead.decoding.generating import decode_tokens
+from clearhead.decoding.request import Model, check_request
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.sampling import Chooser
-from clearhead.decoding.session import open_session
+from clearhead.decoding.session import Session
 from clearhead.serve.params import Params
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
@@ -44,15 +45,10 @@ def sample(
     """Return the tokens that a model draws one after another, changed as the changes say, and what from."""
     checked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     watched, tokens = Watched(method, candidates), []
-    with eval_mode(run.model):
-        session = (
-            EditedSession(checked, changes)
-            if changes
-            else open_session(checked.model, checked.inputs, checked.prompts, request.rules.max_new)
-        )
-        for token in decode_on(session, checked.prompts, watched, request.rules, candidates):
-            check_stopped()
-            tokens.append(token)
+    make_session = functools.partial(EditedSession, changes) if changes else Session
+    for token in decode_tokens(checked, watched, request.rules, candidates, make_session=make_session):
+        check_stopped()
+        tokens.append(token)
     ids = [token.token for token in tokens]
     text = continued(request.writes, request.before, ids)
     so_far = (continued(request.writes, request.before, ids[: i + 1]) for i in range(len(ids)))

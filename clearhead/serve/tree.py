@@ -1,17 +1,16 @@
 """The tree of a beam search: every continuation it considered, its score, and what became of it."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, final
 
 from clearhead.decoding import Beam, Hypothesis
-from clearhead.decoding.beam import Considered, beam_search
-from clearhead.decoding.generating import check_request, eval_mode
-from clearhead.decoding.hypotheses import ROOT, Candidates, Node
-from clearhead.decoding.request import Model
-from clearhead.decoding.rules import FORBIDDEN
-from clearhead.decoding.session import open_session
+from clearhead.decoding.generating import decode
+from clearhead.decoding.hypotheses import ROOT, Candidates, Considered, Node
+from clearhead.decoding.request import Model, check_request
+from clearhead.decoding.session import Session
 from clearhead.errors import OptionError
 from clearhead.serve.program import load_program
 from clearhead.tracing.edited_decoding import EditedSession
@@ -87,13 +86,8 @@ def grow(run: Run, request: Decoding, *, width: int, candidates: int, changes: S
     method = Beam(width=width, n_best=width)
     checked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
     tree = Tree(request, width)
-    with eval_mode(run.model):
-        session = (
-            EditedSession(checked, changes)
-            if changes
-            else open_session(checked.model, checked.inputs, checked.prompts, request.rules.max_new)
-        )
-        [hypotheses] = beam_search(session, checked.prompts, method, request.rules, candidates, watcher=tree.watch)
+    make_session = functools.partial(EditedSession, changes) if changes else Session
+    [hypotheses] = decode(checked, method, request.rules, candidates, make_session=make_session, watcher=tree.watch)
     best = tree.path(hypotheses[0].tokens)
     for node_id in best:
         tree.nodes[node_id]["state"] = "best"
@@ -114,14 +108,12 @@ class Tree:
     def watch(self, step: Considered) -> None:
         check_stopped()
         live = {(id(node.parent), node.token): node for node in step.live}
-        for rank, (total, beam, token) in enumerate(step.continuations.best_first()):
-            if total == FORBIDDEN:
-                return
+        for rank, (total, beam, token) in enumerate(step.continuations):
             parent = step.beams[beam]
             node = live.get((id(parent), token))
             ends = rank < self.width and (token in self.rules.end or step.length == self.rules.max_new)
             state = "live" if node else "ended" if ends else "pruned"
-            considered = node or Node(parent, token, total, step.continuations.shown[beam])
+            considered = node or Node(parent, token, total, step.shown[beam])
             self.add(considered, step=step.length, rank=rank, state=state)
 
     def add(self, node: Node, *, step: int, rank: int, state: str) -> int:

@@ -15,15 +15,13 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.layer import Attention
 from clearhead.attention.score_index import Positions
-from clearhead.decoding.beam import Beam, beam_search
-from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
+from clearhead.decoding.clock import Size
+from clearhead.decoding.generating import decode, eval_mode
 from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.request import Model, Request
+from clearhead.decoding.method import Method
+from clearhead.decoding.request import Model, Request, check_request
 from clearhead.decoding.rules import Rules
-from clearhead.decoding.sampling import Chooser
-from clearhead.decoding.session import Session, open_session
-from clearhead.decoding.source import Source
-from clearhead.model.transformers import Decoder
+from clearhead.decoding.session import Session
 from clearhead.taps import watching
 from clearhead.tracing.names import Names, sides_of
 from clearhead.tracing.recording import Record, RecordedAttention, recording
@@ -39,41 +37,38 @@ class TracedHypothesis(NamedTuple):
 
 @final
 @dataclass
-class Step:
-    """A step of a session: tapped values by path, the tokens every row was given, and the rows they came from."""
+class LoggedStep:
+    """A step of a session: tapped values by path, the token every row was given, and the rows they came from."""
 
     tapped: dict[str, Tensor] = field(default_factory=dict)
-    given: list[list[int]] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
 
 
 @final
 class Log:
-    """The steps of a session, the prompt's first."""
+    """The steps of a session. The first reads the prompt but for its last token, which the second is given."""
 
     def __init__(self) -> None:
-        self.steps = [Step()]
-        self.moved: list[int] | None = None
+        self.steps = [LoggedStep()]
+        self.moved: dict[int, int] = {}
 
     def watch(self, path: str, value: Tensor) -> None:
         self.steps[-1].tapped.setdefault(path, value)
 
-    def move(self, rows: Tensor) -> None:
-        rows_now = rows.tolist()
-        self.moved = rows_now if self.moved is None else [self.moved[row] for row in rows_now]
-
     def begin_step(self, tokens: Tensor) -> None:
         """Begin a step in which each row is given one more token."""
-        n_rows = len(tokens)
-        self.steps.append(Step(given=[[token] for token in tokens.tolist()], parents=self.moved or list(range(n_rows))))
-        self.moved = None
+        given = tokens.tolist()
+        # The prompt is one row, whatever slots go on from it.
+        parents = [0 if len(self.steps) == 1 else self.moved.get(row, row) for row in range(len(given))]
+        self.steps.append(LoggedStep(given=given, parents=parents))
+        self.moved = {}
 
     def rows_of(self, tokens: Sequence[int]) -> list[int]:
         """Return the row at each step whose history is the prompt and then these tokens."""
-        last = self.steps[len(tokens)]
-        for row in range(max(1, len(last.given))):
-            rows = self.trace_back(len(tokens), row)
-            if all(self.steps[i + 1].given[rows[i + 1]] == [token] for i, token in enumerate(tokens)):
+        for row in range(len(self.steps[len(tokens) + 1].given)):
+            rows = self.trace_back(len(tokens) + 1, row)
+            if all(self.steps[i + 2].given[rows[i + 2]] == token for i, token in enumerate(tokens)):
                 return rows
         raise AssertionError("an output that no row wrote")
 
@@ -85,32 +80,30 @@ class Log:
 
     def join(self, path: str, rows: Sequence[int], axis: int) -> Tensor:
         """Return what was tapped at a path in these rows, one step after another along the axis."""
-        steps = zip(self.steps, rows, strict=False)
-        return torch.cat([step.tapped[path][row : row + 1] for step, row in steps], axis)
+        steps = [(step.tapped, row) for step, row in zip(self.steps, rows, strict=False) if path in step.tapped]
+        return torch.cat([tapped[path][row : row + 1] for tapped, row in steps], axis)
 
 
 class LoggedSession(Session):
     """A session that reports to a log what becomes of its rows."""
 
-    def __init__(
-        self, log: Log, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None, n_new: int
-    ) -> None:
+    def __init__(self, log: Log, model: Model, size: Size) -> None:
         self.log = log
-        super().__init__(decoder, prompts, source, n_new)
+        super().__init__(model, size)
 
-    def extend(self, tokens: Tensor) -> Tensor:
-        self.log.begin_step(tokens)
-        return super().extend(tokens)
+    def compute_step(self) -> Tensor:
+        self.log.begin_step(self.tokens[: self.clock.rows])
+        return super().compute_step()
 
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        self.log.move(rows)
-        super().select(rows, sentences)
+    def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
+        self.log.moved |= zip(slots, origins, strict=True)
+        super().copy_written(origins, slots)
 
 
 def trace_decoding(
     model: Model,
     inputs: Sequence[int],
-    method: Chooser | Beam,
+    method: Method,
     *,
     rules: Rules,
     prefix: Sequence[int] | None = None,
@@ -119,12 +112,7 @@ def trace_decoding(
     request = check_request(model, [list(inputs)], None if prefix is None else [list(prefix)], rules, 0)
     log = Log()
     with eval_mode(model), recording(model) as record, watching(request.decoder, log.watch):
-        make = functools.partial(LoggedSession, log)
-        session = open_session(request.model, request.inputs, request.prompts, rules.max_new, make)
-        if isinstance(method, Beam):
-            hypotheses = beam_search(session, request.prompts, method, rules, 0)[0]
-        else:
-            hypotheses = collect(decode_on(session, request.prompts, method, rules, 0), 1)[0]
+        [hypotheses] = decode(request, method, rules, 0, make_session=functools.partial(LoggedSession, log))
     return [TracedHypothesis(hypothesis, history(request, log, record, hypothesis)) for hypothesis in hypotheses]
 
 

@@ -1,4 +1,4 @@
-"""Decoding with an edited model: the same search as `clearhead.generate`, while edits act inside the model.
+"""Decoding with an edited model: the same steps as `clearhead.generate`, while edits act inside the model.
 
 A KV cache holds what earlier steps computed, one query at a time, and an edit may name any query, key or weight of the
 whole text. So there is no cache: every step reads the whole text again, as a trace of it would. An edit of a place that
@@ -6,46 +6,66 @@ is not decoded yet waits until it is.
 """
 
 from collections.abc import Sequence
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.decoding.request import Request
-from clearhead.decoding.session import Session
-from clearhead.decoding.topk import LogSoftmax
+from clearhead.decoding.caches import Guest
+from clearhead.decoding.clock import Size
+from clearhead.decoding.request import Model
+from clearhead.decoding.session import Prefill, Session
 from clearhead.tracing.edits import Change
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import overflow_of
 
 
+@final
 class EditedSession(Session):
     """The rows of one input being continued, each read from its beginning at every step, under the changes."""
 
-    def __init__(self, request: Request, changes: Sequence[Change]) -> None:
-        assert len(request.inputs) == 1, "edits name places of one text"
-        self.model, self.changes = request.model, changes
-        self.device = request.decoder.embedding.table.device
-        self.log_softmax = LogSoftmax()
-        self.source = None if request.model.encoder is None else torch.tensor(request.inputs, device=self.device)
-        self.rows: Int[Tensor, "row n"] = torch.tensor(request.prompts, device=self.device)
-        self.logits = self.forward()
+    def __init__(self, changes: Sequence[Change], model: Model, size: Size) -> None:
+        super().__init__(model, size)
+        self.model, self.changes = model, changes
+        self.texts: Int[Tensor, "slot column"] = self.tokens.new_zeros(size.slots, size.columns)
+        self.source: list[Tensor] = []
 
-    def extend(self, tokens: Int[Tensor, "row"]) -> Float[Tensor, "row vocabulary"]:
-        self.rows = torch.cat([self.rows, tokens.unsqueeze(1)], 1)
-        self.logits = self.forward()
-        return self.logits
+    def open_prefill(
+        self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]], at_once: int
+    ) -> "EditedPrompt":
+        assert len(prompts) == 1, "edits name places of one text"
+        self.source = [] if self.encoder is None else [torch.tensor(inputs, device=self.device)]
+        return EditedPrompt(torch.tensor(prompts, device=self.device)[:, :-1])
 
-    def select(self, rows: Int[Tensor, "new_row"], sentences: Int[Tensor, "new_sentence"] | None = None) -> None:
-        self.rows = self.rows[rows]
+    def join(self, prefill: Prefill, guests: Sequence[Guest]) -> None:
+        self.texts[:, : prefill.tokens.shape[1]] = prefill.tokens
 
-    def forward(self) -> Float[Tensor, "row vocabulary"]:
+    def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
+        self.texts[list(slots)] = self.texts[list(origins)]
+
+    def compute_step(self) -> Float[Tensor, "row vocabulary"]:
         """Return the logits of the next token of every row."""
-        n_rows, n = self.rows.shape
-        reaching = [change for change in self.changes if change.reaches(n)]
-        source = [] if self.source is None else [self.source.expand(n_rows, -1)]
+        last = int(self.clock.at[0])
+        self.texts[:, last] = self.tokens
+        rows = self.texts[: self.clock.rows, : last + 1]
+        reaching = [change for change in self.changes if change.reaches(last + 1)]
+        source = [tokens.expand(len(rows), -1) for tokens in self.source]
         with recording(self.model, reaching):
-            logits = self.model(*source, self.rows)[:, -1]
+            logits = self.model(*source, rows)[:, -1]
         if reaching and not bool(logits.isfinite().all()):
             raise overflow_of("decoder.output.logits", logits.dtype)
+        self.clock.at += self.moves
         return logits
+
+
+@final
+class EditedPrompt(Prefill):
+    """A prompt that is read in every step, and so is not read before."""
+
+    def __init__(self, tokens: Int[Tensor, "row n"]) -> None:
+        self.tokens, self.source_tokens = tokens, 0
+
+    @property
+    def done(self) -> bool:
+        return True

@@ -6,6 +6,7 @@ trace.decoder[1].cross.head[3].weight       # (query, key)
 ```
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,8 @@ import torch
 
 from clearhead.calls import public
 from clearhead.decoding import Beam, Greedy, Sample, generate
-from clearhead.decoding.generating import check_request, collect, decode_on, eval_mode
-from clearhead.decoding.request import Model
+from clearhead.decoding.generating import decode
+from clearhead.decoding.request import Model, check_request
 from clearhead.decoding.rules import USUAL_NEW
 from clearhead.errors import OptionError
 from clearhead.tracing.decoding import trace_decoding
@@ -89,9 +90,7 @@ def with_own_output(run: Run, inputs: TraceInputs, edits: Sequence[Change]) -> T
     else:
         rules = replace(rules, max_new=rules.max_new - 1)
         request = check_request(cast(Model, run.model), [decoding.source], prefix, rules, 0)
-        with eval_mode(run.model):
-            session = EditedSession(request, edits)
-            [[hypothesis]] = collect(decode_on(session, request.prompts, Greedy(), rules, 0), 1)
+        [[hypothesis]] = decode(request, Greedy(), rules, 0, make_session=functools.partial(EditedSession, edits))
     tokens = [token for token in hypothesis.tokens if token not in rules.end]
     ids = [*inputs.ids["decoder"], *tokens[: run.task.context - 1]]
     return TraceInputs(inputs.ids | {"decoder": ids}, inputs.pieces | {"decoder": token_names(writes, ids)})
@@ -119,7 +118,7 @@ def trace_decoded(
         pieces = inputs.pieces | {"decoder": token_names(decoding.writes, sides["decoder"].ids)}
         sides = {name: replace(side, tokens=pieces[name]) for name, side in sides.items()}
         traces.append(with_names(run, replace(traced.trace, sides=sides)))
-    return replace(traces[0], beams=tuple(traces) if isinstance(method, Beam) else ())
+    return replace(traces[0], beams=() if method.streams else tuple(traces))
 
 
 def with_names(run: Run, trace: Trace) -> Trace:

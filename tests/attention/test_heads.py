@@ -13,9 +13,9 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import clearhead as ch
 from clearhead.attention import heads
 from clearhead.attention import layer as layers
-from clearhead.decoding.session import Session
 from clearhead.model import presets
 from clearhead.model.norms import Norm, RMSNorm
+from tests.decoding.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -133,7 +133,7 @@ def test_cached_decoding_calls_what_stands_in_a_maps_place(change):
     for block, name in zip(model.stack.blocks, ("query", "value"), strict=False):
         change(block.attention, name)
     with torch.no_grad():
-        found = Session(model, [[1]]).extend(torch.tensor([2]))
+        found = Rows(model, [[1]]).extend(torch.tensor([2]))
         torch.testing.assert_close(found, model(torch.tensor([[1, 2]]))[:, -1], rtol=0, atol=1e-10)
 
 
@@ -283,7 +283,7 @@ def test_dynamic_quantization_of_a_layer_and_of_a_whole_model():
         small, tokens = quantized(model), torch.randint(23, (2, 6))
         assert agree(small(tokens), model(tokens))
         with torch.no_grad():
-            found = Session(small, [[1]]).extend(torch.tensor([2]))
+            found = Rows(small, [[1]]).extend(torch.tensor([2]))
             assert agree(found, small(torch.tensor([[1, 2]]))[:, -1])
 
 

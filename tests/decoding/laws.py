@@ -56,8 +56,8 @@ def padded_is_unpadded(case: Case) -> list[str]:
     longer = case_of(case.model, (6,))
     ragged = Case(case.model, whole.prompts + longer.prompts, whole.sources and whole.sources + longer.sources)
     one, other, tokens = whole.session(), ragged.session(), steps_of(3, 2)
-    assert one.caches.clock.pads is None
-    assert other.caches.clock.pads is not None
+    assert one.caches.clock.common is not None
+    assert other.caches.clock.common is None
     for step in range(2):
         found += apart(f"step {step}", other.logits[:2], one.logits)
         one.extend(tokens[:2, step])

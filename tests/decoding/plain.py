@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from clearhead.decoding import Beam, Rules, generate, score, stream
-from clearhead.decoding.session import open_session
 from clearhead.model.transformers import Decoder, EncoderDecoder
+from tests.decoding.rows import Rows
 
 TOLERANCE = 1e-9
 
@@ -44,7 +44,7 @@ class Case:
         return score(self.model, outputs=outputs, **self.asked())
 
     def session(self):
-        return open_session(self.model, self.sources or [], self.prompts)
+        return Rows(self.model, self.prompts, self.sources)
 
     def after(self, tokens: list[list[int]]) -> "Case":
         """With these tokens after the prompts."""

@@ -1,5 +1,6 @@
 """Caches: what each keeps after a prompt and some steps, which one a layer gets, and that rows which stay are found."""
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -9,7 +10,9 @@ import torch
 from clearhead import masks, positions, weighting
 from clearhead.attention.heads import Heads
 from clearhead.decoding import Beam, Greedy, Rules, caches, generate
-from clearhead.decoding.caches import GrowingCache, SourceCache, SourceStateCache, StateCache, WindowCache
+from clearhead.decoding.caches import FullCache, SourceCache, SourceStateCache, StateCache, WindowCache
+from clearhead.decoding.clock import Clock
+from clearhead.decoding.session import Session
 from clearhead.model import presets
 from clearhead.model.arrangements import NoteNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -25,7 +28,7 @@ from tests.decoding.plain import all_unlike, apart
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS = {
-    GrowingCache: {"kind": "decoder", "position": "rotary"},
+    FullCache: {"kind": "decoder", "position": "rotary"},
     WindowCache: {"kind": "decoder", "mask": "window 2", "position": "rotary"},
     StateCache: {"kind": "decoder", "weighting": "linear elu", "position": "rotary"},
     SourceCache: {"kind": "same cross"},
@@ -58,25 +61,19 @@ def stepped(case, n_steps):
 
 
 class Stuck:
-    """A `select` that leaves rows where they are: only their number is right."""
+    """Slots that are not copied: who goes on there goes on from what was there before."""
 
     def __init__(self, kind, monkeypatch):
-        self.moved = self.dropped = 0
-        original = kind.select
+        self.copied = 0
 
-        def select(cache, rows, sentences):
-            n_before = len(cache.tensors()[0])
-            order = torch.arange(len(rows))
-            self.moved += len(rows) == n_before and not torch.equal(rows, order)
-            if sentences is not None:
-                self.dropped += not torch.equal(sentences, torch.arange(len(sentences)))
-                sentences = torch.arange(len(sentences))
-            return original(cache, order if len(rows) <= n_before else rows, sentences)
+        def copy(cache, origins, slots):
+            self.copied += 1
 
-        monkeypatch.setattr(kind, "select", select)
+        for name in ("copy", "copy_written"):
+            monkeypatch.setattr(kind, name, copy)
 
 
-@pytest.mark.parametrize("kind", [GrowingCache, WindowCache, StateCache])
+@pytest.mark.parametrize("kind", [FullCache, WindowCache, StateCache])
 @pytest.mark.parametrize("law", ["searched_is_plain", "selected_is_fresh", "scored_is_generated"])
 @pytest.mark.pairs(1)
 def test_rows_that_are_not_reordered_are_found(kind, law, monkeypatch):
@@ -85,7 +82,7 @@ def test_rows_that_are_not_reordered_are_found(kind, law, monkeypatch):
     with monkeypatch.context() as patch:
         stuck = Stuck(kind, patch)
         assert LAWS[law](case_of(model)) != []
-    assert stuck.moved
+    assert stuck.copied
 
 
 def is_unlike_alone(model, method, end):
@@ -105,15 +102,14 @@ def test_sentences_that_do_not_move_up_are_found(kind, method, monkeypatch):
     with monkeypatch.context() as patch:
         stuck = Stuck(kind, patch)
         unlike = next(end for end in range(VOCABULARY) if is_unlike_alone(model, method, end))
-    assert stuck.dropped
+    assert stuck.copied
     assert not is_unlike_alone(model, method, unlike)
 
 
 @pytest.mark.slow
-def test_padding_that_does_not_move_up_is_found(monkeypatch):
+def test_positions_that_do_not_move_up_are_found(monkeypatch):
     model = model_of(kind="decoder")
-    original = caches.Clock.select
-    monkeypatch.setattr(caches.Clock, "select", lambda clock, rows: original(clock, torch.arange(len(rows)) % 3))
+    monkeypatch.setattr(Clock, "copy", lambda clock, origins, slots: None)
     assert any(is_unlike_alone(model, Greedy(), end) for end in range(VOCABULARY))
 
 
@@ -128,24 +124,25 @@ def test_growing_keeps_every_key_and_value(position):
         whole, seen = torch.tensor([prompt + tokens[row].tolist()]), {}
         with watching(model, seen.setdefault):
             model(whole)
-        columns = slice(5 - len(prompt), 5 + 4)
         for place, cache in enumerate(session.caches):
             key, value = (seen[f"stack.blocks.{place}.attention.{name}"] for name in ("key", "value"))
-            assert apart("keys", cache.keys[row, :, columns], turn(key, torch.arange(whole.shape[1]))[0]) == []
-            assert apart("values", cache.values[row, :, columns], value[0]) == []
+            keys, values = (cached[row, :, : len(prompt) + 4] for cached in cache.memory)
+            assert apart("keys", keys, turn(key, torch.arange(whole.shape[1]))[0]) == []
+            assert apart("values", values, value[0]) == []
 
 
 def test_growing_allocates_ahead_and_doubles(monkeypatch):
     monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)
+    monkeypatch.setattr(caches, "ALIGNED", 4)
     model = model_of(kind="decoder", heads="grouped keys")
-    columns = [cache_in(session, GrowingCache).keys.shape[2] for session in stepped(case_of(model, (3, 2)), 7)]
+    columns = [cache_in(session, FullCache).allocated for session in stepped(case_of(model, (3, 2)), 7)]
     assert columns == [4, 4, 8, 8, 8, 8, 16, 16]
     assert columns == sorted(columns)
 
 
 def test_growing_holds_64_columns_at_first():
     session = case_of(model_of(kind="decoder", heads="grouped keys", layers="two")).session()
-    rows, key_heads, d_head, float64 = 3, 2, 6, 8
+    rows, key_heads, d_head, float64 = 16, 2, 6, 8
     d_value = 6
     assert session.caches.bytes() == 2 * rows * key_heads * 64 * (d_head + d_value) * float64
 
@@ -155,9 +152,9 @@ def test_sliding_never_keeps_more_than_the_window(left):
     spec = spec_of(on_axes(PLAIN | {"mask": "window 2"}))
     block = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, mask=masks.window(left)))
     case = case_of(replace(spec, blocks=(block,)).build().double())
-    for step, session in enumerate(stepped(case, 6)):
+    for session in stepped(case, 6):
         for kept in cache_in(session, WindowCache).tensors():
-            assert kept.shape[2] == min(left, 5 + step)
+            assert kept.shape[2] == left
             assert kept.untyped_storage().nbytes() == kept.numel() * 8
 
 
@@ -191,7 +188,7 @@ def test_summed_has_one_size_however_long_the_text(name):
     model = model_of(kind="decoder", weighting=name, heads="grouped keys")
     sizes = {session.caches.bytes() for session in stepped(case_of(model), 5)}
     sizes.add(case_of(model, (9, 30, 12)).session().caches.bytes())
-    rows, heads, d_head, d_value = 3, 4, 6, 6
+    rows, heads, d_head, d_value = 16, 4, 6, 6
     features, peak = (128, 1) if name == "linear random" else (d_head, 0)
     assert sizes == {rows * heads * features * (d_value + 1 + peak) * 8}
 
@@ -211,7 +208,7 @@ def test_random_features_of_any_size_are_decoded_as_they_are_trained(kind, law):
 def test_summed_is_the_sum_over_keys():
     model = model_of(kind="decoder", weighting="linear elu")
     case, seen = case_of(model, (4,)), {}
-    state = cache_in(case.session(), StateCache).state
+    state = cache_in(case.session(), StateCache).state()
     with watching(model, seen.setdefault):
         model(torch.tensor(case.prompts))
     key = torch.nn.functional.elu(seen["stack.blocks.0.attention.key"]) + 1
@@ -241,35 +238,52 @@ def test_the_keys_of_a_source_are_made_once(choice, method, monkeypatch):
     assert [layer.calls for layer in counted] == [1, 1]
 
 
-def test_the_source_is_let_go_once_its_keys_are_made():
+def test_the_source_is_let_go_once_its_keys_are_made(monkeypatch):
     for kind in (SourceCache, SourceStateCache):
-        session = case_of(model_of(**KINDS[kind])).session()
-        assert cache_in(session, kind).source is None
+        model, sources = model_of(**KINDS[kind]), []
+        original = kind.read
+
+        def read(cache, layer, source, original=original, sources=sources):
+            sources.append(weakref.ref(source.vectors))
+            original(cache, layer, source)
+
+        monkeypatch.setattr(kind, "read", read)
+        session = case_of(model).session()
+        assert cache_in(session, kind).memory
+        assert sources
+        assert all(source() is None for source in sources)
 
 
 @pytest.mark.parametrize("kind", [SourceCache, SourceStateCache])
-def test_cross_caches_do_not_grow_with_the_text_or_the_beams(kind):
-    sizes = set()
-    for session in stepped(case_of(model_of(**KINDS[kind])), 3):
-        sizes.add(sum(tensor.numel() for tensor in cache_in(session, kind).tensors()))
-    session.select(torch.arange(3).repeat_interleave(4))
-    sizes.add(sum(tensor.numel() for tensor in cache_in(session, kind).tensors()))
+def test_cross_caches_do_not_grow_with_the_text_or_the_beams(kind, monkeypatch):
+    sizes = {
+        sum(map(torch.Tensor.numel, cache_in(one, kind).memory)) for one in stepped(case_of(model_of(**KINDS[kind])), 3)
+    }
     assert len(sizes) == 1
+    rows, original = [], Session.compute
+
+    def compute(session, tokens):
+        rows.append((len(tokens), *{len(cached) for cached in cache_in(session, kind).memory}))
+        return original(session, tokens)
+
+    monkeypatch.setattr(Session, "compute", compute)
+    case_of(model_of(**KINDS[kind])).generate(Beam(width=4), Rules(max_new=3))
+    assert set(rows) == {(12, 3)}
 
 
 LAYERS = [
-    ({}, GrowingCache),
+    ({}, FullCache),
     ({"mask": masks.window(4)}, WindowCache),
     ({"mask": masks.window(4) & masks.window(2)}, WindowCache),
-    ({"mask": masks.window(4) | masks.window(2)}, GrowingCache),
-    ({"mask": ~masks.window(4)}, GrowingCache),
-    ({"mask": masks.document(torch.arange(9))}, GrowingCache),
+    ({"mask": masks.window(4) | masks.window(2)}, FullCache),
+    ({"mask": ~masks.window(4)}, FullCache),
+    ({"mask": masks.document(torch.arange(9))}, FullCache),
     ({"weighting": weighting.Kernelized()}, StateCache),
     ({"weighting": weighting.Kernelized(), "kernel": "recurrent"}, StateCache),
     ({"weighting": weighting.Kernelized(), "kernel": "chunked"}, StateCache),
-    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, GrowingCache),
+    ({"weighting": weighting.Kernelized(), "kernel": "blockwise"}, FullCache),
     ({"weighting": weighting.Kernelized(), "mask": masks.window(4)}, WindowCache),
-    ({"weighting": weighting.Kernelized(), "mask": masks.document(torch.arange(9))}, GrowingCache),
+    ({"weighting": weighting.Kernelized(), "mask": masks.document(torch.arange(9))}, FullCache),
 ]
 
 
@@ -293,7 +307,7 @@ def test_which_cache_a_cross_layer_gets(parts, kind):
     spec = spec_of(on_axes(PLAIN | {"kind": "same cross"}))
     block = replace(spec.decoder.blocks[0], cross=AttentionSpec(heads=2, **parts))
     model = replace(spec, decoder=replace(spec.decoder, blocks=(block,))).build()
-    assert [type(cache) for cache in case_of(model, (2,)).session().caches] == [GrowingCache, kind]
+    assert [type(cache) for cache in case_of(model, (2,)).session().caches] == [FullCache, kind]
 
 
 LONG = {
@@ -343,7 +357,7 @@ def test_a_watched_or_hooked_model_goes_on_the_same(kind):
     with watching(model, lambda name, value: seen.append(name)):
         mine = [session.logits for session in stepped(case, 3)]
     path = "" if case.sources is None else "decoder."
-    assert seen.count(f"{path}stack.blocks.1.attention.query") == 4
+    assert seen.count(f"{path}stack.blocks.1.attention.query") == 5  # the prompt, its last token and three steps
     assert seen.count(f"{path}output.logits") == 4
     assert apart("watched", torch.stack(mine), torch.stack(wanted)) == []
     calls = []
@@ -351,7 +365,7 @@ def test_a_watched_or_hooked_model_goes_on_the_same(kind):
     handle = decoder.stack.blocks[0].feed_forward.register_forward_hook(lambda *given: calls.append(1))
     mine = [session.logits for session in stepped(case, 3)]
     handle.remove()
-    assert len(calls) == 4
+    assert len(calls) == 5
     assert apart("hooked", torch.stack(mine), torch.stack(wanted)) == []
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clearhead.attention.masks import Table
-from clearhead.decoding.few_queries import BeamAttention, attend_few
+from clearhead.decoding.clock import for_each_head
+from clearhead.decoding.few_queries import attend_few
 
 
 @pytest.mark.parametrize(("rows", "heads", "columns"), [(1, 1, 1), (3, 4, 7), (8, 2, 16)])
@@ -27,15 +27,6 @@ def test_beams_attend_to_their_source_as_torchs_kernel_lets_them(lengths):
     torch.manual_seed(0)
     query, (keys, values) = torch.randn(3, 2, 5, 4).double(), torch.randn(2, 3, 2, 7, 4).double()
     real = None if lengths is None else (torch.arange(7) < torch.tensor(lengths)[:, None])[:, None, None]
-    beams = BeamAttention(0.3)
-    assert beams.serves(query, None if real is None else Table(real))
+    bias = None if real is None else for_each_head(real.double().log(), 2)
     expected = F.scaled_dot_product_attention(query, keys, values, real, scale=0.3)
-    torch.testing.assert_close(beams.attend(query, keys, values), expected, rtol=0, atol=1e-12)
-
-
-def test_beams_with_an_empty_source_or_in_bfloat16_are_left_to_torchs_kernel():
-    beams, query = BeamAttention(1.0), torch.ones(2, 1, 2, 4)
-    real = Table(torch.tensor([True, False])[:, None, None, None].expand(-1, 1, 1, 3))
-    assert not beams.serves(query, real)
-    assert beams.serves(query, None)
-    assert not beams.serves(query.bfloat16(), None)
+    torch.testing.assert_close(attend_few(query, keys, values, bias, 0.3), expected, rtol=0, atol=1e-12)

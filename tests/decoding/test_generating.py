@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, generate, score, session, stream
-from clearhead.decoding.session import Session
+from clearhead.decoding.session import Prefill, Session
 from clearhead.model import NextToken, Output, presets
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, models, on_axes
@@ -99,26 +99,34 @@ class Read:
 
     def __init__(self, monkeypatch):
         self.shapes = []
-        original = Session.embed
+        compute, read = Session.compute, Prefill.read_next
 
-        def embed(session, tokens):
+        def note_step(session, tokens):
             self.shapes.append(tuple(tokens.shape))
-            return original(session, tokens)
+            return compute(session, tokens)
 
-        monkeypatch.setattr(Session, "embed", embed)
+        def note_prompt(prefill):
+            self.shapes.append(tuple(prefill.tokens.shape))
+            return read(prefill)
+
+        monkeypatch.setattr(Session, "compute", note_step)
+        monkeypatch.setattr(Prefill, "read_next", note_prompt)
 
 
 @pytest.mark.parametrize("method", METHODS[:2], ids=["greedy", "sample"])
 def test_the_batch_shrinks_as_sentences_end(case, method, monkeypatch):
-    """Each step reads one token of every sentence that has not ended, and the last token of none is read."""
+    """Each step reads one token of every sentence that has not ended, and the last token of none is read.
+
+    The first reads the last tokens of the prompts, of which the others were read before.
+    """
     shrunk = False
     for end in range(VOCABULARY):
         with monkeypatch.context() as patch:
             read = Read(patch)
             lengths = [len(made.tokens) for (made,) in case.generate(method, Rules(max_new=5, end=(end,)))]
-        assert read.shapes[0] == (3, 5)
+        assert read.shapes[:2] == [(3, 4), (3, 1)]
         going_on = [sum(length > n for length in lengths) for n in range(1, 5)]
-        assert read.shapes[1:] == [(rows, 1) for rows in going_on if rows]
+        assert read.shapes[2:] == [(rows, 1) for rows in going_on if rows]
         shrunk = shrunk or len({rows for rows, _ in read.shapes}) > 1
     assert shrunk
 
@@ -129,7 +137,7 @@ def test_a_stream_comes_as_it_is_chosen(case, monkeypatch):
     tokens = case.stream(Greedy(), Rules(max_new=4))
     assert read.shapes == []
     seen = [(next(tokens).sequence, len(read.shapes)) for _ in range(12)]
-    assert seen == [(row, step) for step in (1, 2, 3, 4) for row in (0, 1, 2)]
+    assert seen == [(row, step) for step in (2, 3, 4, 5) for row in (0, 1, 2)]
     assert next(tokens, None) is None
 
 
@@ -154,7 +162,7 @@ def test_every_module_goes_back_to_its_mode(case):
 
 def test_modes_go_back_after_an_error(case, monkeypatch):
     case.model.train()
-    monkeypatch.setattr(Session, "extend", lambda session, tokens: 1 / 0)
+    monkeypatch.setattr(Session, "compute", lambda session, tokens: 1 / 0)
     for method in METHODS:
         with pytest.raises(ZeroDivisionError):
             generate(case.model, method=method, rules=Rules(max_new=3), **case.asked())
@@ -187,14 +195,14 @@ def test_no_graph_is_kept(case):
 
 def test_a_session_keeps_no_graph_while_it_decodes(case, monkeypatch):
     kept = []
-    original = Session.extend
+    original = Session.compute
 
-    def extend(session, tokens):
+    def compute(session, tokens):
         logits = original(session, tokens)
         kept.extend([logits, *(tensor for cache in session.caches for tensor in cache.tensors())])
         return logits
 
-    monkeypatch.setattr(Session, "extend", extend)
+    monkeypatch.setattr(Session, "compute", compute)
     for method in METHODS:
         case.generate(method, Rules(max_new=3))
     assert kept

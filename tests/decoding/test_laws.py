@@ -22,6 +22,7 @@ QUICK = 25
 def small_memory(monkeypatch):
     """So little allocated at a time, and chunks so short, that these short texts have several."""
     monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)
+    monkeypatch.setattr(caches, "ALIGNED", 4)
     monkeypatch.setattr(chunked, "CHUNK", 2)
 
 
@@ -37,7 +38,7 @@ def test_the_few_have_every_cache():
     sessions = [case_of(build(choices)).session() for choices in models()[:QUICK]]
     kept = {type(cache) for session in sessions for cache in session.caches}
     assert kept == {
-        caches.GrowingCache,
+        caches.FullCache,
         caches.WindowCache,
         caches.StateCache,
         caches.SourceCache,

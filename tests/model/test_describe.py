@@ -8,7 +8,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import clearhead as ch
 from clearhead.attention.masks import Extent
-from clearhead.decoding.session import open_session
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model import presets
 from clearhead.model.arrangements import NoNorm, PostNorm
@@ -21,6 +20,7 @@ from clearhead.model.norms import RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken
 from clearhead.model.presets import Size
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
+from tests.decoding.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -296,7 +296,7 @@ def test_memory_of_the_parameters_goes_with_the_dtype():
 @torch.inference_mode()
 def cached(model, n, n_source=1):
     """The bytes that decoding holds after n tokens."""
-    session = open_session(model, torch.randint(11, (1, n_source)).tolist(), torch.randint(11, (1, n)).tolist())
+    session = Rows(model, torch.randint(11, (1, n)).tolist(), torch.randint(11, (1, n_source)).tolist(), slots=1)
     return sum(kept.numel() * kept.element_size() for cache in session.caches for kept in cache.tensors())
 
 
@@ -323,8 +323,8 @@ def test_memory_of_the_caches_is_what_decoding_holds(parts):
 def test_memory_of_the_caches_of_a_source_is_what_decoding_holds(weighting):
     spec = presets.classic(11, size=SMALL, attention=AttentionSpec(heads=4, weighting=weighting), dropout=0.0)
     memory = describe(spec).memory()
-    wanted = memory.token * 64 + memory.source_token * 9 + memory.fixed
-    assert cached(spec.build(), 64, n_source=9) == wanted
+    wanted = memory.token * 64 + memory.source_token * 16 + memory.fixed  # those of a source by 16
+    assert cached(spec.build(), 64, n_source=16) == wanted
     assert (memory.source_token == 0) == (weighting.form == "kernelized")
 
 

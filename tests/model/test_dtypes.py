@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.decoding.session import Session, open_session
 from clearhead.errors import OptionError
 from clearhead.model import int8_matmul, presets
 from clearhead.model.dtypes import DTYPES, check_dtype
 from clearhead.model.int8 import Int8Linear, dequantize, int8_maps
 from clearhead.model.presets import Size
 from clearhead.taps import watching
+from tests.decoding.rows import Rows
 
 SPECS = {
     "classic": presets.classic(61, size=Size(2, 32, 4, 4, 64)),
@@ -84,7 +84,7 @@ def test_the_fast_step_gives_what_the_forward_gives(name, dtype):
     model = DTYPES[dtype](build(name))
 
     def logits():
-        session = open_session(model, SOURCES, [[0], [2], [3]])
+        session = Rows(model, [[0], [2], [3]], SOURCES)
         found = [session.logits.clone(), session.extend(torch.tensor([4, 5, 6])).clone()]
         session.select(torch.tensor([0, 0, 2]))
         return torch.stack([*found, session.extend(torch.tensor([7, 8, 9]))]), session.fast_step
@@ -113,5 +113,5 @@ def test_maps_that_differ_are_not_joined():
     layer = model.stack.blocks[0].attention
     layer.key.linear.digits = int8_matmul.ROUNDED
     with torch.no_grad():
-        found = Session(model, [[1]]).extend(torch.tensor([2]))
+        found = Rows(model, [[1]]).extend(torch.tensor([2]))
         torch.testing.assert_close(found, model(torch.tensor([[1, 2]]))[:, -1], rtol=0, atol=1e-5)

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.decoding.session import Session, open_session
 from clearhead.model import cpu_matmul, presets
 from clearhead.model.arrangements import Connection, NormFirst
 from clearhead.model.fast_step import linear_step
 from clearhead.model.feedforward import Network
 from clearhead.model.norms import BuiltLayerNorm
+from tests.decoding.rows import Rows
 
 SPECS = {
     "tiny": presets.tiny(23),
@@ -26,7 +26,7 @@ PROMPTS = {"equal": [[1, 2], [3, 4]], "ragged": [[1, 2, 5], [3]], "single": [[1]
 def logits(model, prompts):
     """Of the prompts and of three more tokens, the second row going on from the first's at the end."""
     with torch.no_grad():
-        session = open_session(model, [[5, 6, 7], [8, 9]], prompts)
+        session = Rows(model, prompts, [[5, 6, 7], [8, 9]])
         found = [session.logits, session.extend(torch.tensor([4, 5]))]
         session.select(torch.tensor([0, 0]))
         return torch.stack([*found, session.extend(torch.tensor([6, 7]))]), session
@@ -51,7 +51,7 @@ def test_a_hook_is_called():
     model, called = presets.gpt2("tiny", vocabulary=23).build().eval(), []
     model.stack.blocks[0].attention.output.register_forward_hook(lambda *_: called.append(1))
     with torch.no_grad():
-        Session(model, [[1]]).extend(torch.tensor([2]))
+        Rows(model, [[1]]).extend(torch.tensor([2]))
     assert len(called) == 2
 
 
@@ -68,7 +68,7 @@ def test_a_map_of_another_class_runs_as_it_is():
             new.load_state_dict(old.state_dict())
             setattr(owner, name, new)
     with torch.no_grad():
-        session = Session(model, [[1]])
+        session = Rows(model, [[1]])
         found = session.extend(torch.tensor([2]))
         torch.testing.assert_close(found, model(torch.tensor([[1, 2]]))[:, -1], rtol=0, atol=1e-11)
 
@@ -137,7 +137,7 @@ def test_parts_of_the_users_own(kind, arrangement):
     )
     model = ch.model.DecoderSpec(vocabulary=11, d_model=8, blocks=(block,) * 2).build().double().eval()
     with torch.no_grad():
-        session = Session(model, [[1]])
+        session = Rows(model, [[1]])
         assert session.fast_step is not None
         found = session.extend(torch.tensor([2]))
         calls = [block.feed_forward.calls for block in model.stack.blocks]
@@ -161,7 +161,7 @@ def test_a_subclass_that_changes_the_forward_alone_is_called():
         block.around_attention.norm.__class__ = Louder
         block.around_feed_forward.__class__ = Backwards
     with torch.no_grad():
-        session = Session(model, [[1]])
+        session = Rows(model, [[1]])
         found = session.extend(torch.tensor([2]))
         torch.testing.assert_close(found, model(torch.tensor([[1, 2]]))[:, -1], rtol=0, atol=1e-11)
 
@@ -172,9 +172,9 @@ def test_many_logits_are_the_outputs(monkeypatch):
     monkeypatch.setattr("clearhead.decoding.session.FEW", 0)
     model = presets.gpt2("tiny", vocabulary=23).build().double().eval()
     with torch.no_grad():
-        session = Session(model, [[1], [2], [3]])
+        session = Rows(model, [[1], [2], [3]])
         first = session.extend(torch.tensor([4, 5, 6])).clone()
-        session.select(torch.tensor([2, 0]), torch.tensor([2, 0]))
+        session.select(torch.tensor([2, 0]))
         second = session.extend(torch.tensor([7, 8]))
         for row, tokens in ((first[1], [2, 5]), (second[0], [3, 6, 7]), (second[1], [1, 4, 8])):
             torch.testing.assert_close(row, model(torch.tensor([tokens]))[0, -1], rtol=0, atol=1e-11)

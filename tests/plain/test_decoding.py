@@ -31,6 +31,7 @@ EVERY_VALUE = [
 @pytest.mark.parametrize("choices", EVERY_VALUE, ids=str)
 def test_the_laws_hold(choices, monkeypatch):
     monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)  # so that these short texts outgrow it
+    monkeypatch.setattr(caches, "ALIGNED", 4)
     monkeypatch.setattr(chunked, "CHUNK", 2)
     RUN.append(choices)
     assert broken_laws(case_of(build(choices))) == {}

@@ -5,8 +5,8 @@ import torch
 
 from clearhead.decoding import Beam, Rules
 from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.method import Start
 from clearhead.decoding.scheduler import Finished, Job
-from clearhead.decoding.slot_beams import SlotBeam
 from clearhead.model import presets
 from tests.decoding.serving import unlike_alone
 
@@ -79,6 +79,6 @@ def test_a_beam_that_is_cancelled_leaves_the_others_as_they_are(model):
     ],
 )
 def test_a_beam_stays_in_the_slot_of_the_one_it_continues_where_it_can(origins, slots, moves):
-    one = SlotBeam(1, job(5), (5,), [4, 6, 8])
+    one = Beam(width=3).start(Start(1, (5,), [4, 6, 8], Rules(max_new=6)))
     assert one.place_beams(origins) == moves
     assert one.slots == slots

@@ -5,16 +5,16 @@ import torch
 
 from clearhead import masks, weighting
 from clearhead.decoding import Beam, Rules
-from clearhead.decoding.continuous import ContinuousBatch
-from clearhead.decoding.scheduler import Job
-from clearhead.decoding.slot_caches import (
-    SlotFullCache,
-    SlotSourceCache,
-    SlotSourceStateCache,
-    SlotStateCache,
-    SlotWindowCache,
+from clearhead.decoding.caches import (
+    FullCache,
+    SourceCache,
+    SourceStateCache,
+    StateCache,
+    WindowCache,
     columns_to_allocate,
 )
+from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.scheduler import Job
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import ReLU
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
@@ -23,10 +23,10 @@ from tests.decoding.serving import decode, unlike_alone
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS = {
-    "softmax": (AttentionSpec(heads=2), SlotFullCache, SlotSourceCache),
-    "window": (AttentionSpec(heads=2, mask=masks.window(3)), SlotWindowCache, SlotSourceCache),
-    "wide window": (AttentionSpec(heads=2, mask=masks.window(99)), SlotFullCache, SlotSourceCache),
-    "kernelized": (AttentionSpec(heads=2, weighting=weighting.Kernelized()), SlotStateCache, SlotSourceStateCache),
+    "softmax": (AttentionSpec(heads=2), FullCache, SourceCache),
+    "window": (AttentionSpec(heads=2, mask=masks.window(3)), WindowCache, SourceCache),
+    "wide window": (AttentionSpec(heads=2, mask=masks.window(99)), FullCache, SourceCache),
+    "kernelized": (AttentionSpec(heads=2, weighting=weighting.Kernelized()), StateCache, SourceStateCache),
 }
 
 
@@ -71,11 +71,13 @@ def test_memory_grows_with_the_longest_job_and_no_further():
     small = scheduler.bytes()
     decode(scheduler, [job(1, 2)] * 9)
     assert scheduler.bytes() == small
-    decode(scheduler, [Job(inputs=(1, 2), prefix=(1,), rules=Rules(max_new=40))])
-    assert small < scheduler.bytes() < 3 * small  # 48 columns for 16; those of the source are as many as before
+    decode(scheduler, [Job(inputs=(1, 2), prefix=(1,), rules=Rules(max_new=90))])
+    assert small < scheduler.bytes() < 2 * small  # 128 columns for 64; those of the source are as many as before
 
 
-@pytest.mark.parametrize(("there", "wanted", "most", "made"), [(0, 5, 99, 16), (16, 17, 99, 32), (64, 65, 70, 80)])
+@pytest.mark.parametrize(
+    ("there", "wanted", "most", "made"), [(0, 5, 99, 64), (0, 5, 9, 16), (64, 65, 999, 128), (64, 65, 70, 80)]
+)
 def test_columns_are_doubled_up_to_the_limit_and_aligned(there, wanted, most, made):
     assert columns_to_allocate(there, wanted, most) == made
     assert columns_to_allocate(made, wanted, most) == made

@@ -2,11 +2,11 @@
 
 import torch
 
-from clearhead.decoding.slot_clock import SlotClock, SourceMask
+from clearhead.decoding.clock import Clock, Size, SourceMask
 
 
 def test_each_row_and_head_writes_in_a_place_of_its_own():
-    clock = SlotClock(4, torch.device("cpu"), 6, 6)
+    clock = Clock(Size(4, 6, 6), torch.device("cpu"), torch.float32)
     clock.rows, clock.at = 3, torch.tensor([5, 0, 2, 1])
     memory = torch.zeros(4, 2, 6)
     memory.view(-1)[clock.places(2, 6)] = 1
@@ -14,13 +14,13 @@ def test_each_row_and_head_writes_in_a_place_of_its_own():
 
 
 def test_a_slot_has_the_source_of_who_came_last():
-    mask = SourceMask(4, torch.device("cpu"))
-    mask.grow(4, torch.float32)
+    mask = SourceMask(4, torch.device("cpu"), torch.float32)
+    mask.grow(4)
     assert mask.real[:, 0, 0].tolist() == [[True, False, False, False]] * 4
-    lengths = torch.tensor([[True, True, True, False], [True, True, False, False]])[:, None, None]
+    lengths = torch.tensor([3, 2])
     mask.join(lengths, torch.tensor([0, 1, 1]), torch.tensor([3, 0, 2]))
-    mask.join(lengths[1:, ..., :2], torch.tensor([0]), torch.tensor([3]))
-    mask.grow(8, torch.float32)
+    mask.join(lengths[1:], torch.tensor([0]), torch.tensor([3]))
+    mask.grow(8)
     mask.copy(torch.tensor([3]), torch.tensor([1]))
     assert mask.real[:, 0, 0].sum(-1).tolist() == [2, 2, 2, 2]
     assert mask.real.shape[3] == 8
@@ -33,6 +33,8 @@ def test_products_are_for_the_cpu_where_no_bits_are_fixed():
     shape = HeadShape(n_heads=4, n_kv_heads=4, d_head=8)
     grouped = HeadShape(n_heads=4, n_kv_heads=2, d_head=8)
     device = torch.device("cpu")
-    assert SlotClock(2, device, 8, 8).by_products(shape)
-    assert not SlotClock(2, device, 8, 8, same_bits=True).by_products(shape)
-    assert not SlotClock(2, device, 8, 8).by_products(grouped)
+    wide, narrow = torch.float32, torch.bfloat16
+    assert Clock(Size(2, 8, 8), device, wide).by_products(shape, wide)
+    assert not Clock(Size(2, 8, 8, same_bits=True), device, wide).by_products(shape, wide)
+    assert not Clock(Size(2, 8, 8), device, wide).by_products(grouped, wide)
+    assert not Clock(Size(2, 8, 8), device, wide).by_products(shape, narrow)
