@@ -4,9 +4,13 @@ Linux is where all of it is tested. macOS has the same calls. Windows has no `fc
 against links: its branches run here only in a simulation (tests/test_system.py), and are untested on Windows itself.
 """
 
+import ctypes
 import errno
 import os
 import re
+import signal
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,9 @@ LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.E
 """What `flock` says on a disk that has no locks: NFS without its lock service, Lustre without -o flock, and others."""
 FOLDER: int | None = getattr(os, "O_DIRECTORY", None)
 OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc", re.IGNORECASE)
+PR_SET_PDEATHSIG = 1
+LAUNCHER = "CLEARHEAD_LAUNCHER"
+"""The variable that holds the number of the process that has started this one, and that it ends with."""
 LOCKED_BYTE = 1 << 30
 """The byte that stands for the file where locks are of bytes. It lies past the content, which stays readable."""
 
@@ -37,6 +44,30 @@ def process_seconds() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
     except (AttributeError, IndexError, OSError, ValueError):
         return time.process_time()
+
+
+def end_with_parent(parent: int, *, poll: float = 1.0) -> None:
+    """End this process with the one that has started it, whatever it does: at once on Linux, elsewhere within `poll`
+    seconds. What a run has saved is whole at any moment.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before the system was asked
+        os._exit(1)
+    if sys.platform != "linux":
+        threading.Thread(target=watch_parent, args=(parent, poll), name="end-with-parent", daemon=True).start()
+
+
+def watch_parent(parent: int, poll: float) -> None:
+    while os.getppid() == parent:
+        time.sleep(poll)
+    os._exit(1)
+
+
+def end_with_launcher() -> None:
+    """End this process with its launcher, if it is a worker that has one."""
+    if LAUNCHER in os.environ:
+        end_with_parent(int(os.environ[LAUNCHER]))
 
 
 def check_no_link(path: str | Path) -> None:

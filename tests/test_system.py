@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,25 @@ def test_where_the_load_is_not_told_nothing_is_counted(monkeypatch, tmp_path):
         (tmp_path / "loadavg").write_text(content)
         monkeypatch.setattr(system, "open", lambda *_, **__: (tmp_path / "loadavg").open(), raising=False)
         assert system.count_running() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("early", [True, False], ids=["gone before it looks", "gone later"])
+@pytest.mark.parametrize("platform", ["linux", "darwin"], ids=["by the system", "by looking"])
+def test_a_worker_never_outlives_its_launcher(early, platform, monkeypatch):
+    """A process starts another one, which would sleep for minutes, and goes; the pipe closes when both are gone."""
+    monkeypatch.setattr(system.sys, "platform", platform)
+    watched, open_as_long = os.pipe()
+    launcher = os.fork()
+    if not launcher:
+        number = os.getpid()
+        if os.fork():
+            time.sleep(0 if early else 0.2)
+            os._exit(0)
+        time.sleep(0.2 if early else 0)
+        system.end_with_parent(number, poll=0.01)
+        time.sleep(600)
+    os.waitpid(launcher, 0)
+    os.close(open_as_long)
+    assert os.read(watched, 1) == b""
+    os.close(watched)

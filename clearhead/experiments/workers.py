@@ -21,6 +21,7 @@ from clearhead.experiments.probes import score_recall
 from clearhead.files import open_log, os_errors_as_run_errors, read_sealed
 from clearhead.registry import import_parts
 from clearhead.serialization import from_json, table_of, to_json
+from clearhead.system import LAUNCHER, end_with_launcher
 from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
@@ -118,9 +119,12 @@ def command(verb: str, job: Job) -> list[str]:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """Return our environment, with this clearhead first on the path, then the folders of the user's own modules."""
+    """Return our environment, with this clearhead first on the path, then the folders of the user's own modules; a
+    worker ends with this process.
+    """
     paths = [str(Path(__file__).parents[2]), *map(folder_of, own_modules(job.recipe)), os.environ.get("PYTHONPATH")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, paths)))}
+    path = os.pathsep.join(dict.fromkeys(filter(None, paths)))
+    return os.environ | {"PYTHONPATH": path, LAUNCHER: str(os.getpid())}
 
 
 def folder_of(module: str) -> str | None:
@@ -244,4 +248,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    end_with_launcher()
     sys.exit(main(sys.argv[1:]))

@@ -10,10 +10,9 @@ import contextlib
 import json
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.system import LAUNCHER, end_with_parent
 
 if TYPE_CHECKING:  # a build of torch without distributed training has neither
     from torch.distributed import ProcessGroup
@@ -40,10 +40,6 @@ torchrun kills that process in the end; by this code `launching` knows that nobo
 """
 GRACE_SECONDS = 3.0
 """How long a process that has lost another one waits for that one's own words."""
-LAUNCHER = "CLEARHEAD_LAUNCHER"
-"""The variable that holds the number of the process that `--processes` has started torchrun in."""
-ORPHAN_SECONDS = 60.0
-"""How long a process whose torchrun is gone may take to save and end; then it is ended, whatever it does."""
 LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "nccl", "gloo", "recvvalue", "store")
 """What torch's errors say, in any case, where another process is gone; torch has no class for them."""
 
@@ -76,7 +72,6 @@ class Processes:
     local_count: int = 1
     store: "Store | None" = None
     control: "ProcessGroup | None" = None
-    parent: int = field(default_factory=os.getppid)
 
     @property
     def is_first(self) -> bool:
@@ -86,11 +81,6 @@ class Processes:
     def together(self) -> bool:
         """Return whether torchrun has started this process, be it the only one."""
         return self.control is not None
-
-    @property
-    def is_orphan(self) -> bool:
-        """Return whether the torchrun that started this process is gone."""
-        return self.together and os.getppid() != self.parent
 
     def send(self, value: Any) -> Any:
         """Return the first process's value, which JSON can hold, in every process."""
@@ -112,12 +102,7 @@ class Processes:
         return maxima.tolist()
 
     def moment(self, asked: int) -> tuple[float, int]:
-        """Return the first process's clock, and the signal that any process was asked to stop by.
-
-        A process whose torchrun is gone asks to stop too: nobody is left to end it.
-        """
-        if self.is_orphan:
-            asked = asked or 15
+        """Return the first process's clock, and the signal that any process was asked to stop by."""
         clock, signal = self.highest(time.perf_counter() if self.is_first else -math.inf, float(asked))
         return clock, int(signal)
 
@@ -162,8 +147,6 @@ class Processes:
         """Return the error to raise in this process: of all that fail, one speaks."""
         if not self.together or isinstance(error, EndedElsewhere):
             return error
-        if self.is_orphan:  # the store is gone with torchrun, and asking it prints a page of C++
-            return error if self.is_first and isinstance(error, ClearheadError) else EndedElsewhere(1)
         assert self.store is not None
         try:
             if not isinstance(error, ClearheadError) and is_about_others(error):
@@ -276,24 +259,11 @@ def new_gloo_group() -> "ProcessGroup":
     return group
 
 
-def end_with_parent(parent: int, *, poll: float = 1.0, patience: float = ORPHAN_SECONDS) -> None:
-    """End this process some time after another one, its parent: between two steps nothing else would notice."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(poll)
-        time.sleep(patience)
-        os._exit(HANGS)
-
-    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
-
-
 def join() -> Processes:
     """Meet the other processes: a group for the training's numbers, by device, and one to agree on what to do."""
     if not dist.is_available() or not dist.is_gloo_available():
         raise OptionError("processes: this build of torch has no distributed training; train in one process")
-    parent = int(os.environ.get(LAUNCHER, os.getppid()))
-    end_with_parent(parent)
+    end_with_parent(int(os.environ.get(LAUNCHER, os.getppid())))
     nccl = torch.cuda.is_available() and dist.is_nccl_available()
     dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=STEP_TIMEOUT)
     return Processes(
@@ -303,5 +273,4 @@ def join() -> Processes:
         local_count=int(os.environ["LOCAL_WORLD_SIZE"]),
         store=dist.distributed_c10d._get_default_store(),  # pyright: ignore[reportAttributeAccessIssue]
         control=new_gloo_group(),
-        parent=parent,
     )

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from clearhead.errors import OptionError, RunError
+from clearhead.system import LAUNCHER
 
 ENDING = 15
 """What torchrun ends the other processes with, once one has failed."""
@@ -35,8 +36,6 @@ def launch(count: int, args: Sequence[str], *, run: str) -> None:
     Raises ProcessFailed with the exit code of the one that failed, or ProcessKilled.
     """
     import torch.distributed as dist
-
-    from clearhead.training.distributed import LAUNCHER
 
     if not dist.is_available() or not dist.is_gloo_available():
         raise OptionError("processes: this build of torch has no distributed training; leave out --processes")

@@ -1,7 +1,5 @@
 """What processes agree on, and which of their errors is told."""
 
-import os
-import time
 import types
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from clearhead.errors import OptionError, RunError
-from clearhead.training.distributed import EndedElsewhere, Processes, end_with_parent, is_launched, joined
+from clearhead.training.distributed import EndedElsewhere, Processes, is_launched, joined
 
 
 def two(store):
@@ -67,16 +65,6 @@ def test_processes_that_all_wait_for_each_other_say_so_once(monkeypatch):
     assert isinstance(two(dist.HashStore())[0].one_error(killed), EndedElsewhere)
 
 
-def test_without_torchrun_the_first_process_speaks_and_the_store_is_not_asked():
-    control = types.SimpleNamespace()
-    first, second = (Processes(rank=rank, count=2, control=control, parent=-1) for rank in range(2))
-    assert first.is_orphan
-    error = RunError("stopped at step 4, and saved")
-    assert first.one_error(error) is error
-    assert isinstance(second.one_error(error), EndedElsewhere)
-    assert isinstance(first.one_error(RuntimeError("[gloo] Connection closed by peer")), EndedElsewhere)
-
-
 def test_an_error_of_its_own_is_not_taken_for_a_lost_process():
     first, _ = two(dist.HashStore())
     error = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
@@ -98,23 +86,3 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     with pytest.raises(OptionError, match="not on mps; take --device cpu"):
         processes.device(torch.device("mps"))
     assert processes.device(torch.device("cpu")).type == "cpu"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("early", [True, False], ids=["gone before it looks", "gone later"])
-def test_a_process_whose_launcher_is_gone_ends_whatever_it_does(early):
-    """A process starts another one, which would sleep for minutes, and goes; the pipe closes when both are gone."""
-    watched, open_as_long = os.pipe()
-    launcher = os.fork()
-    if not launcher:
-        number = os.getpid()
-        if os.fork():
-            time.sleep(0 if early else 0.2)
-            os._exit(0)
-        time.sleep(0.2 if early else 0)
-        end_with_parent(number, poll=0.01, patience=0.0)
-        time.sleep(600)
-    os.waitpid(launcher, 0)
-    os.close(open_as_long)
-    assert os.read(watched, 1) == b""
-    os.close(watched)

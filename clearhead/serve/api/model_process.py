@@ -11,7 +11,6 @@ again.
 """
 
 import asyncio
-import ctypes
 import gc
 import os
 import signal
@@ -29,12 +28,12 @@ from clearhead.serve.api.frames import Frames, pack, read_command, read_report
 from clearhead.serve.api.jobs import Frame, JobLoop, Jobs, Link, RunningJob
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
+from clearhead.system import end_with_parent
 
 AT_ONCE = 1 << 20
 """Bytes that are read from the socket at a time."""
 PATIENCE = 30.0
 """Seconds for the step that the process is in when it is told to end."""
-PR_SET_PDEATHSIG = 1
 
 
 def can_fork(device: torch.device) -> bool:
@@ -43,12 +42,6 @@ def can_fork(device: torch.device) -> bool:
     Nor on macOS, whose own libraries do not.
     """
     return device.type == "cpu" and hasattr(os, "fork") and sys.platform != "darwin"
-
-
-def end_with_parent() -> None:
-    """Have the system end this process with the one that forked it, in whatever step it is; Linux alone can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @final
@@ -100,6 +93,7 @@ class ModelProcess(Jobs, asyncio.Protocol):
         The process that forks must not have computed with several threads: the new one would wait for those.
         """
         ours, theirs = socket.socketpair()
+        parent = os.getpid()
         gc.freeze()  # else a collection would write to every object, and so copy the memory that is shared
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # numpy has threads of its own, and is prepared
@@ -109,7 +103,7 @@ class ModelProcess(Jobs, asyncio.Protocol):
             return cls(name, front, ours, pid)
         status = 1
         try:
-            end_with_parent()
+            end_with_parent(parent)
             for signal_number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(signal_number, signal.SIG_IGN)
             for inherited_socket in (ours, *inherited):
