@@ -44,7 +44,7 @@ help:
 	@echo "make test-fast  three cases of each that takes no more than a fifth of a second: 75 seconds"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"
 	@echo "make test-machines  the tests that compute, once for each instruction set and number of threads: minutes a row (MACHINES=\"sse avx2-2\")"
-	@echo "make attack     kill, fill, move, flip and ask for real for some seven minutes; prints what survived (SEED=1)"
+	@echo "make attack     break every promise of SECURITY.md and docs/reliability.md, for real; prints what survived (SEED=1)"
 	@echo "make check      formatting, lint, types, direction of imports; of the page too"
 	@echo "make format     format the code and mend what lint can mend"
 	@echo "make clean      remove caches and build output (not .venv)"

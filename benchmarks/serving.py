@@ -5,7 +5,6 @@
     python benchmarks/serving.py runs/demo --minutes 1 --peer       # and CTranslate2 behind the same front
     python benchmarks/serving.py runs/de-en --source test.de
     python benchmarks/serving.py runs/demo --pinned                 # the server has one core, the clients another
-    python benchmarks/serving.py runs/demo --chaos --minutes 1      # slow readers, hang-ups, 1 GB bodies, floods, …
 
 The load comes from a process of its own (benchmarks/serving_load.py) on the same machine; its processor time is told,
 since it takes cores from the server. Of the requests some are beams, some are streams, and some have no token.
@@ -253,16 +252,10 @@ def main():
     options.add_argument("--texts", type=int, default=2000)
     options.add_argument("--source", help="a file with a text on each line; the demo has its own")
     options.add_argument("--peer", action="store_true", help="CTranslate2 behind the same front, too")
-    options.add_argument("--chaos", action="store_true", help="attack the server instead, and see whether it is right")
     options.add_argument("--pinned", action="store_true", help="the server on core 0 alone, the clients on core 1")
     options.add_argument("--only-peer", action="store_true", help="leave out `clearhead serve` itself")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
-    if asked.chaos:
-        from serving_chaos import attack
-
-        attack(asked)
-        return
     asked.replicas = asked.replicas or (1 if asked.pinned else len(os.sched_getaffinity(0)))
     run = ch.load(asked.run, device="cpu")
     offline = Offline(run, read_texts(asked, run), asked.beam)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.attack import forking
+from tests.attack.changing import mutate
 from tests.attack.forking import Outcome
-from tests.attack.mutations import Kept, mutate
 from tests.attack.small import TASKS, command, copy, make, recipe_of
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 
 LINES = "the cat eats the <mask>\neins zwei\nred plum\n\n"
 MEMORY = 3_000_000_000
@@ -18,29 +18,28 @@ SECONDS = 300
 UNREAD = ("curves.svg", ".lock")
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    draw = random.Random(f"{seed} commands")
-    row = Row("changed files through the command line")
+@attack("commands", "a changed file of a run, and every verb that reads it: it works, or says which file is wrong")
+def commands(home: Path, tries: Tries) -> Row:
     lines = home / "lines.txt"
     lines.write_text(LINES, encoding="utf-8")
-    tasks = draw.sample([*TASKS], 1 if short else len(TASKS))
+    tasks = tries.draw().sample([*TASKS], 1 if tries.short else len(TASKS))
     runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in tasks}
     for task, run in runs.items():
         for args in verbs(task, run, lines, home):
             warm(args)
-    for i in range(5 if short else 400):
+
+    def case(i: int, draw: random.Random) -> str:
         task, run = draw.choice([*runs.items()])
-        kept = Kept(draw.choice(files_of(run)))
         args = draw.choice([*verbs(task, run, lines, home)])
-        if "--resume" in args:
-            run_a_copy(row, i, (home, run, kept), args, draw)
-            continue
-        how = mutate(kept.path, draw)
-        ended = forking.run(command(*args), memory=MEMORY, seconds=SECONDS)
-        told = f"try {i}, {args[0]} of {task} with {kept.path.relative_to(run)} changed ({how})"
-        row.add(problem_of(ended, home), told)
-        kept.put_back()
-    return [row]
+        changed = copy(run, home / "copy" / task)
+        file = draw.choice(files_of(changed))
+        how = f"{args[0]} of {task} with {file.relative_to(changed)} changed ({mutate(file, draw)})"
+        swapped = [changed if arg == run else changed.parent if arg == run.parent else arg for arg in args]
+        problem = problem_of(forking.run(command(*swapped), memory=MEMORY, seconds=SECONDS), home)
+        shutil.rmtree(changed)
+        return problem and f"{how}: {problem}"
+
+    return tries.each(None, case, full=400, short=5)
 
 
 def warm(args: tuple[object, ...]) -> None:
@@ -70,16 +69,6 @@ def verbs(task: str, run: Path, lines: Path, home: Path) -> Iterator[tuple[objec
 def files_of(run: Path) -> list[Path]:
     """Return the files of a run that a verb may read."""
     return sorted(path for path in run.rglob("*") if path.is_file() and path.name not in UNREAD)
-
-
-def run_a_copy(row: Row, i: int, where: tuple[Path, Path, Kept], args: tuple[object, ...], draw: random.Random) -> None:
-    """Go on with a copy, since that writes: the run itself stays as it is."""
-    home, run, kept = where
-    changed = copy(run, home / "copy")
-    how = mutate(changed / kept.path.relative_to(run), draw)
-    ended = forking.run(command(args[0], changed, *args[2:]), memory=MEMORY, seconds=SECONDS)
-    row.add(problem_of(ended, home), f"try {i}, resume of {run.name} with {kept.path.name} changed ({how})")
-    shutil.rmtree(changed)
 
 
 def problem_of(ended: Outcome, home: Path) -> str:

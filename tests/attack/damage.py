@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 from tests.training.mutating import attack_all
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    rows = []
-    for name, made in attack_all(100 if short else 10_000, seed, home).items():
-        row = Row(f"damaged files of {name}", sum(made.counts.values()), made.faults)
-        row.note = f"{made.counts['told']:,} refused"
-        rows.append(row)
-    return rows
+@attack("damage", "damaged files of runs and traces, of today and of the past: they load, or give one clear error")
+def damage(home: Path, tries: Tries) -> Row:
+    found = attack_all(tries.count or (100 if tries.short else 10_000), tries.seed * 100 + tries.part, home)
+    row = Row("", note=f"{sum(made.counts['told'] for made in found.values()):,} refused")
+    for name, made in found.items():
+        row.tried += sum(made.counts.values())
+        row.failures += [f"{name}: {fault}" for fault in made.faults]
+    return row

@@ -20,36 +20,35 @@ from tests.attack import forking
 from tests.attack.calls import Calls, failing_disk, full_disk
 from tests.attack.kills import counted, do_at
 from tests.attack.small import Target, go_on, problem_of
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 
 ENDS = (0, 1)
 PAGE = 4096
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    draw = random.Random(f"{seed} disks")
-    target = Target.make(home)
-    most = 1 if short else None
-    return [
-        at_every_call(target, draw, most, half=False),
-        at_every_call(target, draw, most, half=True),
-        that_stays_broken(target, draw, 2 if short else None),
-        with_small_files(target, draw, 1 if short else 40),
-        on_a_small_disk(target, draw, 1 if short else 40),
-    ]
-
-
-def at_every_call(target: Target, draw: random.Random, most: int | None, *, half: bool) -> Row:
+def at_every_call(home: Path, tries: Tries, *, half: bool) -> Row:
     """Let one call fail, each in turn, in a run that begins or goes on."""
-    row = Row("a full or broken disk at every file-system call" + (" of a resume" if half else ""))
+    target = Target.make(home)
     made = counted(target, half=half)
-    tries = [(k, draw.choice((full_disk, full_disk, failing_disk))) for k in range(1, len(made) + 1)]
-    for k, act in tries if most is None else draw.sample(tries, most):
-        run = target.run(f"full-{k}", half=half)
-        problem = problem_of(do_at(target, run, k, act), ENDS)
-        row.add(problem or target.finish(run), f"{act.__name__} at call {k} ({made[k - 1]})")
+
+    def case(one: tuple[int, str], draw: random.Random) -> str:
+        run, act = target.run("full", half=half), draw.choice((full_disk, full_disk, failing_disk))
+        problem = problem_of(do_at(target.home, lambda: go_on(run, target.recipe), one[0], act), ENDS)
+        problem = problem or target.finish(run)
         shutil.rmtree(run, ignore_errors=True)
-    return row
+        return problem
+
+    return tries.each([*enumerate(made, start=1)], case, short=4)
+
+
+@attack("disk", "a full or broken disk at every file call of a training")
+def disk(home: Path, tries: Tries) -> Row:
+    return at_every_call(home, tries, half=False)
+
+
+@attack("disk-resume", "the same in a resume")
+def disk_resume(home: Path, tries: Tries) -> Row:
+    return at_every_call(home, tries, half=True)
 
 
 @final
@@ -63,45 +62,50 @@ class BrokenDisk(Calls):
             failing_disk(name, what)
 
 
-def that_stays_broken(target: Target, draw: random.Random, most: int | None) -> Row:
-    """Let a call fail as on a full disk, and all later ones as on a broken disk: the user is told of the full disk."""
-    row = Row("a disk that stays broken: the first error is the one told")
+@attack("disk-broken", "a disk that is full at one call and broken from then on: the first error is the one told")
+def that_stays_broken(home: Path, tries: Tries) -> Row:
+    target = Target.make(home)
     made = counted(target, half=False)
     # These may fail: the number in the lock, a removal, and making a folder that is there.
-    tries = [k for k, call in enumerate(made, start=1) if not re.search(r" \.lock$|^r|^mkdir film$", call)]
-    for k in tries if most is None else draw.sample(tries, min(most, len(tries))):
-        run = target.run(f"broken-{k}", half=False)
+    cases = [(k, call) for k, call in enumerate(made, start=1) if not re.search(r" \.lock$|^r|^mkdir film$", call)]
 
-        def work(run: Path = run, k: int = k) -> int:
-            BrokenDisk(target.home, k, full_disk).watch()
+    def case(one: tuple[int, str], draw: random.Random) -> str:
+        run = target.run("broken", half=False)
+
+        def work() -> int:
+            BrokenDisk(target.home, one[0], full_disk).watch()
             return go_on(run, target.recipe, log=lambda line: print(line, file=sys.stderr))
 
         ended = forking.run(work)
         problem = problem_of(ended, (1,))
         if not problem and os.strerror(errno.ENOSPC) not in ended.err:
             problem = f"it tells of a later error: {ended.err.strip()[-300:]}"
-        row.add(problem or target.finish(run), f"call {k} ({made[k - 1]})")
+        problem = problem or target.finish(run)
         shutil.rmtree(run, ignore_errors=True)
-    return row
+        return problem
+
+    return tries.each(cases, case, short=4)
 
 
-def with_small_files(target: Target, draw: random.Random, tries: int) -> Row:
-    """Let no file grow beyond a size that is drawn, which tears the file that is written."""
-    row = Row("files that may not grow (RLIMIT_FSIZE)")
+@attack("disk-limits", "files that may not grow beyond a size (RLIMIT_FSIZE)")
+def with_small_files(home: Path, tries: Tries) -> Row:
+    target = Target.make(home)
     largest = max(path.stat().st_size for path in target.reference.rglob("*") if path.is_file())
-    for i in range(tries):
-        run, most = target.run(f"small-{i}", half=False), int(largest ** draw.uniform(0.2, 1))
 
-        def work(run: Path = run, most: int = most) -> int:
+    def case(i: int, draw: random.Random) -> str:
+        run, most = target.run("small", half=False), int(largest ** draw.uniform(0.2, 1))
+
+        def work() -> int:
             resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
             code = go_on(run, target.recipe)
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             return code
 
-        problem = problem_of(forking.run(work), ENDS)
-        row.add(problem or target.finish(run), f"try {i}, at most {most:,} bytes a file")
+        problem = problem_of(forking.run(work), ENDS) or target.finish(run)
         shutil.rmtree(run, ignore_errors=True)
-    return row
+        return problem
+
+    return tries.each(None, case, full=40)
 
 
 @contextmanager
@@ -122,18 +126,21 @@ def mounted(folder: Path, size: int) -> Iterator[bool]:
         os.rmdir(folder)
 
 
-def on_a_small_disk(target: Target, draw: random.Random, tries: int) -> Row:
-    """Train on a disk that is too small, make it larger, and go on."""
-    row = Row("a real disk that is too small")
+@attack("disk-real", "a real disk that is too small, and becomes larger before the resume")
+def on_a_small_disk(home: Path, tries: Tries) -> Row:
+    target = Target.make(home)
     needed = sum(-(-path.stat().st_size // PAGE) for path in target.reference.rglob("*") if path.is_file())
-    for i in range(tries):
+
+    def case(i: int, draw: random.Random) -> str:
         pages = draw.randint(1, 2 * needed)
         with mounted(target.home / f"disk-{i}", pages * PAGE) as mounts:
             if not mounts:
-                row.note = "not tried: this user may not mount a disk"
-                return row
+                return ""
             run = target.home / f"disk-{i}" / "run"
-            problem = problem_of(forking.run(lambda run=run: go_on(run, target.recipe)), ENDS)
+            problem = problem_of(forking.run(lambda: go_on(run, target.recipe)), ENDS)
             subprocess.run(["mount", "-o", "remount,size=64m", run.parent], check=True)
-            row.add(problem or target.finish(run), f"try {i}, {pages} pages of {needed}")
-    return row
+            return problem or target.finish(run)
+
+    with mounted(target.home / "disk", PAGE) as mounts:
+        note = "" if mounts else "not tried: this user may not mount a disk"
+    return tries.each(None, case, full=40, note=note)

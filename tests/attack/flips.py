@@ -11,9 +11,9 @@ from clearhead.decoding import Greedy
 from clearhead.errors import ClearheadError
 from clearhead.training.run import load
 from tests.attack import forking
-from tests.attack.mutations import Kept, flip_bit
+from tests.attack.changing import Kept, flip_bit
 from tests.attack.small import TASKS, Target, command, make, recipe_of
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 
 UNDECIDING = ("curves.svg", ".lock", "metrics.jsonl", "evaluation.json")
 """Files that tell of a run, and decide nothing that it puts out."""
@@ -25,24 +25,15 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    tasks = random.Random(f"{seed} flips").sample([*TASKS], 2 if short else len(TASKS))
-    return [
-        in_use(home, tasks, seed, 12 if short else 1200),
-        in_scores(home, tasks, seed, 2 if short else 100),
-        before_a_resume(home / "resumed", seed, 2 if short else 150),
-    ]
-
-
 def answer(task: str, run: Path) -> tuple[str, list[str]]:
     """Return what a run answers, to the last digit, and what was told while it was loaded."""
     told: list[str] = []
     return repr(USES[task](load(run, device="cpu", log=told.append))), told
 
 
-def in_use(home: Path, tasks: list[str], seed: int, count: int) -> Row:
-    """Flip a bit, load the run and use it."""
-    runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in tasks}
+@attack("flips", "a flipped bit in a file that decides an output: refused, told, or the same output")
+def in_use(home: Path, tries: Tries) -> Row:
+    runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in TASKS}
     before = {task: answer(task, run)[0] for task, run in runs.items()}
     files = [
         (task, path)
@@ -51,8 +42,7 @@ def in_use(home: Path, tasks: list[str], seed: int, count: int) -> Row:
         if path.is_file() and path.name not in UNDECIDING and not path.is_relative_to(run / "data")
     ]
 
-    def one(i: int) -> str:
-        draw = random.Random(f"{seed} flips {i}")
+    def case(i: int, draw: random.Random) -> str:
         task, path = draw.choice(files)
         kept = Kept(path)
         how = f"{task}/{path.relative_to(runs[task])}, {flip_bit(path, draw)}"
@@ -66,23 +56,28 @@ def in_use(home: Path, tasks: list[str], seed: int, count: int) -> Row:
             kept.put_back()
         return "" if after == before[task] or told else f"{how}: another output, and not a word"
 
-    return Row("a flipped bit in a file that decides an output", count, forking.in_batches(count, one))
+    return tries.batches(case, full=1200, short=60)
 
 
-def in_scores(home: Path, tasks: list[str], seed: int, count: int) -> Row:
-    """Flip a bit of the scores, and list the runs."""
-    row = Row("a flipped bit in evaluation.json, and `clearhead runs`")
+@attack("flips-scores", "a flipped bit in evaluation.json, and `clearhead runs`: told, and the other runs are listed")
+def in_scores(home: Path, tries: Tries) -> Row:
+    for task in TASKS:
+        make(home / "runs" / task, recipe_of(home, task))
     listing = command("runs", home / "runs", "--json")
     before = listed(forking.run(listing).out)
-    for i in range(count):
-        draw = random.Random(f"{seed} scores {i}")
-        kept = Kept(home / "runs" / draw.choice(tasks) / "evaluation.json")
-        how = flip_bit(kept.path, draw)
+
+    def case(i: int, draw: random.Random) -> str:
+        kept = Kept(home / "runs" / draw.choice([*TASKS]) / "evaluation.json")
+        flip_bit(kept.path, draw)
         ended = forking.run(listing)
-        silent = any(one not in before for one in listed(ended.out)) and not ended.err.strip()
-        row.add(ended.unclear() or ("another score, and not a word" if silent else ""), f"try {i}, {how}")
         kept.put_back()
-    return row
+        found = listed(ended.out)
+        if len(found) < len(TASKS) - 1:
+            return f"one bad folder spoils the list: {ended.err[-300:]}"
+        silent = any(one not in before for one in found) and not ended.err.strip()
+        return ended.unclear() or ("another score, and not a word" if silent else "")
+
+    return tries.each(None, case, full=100, short=6)
 
 
 def listed(out: str) -> list[Any]:
@@ -91,21 +86,18 @@ def listed(out: str) -> list[Any]:
     return [{**one, "changed": ""} for one in found if one["problem"] is None and one["name"] in TASKS]
 
 
-def before_a_resume(home: Path, seed: int, count: int) -> Row:
-    """Flip a bit of a run that is half-way, its token ids too, and go on: the end is the same, or it is refused."""
-    row = Row("a flipped bit before a resume")
-    home.mkdir()
+@attack("flips-resume", "a flipped bit of a run that is half-way, its token ids too: the same end, or refused")
+def before_a_resume(home: Path, tries: Tries) -> Row:
     target = Target.make(home)
-    for i in range(count):
-        draw = random.Random(f"{seed} resumed {i}")
+
+    def case(i: int, draw: random.Random) -> str:
         run = target.run("run", half=True)
         files = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in UNDECIDING]
         path = draw.choice([one for one in files if one.stat().st_size])
-        how = f"try {i}, {path.relative_to(run)}, {flip_bit(path, draw)}"
+        how = f"{path.relative_to(run)}, {flip_bit(path, draw)}"
         ended = forking.run(command("train", run, "--resume"))
-        problem = ended.unclear()
-        if not problem and ended.code == 0:
-            problem = target.finish(run, metrics=False)
-        row.add(problem, how)
+        problem = ended.unclear() or (target.finish(run, metrics=False) if ended.code == 0 else "")
         shutil.rmtree(run)
-    return row
+        return problem and f"{how}: {problem}"
+
+    return tries.each(None, case, full=150, short=12)

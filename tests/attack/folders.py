@@ -8,12 +8,11 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.attack import forking
 from tests.attack.kills import counted, do_at
-from tests.attack.small import Target, changes, command, contents, problem_of
-from tests.attack.table import Row
+from tests.attack.small import Target, changes, command, contents, go_on, problem_of
+from tests.attack.table import Row, Tries, attack
 
 ENDS = (0, 1, 2)
 NOBODY = 65534
@@ -47,17 +46,6 @@ OURS = (
 """Names that a run folder has, had or may have while it is written."""
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    draw = random.Random(f"{seed} folders")
-    target = Target.make(home)
-    return [
-        moved_during_training(target, draw, 4 if short else 60),
-        out_of_reach(target, draw, 4 if short else None),
-        in_a_folder_of_the_users(target, draw, 3 if short else None),
-        links(target, draw, 4 if short else None),
-    ]
-
-
 def users_files(folder: Path) -> Path:
     """Make a folder that holds a user's files under the names that a run uses."""
     for name in ("checkpoints/step-00000002/thesis.txt", "model.json", "metrics.jsonl", "tokenizer.json", "notes.txt"):
@@ -87,24 +75,22 @@ def replace_checkpoints(run: Path, aside: Path) -> None:
     users_files(run / "checkpoints" / "step-00000002")
 
 
-def moved_during_training(target: Target, draw: random.Random, tries: int) -> Row:
+@attack("moved", "the folder or its checkpoints moved or replaced during training")
+def moved_during_training(home: Path, tries: Tries) -> Row:
     """Move the folder, or its checkpoints, while the run is training; put them back, and go on."""
-    row = Row("the folder or its checkpoints moved or replaced during training")
-    ways = (move_run, replace_run, move_checkpoints, replace_checkpoints)
+    target = Target.make(home)
     made = counted(target, half=True)
-    for i in range(tries):
-        way, k = ways[i % len(ways)], draw.randint(3, len(made))
-        run, aside = target.run(f"moved-{i}", half=True), target.home / f"aside-{i}"
 
-        def act(name: str, what: Any, way: Callable = way, run: Path = run, aside: Path = aside) -> None:
-            way(run, aside)
-
-        problem = problem_of(do_at(target, run, k, act), ENDS)
-        problem = problem or users_changes(way, run) or put_back(way, run, aside)
-        row.add(problem or target.finish(run), f"try {i}, {way.__name__} at call {k} ({made[k - 1]})")
+    def case(i: int, draw: random.Random) -> str:
+        way, k = (move_run, replace_run, move_checkpoints, replace_checkpoints)[i % 4], draw.randint(3, len(made))
+        run, aside = target.run("moved", half=True), target.home / "aside"
+        ended = do_at(target.home, lambda: go_on(run, target.recipe), k, lambda name, what: way(run, aside))
+        problem = problem_of(ended, ENDS) or users_changes(way, run) or put_back(way, run, aside) or target.finish(run)
         for path in (run, aside):
             shutil.rmtree(path, ignore_errors=True)
-    return row
+        return problem and f"{way.__name__} at call {k} ({made[k - 1]}): {problem}"
+
+    return tries.each(None, case, full=60, short=8)
 
 
 def users_changes(way: Callable, run: Path) -> str:
@@ -141,29 +127,35 @@ def put_back(way: Callable, run: Path, aside: Path) -> str:
     return ""
 
 
-def out_of_reach(target: Target, draw: random.Random, most: int | None) -> Row:
-    """Take a part of the run away before a resume: it is refused with every byte as it was, or goes on rightly."""
-    row = Row("a part of the run out of reach before a resume")
+@attack(
+    "unreachable",
+    "a part of the run out of reach before a resume: it goes on rightly, or is refused and changes no byte",
+)
+def out_of_reach(home: Path, tries: Tries) -> Row:
+    target = Target.make(home)
     names = ("checkpoints", "data", "model.json", "recipe.json", "run.json", "checkpoints/run.json", "metrics.jsonl")
-    ways = ("gone", "dangling link", "empty folder", "empty file", "no permission")
-    tries = [(name, way) for name in names for way in ways]
-    for name, way in tries if most is None else draw.sample(tries, most):
+    ways = ("gone", "dangling link", "empty folder", "empty file", *([] if os.getuid() else ["no permission"]))
+
+    def case(one: tuple[str, str], draw: random.Random) -> str:
+        name, way = one
         run, aside = target.run("reach", half=True), target.home / "aside"
-        if (run / name).exists() and not (way == "no permission" and os.getuid()):
-            os.rename(run / name, aside)
-            hide(run / name, aside, way)
-            before = contents(run)
-            ended = forking.run(as_nobody(run, command("train", run, "--resume"), drop=way == "no permission"))
-            problem = problem_of(ended, ENDS)
-            if not problem and ended.code:
-                changed = changes(before, run)
-                problem = f"refused, and yet changed {changed}" if changed else reveal(run, name, aside)
-            lost = name == "metrics.jsonl" and ended.code == 0  # it goes on with a new log
-            row.add(problem or target.finish(run, metrics=not lost), f"{name}: {way}")
+        os.rename(run / name, aside)
+        hide(run / name, aside, way)
+        before = contents(run)
+        ended = forking.run(as_nobody(run, command("train", run, "--resume"), drop=way == "no permission"))
+        problem = problem_of(ended, ENDS)
+        if not problem and ended.code:
+            changed = changes(before, run)
+            problem = f"refused, and yet changed {changed}" if changed else reveal(run, name, aside)
+        lost = name == "metrics.jsonl" and ended.code == 0  # it goes on with a new log
+        problem = problem or target.finish(run, metrics=not lost)
         for path in (run, aside):
             shutil.rmtree(path, ignore_errors=True)
             path.unlink(missing_ok=True)
-    return row
+        return problem
+
+    there = [name for name in names if (target.half / name).exists()]
+    return tries.each([(name, way) for name in there for way in ways], case, short=6)
 
 
 def hide(path: Path, aside: Path, way: str) -> None:
@@ -210,40 +202,44 @@ def as_nobody(run: Path, work: Callable[[], int], *, drop: bool) -> Callable[[],
     return dropped
 
 
-def in_a_folder_of_the_users(target: Target, draw: random.Random, most: int | None) -> Row:
-    """Train into a folder that holds a user's file under a name of ours: nothing of it may change."""
-    row = Row("training into a folder that holds files of the user's")
-    for name in OURS if most is None else draw.sample(OURS, most):
+@attack("users-files", "training into a folder that holds a file of the user's under a name of ours")
+def in_a_folder_of_the_users(home: Path, tries: Tries) -> Row:
+    target = Target.make(home)
+
+    def case(name: str, draw: random.Random) -> str:
         run = target.home / "users"
         path = run / name
         path.parent.mkdir(parents=True)
         path.write_text("mine\n", encoding="utf-8")
         before = contents(run)
-        problem = problem_of(do_at(target, run, 0, "kill"), ENDS)
+        problem = problem_of(forking.run(lambda: go_on(run, target.recipe)), ENDS)
         kept = path.is_file() and path.read_text(encoding="utf-8", errors="replace") == "mine\n"
         if not problem and not kept and name != ".lock":
             problem = f"the user's file was changed; the folder: {changes(before, run)}"
-        row.add(problem, name)
         shutil.rmtree(run)
-    return row
+        return problem
+
+    return tries.each(OURS, case, short=5)
 
 
-def links(target: Target, draw: random.Random, most: int | None) -> Row:
-    """Plant a link at every name of ours, in a new folder and in one to resume: what it leads to may not change."""
-    row = Row("links planted at every name of a run")
-    tries = [(name, where, half) for name in OURS for where in ("file", "folder", "nothing") for half in (False, True)]
-    for name, where, half in tries if most is None else draw.sample(tries, most):
+@attack("links", "links planted at every name of a run: what they lead to stays as it is")
+def links(home: Path, tries: Tries) -> Row:
+    target = Target.make(home)
+    cases = [(name, where, half) for name in OURS for where in ("file", "folder", "nothing") for half in (False, True)]
+
+    def case(one: tuple[str, str, bool], draw: random.Random) -> str:
+        name, where, half = one
         run, victims = target.run("linked", half=half), target.home / "victims"
         plant(run / name, victims, where)
         before = contents(victims)
-        verb = command("train", run, "--resume") if half else None
-        ended = forking.run(verb) if verb else do_at(target, run, 0, "kill")
+        ended = forking.run(command("train", run, "--resume") if half else lambda: go_on(run, target.recipe))
         changed = changes(before, victims, but=())
         problem = problem_of(ended, ENDS) or (f"changed through the link: {changed}" if changed else "")
-        row.add(problem, f"a link to a {where} at {name}, {'resumed' if half else 'trained'}")
         for path in (run, victims):
             shutil.rmtree(path)
-    return row
+        return problem
+
+    return tries.each(cases, case, short=30)
 
 
 def plant(path: Path, victims: Path, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Two processes that begin in one folder at once: one of them trains there, and nothing of it is lost.
+"""Two processes that begin in one folder at once: one of them has it, and nothing of it is lost.
 
 One way draws a delay at every file call of both. The other is exhaustive: it stops the first process before its n-th
 file call, for every n; the second begins and ends meanwhile; then the first goes on.
@@ -8,78 +8,37 @@ import os
 import random
 import shutil
 import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from clearhead.errors import ClearheadError
+from clearhead.experiments import comparing
+from clearhead.experiments.comparing import Arm, compare
+from clearhead.experiments.workers import work as work_on
+from clearhead.interop.run import import_model
 from clearhead.text.sources import Aligned
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Checkpointing, Recipe
 from tests.attack import forking
-from tests.attack.calls import path_of
+from tests.attack.calls import Act, Calls, delays, stop_at
 from tests.attack.forking import Child, Outcome
-from tests.attack.small import go_on, make, recipe_of
-from tests.attack.table import Row
-from tests.training.tiny import differences
+from tests.attack.small import begun, copy, go_on, litter, make, recipe_of, said_error
+from tests.attack.table import Row, Tries, attack
+from tests.interop import saved_models
+from tests.training.tiny import differences, quiet
 
-EVENTS = {
-    *("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"),
-    *("os.truncate", "fcntl.flock"),
-}
-WRAPPED = ("stat", "lstat", "fsync", "write", "ftruncate")
-MIDWAY = ("fcntl.flock", "listdir run", "open .run.json", "open .recipe.json", "open .evaluation.json", "rmdir")
+MIDWAY = ("flock", "listdir run", "open .run.json", "open .recipe.json", "open .evaluation.json", "rmdir")
 """Calls that the second is stopped at: it has no lock yet; has it; claims; has all but its recipe; ends; has ended."""
-DELAYS = 0.003
-"""Seconds that a file call waits at most, of those that wait."""
-
-Step = Callable[[str], None]
-"""Is given a file call, as "open run.json", just before it is made."""
 Work = Callable[[], int]
 
 
-class Watched:
-    """Every file call under a folder, also those that only look, told to `step` before it is made."""
-
-    def __init__(self, home: Path, step: Step) -> None:
-        self.home, self.step, self.inside = os.path.realpath(home), step, False
-
-    def watch(self) -> None:
-        """Begin. There is no end: the process must be a child."""
-        sys.addaudithook(
-            lambda event, args: self.tell(event.removeprefix("os."), args[:1]) if event in EVENTS else None
-        )
-        for name in WRAPPED:
-            setattr(os, name, self.wrap(name, getattr(os, name)))
-
-    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def told(*args: Any, **named: Any) -> Any:
-            self.tell(name, args[:1])
-            return function(*args, **named)
-
-        return told
-
-    def tell(self, name: str, args: tuple[Any, ...]) -> None:
-        if self.inside or not args or not isinstance(args[0], str | bytes | int | os.PathLike):
-            return
-        self.inside = True
-        try:
-            path = path_of(args[0])
-            if path.startswith(self.home):
-                self.step(f"{name} {Path(path).name}")
-        finally:
-            self.inside = False
-
-
 def short_recipe(home: Path) -> Recipe:
-    """Return the recipe of a run of two steps, which is begun and ended in a tenth of a second."""
+    """Return the recipe of a run of three steps, which is begun and ended in a tenth of a second."""
     return replace(
         recipe_of(home),
-        budget=Budget(steps=2),
-        checkpointing=Checkpointing(log=1, evaluate=2, save=1, score_records=0, samples=0, film=False),
+        budget=Budget(steps=3),
+        checkpointing=Checkpointing(log=1, evaluate=3, save=1, score_records=0, samples=0, film=False),
     )
 
 
@@ -105,146 +64,194 @@ class Pair:
         shutil.rmtree(self.home / "runs", ignore_errors=True)
         return self.home / "runs" / "run"
 
-    def work(self, run: Path, recipe: Recipe, step: Step | None = None) -> Work:
-        def begun() -> int:
-            if step is not None:
-                Watched(run.parent, step).watch()
-            return go_on(run, recipe)
-
-        return begun
+    def work(self, run: Path, recipe: Recipe, always: Act | None = None) -> Work:
+        return watched(run.parent, lambda: go_on(run, recipe), always)
 
     def fault(self, run: Path, *ended: Outcome) -> str:
         """Return what was lost, or "": a run that was trained is as the one nothing disturbed, to the last bit."""
-        unclear = [outcome.unclear() for outcome in ended if outcome.unclear()]
-        if unclear:
+        if unclear := [outcome.unclear() for outcome in ended if outcome.unclear()]:
             return unclear[0]
-        trained = [outcome for outcome in ended if outcome.code == 0]
-        if not trained:
+        return compare_runs(run, self.reference) if any(outcome.code == 0 for outcome in ended) else ""
+
+    def again(self, run: Path, ended: list[Outcome]) -> str:
+        """Return what stands in the way of a training after both were refused, or ""."""
+        if any(outcome.code == 0 for outcome in ended):
             return ""
-        folder = RunFolder(run)
-        missing = [name for name in os.listdir(self.reference) if not (run / name).exists()]
-        if missing:
-            return f"it ended with exit code 0, and {', '.join(sorted(missing))} is missing"
-        try:
-            return "; ".join(differences(folder, RunFolder(self.reference)))
-        except (ClearheadError, OSError, LookupError) as error:  # whatever is wrong with what is left of the run
-            return f"the run is damaged: {error}"
+        third = forking.run(self.work(run, self.good))
+        return f"nobody can train there any more: {third.err[-300:]}" if third.code else self.fault(run, third)
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    pair = Pair(home)
-    draw = random.Random(f"{seed} pairs")
-    return [at_random(pair, draw, 3 if short else 200), at_every_call(pair, draw, 4 if short else None)]
+def watched(home: Path, work: Work, always: Act | None) -> Work:
+    """Return the work with an act before each file call, also those that only look."""
+
+    def begun() -> int:
+        if always is not None:
+            Calls(home, always=always, looks=True).watch()
+        return work()
+
+    return begun
 
 
-def at_random(pair: Pair, draw: random.Random, count: int) -> Row:
-    """Begin two trainings at once, with random delays at their file calls; a third is there for what both leave."""
-    row = Row("two trainings begun in one folder at once")
-    refused = 0
-    for i in range(count):
+def compare_runs(run: Path, reference: Path) -> str:
+    """Return what is missing or other in a run that should be as another, or ""."""
+    missing = [name for name in os.listdir(reference) if not (run / name).exists()]
+    if missing:
+        return f"it ended with exit code 0, and {', '.join(sorted(missing))} is missing"
+    try:
+        return "; ".join([*differences(RunFolder(run), RunFolder(reference)), *litter(run)])
+    except (ClearheadError, OSError, LookupError) as error:  # whatever is wrong with what is left of the run
+        return f"the run is damaged: {error}"
+
+
+def both(works: list[Callable[[Act], Work]], draw: random.Random) -> list[Outcome]:
+    """Begin works at once, each with delays of its own at its file calls; return how they ended."""
+    share = draw.choice((0.02, 0.1, 0.5))
+    children = [forking.start(work(delays(draw.random(), share))) for work in works]
+    return [child.wait() for child in children]
+
+
+def none_won(ended: list[Outcome]) -> str:
+    return "" if any(one.code == 0 for one in ended) else f"both were refused: {[one.err[-200:] for one in ended]}"
+
+
+@attack("pairs-train", "two trainings begun in one folder at once, with delays at every file call")
+def trainings(home: Path, tries: Tries) -> Row:
+    pair, refused = Pair(home), [0]
+
+    def case(i: int, draw: random.Random) -> str:
         run = pair.new()
-        seeds = draw.random(), draw.random()
         recipes = draw.choice([(pair.good, pair.good), (pair.good, pair.good), (pair.good, pair.bad)])
-        share = draw.choice((0.02, 0.1, 0.5))
-        children = [
-            forking.start(pair.work(run, recipe, delays(each, share)))
-            for recipe, each in zip(recipes, seeds, strict=True)
-        ]
-        ended = [child.wait() for child in children]
-        refused += sum(outcome.code != 0 for outcome in ended)
-        row.add(pair.fault(run, *ended) or again(pair, run, ended), f"pair {i}")
-    row.note = f"{refused} refused"
-    return row
+        ended = both([lambda act, recipe=recipe: pair.work(run, recipe, act) for recipe in recipes], draw)
+        refused[0] += sum(outcome.code != 0 for outcome in ended)
+        return pair.fault(run, *ended) or pair.again(run, ended)
+
+    return tries.each(None, case, full=150, short=6)
 
 
-def delays(seed: float, share: float) -> Step:
-    draw = random.Random(seed)
+@attack("pairs-resume", "two resumes of one run begun at once, with delays at every file call")
+def resumes(home: Path, tries: Tries) -> Row:
+    pair = Pair(home)
+    half = begun(home / "half", pair.good, at=2)
 
-    def step(call: str) -> None:
-        if draw.random() < share:
-            time.sleep(draw.uniform(0, DELAYS))
+    def case(i: int, draw: random.Random) -> str:
+        run = pair.new()
+        run.parent.mkdir()
+        copy(half, run)
+        ended = both([lambda act: pair.work(run, pair.good, act)] * 2, draw)
+        return none_won(ended) or pair.fault(run, *ended)
 
-    return step
-
-
-def again(pair: Pair, run: Path, ended: list[Outcome]) -> str:
-    """Return what stands in the way of a training after both were refused, or ""."""
-    if any(outcome.code == 0 for outcome in ended):
-        return ""
-    third = forking.run(pair.work(run, pair.good))
-    return f"nobody can train there any more: {third.err[-300:]}" if third.code else pair.fault(run, third)
+    return tries.each(None, case, full=50, short=4)
 
 
-def at_every_call(pair: Pair, draw: random.Random, most: int | None, *, every: int = 1) -> Row:
-    """Stop a training before each of its file calls, and let another begin meanwhile.
+@attack("pairs-compare", "two comparisons begun in one folder at once, with delays at every file call")
+def comparisons(home: Path, tries: Tries) -> Row:
+    recipe = short_recipe(home)
+    arms = [
+        Arm(name="a", recipe=recipe),
+        Arm(name="b", recipe=replace(recipe, batching=replace(recipe.batching, tokens=64))),
+    ]
 
-    The other runs to its end first, or is stopped itself on the way until the first has ended. Once the first has the
-    lock, the other can only be refused: there `every` n-th call will do.
-    """
-    row = Row("a training stopped at each file call while another begins")
-    tries: list[tuple[str, int, str, str]] = []
+    def compare_in(folder: Path) -> int:
+        """Compare in this process, which has imported everything; a worker would need seconds for it."""
+        comparing.run_all = lambda jobs, parallel, log: {job.name: "" for job in jobs if not work_on(job)}
+        comparing.prepare_text = lambda jobs, log: None
+        comparing.draw_comparison = lambda *args: None
+        return said_error(lambda: compare(folder, arms, seeds=(1,), log=quiet))
+
+    reference = home / "reference"
+    if (ended := forking.run(lambda: compare_in(reference))).code:
+        raise RuntimeError(f"the comparison that nothing disturbs failed: {ended.err}")
+
+    def case(i: int, draw: random.Random) -> str:
+        folder = home / "runs" / "all"
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        ended = both([lambda act: watched(folder.parent, lambda: compare_in(folder), act)] * 2, draw)
+        problem = none_won(ended) or next((one.unclear() for one in ended if one.unclear()), "")
+        for name in ("a-seed1", "b-seed1"):
+            problem = problem or compare_runs(folder / name, reference / name)
+        written = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+        return problem or ("" if written == sorted(os.listdir(reference)) else f"there are {written}")
+
+    return tries.each(None, case, full=20, short=2)
+
+
+@attack(
+    "pairs-import",
+    "two imports into one folder begun at once: one is whole, and what the other has begun is not taken from it",
+)
+def imports(home: Path, tries: Tries) -> Row:
+    forking.run(lambda: bool(saved_models.save("bert", home / "source", rows=3)))
+    names = sorted(os.listdir(forking_import(home)))
+
+    def case(i: int, draw: random.Random) -> str:
+        run = home / "runs" / "run"
+        shutil.rmtree(run.parent, ignore_errors=True)
+        ended = both([lambda act: watched(run.parent, lambda: import_into(home / "source", run), act)] * 2, draw)
+        unclear = next((one.unclear() for one in ended if one.unclear()), "")
+        left = sorted(os.listdir(run.parent))
+        if none_won(ended) or unclear or left != ["run"]:
+            return none_won(ended) or unclear or f"they left {left}"
+        return "" if sorted(os.listdir(run)) == names else f"the run has {sorted(os.listdir(run))}"
+
+    return tries.each(None, case, full=40, short=6)
+
+
+def import_into(source: Path, run: Path) -> int:
+    return said_error(lambda: import_model(source, run, device="cpu", log=quiet))
+
+
+def forking_import(home: Path) -> Path:
+    """Import once, undisturbed."""
+    ended = forking.run(lambda: import_into(home / "source", home / "whole"))
+    if ended.code:
+        raise RuntimeError(f"the import that nothing disturbs failed: {ended.err}")
+    return home / "whole"
+
+
+@attack(
+    "pairs-stop", "a training stopped at each of its file calls while another begins, and is stopped on its way too"
+)
+def stops(home: Path, tries: Tries) -> Row:
+    """Once the first has the lock, the other can only be refused: of those calls every tenth will do."""
+    pair = Pair(home)
+    cases: list[tuple[str, int, str, str]] = []
     for ways in ("good good", "good bad", "bad good"):
         made = calls_of(pair, ways)
         locked = made.index("fcntl.flock .lock") + 1
         early = [n for n in range(1, len(made) + 1) if n <= locked or made[n - 1].startswith("r")]
-        late = [n for n in range(locked + 1, len(made) + 1) if n % every == 0 or len(made) < 100]
-        tries += [(ways, n, made[n - 1], stop) for n in early if n <= locked for stop in MIDWAY]
-        tries += [(ways, n, made[n - 1], "") for n in sorted({*early, *late})]
-    for ways, n, call, stop in tries if most is None else draw.sample(tries, most):
-        on_the_way = f", the other at {stop!r}" if stop else ""
-        row.add(stopped_at(pair, n, ways, stop), f"{ways}, stopped at call {n} ({call}){on_the_way}")
-    row.note = f"{len(tries)} ways"
-    return row
-
-
-def recipes_of(pair: Pair, ways: str) -> Iterator[Recipe]:
-    return (getattr(pair, way) for way in ways.split())
+        late = [n for n in range(locked + 1, len(made) + 1) if n % 10 == 0 or len(made) < 100]
+        cases += [(ways, n, made[n - 1], stop) for n in early if n <= locked for stop in MIDWAY]
+        cases += [(ways, n, made[n - 1], "") for n in sorted({*early, *late})]
+    return tries.each(cases, lambda case, draw: stopped_at(pair, *case), full=400, short=40)
 
 
 def calls_of(pair: Pair, ways: str) -> list[str]:
     """Return the file calls of the first of the two when nothing disturbs it."""
-    run, (recipe, _) = pair.new(), recipes_of(pair, ways)
+    run, recipe = pair.new(), getattr(pair, ways.split(maxsplit=1)[0])
 
     def work() -> list[str]:
-        made: list[str] = []
-        pair.work(run, recipe, made.append)()
-        return made
+        calls = Calls(run.parent, looks=True).watch()
+        go_on(run, recipe)
+        return calls.made
 
     return forking.run(work).value
 
 
-def stopped_at(pair: Pair, n: int, ways: str, stop: str = "") -> str:
+def stopped_at(pair: Pair, ways: str, n: int, call: str, stop: str) -> str:
     """Stop the first before its n-th call and begin the second, which goes on to its end or to a call that begins with
     `stop`. Then the first goes on to its end, and then the second. Return what was lost, or "".
     """
     run = pair.new()
-    count = 0
-
-    def stop_at_count(call: str) -> None:
-        nonlocal count
-        count += 1
-        if count == n:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    stopped_before = False
-
-    def stop_at_name(call: str) -> None:
-        nonlocal stopped_before
-        if stop and call.startswith(stop) and not stopped_before:
-            stopped_before = True
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    recipes = recipes_of(pair, ways)
     children: list[Child] = []
-    for step in (stop_at_count, stop_at_name):
-        children.append(forking.start(pair.work(run, next(recipes), step)))
+    for way, act in zip(ways.split(), (stop_at(count=n), stop_at(begins=stop)), strict=True):
+        children.append(forking.start(pair.work(run, getattr(pair, way), act)))
         wait_for_stop(children[-1])
     ended: list[Outcome] = []
     for child in children:
         if child.status is None:
             child.send(signal.SIGCONT)
         ended.append(child.wait())
-    return pair.fault(run, *ended) or again(pair, run, ended)
+    return pair.fault(run, *ended) or pair.again(run, ended)
 
 
 def wait_for_stop(child: Child) -> None:

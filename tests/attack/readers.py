@@ -1,6 +1,5 @@
 """Load a run again and again while another process trains it: once there is a checkpoint, every load must succeed."""
 
-import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,17 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 from tests.attack import forking
 from tests.attack.small import go_on, recipe_of
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    row = Row("loads of a run while it is written")
-    draw = random.Random(f"{seed} readers")
+@attack("readers", "loads of a run, again and again, while another process trains it")
+def readers(home: Path, tries: Tries) -> Row:
     recipe = recipe_of(home)
+    row, draw = Row(""), tries.draw()
     recipe = replace(
         recipe, checkpointing=replace(recipe.checkpointing, save=1, checkpoints=1), seed=draw.randrange(100)
     )
-    while row.tried < (4 if short else 300):
+    while row.tried < (tries.count or (60 if tries.short else 300)):
         run = home / "read"
         child = forking.start(lambda run=run: go_on(run, recipe))
         loaded = False
@@ -30,7 +29,7 @@ def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
         if problem := child.wait().unclear():
             row.add(problem, "the run in training")
         shutil.rmtree(run)
-    return [row]
+    return row
 
 
 def load_once(row: Row, run: Path, loaded: bool) -> bool:

@@ -1,6 +1,6 @@
 """Attack a real server with random and mutated requests: seeded, over kept connections, beside silent ones.
 
-`attack(100_000, seed=0)` sends so many requests; `attack(60.0, seed=0)` sends them for so many seconds.
+`attack_server(100_000, seed=0)` sends so many requests; `attack_server(60.0, seed=0)` sends them for so many seconds.
 """
 
 import asyncio
@@ -19,10 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.attack.table import Row, Tries, attack
 from tests.training import small_runs
 
 CLIENTS = 8
 SILENT = 1000
+GROWTH = 0.05
+"""The share by which memory may grow after the first fifth of the requests."""
 WARM = 0.2
 """Share of the requests after which memory is measured for the first time: what is kept has been filled by then."""
 UNCLEAR = (b"this should not happen", b"Traceback", b"please report")
@@ -331,7 +334,7 @@ def resident(process: int) -> int:
     return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
 
 
-def attack(seconds_or_count: float, seed: int = 0, *, silent: int = SILENT) -> dict[str, Any]:
+def attack_server(seconds_or_count: float, seed: int = 0, *, silent: int = SILENT) -> dict[str, Any]:
     """Attack a server with so many requests (an int), or for so many seconds (a float), and say what came back.
 
     Wanted: no `server_errors`, nothing `unclear`, `stderr` empty, all answered but those that were left, and `growth`
@@ -360,5 +363,19 @@ def attack(seconds_or_count: float, seed: int = 0, *, silent: int = SILENT) -> d
     }
 
 
-if __name__ == "__main__":
-    print(json.dumps(attack(int(sys.argv[1]), int(sys.argv[2])), indent=1))
+@attack(
+    "requests", "random and mutated requests to the explorer beside silent connections; its memory before and after"
+)
+def requests(home: Path, tries: Tries) -> Row:
+    found = attack_server(
+        tries.count or (600 if tries.short else 50_000), tries.seed, silent=50 if tries.short else SILENT
+    )
+    wrong = found["server_errors"] + found["unclear"] + found["unanswered"]
+    told = [*found["examples"], found["stderr"] or "not answered, or answered with an error of the server's own"]
+    row = Row("", found["requests"], [told[min(i, len(told) - 1)] for i in range(wrong)])
+    row.failures += [found["stderr"]] if found["stderr"] else []
+    memory = f"{found['rss_before'] / 1e6:,.0f} MB and {found['rss_after'] / 1e6:,.0f} MB"
+    if not tries.short and found["growth"] > GROWTH:
+        row.failures.append(f"memory has grown: {memory}")
+    row.note = f"{found['statuses'].get(200, 0):,} answered, the others refused; {memory}"
+    return row

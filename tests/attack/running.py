@@ -1,4 +1,4 @@
-"""Run the attacks, two side by side, and collect their rows."""
+"""Run the attacks: each in processes of its own, several side by side; collect their rows."""
 
 import argparse
 import json
@@ -7,44 +7,31 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from tests.attack import (
+from tests.attack import (  # noqa: F401 - they put their attacks into the table
     commands,
     damage,
     disks,
+    doors,
     flips,
     folders,
     kills,
+    load,
     pairs,
     readers,
-    serving,
+    requests,
     signals,
     strangers,
     texts,
 )
 from tests.attack.small import warm_up
-from tests.attack.table import Row, as_markdown, as_text, write_json, write_page
+from tests.attack.table import ATTACKS, Row, Tries, as_markdown, as_text, write_json, write_page
 
-Attack = Callable[..., list[Row]]
-ATTACKS: dict[str, Attack] = {
-    "kills": kills.attack,
-    "signals": signals.attack,
-    "readers": readers.attack,
-    "disks": disks.attack,
-    "pairs": pairs.attack,
-    "folders": folders.attack,
-    "damage": damage.attack,
-    "commands": commands.attack,
-    "flips": flips.attack,
-    "texts": texts.attack,
-    "strangers": strangers.attack,
-    "requests": serving.attack,
-}
-"""Every attack by its name, in the table's order."""
 FAST = "/dev/shm"
 """A disk in memory: a kill does not need a slow one."""
 
@@ -54,16 +41,22 @@ def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="each attack a few times")
-    parser.add_argument("--only", nargs="*", choices=[*ATTACKS], default=[*ATTACKS], help="these attacks")
-    parser.add_argument("--jobs", type=int, default=2, help="how many attacks run at a time")
+    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="these attacks, or those that begin so")
+    parser.add_argument("--count", type=int, help="how many cases of each")
+    parser.add_argument("--workers", type=int, default=2, help="how many processes attack at a time")
+    parser.add_argument("--minutes", type=float, help="how long the load lasts")
     parser.add_argument("--json", type=Path, default=Path("build/attack.json"), help="where the table goes as JSON")
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
     asked = parser.parse_args(args)
+    names = [name for name in ATTACKS if not asked.only or any(name.startswith(one) for one in asked.only)]
+    if not names:
+        parser.error(f"there is no attack called {asked.only}; there are {', '.join(ATTACKS)}")
     torch.set_num_threads(1)
     since = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=FAST if os.access(FAST, os.W_OK) else None) as home:
         warm_up(Path(home))
-        rows = run_all(Path(home), asked.only, asked.seed, short=asked.short, jobs=asked.jobs)
+        tries = Tries(asked.seed, short=asked.short, count=asked.count, minutes=asked.minutes)
+        rows = run_all(Path(home), names, tries, asked.workers)
     seconds = time.perf_counter() - since
     print(as_text(rows))
     print(f"seed {asked.seed}, {seconds:.0f} s")
@@ -71,34 +64,37 @@ def main(args: Sequence[str] | None = None) -> int:
     write_json(rows, asked.json, seed=asked.seed, seconds=seconds)
     if asked.write:
         write_page(as_markdown(rows, seed=asked.seed, seconds=seconds))
-    return 1 if any(row.failures for row in rows) else 0
+    return 1 if any(row.failures or not row.tried for row in rows) else 0
 
 
-def run_all(home: Path, names: Sequence[str], seed: int, *, short: bool, jobs: int) -> list[Row]:
-    """Run each attack in a forked process of its own, so many at a time; return their rows in the table's order."""
-    waiting, working = list(names), {}
-    rows: dict[str, list[Row]] = {}
+def run_all(home: Path, names: Sequence[str], tries: Tries, workers: int) -> list[Row]:
+    """Run attacks in forked processes, so many at a time; an attack with a count is shared by all of them."""
+    parts = workers if tries.count else 1
+    waiting = [(name, replace(tries, part=part, parts=parts)) for name in names for part in range(parts)]
+    working: dict[int, tuple[str, Path, float]] = {}
+    rows = {name: Row(name) for name in names}
     while waiting or working:
-        while waiting and len(working) < jobs:
-            name = waiting.pop(0)
-            (home / name).mkdir()
-            working[fork_attack(home / name, name, seed, short)] = (name, time.perf_counter())
+        while waiting and len(working) < workers:
+            name, part = waiting.pop(0)
+            folder = home / f"{name}-{part.part}"
+            folder.mkdir()
+            working[fork_attack(folder, name, part)] = name, folder, time.perf_counter()
         number, status = os.wait()
-        name, since = working.pop(number)
-        rows[name] = read_rows(home / name, name, status)
-        print(f"{name}: {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
-    return [row for name in names for row in rows[name]]
+        if number in working:
+            name, folder, since = working.pop(number)
+            merge(rows[name], folder / "row.json", status)
+            print(f"{name}: {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
+    return [*rows.values()]
 
 
-def fork_attack(home: Path, name: str, seed: int, short: bool) -> int:
+def fork_attack(folder: Path, name: str, tries: Tries) -> int:
     number = os.fork()
     if number:
         return number
     code = 1
     try:
-        found = ATTACKS[name](home, seed, short=short)
-        told = [{**row.as_json(), "failures": row.failures} for row in found]
-        (home / "rows.json").write_text(json.dumps(told), encoding="utf-8")
+        row = ATTACKS[name][1](folder, tries)
+        (folder / "row.json").write_text(json.dumps(row.as_json()), encoding="utf-8")
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -107,10 +103,12 @@ def fork_attack(home: Path, name: str, seed: int, short: bool) -> int:
         os._exit(code)
 
 
-def read_rows(home: Path, name: str, status: int) -> list[Row]:
-    """Return the rows that an attack wrote; an attack that broke down is a failure itself."""
-    file = home / "rows.json"
+def merge(row: Row, file: Path, status: int) -> None:
+    """Add what a process found to the row of its attack; one that broke down is a failure itself."""
     if status or not file.exists():
-        return [Row(name, 1, [f"the attack itself broke down (status {status})"])]
-    told = json.loads(file.read_text(encoding="utf-8"))
-    return [Row(one["attack"], one["tried"], one["failures"], one["note"]) for one in told]
+        row.add(f"status {status}", "the attack itself broke down")
+        return
+    found = json.loads(file.read_text(encoding="utf-8"))
+    row.tried += found["tried"]
+    row.failures += found["failures"]
+    row.note = row.note or found["note"]

@@ -16,16 +16,9 @@ from tests.attack.calls import Calls
 from tests.attack.forking import Outcome
 from tests.attack.kills import counted, time_of
 from tests.attack.small import Target, command, go_on, problem_of
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    draw = random.Random(f"{seed} signals")
-    target = Target.make(home)
-    tries = 2 if short else 60
-    return [at_random(target, draw, tries), twice(target, draw, tries)]
 
 
 def ends(*numbers: int) -> tuple[int, ...]:
@@ -33,33 +26,36 @@ def ends(*numbers: int) -> tuple[int, ...]:
     return (0, *(128 + number for number in numbers), *(-number for number in numbers))
 
 
-def at_random(target: Target, draw: random.Random, tries: int) -> Row:
-    """Send one signal at a random moment, to a run that begins."""
-    row = Row("SIGINT, SIGTERM or SIGHUP at a random moment")
+@attack("signal", "SIGINT, SIGTERM or SIGHUP at a random moment of a training")
+def at_random(home: Path, tries: Tries) -> Row:
+    target = Target.make(home)
     lasts = time_of(target)
-    for i in range(tries):
-        number, delay, run = draw.choice(NUMBERS), draw.uniform(0, lasts), target.run(f"random-{i}", half=False)
-        child = forking.start(lambda run=run: go_on(run, target.recipe))
-        child.send(number, delay)
-        problem = problem_of(child.wait(), ends(number))
-        row.add(problem or target.finish(run), f"try {i}, {number.name} after {delay:.3f} s")
+
+    def case(i: int, draw: random.Random) -> str:
+        number, run = draw.choice(NUMBERS), target.run("random", half=False)
+        child = forking.start(lambda: go_on(run, target.recipe))
+        child.send(number, draw.uniform(0, lasts))
+        problem = problem_of(child.wait(), ends(number)) or target.finish(run)
         shutil.rmtree(run, ignore_errors=True)
-    return row
+        return problem and f"{number.name}: {problem}"
+
+    return tries.each(None, case, full=60)
 
 
-def twice(target: Target, draw: random.Random, tries: int) -> Row:
-    """Send a signal to `clearhead train RUN --resume`, and another one while it saves because of the first."""
-    row = Row("a second signal while the first one's save is written")
+@attack("signal-twice", "a second signal while the first one's save is written")
+def twice(home: Path, tries: Tries) -> Row:
+    """Send a signal to `clearhead train RUN --resume`, and another one some calls later."""
+    target = Target.make(home)
     made = counted(target, half=True)
-    for i in range(tries):
-        first, second = (draw.choice(NUMBERS) for _ in range(2))
-        k, later = draw.randint(1, len(made)), draw.randint(1, 12)
-        run = target.run(f"twice-{i}", half=True)
-        problem = problem_of(send_two(target, run, (first, second), (k, k + later)), ends(first, second))
-        what = f"try {i}, {first.name} at call {k} ({made[k - 1]}) and {second.name} {later} calls later"
-        row.add(problem or target.finish(run), what)
+
+    def case(i: int, draw: random.Random) -> str:
+        numbers, k = (draw.choice(NUMBERS), draw.choice(NUMBERS)), draw.randint(1, len(made))
+        later, run = draw.randint(1, 12), target.run("twice", half=True)
+        problem = problem_of(send_two(target, run, numbers, (k, k + later)), ends(*numbers)) or target.finish(run)
         shutil.rmtree(run, ignore_errors=True)
-    return row
+        return problem and f"{numbers} at call {k} ({made[k - 1]}) and {later} later: {problem}"
+
+    return tries.each(None, case, full=60)
 
 
 def send_two(target: Target, run: Path, numbers: tuple[int, int], calls: tuple[int, int]) -> Outcome:

@@ -62,17 +62,28 @@ class Sketch:
 def go_on(run: Path, recipe: Recipe, log: Callable[[str], None] = quiet) -> int:
     """Begin a run, or go on with it, as a user would after a crash; return an exit code, with problems on stderr."""
     curves.figure_of = lambda lines, title: Sketch()  # type: ignore[assignment]
+    return said_error(lambda: resume(run, log=log) if RunFolder(run).exists() else train(run, recipe, log=log))
+
+
+def said_error(work: Callable[[], object]) -> int:
+    """Do the work as the command does; return its exit code, with its error on stderr."""
     try:
-        if RunFolder(run).exists():
-            resume(run, log=log)
-        else:
-            train(run, recipe, log=log)
+        work()
     except ClearheadError as error:
         print(f"clearhead: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def litter(run: Path) -> list[str]:
+    """Return what dead processes left in a run that was gone on with, told as problems.
+
+    Of run.json a part may stay until the next resume: the folder was nobody's when it was written.
+    """
+    left = [path for path in run.rglob(".*") if path.name != ".lock" and not path.name.startswith(".run.json.")]
+    return [f"{path.relative_to(run)} was left by a dead process" for path in left]
 
 
 def command(*args: object) -> Callable[[], int]:
@@ -134,23 +145,20 @@ class Target(NamedTuple):
         try:
             found = differences(RunFolder(run), RunFolder(self.reference))
             odd = [one for one in found if metrics or "metrics" not in one]
-            # Of run.json a part may stay until the next resume: the folder was nobody's when it was written.
-            left = [path for path in run.rglob(".*") if path.name != ".lock" and not path.name.startswith(".run.json.")]
-            odd += [f"{path} was left by a dead process" for path in left]
-            return "; ".join(odd).replace(str(run), run.name)
+            return "; ".join([*odd, *litter(run)]).replace(str(run), run.name)
         except (ClearheadError, OSError, LookupError) as error:
             return f"cannot be compared: {error}"
 
 
-def begun(run: Path, recipe: Recipe) -> Path:
-    """Train a run up to its second checkpoint, and kill it there."""
+def begun(run: Path, recipe: Recipe, at: int = 2 * SAVE + 1) -> Path:
+    """Train a run up to a step, by default after its second checkpoint, and kill it there."""
     from clearhead.training import loop
 
     def work() -> int:
         before = loop.Trainer.step
 
         def step(trainer: Any, batches: Any) -> None:
-            if trainer.done == 2 * SAVE + 1:
+            if trainer.done == at:
                 os.kill(os.getpid(), 9)
             before(trainer, batches)
 

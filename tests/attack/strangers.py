@@ -31,7 +31,7 @@ from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 from tests.attack import forking
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 from tests.interop import saved_models
 
 MEMORY, SECONDS, LONGEST = 3_000_000_000, 60, 3_000
@@ -286,22 +286,25 @@ def attempt(sources: Path, home: Path, name: str, seed: str) -> str:
     return problem or (f"took {seconds:.0f} s" if seconds > SECONDS else "")
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    sources, rows = home / "sources", []
-    forking.run(lambda: bool(save_sources(sources)))  # in a child: threads of a library would not survive a fork
-    for name, (_, count) in WAYS.items():
-        tried = max(10, count // 400) if short else count
+def attack_way(name: str, full: int) -> None:
+    """Put the attack by one format into the table."""
 
-        def one(i: int, name: str = name) -> str:
-            return attempt(sources, home / f"{i}", name, f"{seed} {name} {i}")
-
-        row = Row(f"strangers' files: {name}", tried, forking.in_batches(tried, one, size=100, memory=MEMORY))
+    def strangers(home: Path, tries: Tries) -> Row:
+        sources = home / "sources"
+        forking.run(lambda: bool(save_sources(sources)))  # in a child: threads of a library would not survive a fork
+        case = lambda i, draw: attempt(sources, home / f"{i}", name, str(draw.random()))  # noqa: E731
+        row = tries.batches(case, full=full, short=max(10, full // 400), memory=MEMORY)
         seconds, refused = zip(*(line.split() for line in (sources / "seconds").read_text().splitlines()), strict=True)
-        (sources / "seconds").unlink()
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-        row.note = (
-            f"{refused.count('1'):,} refused; at most {max(map(float, seconds)):.1f} s a file, and {peak:.1f} GB in a "
-            "process so far"
-        )
-        rows.append(row)
-    return rows
+        most = max(map(float, seconds))
+        row.note = f"{refused.count('1'):,} refused; at most {most:.1f} s a file, and {peak:.1f} GB in a process"
+        return row
+
+    attack(
+        f"strangers-{name.split(maxsplit=1)[0].strip(',').lower()}",
+        f"strangers' files, damaged or made to take memory and time: {name}",
+    )(strangers)
+
+
+for each, (_, often) in WAYS.items():
+    attack_way(each, often)

@@ -1,12 +1,16 @@
-"""The table of attacks: how often each was tried, and how often it was survived; as text, JSON and Markdown."""
+"""The table of attacks: each by its name, which of its cases are tried, and how often it was survived."""
 
 import json
 import platform
+import random
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.attack import forking
 
 BEGIN, END = "<!-- attack table: begin -->", "<!-- attack table: end -->"
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -15,7 +19,7 @@ SHOWN = 20
 
 @dataclass
 class Row:
-    """An attack: how often it was tried, what failed, and a figure worth telling."""
+    """What came of an attack: how often it was tried, what failed, and a figure worth telling."""
 
     attack: str
     tried: int = 0
@@ -24,7 +28,7 @@ class Row:
 
     @property
     def survived(self) -> int:
-        return self.tried - len(self.failures)
+        return max(0, self.tried - len(self.failures))
 
     def add(self, problem: str, what: str) -> None:
         """Count one try; a problem that is not empty is a failure."""
@@ -33,13 +37,82 @@ class Row:
             self.failures.append(f"{what}: {problem}")
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "attack": self.attack,
-            "tried": self.tried,
-            "survived": self.survived,
-            "note": self.note,
-            "failures": self.failures[:SHOWN],
-        }
+        return {**vars(self), "survived": self.survived}
+
+
+@dataclass
+class Tries:
+    """Which cases of an attack this process tries: its part of them all, of `count` that are drawn, or of a few."""
+
+    seed: int
+    short: bool = False
+    count: int | None = None
+    part: int = 0
+    parts: int = 1
+    minutes: float | None = None
+
+    def numbers(self, there: int | None, *, full: int, short: int) -> list[int]:
+        """Return the numbers of the cases to try, of those there are; None: any number is a case."""
+        wanted = self.count or (short if self.short else full)
+        if there is None:
+            chosen = list(range(wanted))
+        elif wanted >= there:
+            chosen = [number % there for number in range(wanted if self.count else there)]
+        else:
+            chosen = sorted(random.Random(f"{self.seed}").sample(range(there), wanted))
+        return chosen[self.part :: self.parts]
+
+    def draw(self, *names: object) -> random.Random:
+        """Return what draws the choices of one case."""
+        return random.Random(" ".join(map(str, (self.seed, self.part, *names))))
+
+    def each(
+        self,
+        cases: Sequence[Any] | None,
+        case: Callable[[Any, random.Random], str],
+        *,
+        full: int = 10**9,
+        short: int = 2,
+        note: str = "",
+    ) -> Row:
+        """Try each case, which returns what is wrong or ""; without a list, a case is its number."""
+        row = Row("", note=note)
+        for turn, number in enumerate(self.numbers(None if cases is None else len(cases), full=full, short=short)):
+            one = number if cases is None else cases[number]
+            try:
+                problem = case(one, self.draw(turn, number))
+            except Exception as error:  # an attack that breaks down is a failure of its own
+                problem = f"{type(error).__name__}: {error!s:.300} ({traceback.format_exc().splitlines()[-2].strip()})"
+            row.add(problem, f"{number} ({one})" if cases is not None else f"try {number}")
+        return row
+
+    def batches(
+        self, case: Callable[[int, random.Random], str], *, full: int, short: int, memory: int | None = None
+    ) -> Row:
+        """Try cases that are quick, a hundred in each child; what a child prints may not be a panic."""
+        numbers = self.numbers(None, full=full, short=short)
+
+        def one(i: int) -> str:
+            return case(numbers[i], self.draw(numbers[i]))
+
+        return Row("", len(numbers), forking.in_batches(len(numbers), one, size=100, memory=memory))
+
+
+Attack = Callable[[Path, Tries], Row]
+ATTACKS: dict[str, tuple[str, Attack]] = {}
+"""Every attack by its name, with what it does."""
+
+
+def attack(name: str, does: str) -> Callable[[Attack], Attack]:
+    """Put an attack into the table."""
+
+    def register(function: Attack) -> Attack:
+        if name in ATTACKS:
+            raise ValueError(f"there are two attacks called {name}")
+        ATTACKS[name] = does, function
+        return function
+
+    return register
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -55,22 +128,19 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_markdown(rows: Sequence[Row], *, seed: int, seconds: float) -> str:
-    """Return the table for docs/reliability.md, with its seed, date and machine.
-
-    >>> print(as_markdown([Row("kill -9 at random moments", 2, ["one"])], seed=3, seconds=60.0).splitlines()[-1])
-    | kill -9 at random moments | 2 | 1 | |
-    """
+    """Return the table for docs/reliability.md, with its seed, date and machine."""
     import torch
 
     lines = [
         f"Seed {seed}, {time.strftime('%d %B %Y')}, {platform.system()} on {platform.machine()}, "
         f"Python {platform.python_version()}, torch {torch.__version__.split('+')[0]}, {seconds / 60:.0f} minutes.",
         "",
-        "| attack | tried | survived | |",
-        "|---|---:|---:|---|",
+        "| attack | what it does | tried | survived | |",
+        "|---|---|---:|---:|---|",
     ]
     for row in rows:
-        lines.append(f"| {row.attack} | {row.tried:,} | {row.survived:,} | {row.note + ' ' if row.note else ''}|")
+        does, note = ATTACKS[row.attack][0], row.note + " " if row.note else ""
+        lines.append(f"| `{row.attack}` | {does} | {row.tried:,} | {row.survived:,} | {note}|")
     return "\n".join(lines)
 
 
@@ -85,5 +155,6 @@ def write_page(table: str, page: Path = PAGE) -> None:
 
 
 def write_json(rows: Sequence[Row], path: Path, *, seed: int, seconds: float) -> None:
-    content = {"seed": seed, "seconds": round(seconds, 1), "rows": [row.as_json() for row in rows]}
+    shown = [{**row.as_json(), "failures": row.failures[:SHOWN]} for row in rows]
+    content = {"seed": seed, "seconds": round(seconds, 1), "rows": shown}
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

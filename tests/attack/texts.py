@@ -16,10 +16,9 @@ from clearhead.errors import ClearheadError
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.problems import Problems
 from clearhead.text.tokenizer import Tokenizer
-from tests.attack import forking
 from tests.attack.forking import UNCLEAR
 from tests.attack.small import TASKS, make, recipe_of
-from tests.attack.table import Row
+from tests.attack.table import Row, Tries, attack
 from tests.text.corpora import KINDS, Case, prepare_case
 
 TOKENIZERS = ("bpe", "metaspace", "unigram", "word", "char", "byte")
@@ -51,30 +50,41 @@ PIECES = (
 )
 
 
-def attack(home: Path, seed: int, *, short: bool) -> list[Row]:
-    runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in TASKS}
+def texts(home: Path, tries: Tries, way: Callable[[Path, random.Random], str], full: int) -> Row:
+    """Try bad texts in one way: an error of the family is right, any other is not."""
+    (home / "files").mkdir(exist_ok=True)
+
+    def case(i: int, draw: random.Random) -> str:
+        try:
+            return way(home / "files", draw)
+        except ClearheadError:
+            return ""
+        except BaseException as error:
+            return f"{type(error).__name__}: {error!s:.200}"
+
+    return tries.batches(case, full=full, short=20)
+
+
+@attack("texts-sources", "bad texts through the sources: the records that are right, or an error")
+def in_sources(home: Path, tries: Tries) -> Row:
+    return texts(home, tries, through_sources, 2500)
+
+
+@attack("texts-tokenizers", "bad texts through the tokenizers")
+def in_tokenizers(home: Path, tries: Tries) -> Row:
     tokenizers = [Tokenizer.train(["the cat eats", "größer", "eins zwei"], kind) for kind in TOKENIZERS]
-    ways: dict[str, tuple[Callable[[Path, random.Random], str], int]] = {
-        "bad texts through the sources": (through_sources, 2500),
-        "bad texts through the tokenisers": (lambda _, draw: through_tokenizer(tokenizers, draw), 2000),
-        "bad texts prepared for training": (through_preparing, 1000),
-        "bad texts through the verbs": (lambda folder, draw: through_verbs(runs, folder, draw), 1000),
-    }
-    rows = []
-    for name, (way, count) in ways.items():
-        tried = max(20, count // 200) if short else count
-        (home / "files").mkdir(exist_ok=True)
+    return texts(home, tries, lambda _, draw: through_tokenizer(tokenizers, draw), 2000)
 
-        def one(i: int, name: str = name, way: Callable = way) -> str:
-            try:
-                return way(home / "files", random.Random(f"{seed} {name} {i}"))
-            except ClearheadError:
-                return ""
-            except BaseException as error:
-                return f"{type(error).__name__}: {error!s:.200}"
 
-        rows.append(Row(name, tried, forking.in_batches(tried, one, size=100)))
-    return rows
+@attack("texts-preparing", "bad texts prepared for training")
+def in_preparing(home: Path, tries: Tries) -> Row:
+    return texts(home, tries, through_preparing, 1000)
+
+
+@attack("texts-verbs", "bad texts through the verbs: one answer for each line, or an error")
+def in_verbs(home: Path, tries: Tries) -> Row:
+    runs = {task: make(home / "runs" / task, recipe_of(home, task)) for task in TASKS}
+    return texts(home, tries, lambda folder, draw: through_verbs(runs, folder, draw), 1000)
 
 
 def bad_bytes(draw: random.Random, good: list[bytes]) -> bytes:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.attack.requests import attack
+from tests.attack.requests import attack_server
 
 
 @pytest.mark.slow
 def test_random_requests_beside_silent_connections_get_clear_answers():
-    found = attack(1000, seed=1, silent=100)
+    found = attack_server(1000, seed=1, silent=100)
     assert found["requests"] >= 1000
     assert (found["server_errors"], found["unclear"], found["examples"]) == (0, 0, [])
     assert (found["unanswered"], found["stderr"]) == (0, "")

@@ -1,0 +1,169 @@
+"""A real server in a process of its own, with the API and the explorer, and raw requests to it.
+
+Its runs: `translator`, `classifier`, and `talker`, whose chat template never ends. `CHANGED` are limits so small that a
+deadline is passed within seconds.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.training import small_runs
+
+HOST = "127.0.0.1"
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+RUNS = {
+    "translator": small_runs.translating,
+    "classifier": small_runs.classifying,
+    "talker": small_runs.documents,
+}
+SERVES = """
+import json, sys, threading
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from clearhead.serve.api.routes import Api
+from clearhead.serve.api.served import batched
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.explorer_routes import ExplorerPages
+from clearhead.serve.limits import Limits
+from clearhead.serve.logs import Tracebacks
+from clearhead.serve.server import Server
+from clearhead.training.chat import ChatTemplate
+from clearhead.training.run import load
+home, token, limits, endless = Path(sys.argv[1]), sys.argv[2] or None, json.loads(sys.argv[3]), sys.argv[4]
+runs = [load(home / name / "run", device="cpu") for name in ("translator", "classifier", "talker")]
+object.__setattr__(runs[2].folder, "chat", lambda: ChatTemplate(endless))
+api = Api(runs, names=("translator", "classifier", "talker"), scheduler=batched(32), model_threads=1)
+pages = [ExplorerPages(Explorer(runs[0]), home / "static")] if token else []
+server = Server(api, *pages, token=token, limits=Limits(**limits), logs=Tracebacks())
+print(server.place.port, flush=True)
+server.run()
+"""
+
+
+class Place(NamedTuple):
+    """Where the server under attack is."""
+
+    port: int
+    token: str
+    process: int
+    stderr: Path
+    home: Path
+
+
+def make_runs(home: Path) -> Path:
+    """Train the runs that are served, and write a page; beside the page lies a file that is none of the server's."""
+    for name, kind in RUNS.items():
+        (home / name).mkdir(parents=True)
+        small_runs.made_in(home / name, kind)
+    (home / "static").mkdir()
+    (home / "static" / "index.html").write_text("<!doctype html>", encoding="utf-8")
+    (home / "secret.txt").write_text("swordfish", encoding="utf-8")
+    return home
+
+
+@contextlib.contextmanager
+def served(home: Path, *, open_to_all: bool = False, limits: Mapping[str, float] | None = None) -> Iterator[Place]:
+    """Serve the runs in a folder until the context ends; `open_to_all`: the API alone, without a token."""
+    token, stderr = "" if open_to_all else secrets.token_urlsafe(24), home / "stderr"
+    command = [sys.executable, "-c", SERVES, str(home), token, json.dumps(limits or {}), ENDLESS]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        stderr.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+    ):
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"the server did not start: {stderr.read_text(errors='replace')[-2000:]}")
+        place = Place(int(line), token, process.pid, stderr, home)
+        try:
+            wait_until_ready(place)
+            yield place
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(60)
+            process.kill()
+
+
+def wait_until_ready(place: Place) -> None:
+    while status_of(exchange(place, request(place, "GET", "/readyz"))) != 200:
+        time.sleep(0.05)
+
+
+def request(place: Place, method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
+    """Return the bytes of a request; a header that is "" is left out, and `Host` is the server's unless it is given."""
+    fields = {"Host": f"{HOST}:{place.port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    if body is not None:
+        fields = {"Content-Type": "application/json", "Content-Length": str(len(body))} | fields
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items() if value)]
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + (body or b"")
+
+
+def ask(place: Place, path: str, /, **asked: object) -> bytes:
+    """Return the bytes of a POST that is answered: with the token, where there is one."""
+    bearer = f"Bearer {place.token}" if place.token else ""
+    return request(place, "POST", path, json.dumps(asked).encode(), Authorization=bearer)
+
+
+def exchange(place: Place, data: bytes, *, seconds: float = 60.0) -> bytes:
+    """Send bytes on a connection of their own; return the reply, b"" where there is none within so many seconds."""
+    with contextlib.suppress(OSError), socket.create_connection((HOST, place.port), timeout=seconds) as connection:
+        connection.sendall(data)
+        return read_reply(connection, has_body=not data.startswith(b"HEAD "))
+    return b""
+
+
+def read_reply(connection: socket.socket, *, has_body: bool = True) -> bytes:
+    """Return a reply, up to the length that it announces or the end of the connection."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        if not (piece := connection.recv(65536)):
+            return found
+        found += piece
+    head, _, body = found.partition(b"\r\n\r\n")
+    lines = [line.split(b":", 1) for line in head.lower().split(b"\r\n")[1:]]
+    length = int(next((value for name, value in lines if name == b"content-length"), b"0"))
+    while has_body and len(body) < length and (piece := connection.recv(65536)):
+        body += piece
+    return head + b"\r\n\r\n" + body
+
+
+def status_of(reply: bytes) -> int:
+    """Return the status of a reply, 0 where there is none.
+
+    >>> status_of(b"HTTP/1.1 200 OK"), status_of(b"")
+    (200, 0)
+    """
+    words = reply.split(b" ", 2)
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+
+
+def processes_of(number: int) -> list[int]:
+    """Return a process and all that it has started, and those have."""
+    found = [number]
+    for one in found:
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{one}/task"):
+                found += map(int, Path(f"/proc/{one}/task/{task}/children").read_text().split())
+    return found
+
+
+def memory_of(number: int) -> float:
+    """Return the MB of memory of a process and all it has started; what they share is counted once (PSS)."""
+    total = 0
+    for one in processes_of(number):
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return total / 1000
