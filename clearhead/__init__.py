@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clearhead.registry import register
     from clearhead.taps import replacing, watching
     from clearhead.tracing import Edit, Swap, Trace
-    from clearhead.training import Run, load
+    from clearhead.training import Run, load, train
     from clearhead.training.tracing import trace
 
     __version__: str
@@ -71,6 +71,7 @@ __all__ = [
     "stream",
     "trace",
     "tracing",
+    "train",
     "training",
     "watching",
     "weighting",
@@ -110,7 +111,7 @@ CONTENTS = {
     "clearhead.registry": ("register",),
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),
-    "clearhead.training": ("Run", "load"),
+    "clearhead.training": ("Run", "load", "train"),
     "clearhead.training.tracing": ("trace",),
 }
 """The other public names, by the module that each comes from."""

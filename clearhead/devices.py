@@ -11,13 +11,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, no_such
 from clearhead.system import count_running
 
 NO_FLOAT64 = frozenset({"mps"})
 """The kinds of device that have no float64."""
 FOREACH = frozenset({"cpu", "cuda"})
 """The kinds of device on which gradients are clipped by one call for all; elsewhere torch decides how."""
+
+
+DEVICES = ("auto", "cpu", "mps", "cuda")
 
 
 def choose_device(name: str) -> torch.device:
@@ -32,7 +35,7 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise OptionError(f"device: there is no {name!r}; there are auto, cpu, mps, cuda, cuda:1 and so on") from None
+        raise OptionError(f"device: {no_such(name, DEVICES, ', cuda:1 and so on')}") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise OptionError("device: there is no GPU that torch can use on this machine; take --device cpu, or auto")
     if device.type == "mps" and not torch.backends.mps.is_available():

@@ -84,13 +84,15 @@ class ProgramError(ClearheadError, ValueError):
     """A RASP program or a designed head is invalid: its types do not match, or attention cannot compute it."""
 
 
-def no_such(name: str, names: Iterable[str]) -> str:
-    """Say that there is no such name, which one is near, and which there are.
+def no_such(name: str, names: Iterable[str], more: str = "") -> str:
+    """Say that there is no such name, which one is near, and which there are; `more` follows them.
 
     >>> no_such("cosin", ["constant", "cosine"])
-    "there is no 'cosin'. Did you mean 'cosine'? There are: constant, cosine"
+    "there is no 'cosin'. Did you mean 'cosine'? There are constant, cosine"
+    >>> no_such("step", ["constant", "cosine"])
+    "there is no 'step'; there are constant, cosine"
     """
     listed = [*names]
     near = difflib.get_close_matches(name, listed, 1)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
-    return f"there is no {name!r}.{guess} There are: {', '.join(listed)}"
+    between = f". Did you mean {near[0]!r}? There" if near else "; there"
+    return f"there is no {name!r}{between} are {', '.join(listed)}{more}"

@@ -12,6 +12,7 @@ Traceback (most recent call last):
 clearhead.errors.WordError: steps: takes a whole number, 1 or more; came 0
 """
 
+import difflib
 import functools
 import os
 import re
@@ -232,7 +233,8 @@ def read_words(words: Given, table: Mapping[str, Option]) -> dict[str, Any]:
     """Return the words that were given, each checked by its declaration; None stands for a word that was not."""
     for word in words:
         if word not in table:
-            raise WordError(word, f"is no option: {no_such(word, table)}")
+            near = difflib.get_close_matches(word, table, 1)
+            raise WordError(word, "there is no such option" + (f". Did you mean {near[0]!r}?" if near else ""))
     return {word: table[word].read(value) for word, value in words.items() if value is not None}
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar, cast, final
 import torch
 
 from clearhead.calls import public
-from clearhead.errors import ClearheadError, OptionError
+from clearhead.errors import ClearheadError, OptionError, no_such
 from clearhead.serialization import check_type, hints_of, name_in_files
 
 Parts = str | ModuleType | type | Sequence[str | ModuleType | type]
@@ -217,7 +217,7 @@ def find(name: str, *kinds: str, also: Sequence[str] = (), error: type[Clearhead
         return short[name]
     if ":" not in name:
         names = [*(option for kind in kinds for option in options(kind)), *also]
-        raise error(f"there is no {name!r}; there are {', '.join(names)}, and parts of your own as module:Class")
+        raise error(no_such(name, names, ", and parts of your own as module:Class"))
     if name not in CLASSES:
         raise error(
             f"{name[:80]!r} is not registered: import its module (--parts, or parts= in load), and put "

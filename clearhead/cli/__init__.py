@@ -2,6 +2,7 @@
 141 (the reader of the output has gone away).
 """
 
+import difflib
 import importlib
 import os
 import re
@@ -15,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from clearhead.cli.completion import COMPLETE, complete
-from clearhead.cli.options import Sectioned, flatten_groups
+from clearhead.cli.options import Sectioned, argument_name, flatten_groups
 from clearhead.cli.screen import CLOSED_PIPE, discard_output, escape_controls
 from clearhead.errors import ClearheadError, OptionError, WordError
 from clearhead.options import flag
@@ -94,6 +95,9 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = Verbs()  # type: ignore[assignment]  # it is only read
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["COMMAND", "[options]"]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         width = max(map(len, VERBS))
@@ -220,7 +224,7 @@ def explain_error(error: Exception, args: Sequence[str] = ()) -> str:
     """Say in one or two lines what went wrong with a command, and what to do."""
     match error:
         case typer.TyperException():
-            return f"clearhead: {error.format_message()}\n{find_help(args)}"
+            return f"clearhead: {explain_usage(error)}\n{find_help(args)}"
         case WordError():
             words = re.sub(r"\b(?!and\b|with\b)[a-z][a-z_-]+", lambda found: flag(found[0]), error.words)
             return f"clearhead: {'Missing option ' * error.is_missing}{words}: {error.problem}\n{find_help(args)}"
@@ -238,6 +242,22 @@ def explain_error(error: Exception, args: Sequence[str] = ()) -> str:
         case _:
             kind = type(error).__name__
             return f"clearhead: this should not happen: {kind}: {error}\nThe same command with --debug shows where."
+
+
+def explain_usage(error: Any) -> str:
+    """Say in plain words what typer found wrong with the words of a command."""
+    match type(error).__name__:
+        case "NoSuchOption":
+            near = difflib.get_close_matches(error.option_name, error.possibilities or (), 1)
+            return error.message + (f". Did you mean {near[0]}?" if near else "")
+        case "BadOptionUsage":
+            return f"{error.option_name}: {'takes no value' if 'not take' in error.message else 'needs a value'}"
+        case "MissingParameter":
+            return f"Missing {argument_name(error.param)}: {error.param.help}"
+        case "UsageError" if "unexpected extra" in error.message:
+            return f"there are more words than it takes: {error.message.rpartition('(')[2].rstrip(')')}"
+        case _:
+            return error.format_message()
 
 
 def name_word(error: Exception, args: Sequence[str]) -> Exception:

@@ -9,9 +9,11 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
+
+from clearhead.errors import WordError, no_such
 
 EXAMPLES = """\b
 Examples:
@@ -69,13 +71,17 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell to complete in.", metavar="SHELL")],
+    shell: Annotated[
+        str, typer.Argument(help="The shell: bash, zsh or fish.", metavar="SHELL", autocompletion=lambda: [*SCRIPTS])
+    ],
 ) -> None:
     """Print a script that completes commands, options, their values and run folders with TAB.
 
     Bash and zsh: put `eval "$(clearhead completion bash)"` (or zsh) into ~/.bashrc (or ~/.zshrc, after compinit). Fish:
     write the script to the file below.
     """
+    if shell not in SCRIPTS:
+        raise WordError("SHELL", no_such(shell, SCRIPTS))
     typer.echo(SCRIPTS[shell], nl=False)
 
 

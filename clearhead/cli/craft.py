@@ -58,6 +58,9 @@ ASKED_WRONGLY = 2
 class Verbs(TyperGroup):
     """A group of verbs that shows its help, with the exit code of a wrong command, where none is named."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["COMMAND", "[options]"]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args:
             typer.echo(ctx.get_help())

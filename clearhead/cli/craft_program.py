@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, final
 
 from clearhead.attention.weighting import Weighting
-from clearhead.errors import ClearheadError, ProgramError, WordError
+from clearhead.errors import ClearheadError, ProgramError, WordError, no_such
 from clearhead.rasp import PROGRAMS, Plan, Program, run
 from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.language import Sequence as Output
@@ -58,9 +58,7 @@ def find_program(name: str, changes: Changes) -> Ask:
         return program_from_file(Path(path), inside, changes)
     if name.endswith(".py"):
         raise WordError("PROGRAM", f"which program of {name}? Write {name}:NAME, a name that the file gives a sequence")
-    raise WordError(
-        "PROGRAM", f"there is no {name!r}. There are: {', '.join(PROGRAMS)}; or a file of yours, file.py:NAME"
-    )
+    raise WordError("PROGRAM", no_such(name, PROGRAMS, "; or a file of yours, file.py:NAME"))
 
 
 def apply_changes(program: Program, changes: Changes) -> Program:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from clearhead.cli.progress import SCORES
-from clearhead.errors import ClearheadError, OptionError, RunError, WordError
+from clearhead.errors import ClearheadError, OptionError, RunError, WordError, no_such
 from clearhead.files import check_seal, read_json
 from clearhead.model.describe import Description, describe
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
@@ -118,8 +118,8 @@ def read_model(model: str) -> tuple[Spec, Purpose | None]:
     if path.is_dir():
         return read_run(RunFolder(path))
     if not path.exists():
-        models = f"{', '.join(PRESETS)}; with --size, {', '.join(KINDS)}; and run folders and JSON files by their paths"
-        raise WordError("MODEL", f"there is no {model!r}. There are: {models}")
+        more = f"; with --size, {', '.join(KINDS)}; and run folders and JSON files by their paths"
+        raise WordError("MODEL", no_such(model, PRESETS, more))
     written = read_json(path)
     if not isinstance(written, dict):
         raise RunError(f"{path}: expected a JSON object; came {type(written).__name__}")

@@ -6,6 +6,7 @@ mapping of the words that were given. typer only splits the command line: values
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
@@ -116,18 +117,39 @@ def gather(parameter: Parameter, options: Mapping[str, Any]) -> Any:
 
 
 class Sectioned(TyperCommand):
-    """A command whose help lists options under the titles of their groups."""
+    """A command whose help lists options under the titles of their groups, and whose usage line names its arguments."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*(argument_usage(each) for each in self.get_params(ctx) if is_argument(each)), "[options]"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                default_title = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or default_title, []).append(record)
+            if record is None:
+                continue
+            if is_argument(parameter):
+                record = (argument_name(parameter), record[1].removesuffix("  [required]"))
+                sections.setdefault("Arguments", []).append(record)
+            else:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or "Options", []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def is_argument(parameter: Any) -> bool:
+    return parameter.param_type_name == "argument"
+
+
+def argument_name(parameter: Any) -> str:
+    return re.sub(r"[^A-Z]", "", parameter.metavar or parameter.name.upper())
+
+
+def argument_usage(parameter: Any) -> str:
+    """Return an argument as a usage line has it: RUN, [FILE], RUN... for one or more, [TEXT...] for any number."""
+    usage = argument_name(parameter) + "..." * (parameter.nargs == -1)
+    return usage if parameter.required else f"[{usage}]"
 
 
 def new_folder(word: str, path: str) -> Path:

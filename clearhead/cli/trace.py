@@ -13,7 +13,7 @@ from clearhead.cli.screen import show, show_json
 from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
 from clearhead.decoding import Beam
-from clearhead.errors import WordError
+from clearhead.errors import WordError, no_such
 from clearhead.files import write_text
 from clearhead.options import Option
 from clearhead.serve.page import check_built, page_of
@@ -104,7 +104,7 @@ def select_sites(sites: Sequence[str], site: str | None, head: str | None) -> li
             raise WordError("head", f"a head of which attention? Say --site too: {', '.join(sites)}")
         return [name for name in sites if name.endswith(".cross")] or list(sites)
     if site not in sites:
-        raise WordError("site", f"there is no {site!r}. There are: {', '.join(sites)}")
+        raise WordError("site", no_such(site, sites))
     return [site]
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from clearhead.calls import public
 from clearhead.devices import choose_device
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import OptionError, RunError, no_such
 from clearhead.files import check_writable, replacing_folder
 from clearhead.interop.config import Config, shorten
 from clearhead.interop.gguf import read_gguf
@@ -156,7 +156,7 @@ def check_task(task: str | None) -> None:
     """Raise OptionError for a task that a model cannot be imported for."""
     task_names = (*TASKS, Embed.name)
     if task is not None and task not in task_names:
-        raise OptionError(f"task: there is no {task!r}; there are {', '.join(task_names)}")
+        raise OptionError(f"task: {no_such(task, task_names)}")
 
 
 def make_task(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, no_such
 from clearhead.model.int8 import Int8Linear, dequantize, quantize, quantize_output, round_inputs
 from clearhead.model.int8_matmul import ROUNDED
 
@@ -27,7 +27,7 @@ with as well, to 7 bits, which is faster for batches on a CPU."""
 def check_dtype(name: str | None) -> None:
     """Raise OptionError for a name that is not in `DTYPES`; None, weights as they were saved, is fine."""
     if name is not None and name not in DTYPES:
-        raise OptionError(f"dtype: there is no {name!r}; there are {', '.join(DTYPES)}")
+        raise OptionError(f"dtype: {no_such(name, DTYPES)}")
 
 
 def dtype_name(model: nn.Module) -> str:

@@ -1,6 +1,7 @@
 """From options to a recipe: what the user gave, and for all the rest the defaults for the task and its text."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import final
@@ -9,7 +10,19 @@ from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError, WordError, no_such
 from clearhead.model.lora import Lora
 from clearhead.model.sizes import Spec, parse_count
-from clearhead.options import OWN, Given, Option, flags, given_of, group_of, option, override, words_of
+from clearhead.options import (
+    OWN,
+    Given,
+    Option,
+    flag,
+    flags,
+    given_of,
+    group_of,
+    option,
+    override,
+    read_words,
+    words_of,
+)
 from clearhead.registry import parse
 from clearhead.text.kinds import KINDS
 from clearhead.text.preparing import Tokenizing
@@ -71,6 +84,16 @@ GROUPS: Mapping[str, Mapping[str, Option]] = {
 }
 """Every option of a recipe, under the titles that the help gives them."""
 WORDS = {word: declared for group in GROUPS.values() for word, declared in group.items()}
+
+
+def recipe_of(words: Given) -> Recipe:
+    """Return the recipe for the words of `clearhead train`, given in Python: errors name them as Python writes them."""
+    try:
+        return as_recipe(read_words(words, WORDS))
+    except WordError as error:
+        words = {flag(word): word for word in WORDS}
+        problem = re.sub(r"--[a-z][a-z-]*", lambda typed: words.get(typed[0], typed[0]), error.problem)
+        raise WordError(error.words, problem, is_missing=error.is_missing) from error
 
 
 def as_recipe(given: Given) -> Recipe:
@@ -230,7 +253,7 @@ def as_tokenizing(given: Given, recipe: Recipe) -> Tokenizing:
 def check_tokenizer(path: str, given: Given) -> str:
     """Return the path of a given tokeniser; raise where there is none, or where other options contradict it."""
     if not os.path.exists(path):
-        raise WordError("tokenizer", f"{no_such(path, KINDS)}; or the path of a file")
+        raise WordError("tokenizer", no_such(path, KINDS, ", or the path of a file"))
     for word in ("vocabulary", "lower", "separate_tokenizers"):
         if word in given:
             raise WordError(word, f"is decided by the tokeniser that is given, {path}")

@@ -14,7 +14,7 @@ from torch import nn
 
 from clearhead.calls import public
 from clearhead.devices import choose_device
-from clearhead.errors import RunError
+from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
 from clearhead.model.int8 import count_weights
@@ -58,6 +58,7 @@ from clearhead.training.pretrained import (
 )
 from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
+from clearhead.training.recipe_options import recipe_of
 from clearhead.training.run import Run, check_fit, load
 from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopped, StoppedScoring, Stopping
@@ -77,7 +78,7 @@ HEADERS = frozenset(
 @public
 def train(
     path: str | Path,
-    recipe: Recipe,
+    recipe: Recipe | None = None,
     *,
     initial: Run | str | Path | None = None,
     watcher: Watcher | None = None,
@@ -85,8 +86,13 @@ def train(
     data: Path | None = None,
     checkpoints: str | Path | None = None,
     spent: float = 0.0,
+    **options: Any,
 ) -> Run:
     """Train a new run, and return it loaded with its best weights.
+
+    It follows a `recipe`, or the options of `clearhead train`, in the same words and with the same checks:
+    `train("runs/de-en", task="translate", source="train.de", target="train.en", minutes=10)`. They are in
+    docs/options.md.
 
     `initial` is a run to start from, or its folder: its model, weights and tokenisers take the place of the recipe's.
     `watcher` is called with every line of metrics; None shows a line of progress.
@@ -96,11 +102,14 @@ def train(
     together; what the first one is given counts.
     """
     began = time.perf_counter() - spent
+    if recipe is not None and options:
+        raise OptionError(f"train: there is a recipe, which says all of it: leave out {', '.join(options)}")
     with joined() as processes:
         if not processes.is_first:
             return take_part(processes)
         folder = RunFolder(Path(path))
         check_new(folder)
+        recipe = recipe or recipe_of(options)
         if initial is not None:
             recipe = starting_from(initial, recipe)
         if processes.together:

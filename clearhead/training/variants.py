@@ -21,7 +21,7 @@ from clearhead.attention.heads import HeadLayout, Heads, SlicedHeads
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.calls import public
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, no_such
 from clearhead.model.arrangements import Arrangement
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import FeedForward
@@ -46,7 +46,7 @@ SCALES = ("sqrt", "none")
 def with_heads(spec: Spec, name: str) -> Spec:
     """Return the model with heads that see the whole input, or with heads that each see their own slice of it."""
     if name not in HEADS:
-        raise OptionError(f"heads: there is no {name!r}; there are {', '.join(HEADS)}")
+        raise OptionError(f"heads: {no_such(name, HEADS)}")
     change = sliced if name == "sliced" else whole
     return map_attention(spec, lambda slot: replace(slot, heads=change(slot.head_layout)))
 

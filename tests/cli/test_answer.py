@@ -72,7 +72,10 @@ def test_weights_are_kept_as_asked(runs, command, dtype):
 def test_a_dtype_that_is_not_there_is_told(runs, command, verb):
     code, out, err = command(verb, runs["translate"].folder.path, "--dtype", "int4")
     assert (code, out) == (2, "")
-    assert "dtype: there is no 'int4'; there are float32, bfloat16, int8, int8-dynamic" in " ".join(err.split())
+    assert (
+        "dtype: there is no 'int4'. Did you mean 'int8'? There are float32, bfloat16, int8, int8-dynamic"
+        in " ".join(err.split())
+    )
     assert len(err.splitlines()) <= 2
 
 

@@ -196,7 +196,7 @@ def test_options_override_what_a_probe_has(command, asked, tmp_path):
 
 WRONG = [
     (["--probe", "sort"], "Missing option --attention: give a list"),
-    (["--probe", "spell", "--attention", "softmax"], "--probe: there is no 'spell'. There are: copy, sort, recall"),
+    (["--probe", "spell", "--attention", "softmax"], "--probe: there is no 'spell'; there are copy, sort, recall"),
     (["--attention", "softmax"], "Missing option --task: say what to learn (translate"),
     ([*SORT, "--attention", "softmax,hard"], "--attention: there is no 'hard'; there are softmax, argmax"),
     ([*SORT, "--position", "polar"], "--position: there is no 'polar'"),
@@ -214,7 +214,7 @@ WRONG = [
     ([*SORT, "--variant", "scale=1,scale=2"], "each part once; came 'scale=1,scale=2'"),
     ([*SORT, "--variant", "base", "--variant", "base"], "--variant: 'base' is there twice"),
     ([*SORT, "--variant", "base", "--seed", "1"], "--seed: a comparison has several: give --seeds"),
-    ([*SORT, "--variant", "heads=round"], "--heads: there is no 'round'. There are: whole, sliced"),
+    ([*SORT, "--variant", "heads=round"], "--heads: there is no 'round'; there are whole, sliced"),
     ([*SORT, "--variant", "base", "--scale", "1,2"], "--variant: is given instead of lists: give --scale one value"),
     ([*SORT, "--scale", "1,zero"], "--scale: expected sqrt, none, or a number above 0"),
     ([*SORT, "--value-rank", "2,0"], "--value-rank: expected a whole number, 1 or more; came '0'"),

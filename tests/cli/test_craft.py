@@ -151,7 +151,7 @@ def test_softmax_is_shown_with_the_error_it_brings(printed):
 @pytest.mark.parametrize(
     ("args", "code", "told"),
     [
-        (["run", "nix"], 2, "there is no 'nix'. There are: length, reverse"),
+        (["run", "nix"], 2, "there is no 'nix'; there are length, reverse"),
         (["run", "reverse", "abz"], 2, "'z' is no token of this program. Its tokens: a b c"),
         (["run", "reverse", "a", "b", "zz"], 2, "'zz' is no token"),
         (["run", "reverse", "a" * 11], 1, "a text of 1 to 10 tokens was expected; this one has 11"),
@@ -160,7 +160,7 @@ def test_softmax_is_shown_with_the_error_it_brings(printed):
         (["run", "reverse", "--causal"], 1, "reverse looks ahead: the query at place 0"),
         (["show", "reverse", "--causal"], 1, "reverse looks ahead"),
         (["run", "majority", "--weighting", "argmax"], 1, "an argmax that picks one key cannot average"),
-        (["run", "reverse", "--weighting", "nix"], 2, "there is no 'nix'. There are: softmax"),
+        (["run", "reverse", "--weighting", "nix"], 2, "there is no 'nix'; there are softmax"),
         (["run", "reverse", "--sharpness", "0"], 2, "--sharpness: takes a number, above 0"),
         (["show", "mine.py"], 2, "Write mine.py:NAME"),
         (["show", "nowhere.py:mine"], 2, "there is no file nowhere.py"),

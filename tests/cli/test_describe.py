@@ -115,8 +115,8 @@ def test_a_kind_with_a_size(printed, kind):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "Missing argument 'MODEL'"),
-        (["gpt3"], "MODEL: there is no 'gpt3'. There are: tiny, base, big, gpt2, gpt2-tiny,"),
+        ([], "Missing MODEL: A run folder"),
+        (["gpt3"], "MODEL: there is no 'gpt3'. Did you mean 'gpt2'? There are tiny, base, big, gpt2, gpt2-tiny,"),
         (["base", "--size", "10M"], "--size: 'base' has its own size. With --size there are: encoder-decoder,"),
         (["decoder"], "--size: 'decoder' can have any size: give one, such as --size 10M"),
         (["decoder", "--size", "10X"], "--size: '10X' is no number of parameters; write 300k, 10M"),

@@ -44,7 +44,7 @@ def test_vectors_of_lines_and_as_an_array(runs, command, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--pooling", "sum"), "there is no 'sum'. There are: mean, first"),
+        (("--pooling", "sum"), "there is no 'sum'; there are mean, first"),
         (("--json", "--output", "v.npy"), "--output writes an array"),
         (("--output", "nowhere/v.npy"), "there is no folder nowhere"),
     ],

@@ -145,7 +145,7 @@ def test_bad_lines_are_told_by_their_place_or_left_out(translator, command, tmp_
         (["--text", "t"], "--text: translate takes --source with --target or --table"),
         (["--source", "t"], "Missing option --target: --source needs its other side"),
         (["--source", "t", "--target", "t", "--stride", "3"], "--stride: is for generate"),
-        (["--source", "t", "--target", "t", "--tokenize", "words"], "--tokenize: there is no 'words'. There are: 13a"),
+        (["--source", "t", "--target", "t", "--tokenize", "words"], "--tokenize: there is no 'words'; there are 13a"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(translator, command, args, said):

@@ -65,15 +65,18 @@ def test_without_a_verb_it_shows_the_help_and_was_asked_wrongly(command):
     [
         (
             ["steps", "--token", "cat"],
-            "--token: there is no 'cat'. There are: a, fluffy, blue, cute, creature\n" + HINT,
+            "--token: there is no 'cat'; there are a, fluffy, blue, cute, creature\n" + HINT,
         ),
-        (["steps", "--mask", "future"], "--mask: there is no 'future'. There are: none, causal\n" + HINT),
+        (["steps", "--mask", "future"], "--mask: there is no 'future'; there are none, causal\n" + HINT),
         (
             ["steps", "--weighting", "hard"],
-            "--weighting: there is no 'hard'. There are: softmax, warm-softmax, argmax,",
+            "--weighting: there is no 'hard'; there are softmax, warm-softmax, argmax,",
         ),
         (["steps", "--tokn", "cute"], "No such option: --tokn"),
-        (["steps", "extra"], "extra"),
+        (["steps", "extra"], "there are more words than it takes: extra"),
+        (["steps", "--mask"], "--mask: needs a value"),
+        (["steps", "--json=1"], "--json: takes no value"),
+        (["trace", "run"], "Missing TEXT: The text the model reads."),
         (["nothing"], "No such command 'nothing'"),
     ],
 )
@@ -86,7 +89,7 @@ def test_what_is_asked_wrongly_is_told_in_two_lines(command, args, said):
 
 
 def test_every_weighting_is_listed_as_it_can_be_typed(command):
-    listed = command("steps", "--weighting", "hard")[2].splitlines()[0].partition("There are: ")[2].split(", ")
+    listed = command("steps", "--weighting", "hard")[2].splitlines()[0].partition("there are ")[2].split(", ")
     assert [name.replace("-", " ") for name in listed] == list(steps.WEIGHTINGS)
 
 

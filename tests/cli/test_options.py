@@ -92,7 +92,7 @@ def test_what_was_given_is_what_differs_from_its_default():
 
 def test_an_unknown_name_is_told_with_those_there_are():
     assert one_of("ink", "red", {"red": 1, "blue": 2}) == 1
-    with pytest.raises(WordError, match=r"ink: there is no 'blu'\. Did you mean 'blue'\? There are: red, blue"):
+    with pytest.raises(WordError, match=r"ink: there is no 'blu'\. Did you mean 'blue'\? There are red, blue"):
         one_of("ink", "blu", {"red": 1, "blue": 2})
 
 

@@ -260,7 +260,10 @@ def test_a_model_that_is_too_large_for_a_page(translator, unloaded, refused, mon
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--site", "decoder.7.cross"], "--site: there is no 'decoder.7.cross'. There are: encoder.0.attention"),
+        (
+            ["--site", "decoder.7.cross"],
+            "--site: there is no 'decoder.7.cross'. Did you mean 'decoder.0.cross'? There are encoder.0.attention",
+        ),
         (["--head", "0"], "--head: a head of which attention? Say --site too"),
         (["--site", "decoder.0.cross", "--head", "99"], "--head: decoder.0.cross has heads 0 to"),
         (["--html", "a.html", "--layers", "0,9"], "--layers: there is no layer '9'"),

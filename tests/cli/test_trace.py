@@ -165,7 +165,11 @@ def test_a_page_is_written_and_its_size_is_told(command, translator, template, t
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--site", "decoder.7.cross"], 2, "--site: there is no 'decoder.7.cross'. There are: encoder.0.attention, "),
+        (
+            ["--site", "decoder.7.cross"],
+            2,
+            "--site: there is no 'decoder.7.cross'. Did you mean 'decoder.0.cross'? There are enc",
+        ),
         (["--head", "1"], 2, "--head: a head of which attention? Say --site too"),
         (["--site", "decoder.0.cross", "--head", "2"], 2, "decoder.0.cross has heads 0 to 1, and their mean; came 2"),
         (["--site", "decoder.0.cross", "--head", "-1"], 2, "has heads 0 to 1, and their mean; came -1"),

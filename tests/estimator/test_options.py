@@ -38,7 +38,7 @@ def test_forms_are_those_that_were_asked_for():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"gpus": 8, "parallel": "tensor"}, "there is no 'tensor'. There are: auto, ddp, fsdp"),
+        ({"gpus": 8, "parallel": "tensor"}, "there is no 'tensor'; there are auto, ddp, fsdp"),
         ({"gpus": 8, "precision": "int8"}, "there is no 'int8'"),
         ({"gpus": 8, "tokens": 64}, "a step of 64 tokens has 4 sequences of 16, too few for 8 GPUs"),
         ({"gpus": 8, "micro_batch_tokens": 64}, "a sequence of 16 tokens on each GPU, 128 in all; came 64"),

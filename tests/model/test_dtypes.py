@@ -62,7 +62,9 @@ def test_bfloat16_becomes_int8_with_the_rest_in_float32():
 
 def test_other_names_are_refused():
     check_dtype(None)
-    with pytest.raises(OptionError, match="there is no 'int4'; there are float32, bfloat16, int8, int8-dynamic"):
+    with pytest.raises(
+        OptionError, match=r"there is no 'int4'. Did you mean 'int8'\? There are float32, bfloat16, int8, int8-dynamic"
+    ):
         check_dtype("int4")
 
 

@@ -224,7 +224,7 @@ def test_gzipped_files_of_any_form_will_do(translator, tmp_path):
     ("how", "message"),
     [
         ({"beam": 0}, "beam must be 1 or more; came 0"),
-        ({"tokenize": "words"}, "tokenize: there is no 'words'. There are: 13a, char, intl, none, zh"),
+        ({"tokenize": "words"}, "tokenize: there is no 'words'; there are 13a, char, intl, none, zh"),
     ],
 )
 def test_options_that_cannot_be(how, message):

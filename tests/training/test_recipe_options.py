@@ -1,6 +1,7 @@
 """From options to a recipe: what is not given is the default, what is given is in it, and the impossible is told."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -12,10 +13,11 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe
 from clearhead.training.recipe import Budget, Open
-from clearhead.training.recipe_options import WORDS, as_recipe, new_budget
+from clearhead.training.recipe_options import WORDS, as_recipe, new_budget, recipe_of
 from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, WarmupStableDecay
 from clearhead.training.tasks import TASKS
 from clearhead.training.text_options import TextOptions, as_corpus
+from clearhead.training.train import train
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,7 @@ def test_a_tokenizer_from_a_file_is_used_as_it_is(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("task", "group", "options", "said"),
     [
-        ("translate", "model", {"preset": "huge"}, "preset: there is no 'huge'. There are: tiny, base"),
+        ("translate", "model", {"preset": "huge"}, "preset: there is no 'huge'; there are tiny, base"),
         (
             "translate",
             "model",
@@ -210,7 +212,7 @@ def test_a_tokenizer_from_a_file_is_used_as_it_is(recipe, tmp_path):
             "fill",
             "optimizer",
             {"average": "mean"},
-            "average: there is no 'mean'. There are: none, ema",
+            "average: there is no 'mean'; there are none, ema",
         ),
         (
             "fill",
@@ -223,14 +225,14 @@ def test_a_tokenizer_from_a_file_is_used_as_it_is(recipe, tmp_path):
             "fill",
             "checkpointing",
             {"select": "first"},
-            "select: there is no 'first'. There are: best, last",
+            "select: there is no 'first'; there are best, last",
         ),
         ("fill", "machine", {"device": "abacus"}, "device: there is no 'abacus'"),
         (
             "fill",
             "machine",
             {"precision": "int8"},
-            "precision: there is no 'int8'. There are: auto, float32",
+            "precision: there is no 'int8'; there are auto, float32",
         ),
     ],
 )
@@ -243,3 +245,40 @@ def test_a_task_must_be_named(text):
         as_recipe(text["fill"])
     with pytest.raises(OptionError, match="task: there is no 'sing'"):
         as_recipe({"task": "sing", **text["fill"]})
+
+
+def test_python_takes_the_words_of_the_command(text, tmp_path):
+    words = {"task": "generate", "text": Path(text["generate"]["text"][0]), "lr": 0.01, "window": 8, "film": False}
+    typed = {**words, "text": [str(words["text"])], "lr": "0.01", "window": "8"}
+    assert recipe_of(words) == as_recipe(read_words(typed, WORDS))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({}, r"text is missing: generate takes text or table$"),
+        ({"text": "a", "steps": "many"}, "steps: takes a whole number, 1 or more; came many"),
+        ({"text": "a", "lora": 3}, "lora: goes with from_ RUN"),
+        ({"text": "a", "batch_token": 3}, "batch_token: there is no such option. Did you mean 'batch_tokens'"),
+        ({"text": "a", "micro_batch_tokens": 9, "batch_tokens": 8}, "more than a step has: 9 of batch_tokens 8"),
+    ],
+)
+def test_errors_in_python_have_its_words(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("one two\n" * 20)
+    with pytest.raises(OptionError, match=said):
+        train("run", task="generate", **words)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_recipe_and_options_are_not_given_together(recipe, tmp_path):
+    with pytest.raises(OptionError, match="there is a recipe, which says all of it: leave out steps"):
+        train(tmp_path / "run", recipe("generate"), steps=3)
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_by_options(text, tmp_path):
+    small = {"steps": 2, "size": "20k", "tokenizer": "char", "threads": 1, "device": "cpu"}
+    quiet = {"log": lambda _: None, "watcher": lambda _: None}
+    run = train(tmp_path / "run", task="generate", text=text["generate"]["text"], **small, **quiet)
+    assert (run.step, run.tokenizer.kind) == (2, "char")

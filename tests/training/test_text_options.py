@@ -113,9 +113,9 @@ WRONG = [
     ("classify", {"text": ["a"]}, "text", "classify takes --table"),
     ("classify", {"source": ["a"]}, "source", "classify takes --table"),
     ("classify", {"table": ["-"]}, "form", "a table from stdin has no name to tell its form by"),
-    ("classify", {"table": ["a"], "form": "xml"}, "form", "there is no 'xml'. There are: auto, tsv, csv, semicolon"),
+    ("classify", {"table": ["a"], "form": "xml"}, "form", "there is no 'xml'; there are auto, tsv, csv, semicolon"),
     ("generate", {"text": ["a"], "form": "tsv"}, "form", "goes with --table"),
-    ("generate", {"text": ["a"], "documents": "page"}, "documents", "there is no 'page'. There are: line, file"),
+    ("generate", {"text": ["a"], "documents": "page"}, "documents", "there is no 'page'; there are line, file"),
     ("fill", {}, "text", "fill takes --text or --table"),
 ]
 
