@@ -17,12 +17,12 @@ import torch
 
 import clearhead as ch
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.serve.api.sequences import translation
+from clearhead.training.tasks.passages import WritingOptions
 
 
 def make_jobs(run, texts, method):
     """The jobs that the server would make of these texts."""
-    return [translation(run.task, row, method).first for row in run.tokenizer.encode_batch(texts)]
+    return [run.task.passage(row, method, WritingOptions()).first for row in run.tokenizer.encode_batch(texts)]
 
 
 def decode(run, jobs, size):

@@ -98,6 +98,8 @@ class RequestNotes:
     model: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    streamed: bool = False
+    """Whether the first token of a stream has come."""
 
 
 def at_once(reply: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:

@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, final
 
 from starlette.responses import Response
@@ -12,25 +13,15 @@ from starlette.responses import Response
 from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.serve.api.attention import AttentionOptions, read_attention
 from clearhead.serve.api.request import RunRequest
-from clearhead.serve.api.sequences import (
-    ExtraRules,
-    Text,
-    check_unread,
-    choose_method,
-    continuation,
-    follow,
-    together,
-    with_seed,
-)
+from clearhead.serve.api.sequences import check_unread, follow, respond, together
 from clearhead.serve.api.writing import Writing, WrittenToken
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.serve.params import Params
-from clearhead.training.answers import token_names
-from clearhead.training.tasks import Generate
 from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.generate import MAX_NEW
+from clearhead.training.tasks.generate import MAX_NEW, with_seeds
+from clearhead.training.tasks.passages import Passage, WritingOptions
 
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""
@@ -56,7 +47,7 @@ class CompletionOptions:
     stops: tuple[str, ...]
     logprobs: int | None
     """Likeliest tokens to tell at each place; None: no log-probabilities at all."""
-    cuts: ExtraRules
+    writing: WritingOptions
     truncate: bool
     stream: bool
     with_usage: bool
@@ -71,7 +62,6 @@ class CompletionOptions:
 async def complete(request: RunRequest) -> Response:
     """Answer /v1/completions."""
     params, task = request.params, request.served.task
-    assert isinstance(task, Generate)
     rows, prompts, framing = await read_prompts(request, task.frame())
     logprobs = params.maybe_whole("logprobs", below=MOST_LOGPROBS + 1)
     n = params.integer("n", least=1, below=request.limits.texts + 1, default=1)
@@ -94,7 +84,6 @@ async def complete(request: RunRequest) -> Response:
 async def chat(request: RunRequest) -> Response:
     """Answer /v1/chat/completions."""
     params, task, template = request.params, request.served.task, request.served.template
-    assert isinstance(task, Generate)
     assert template is not None
     messages = read_messages(params, request.limits.text)
 
@@ -138,9 +127,10 @@ def read_completion_options(
     stream = params.flag("stream")
     seed = params.integer("seed", least=-(2**63), below=2**63, default=secrets.randbits(31))
     with params.naming("top_p"):
-        method = choose_method(
-            params.number("temperature", default=1.0, least=0, most=100),
-            seed=seed % 2**62,
+        temperature = params.number("temperature", default=1.0, least=0, most=100)
+        sample = Sample(
+            temperature=temperature or 1.0,
+            seeds=seed % 2**62,
             top_p=params.number("top_p", default=1.0, least=1e-6, most=1),
             top_k=params.maybe_whole("top_k", least=1, below=2**31 + 1),
             min_p=params.number("min_p", default=0.0, least=0, most=1),
@@ -154,11 +144,11 @@ def read_completion_options(
         created=int(time.time()),
         n=n,
         best_of=best_of,
-        method=method,
+        method=sample if temperature else Greedy(),
         seed=seed % 2**62,
         stops=read_stops(params),
         logprobs=logprobs,
-        cuts=ExtraRules(
+        writing=WritingOptions(
             min_new=params.integer("min_tokens", least=0, below=request.limits.tokens + 1, default=0),
             repetition_penalty=params.number("repetition_penalty", default=1.0, least=0.01, most=100),
             no_repeat=params.integer("no_repeat_ngram_size", least=0, below=1001, default=0),
@@ -242,46 +232,31 @@ def read_stream_options(params: Params, *, stream: bool) -> bool:
 
 def make_texts(
     request: RunRequest, rows: Sequence[Sequence[int]], completion: CompletionOptions, max_new: int, framing: Framing
-) -> list[Text]:
+) -> list[Passage]:
     """Return `best_of` texts for each row; the i-th of all draws from the seed + i."""
-    task = request.served.task
-    assert isinstance(task, Generate)
-    least = completion.cuts.min_new
-    if least > max_new:
-        raise request.params.value_error("min_tokens", f"must be 0 to max_tokens, {max_new:,} here", least)
-    texts = []
-    for index, row in enumerate(row for row in rows for _ in range(completion.best_of)):
-        method = with_seed(completion.method, completion.seed + index)
-        with request.params.naming("max_tokens"):
-            texts.append(continuation(task, row, method, max_new=max_new, framing=framing, cuts=completion.cuts))
-    return texts
+    options = replace(completion.writing, max_new=max_new, framing=framing)
+    if options.min_new > max_new:
+        raise request.params.value_error("min_tokens", f"must be 0 to max_tokens, {max_new:,} here", options.min_new)
+    repeated = [row for row in rows for _ in range(completion.best_of)]
+    passage, method = request.served.task.passage, completion.method
+    with request.params.naming("max_tokens"):
+        return [passage(row, with_seeds(method, [index], 0), options) for index, row in enumerate(repeated)]
 
 
-async def answer(request: RunRequest, completion: CompletionOptions, texts: list[Text], prompts: list[str]) -> Response:
+async def answer(
+    request: RunRequest, completion: CompletionOptions, texts: list[Passage], prompts: list[str]
+) -> Response:
     """Decode the texts, and return the reply or the stream of it."""
-    memory = sum(request.served.cache_bytes(text.first, 1) for text in texts)
-    request.served.worker.check_room(len(texts), memory)
-    if completion.stream:
-
-        async def produce(out: Outgoing) -> None:
-            with request.served.worker.taking(len(texts), memory):
-                await stream_choices(request, completion, texts, prompts, out)
-
-        return request.stream(produce)
-
-    async def work() -> dict[str, Any]:
-        with request.served.worker.taking(len(texts), memory):
-            return await whole_choices(request, completion, texts, prompts)
-
-    return await request.reply(work())
+    streaming = partial(stream_choices, request, completion, texts, prompts) if completion.stream else None
+    return await respond(request, texts, partial(whole_choices, request, completion, texts, prompts), streaming)
 
 
 async def whole_choices(
-    request: RunRequest, completion: CompletionOptions, texts: list[Text], prompts: list[str]
+    request: RunRequest, completion: CompletionOptions, texts: list[Passage], prompts: list[str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
 
-    async def write(text: Text) -> Writing:
+    async def write(text: Passage) -> Writing:
         writing = new_writing(text, completion)
         async for _ in follow(request.served, text, writing, each_token=False):
             pass
@@ -305,7 +280,7 @@ async def whole_choices(
     return {**head(request, completion, completion.form), "choices": choices, "usage": usage, "seed": completion.seed}
 
 
-def new_writing(text: Text, completion: CompletionOptions) -> Writing:
+def new_writing(text: Passage, completion: CompletionOptions) -> Writing:
     return Writing(text.tokenizer, text.before, stops=completion.stops, details=completion.logprobs is not None)
 
 
@@ -349,22 +324,20 @@ def tell_logprobs(completion: CompletionOptions, tokens: Sequence[WrittenToken])
     return {"content": content, "refusal": None}
 
 
-def trace_inputs(request: RunRequest, text: Text, writing: Writing) -> TraceInputs:
+def trace_inputs(request: RunRequest, text: Passage, writing: Writing) -> TraceInputs:
     """Return the prompt and what was written after it as one text, without the end token."""
     if len(writing.ids) > text.first.rules.max_new:
         message = "attention: the text goes past the model's context, so no one pass has all of it; ask for less"
         raise ApiError(413, message, param="attention", code="attention_too_large")
-    ids = [*text.first.inputs, *(token for token in writing.ids if token not in text.first.rules.end)]
-    return TraceInputs({"decoder": ids}, {"decoder": token_names(text.tokenizer, ids)})
+    return request.served.task.written_inputs(text, writing.ids)
 
 
 async def stream_choices(
-    request: RunRequest, completion: CompletionOptions, texts: list[Text], prompts: list[str], out: Outgoing
+    request: RunRequest, completion: CompletionOptions, texts: list[Passage], prompts: list[str], out: Outgoing
 ) -> None:
     """Put the pieces of every choice as they come, and the usage at the end where it was asked for."""
     form = "chat.completion.chunk" if completion.is_chat else completion.form
     top = head(request, completion, form)
-    first_token_seen = []
 
     def put(index: int, piece: str, writing: Writing, n_sent: int, *, role: bool = False) -> int:
         """Send a piece with the tokens begun since the last piece; return how many tokens have been sent."""
@@ -378,13 +351,12 @@ async def stream_choices(
         out.put({**top, "choices": [choice], **({"usage": None} if completion.with_usage else {})})
         return n_sent + len(tokens)
 
-    async def write(index: int, text: Text) -> Writing:
+    async def write(index: int, text: Passage) -> Writing:
         writing, n_sent, last = new_writing(text, completion), 0, ""
         if completion.is_chat or completion.echo:
             put(index, prompts[index] if completion.echo else "", writing, 0, role=True)
         async for piece in follow(request.served, text, writing, each_token=True):
-            if not first_token_seen:
-                first_token_seen.append(request.first_token())
+            request.first_token()
             if writing.finish is None:
                 n_sent = put(index, piece, writing, n_sent)
             else:

@@ -75,9 +75,11 @@ class RunRequest:
         return EventStream(produce, seconds=limits.seconds, unread=limits.unread, logs=self.front.logs)
 
     def first_token(self) -> None:
-        """Note that the first token of a stream has come."""
-        seconds = time.perf_counter() - self.noted.began
-        self.front.metrics.observe("first_token_seconds", seconds, model=self.served.name)
+        """Note that a token of a stream has come; the time of the first one is measured."""
+        if not self.noted.streamed:
+            seconds = time.perf_counter() - self.noted.began
+            self.front.metrics.observe("first_token_seconds", seconds, model=self.served.name)
+        self.noted.streamed = True
 
     async def attention(self, inputs: TraceInputs, attention_options: AttentionOptions) -> dict[str, Any]:
         """Return the weights of a text, computed by the run's worker."""

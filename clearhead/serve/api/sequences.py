@@ -1,106 +1,25 @@
-"""Sequences: texts as jobs of a scheduler, followed token by token until they end.
-
-A translation is one job. A text that a decoder continues past its context is several, one after another, as
-`clearhead generate` does it: each reads the last half of what there is.
-"""
+"""Passages decoded by a run's worker, token by token until they end, and the reply or the stream of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
 
-from clearhead.decoding.beam import Beam
+from starlette.responses import Response
+
 from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.rules import Rules
-from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.decoding.scheduler import Finished, Job
+from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.served import Served
 from clearhead.serve.api.writing import Writing
 from clearhead.serve.errors import ApiError
-from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.tasks import Framing, Generate, Translate
-from clearhead.training.tasks.generate import last_ids, window, with_seeds
+from clearhead.serve.events import Outgoing
+from clearhead.training.tasks.passages import Passage
 
-Following = Callable[[Sequence[int]], Job | None]
-"""The job that goes on from the tokens so far; None where there is none."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """A text to decode. `before`: ids of the text that the output continues; `following` is asked after each job."""
-
-    first: Job
-    following: Following
-    tokenizer: Tokenizer
-    before: Sequence[int]
-    unread: int = 0
-    """Tokens that the model does not read, since there are too many."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.first.inputs)
+Work = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+Streaming = Callable[[Outgoing], Coroutine[Any, Any, None]]
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class ExtraRules:
-    """Rules of decoding that a request adds to those of the task."""
-
-    min_new: int = 0
-    repetition_penalty: float = 1.0
-    no_repeat: int = 0
-    candidates: int = 0
-
-
-def translation(task: Translate, row: Sequence[int], method: Greedy | Beam, *, candidates: int = 0) -> Text:
-    """Return the job of a source's ids, as `Translate.search` gives it to `generate`."""
-    reads = task.frame("source")
-    most = task.context - reads.size
-    decoding = task.decoding({"encoder": reads.around(row, most)}, max_new=None, usual=0)
-    assert decoding.prefix is not None
-    job = Job(
-        inputs=tuple(decoding.source),
-        rules=decoding.rules,
-        method=method,
-        prefix=tuple(decoding.prefix[0]),
-        candidates=candidates,
-    )
-    return Text(
-        first=job, following=lambda _: None, tokenizer=decoding.writes, before=(), unread=max(0, len(row) - most)
-    )
-
-
-def continuation(
-    task: Generate, row: Sequence[int], method: Greedy | Sample, *, max_new: int, framing: Framing, cuts: ExtraRules
-) -> Text:
-    """Return the jobs that continue a row of ids, as `Generate.stream` decodes it."""
-    read, window_new = window(task.context, max_new)
-    line = [*framing.before, *row] or task.opener()
-    opening = () if task.framing is None else framing.before
-
-    def job(tokens: Sequence[int]) -> Job | None:
-        begun = len(tokens)
-        if begun >= max_new:
-            return None
-        rules = Rules(
-            max_new=min(window_new, max_new - begun),
-            min_new=max(0, min(cuts.min_new - begun, window_new, max_new - begun)),
-            end=framing.ends,
-            never=framing.never,
-            repetition_penalty=cuts.repetition_penalty,
-            no_repeat=cuts.no_repeat,
-        )
-        inputs = tuple(last_ids([*line, *tokens], read, opening))
-        seeded = with_seeds(method, [0], begun)
-        return Job(inputs=inputs, rules=rules, method=seeded, candidates=cuts.candidates)
-
-    first = job(())
-    assert first is not None
-    return Text(first=first, following=job, tokenizer=task.tokenizer, before=list(row), unread=max(0, len(line) - read))
-
-
-async def follow(served: Served, text: Text, writing: Writing, *, each_token: bool) -> AsyncIterator[str]:
+async def follow(served: Served, text: Passage, writing: Writing, *, each_token: bool) -> AsyncIterator[str]:
     """Decode a text by greedy search or sampling into `writing`, and yield its pieces as they are certain.
 
     Without `each_token` there is one piece, at the end. When the caller stops iterating, the row in the batch is freed.
@@ -127,7 +46,7 @@ async def follow(served: Served, text: Text, writing: Writing, *, each_token: bo
         yield piece
 
 
-async def search(served: Served, text: Text) -> list[Hypothesis]:
+async def search(served: Served, text: Passage) -> list[Hypothesis]:
     """Return the hypotheses of a beam."""
     decoding = served.worker.decode(text.first)
     try:
@@ -139,7 +58,7 @@ async def search(served: Served, text: Text) -> list[Hypothesis]:
         served.worker.cancel(decoding)
 
 
-def check_unread(texts: Sequence[Text], param: str, *, truncate: bool) -> None:
+def check_unread(texts: Sequence[Passage], param: str, *, truncate: bool) -> None:
     """Refuse texts longer than the model reads, unless the request sets `truncate`."""
     for index, text in enumerate(texts):
         if text.unread and not truncate:
@@ -167,12 +86,22 @@ async def together(tasks: Sequence[Any]) -> list[Any]:
     return [task.result() for task in running]
 
 
-def choose_method(temperature: float, *, seed: int, top_p: float, top_k: int | None, min_p: float) -> Greedy | Sample:
-    """Return how tokens are chosen; a temperature of 0 is greedy decoding."""
-    if temperature == 0:
-        return Greedy()
-    return Sample(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seeds=seed)
+async def respond(
+    request: RunRequest, texts: Sequence[Passage], work: Work, streaming: Streaming | None, *, width: int = 1
+) -> Response:
+    """Reserve room for the texts in the worker's queue, and return the reply, or the stream where there is one."""
+    worker, memory = request.served.worker, sum(request.served.cache_bytes(text.first, width) for text in texts)
+    worker.check_room(len(texts), memory)
+    if streaming is not None:
 
+        async def produce(out: Outgoing) -> None:
+            with worker.taking(len(texts), memory):
+                await streaming(out)
 
-def with_seed(method: Greedy | Sample, seed: int) -> Greedy | Sample:
-    return method if isinstance(method, Greedy) else replace(method, seeds=seed)
+        return request.stream(produce)
+
+    async def reserve() -> dict[str, Any]:
+        with worker.taking(len(texts), memory):
+            return await work()
+
+    return await request.reply(reserve())

@@ -1,5 +1,6 @@
 """/v1/translate: an encoder-decoder translates texts, by beam search or greedily."""
 
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -9,13 +10,11 @@ from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.sampling import Greedy
 from clearhead.serve.api.attention import AttentionOptions, read_attention
 from clearhead.serve.api.request import RunRequest
-from clearhead.serve.api.sequences import Text, check_unread, follow, search, together, translation
+from clearhead.serve.api.sequences import check_unread, follow, respond, search, together
 from clearhead.serve.api.writing import Writing
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
-from clearhead.training.answers import token_names
-from clearhead.training.tasks import Translate
-from clearhead.training.tasks.base import TraceInputs
+from clearhead.training.tasks.passages import Passage, WritingOptions
 from clearhead.training.tasks.translate import BEAM
 
 MOST_BEAMS = 64
@@ -25,7 +24,6 @@ MOST_LOGPROBS = 20
 async def translate(request: RunRequest) -> Response:
     """Answer /v1/translate. A blank text has a blank translation, and is not given to the model."""
     params, task = request.params, request.served.task
-    assert isinstance(task, Translate)
     inputs = params.texts("input", most=request.limits.texts, longest=request.limits.text)
     beam = params.integer("beam", least=1, below=MOST_BEAMS + 1, default=BEAM)
     n_best = params.integer("n_best", least=1, below=beam + 1, default=1)
@@ -46,35 +44,30 @@ async def translate(request: RunRequest) -> Response:
         method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=penalty)
     nonblank = [index for index, text in enumerate(inputs) if text.strip()]
     rows = await request.encode([inputs[index] for index in nonblank])
-    texts = dict(zip(nonblank, (translation(task, row, method, candidates=top) for row in rows), strict=True))
+    options = WritingOptions(candidates=top)
+    texts = dict(zip(nonblank, (task.passage(row, method, options) for row in rows), strict=True))
     check_unread([*texts.values()], "input", truncate=params.flag("truncate"))
-    memory = sum(request.served.cache_bytes(text.first, beam) for text in texts.values())
-    request.served.worker.check_room(len(texts), memory)
-    if stream:
-
-        async def produce(out: Outgoing) -> None:
-            with request.served.worker.taking(len(texts), memory):
-                await stream_translations(request, len(inputs), texts, out)
-
-        return request.stream(produce)
-
-    async def work() -> dict[str, Any]:
-        with request.served.worker.taking(len(texts), memory):
-            return await whole_translations(
-                request, len(inputs), texts, details=with_logprobs, n_best=n_best, attention_options=attention
-            )
-
-    return await request.reply(work())
+    streaming = partial(stream_translations, request, len(inputs), texts) if stream else None
+    whole = partial(
+        whole_translations,
+        request,
+        len(inputs),
+        texts,
+        details=with_logprobs,
+        n_best=n_best,
+        attention_options=attention,
+    )
+    return await respond(request, [*texts.values()], whole, streaming, width=beam)
 
 
-def usage_of(request: RunRequest, texts: dict[int, Text], written: int) -> dict[str, int]:
+def usage_of(request: RunRequest, texts: dict[int, Passage], written: int) -> dict[str, int]:
     return request.usage(sum(text.prompt_tokens for text in texts.values()), written)
 
 
 async def whole_translations(
     request: RunRequest,
     count: int,
-    texts: dict[int, Text],
+    texts: dict[int, Passage],
     *,
     details: bool,
     n_best: int,
@@ -91,15 +84,14 @@ async def whole_translations(
         for hypothesis in hypotheses.get(index, []):
             translations.append(tell_hypothesis(texts[index], hypothesis, details=details))
             if attention_options is not None:
-                translations[-1]["attention"] = await request.attention(
-                    trace_inputs(request, texts[index], hypothesis), attention_options
-                )
+                traced = request.served.task.written_inputs(texts[index], hypothesis.tokens)
+                translations[-1]["attention"] = await request.attention(traced, attention_options)
         translations = translations or [{"text": "", "score": 0.0, "log_prob": 0.0, "finish_reason": "stop"}] * n_best
         data.append({"index": index, **translations[0], **({"n_best": translations} if n_best > 1 else {})})
     return {"object": "list", "model": request.served.name, "data": data, "usage": usage}
 
 
-def tell_hypothesis(text: Text, hypothesis: Hypothesis, *, details: bool) -> dict[str, Any]:
+def tell_hypothesis(text: Passage, hypothesis: Hypothesis, *, details: bool) -> dict[str, Any]:
     """Return a translation: its text, the score it was ranked by, its log-probability, and that of each token."""
     translation: dict[str, Any] = {
         "text": text.tokenizer.decode(hypothesis.tokens),
@@ -121,26 +113,14 @@ def tell_hypothesis(text: Text, hypothesis: Hypothesis, *, details: bool) -> dic
     return translation
 
 
-def trace_inputs(request: RunRequest, text: Text, hypothesis: Hypothesis) -> TraceInputs:
-    """Return the source, and the target without its end token, as `clearhead.trace` reads them."""
-    job = text.first
-    target = [*(job.prefix or ()), *(token for token in hypothesis.tokens if token not in job.rules.end)]
-    target = target[: request.served.task.context]
-    tokenizers = request.served.task.tokenizers["source"], text.tokenizer
-    ids = {"encoder": list(job.inputs), "decoder": target}
-    return TraceInputs(ids, {side: token_names(of, ids[side]) for side, of in zip(ids, tokenizers, strict=True)})
-
-
-async def stream_translations(request: RunRequest, count: int, texts: dict[int, Text], out: Outgoing) -> None:
+async def stream_translations(request: RunRequest, count: int, texts: dict[int, Passage], out: Outgoing) -> None:
     """Put the pieces of greedy translations as they come, and the usage at the end."""
     top = {"object": "translation.chunk", "model": request.served.name}
-    first_token_seen = []
 
-    async def write(index: int, text: Text) -> Writing:
+    async def write(index: int, text: Passage) -> Writing:
         writing = Writing(text.tokenizer, text.before)
         async for piece in follow(request.served, text, writing, each_token=True):
-            if not first_token_seen:
-                first_token_seen.append(request.first_token())
+            request.first_token()
             out.put({**top, "index": index, "text": piece, "finish_reason": None})
         log_prob = sum(writing.log_probs, 0.0)
         out.put({**top, "index": index, "text": "", "log_prob": log_prob, "finish_reason": writing.finish})

@@ -25,8 +25,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.decoding import Rules
+from clearhead.decoding import Beam, Greedy, Rules, Sample
 from clearhead.decoding.generating import eval_mode
+from clearhead.decoding.scheduler import Job
 from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
@@ -49,6 +50,7 @@ from clearhead.training.scores import macro_f1
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.label_counts import describe_labels
 from clearhead.training.tasks.measures import ACCURACY, LOSS, EvaluationOptions, Measure, ValidationSet
+from clearhead.training.tasks.passages import Passage, WritingOptions
 
 Batch = dict[str, Tensor]
 Ids = NDArray[np.int64]
@@ -300,6 +302,30 @@ class Task(ABC):
         `max_new` None: as many new tokens as the task gives, `usual` where it leaves the choice.
         """
         raise OptionError(f"to {self.name} writes nothing, so there is nothing to decode")
+
+    def passage(self, row: Sequence[int], method: Greedy | Sample | Beam, options: WritingOptions) -> Passage:
+        """Return the jobs that decode the output for a text's ids, without its special tokens."""
+        frame, side = self.frame(), "decoder" if self.target == "continues" else "encoder"
+        most = self.context - frame.size
+        decoding = self.decoding({side: frame.around(row, most)}, max_new=options.max_new, usual=self.context)
+        job = Job(
+            inputs=tuple(decoding.source),
+            rules=decoding.rules,
+            method=method,
+            prefix=None if decoding.prefix is None else tuple(decoding.prefix[0]),
+            candidates=options.candidates,
+        )
+        unread = max(0, len(row) - most)
+        return Passage(
+            first=job, following=lambda _: None, tokenizer=decoding.writes, before=decoding.before, unread=unread
+        )
+
+    def written_inputs(self, passage: Passage, tokens: Sequence[int]) -> TraceInputs:
+        """Return a text and the tokens of its output as they are traced."""
+        ids, tokenizers = {"decoder": passage.row(tokens)}, {"encoder": self.tokenizer, "decoder": passage.tokenizer}
+        if passage.first.prefix is not None:
+            ids = {"encoder": list(passage.first.inputs), "decoder": ids["decoder"][: self.context]}
+        return TraceInputs(ids, {side: token_names(tokenizers[side], row) for side, row in ids.items()})
 
     def answer_names(self, ids: Sequence[int]) -> list[str]:
         """Return what the answers with these numbers are called."""

@@ -14,9 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import masks
-from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
+from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, Token, stream
 from clearhead.decoding.generating import collect, eval_mode
 from clearhead.decoding.request import Model
+from clearhead.decoding.scheduler import Job
 from clearhead.decoding.session import pad_right
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
@@ -49,6 +50,7 @@ from clearhead.training.tasks.base import (
 )
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
+from clearhead.training.tasks.passages import Passage, WritingOptions
 
 MAX_NEW, TEMPERATURE = 200, 0.8
 """How much is written, and how it is drawn, unless asked otherwise."""
@@ -189,23 +191,48 @@ class Generate(Task):
         `framing` None is the usual one of a text; that of a row from within a document is empty. What stands before the
         texts of an imported model stays there when only the end of a long text is read.
         """
-        frame = self.frame() if framing is None else framing
-        read, n_new = window(self.context, max_new)
-        lines = [[*frame.before, *row] or self.opener() for row in rows]
-        opening = () if self.framing is None else frame.before
+        options = WritingOptions(max_new=max_new, framing=framing)
+        passages = [self.passage(row, method, options) for row in rows]
+        written: list[list[int]] = [[] for _ in rows]
         going = list(range(len(rows)))
-        for begun in range(0, max_new if rows else 0, n_new):
-            rules = Rules(max_new=min(n_new, max_new - begun), end=frame.ends, never=frame.never)
-            inputs = [last_ids(lines[i], read, opening) for i in going]
+        # All that are still going have written as much, so their next jobs have the same rules.
+        while jobs := [job for i in going if (job := passages[i].following(written[i])) is not None]:
+            seeded = with_seeds(method, going, len(written[going[0]]))
             ended = set()
-            for token in stream(cast(Model, model), inputs, with_seeds(method, going, begun), rules=rules):
+            for token in stream(cast(Model, model), [job.inputs for job in jobs], seeded, rules=jobs[0].rules):
                 i = going[token.sequence]
-                lines[i].append(token.token)
+                written[i].append(token.token)
                 ended |= {i} if token.ended else set()
                 yield token._replace(sequence=i)
             going = [i for i in going if i not in ended]
-            if not going:
-                return
+
+    def passage(self, row: Sequence[int], method: Greedy | Sample | Beam, options: WritingOptions) -> Passage:
+        framing = self.frame() if options.framing is None else options.framing
+        max_new = options.max_new or MAX_NEW
+        read, n_new = window(self.context, max_new)
+        line = [*framing.before, *row] or self.opener()
+        opening = () if self.framing is None else framing.before
+
+        def job(tokens: Sequence[int]) -> Job | None:
+            begun = len(tokens)
+            if begun >= max_new:
+                return None
+            new = min(n_new, max_new - begun)
+            rules = Rules(
+                max_new=new,
+                min_new=max(0, min(options.min_new - begun, new)),
+                end=framing.ends,
+                never=framing.never,
+                repetition_penalty=options.repetition_penalty,
+                no_repeat=options.no_repeat,
+            )
+            inputs = tuple(last_ids([*line, *tokens], read, opening))
+            return Job(inputs=inputs, rules=rules, method=with_seeds(method, [0], begun), candidates=options.candidates)
+
+        first = job(())
+        assert first is not None
+        unread = max(0, len(line) - read)
+        return Passage(first=first, following=job, tokenizer=self.tokenizer, before=list(row), unread=unread)
 
     def continue_rows(
         self,
@@ -350,7 +377,7 @@ def last_ids(ids: Sequence[int], most: int, kept: Sequence[int]) -> list[int]:
     return [*front, *ids[len(front) - most :]]
 
 
-def with_seeds(method: Greedy | Sample, rows: Sequence[int], begun: int) -> Greedy | Sample:
+def with_seeds(method: Greedy | Sample | Beam, rows: Sequence[int], begun: int) -> Greedy | Sample:
     """Return the method for these of the rows, each with its own seed; in a later round with another one."""
     if isinstance(method, Greedy):
         return method

@@ -44,8 +44,8 @@ from clearhead.training.tasks.base import (
 )
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
+from clearhead.training.tasks.passages import WritingOptions
 
-"""What is left of shared tables where source and target have vocabularies of their own."""
 BEAM = 5
 """Hypotheses that are kept, unless another number is asked for."""
 
@@ -136,16 +136,14 @@ class Translate(Task):
         self, model: Transformer, rows: Sequence[Sequence[int]], method: Greedy | Beam = Greedy()
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses for each row of source ids, unframed. A row over the context is cut."""
-        reads, writes = self.frame("source"), self.frame("target")
-        framed = [reads.around(row, self.context - reads.size) for row in rows]
+        jobs = [self.passage(row, method, WritingOptions()).first for row in rows]
 
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
-            rules = Rules(max_new=min(self.context, reach(len(framed[batch[0]]))), end=writes.ends, never=writes.never)
-            inputs = [framed[i] for i in batch]
-            return generate(cast(Model, model), inputs, method, rules=rules, prefix=[list(writes.before)])
+            first, inputs = jobs[batch[0]], [jobs[i].inputs for i in batch]
+            return generate(cast(Model, model), inputs, method, rules=first.rules, prefix=[list(first.prefix or ())])
 
         width = method.width if isinstance(method, Beam) else 1
-        return in_batches([len(row) for row in framed], model, answer, width=width, apart=reach)
+        return in_batches([len(job.inputs) for job in jobs], model, answer, width=width, apart=reach)
 
     def translate(self, model: Transformer, lines: Sequence[str], method: Greedy | Beam) -> list[list[Written]]:
         """Return the translations of each text with their scores, the best first; a blank text's are blank."""
