@@ -2,8 +2,6 @@
 
 from clearhead.cli.line_io import AsJson, Device, Dtype, Fields, File, Lines, RunPath, answer_lines, cells, open_run
 from clearhead.cli.options import Parts
-from clearhead.training.tasks import ClassifyPairs
-from clearhead.training.tasks.pairs import split_pair
 
 EXAMPLES = """\b
 Examples:
@@ -28,7 +26,7 @@ def answer(
     loaded = open_run(run, device=device, dtype=dtype, file=file)
 
     def answers(texts: list[str], numbers: list[int]) -> list[Fields]:
-        return loaded.task.answer(loaded.model, texts)
+        return loaded.answer(texts)
 
     lines = Lines(
         answer=answers,
@@ -36,6 +34,6 @@ def answer(
         as_json=as_json,
         reads=loaded.task.reads,
         lengths=loaded.task.count_tokens,
-        check=split_pair if isinstance(loaded.task, ClassifyPairs) else None,
+        check=loaded.task.check_line,
     )
     answer_lines(loaded, file, lines)

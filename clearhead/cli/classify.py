@@ -1,13 +1,11 @@
 """`clearhead classify`: a run gives each line its label."""
 
-from pathlib import Path
 from typing import Annotated
 
 from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells, open_run
 from clearhead.cli.options import Parts
 from clearhead.options import Option
-from clearhead.training.folder import RunFolder
-from clearhead.training.tasks import Classify, ClassifyPairs
+from clearhead.training.tasks.classify import OneLabel
 from clearhead.training.tasks.pairs import split_pair
 
 EXAMPLES = """\b
@@ -34,14 +32,10 @@ def classify(
     A blank line stays blank. So does a line that is no pair where pairs are read, with a note on stderr. Of a line
     longer than the model's context only the beginning is read, with a note on stderr.
     """
-    takes_pairs = issubclass(RunFolder(Path(run)).task_kind(), ClassifyPairs)
-    loaded = open_run(run, device=device, file=file, task=ClassifyPairs if takes_pairs else Classify)
-    task = loaded.task if isinstance(loaded.task, ClassifyPairs) else loaded.asked(Classify)
+    loaded = open_run(run, device=device, file=file, task=OneLabel)
 
     def answer(texts: list[str], numbers: list[int]) -> list[Fields]:
-        if pairs:
-            return task.answer_pairs(loaded.model, [split_pair(text) for text in texts])
-        return task.answer(loaded.model, texts)
+        return loaded.answer([split_pair(text) for text in texts] if pairs else texts)
 
     def as_text(answered: Fields) -> str:
         ranked = [f"{cell(name)}\t{share:.6f}" for name, share in answered["probabilities"].items()]
@@ -51,8 +45,8 @@ def classify(
         answer=answer,
         as_text=as_text,
         as_json=as_json,
-        reads=task.reads,
-        lengths=task.count_tokens,
-        check=split_pair if pairs or isinstance(task, ClassifyPairs) else None,
+        reads=loaded.task.reads,
+        lengths=loaded.task.count_tokens,
+        check=split_pair if pairs else loaded.task.check_line,
     )
     answer_lines(loaded, file, lines)

@@ -73,7 +73,7 @@ def task_plan(run: Run) -> dict[str, Any]:
         "labels": list(task.labels),
         "fields": names,
         "frames": {name: frame_plan(task, name) for name in names},
-        "opener": list(task.opener()) if isinstance(task, Generate) else [],
+        "opener": list(task.opener()),
         "blank": BLANK,
         "usual": {"trace": USUAL_NEW, "decode": GENERATED},
         "program": {

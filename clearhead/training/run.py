@@ -38,8 +38,8 @@ from clearhead.training.phases import to_stderr
 from clearhead.training.pretrained import check_saved, fill_tuned, load_wide
 from clearhead.training.recipe import Origin
 from clearhead.training.run_display import RunFacts
-from clearhead.training.tasks import Answer, Classify, ClassifyPairs, Fill, Generate, Task, Translate, name_of
-from clearhead.training.tasks.classify import Class
+from clearhead.training.tasks import Answer, Fill, Generate, Task, Translate, name_of
+from clearhead.training.tasks.classify import Class, OneLabel
 from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
@@ -211,36 +211,22 @@ class Run:
 
         A model that reads two texts is given pairs: `run.classify([("It rains.", "It is wet.")])`.
         """
-        task = self.task if isinstance(self.task, ClassifyPairs) else self.asked(Classify)
-        pairs = [text for text in texts if not isinstance(text, str)]
-        if len(pairs) == len(texts):
-            return task.classify_pairs(self.model, pairs)
-        if isinstance(task, ClassifyPairs):
-            raise OptionError(f"{self.folder.path} was trained to {task.name}: give each text as a pair of two")
-        if pairs:
-            raise OptionError("some of the texts are pairs and some are not; give them apart")
-        single = [text for text in texts if isinstance(text, str)]
-        return task.classify(self.model, task.tokenizer.encode_batch(single))
+        return self.asked(OneLabel).classify(self.model, texts)
 
     @one_or_several(check_text)
     def fill(self, texts: Sequence[str], *, shown: int = 5) -> list[Filling]:
         """Fill every `<mask>` of each text with its `shown` likeliest pieces; one text, a str, gives one filling."""
         return self.asked(Fill).fill(self.model, texts, shown=shown)
 
-    @one_or_several(check_text)
-    def answer(self, texts: Sequence[str]) -> list[Answer]:
+    @one_or_several(check_text_or_pair)
+    def answer(self, texts: Sequence[str | Pair]) -> list[Answer]:
         """Return what the run's task answers to each text, as `clearhead answer --json` tells it: `output`, and more.
 
         Of one text, a str, it is one answer.
 
         It serves any task, one of your own too; the verbs above have the options of ours.
         """
-        nonblank = [i for i, text in enumerate(texts) if text.strip()]
-        task_answers = self.task.answer(self.model, [texts[i] for i in nonblank]) if nonblank else []
-        answers: list[Answer] = [{"output": ""} for _ in texts]
-        for i, answer in zip(nonblank, task_answers, strict=True):
-            answers[i] = answer
-        return answers
+        return self.task.answer_items(self.model, texts)
 
     @public
     def save(self, path: str | Path) -> "Run":

@@ -10,7 +10,7 @@ from clearhead.model.int8 import count_weights
 from clearhead.notebook import Display, facts
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Origin
-from clearhead.training.tasks import ClassifyPairs, Task
+from clearhead.training.tasks import Task
 
 LONGEST = 60
 """The most characters of a text that is given as an example."""
@@ -69,8 +69,8 @@ class RunFacts(NamedTuple):
         """Return what to write to use a run: in Python, to look into it, and on the command line."""
         texts = [sample.get("input") for sample in evaluated.get("samples", ())]
         known = [text for text in texts if isinstance(text, str) and 0 < len(text) <= LONGEST and text.isprintable()]
-        text = repr((*known, "a text")[0])
-        given = '("a text", "another text")' if isinstance(self.task, ClassifyPairs) else text
+        text = (*known, "a text")[0]
+        given = self.task.example_code(text)
         shell = f"clearhead {self.task.verb} {self.folder.path}"
         return [f"run.{self.method}([{given}])", f"ch.trace(run, {given})", shell]
 

@@ -214,4 +214,4 @@ def test_pairs_where_there_are_none_to_read(classifier):
         classifier.run.embed(["the cat", ("the", "cat")])
     task = replace(classifier.run.task, framing={"text": Framing(before=(2,), after=(3,))})
     with pytest.raises(OptionError, match="the model reads no pairs of texts"):
-        task.classify_pairs(classifier.run.model, [("the", "cat")])
+        task.classify(classifier.run.model, [("the", "cat")])

@@ -14,7 +14,7 @@ from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import Run
-from clearhead.training.tasks import ClassifyPairs
+from clearhead.training.tasks import OTHERS, TASKS, ClassifyPairs
 
 
 @final
@@ -75,7 +75,8 @@ class Format(ABC):
 
 def task_written_as(task: str) -> str:
     """Return the task that other programs know: a run that follows instructions generates."""
-    return {"instruct": "generate", ClassifyPairs.name: "classify"}.get(task, task)
+    kind = {**TASKS, **OTHERS}.get(task)
+    return task if kind is None else kind.exports_as or task
 
 
 def blocked_segments(spec: Spec, task: str) -> list[str]:

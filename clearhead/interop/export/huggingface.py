@@ -30,7 +30,6 @@ from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
-from clearhead.training.tasks import Classify, ClassifyPairs
 
 SPECIALS = {"unk_token": "unknown", "bos_token": "start", "eos_token": "end", "pad_token": "pad", "mask_token": "mask"}
 """What Hugging Face calls the special tokens, and what they are called here."""
@@ -90,12 +89,7 @@ class HuggingFace(Format):
 
 def with_single_texts(run: Run) -> Run:
     """Return a run that classifies pairs as one that classifies texts: its tokenizer.json says how two are joined."""
-    task = run.task
-    if not isinstance(task, ClassifyPairs):
-        return run
-    framing = {"text": task.frame()}
-    single = Classify(tokenizers={"text": task.tokenizer}, context=task.context, labels=task.labels, framing=framing)
-    return Run(run.folder, single, run.model, run.step)
+    return Run(run.folder, run.task.exported(), run.model, run.step)
 
 
 def expression_of(run: Run) -> Expression:

@@ -3,7 +3,7 @@
 What several requests ask for at the same time is computed together, by the functions that answer offline.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from starlette.responses import Response
@@ -12,9 +12,8 @@ from clearhead.serve.api.attention import AttentionOptions, encode_base64, read_
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
 from clearhead.serve.errors import ApiError
-from clearhead.training.run import Run
-from clearhead.training.tasks import Fill, Label
-from clearhead.training.tasks.fill import BLANK, CANDIDATES, as_answer
+from clearhead.training.tasks import Fill
+from clearhead.training.tasks.fill import BLANK, CANDIDATES
 from clearhead.training.tasks.pairs import Pair
 from clearhead.training.tracing import encode_inputs
 
@@ -27,43 +26,13 @@ async def classify(request: RunRequest) -> Response:
 
     A blank text has a blank label and no probabilities, as on the command line, and is not given to the model.
     """
-    inputs = read_items(request)
     run = request.served.run
-
-    def compute(texts: list[Item]) -> list[dict[str, Any]]:
-        said = [text for text in texts if not is_blank(text)]
-        found = iter(tell_classes(run, said) if said else ())
-        return [tell_blank(run) if is_blank(text) else next(found) for text in texts]
-
-    kind = "pairs" if inputs and not isinstance(inputs[0], str) else "texts"
-    return await reply(request, ("classify", kind), compute, inputs)
-
-
-def tell_classes(run: Run, texts: Sequence[Item]) -> list[dict[str, Any]]:
-    if isinstance(run.task, Label):
-        answers = run.task.answer(run.model, [str(text) for text in texts])
-        return [{"labels": answer["labels"], "probabilities": answer["probabilities"]} for answer in answers]
-    return [
-        {"label": answer.label, "probability": answer.probability, "probabilities": answer.probabilities}
-        for answer in run.classify(texts)  # type: ignore[arg-type]
-    ]
-
-
-def tell_blank(run: Run) -> dict[str, Any]:
-    """Return the answer to a blank text."""
-    found = {"labels": []} if isinstance(run.task, Label) else {"label": "", "probability": None}
-    return {**found, "probabilities": {}}
-
-
-def is_blank(item: Item) -> bool:
-    """Return whether a text, or both of a pair, have nothing but spaces."""
-    return not (item if isinstance(item, str) else "".join(item)).strip()
+    return await reply(request, "classify", lambda texts: map(run.task.entry, run.answer(texts)), read_items(request))
 
 
 async def fill(request: RunRequest) -> Response:
     """Answer /v1/fill: each text with its blanks filled, and the likeliest pieces for each blank."""
-    run, task = request.served.run, request.served.task
-    assert isinstance(task, Fill)
+    task, model = request.served.run.asked(Fill), request.served.run.model
     inputs = read_items(request)
     shown = request.params.integer("shown", least=1, below=MOST_SHOWN + 1, default=CANDIDATES)
     for index, text in enumerate(inputs):
@@ -71,9 +40,8 @@ async def fill(request: RunRequest) -> Response:
             message = f"input[{index}]: there is no blank to fill: write {BLANK} where one is"
             raise ApiError(400, message, param="input", code="invalid_value")
 
-    def compute(texts: list[Any]) -> list[dict[str, Any]]:
-        answers = (as_answer(answer) for answer in run.fill(texts, shown=shown))
-        return [{"text": answer["output"], "score": answer["score"], "blanks": answer["blanks"]} for answer in answers]
+    def compute(texts: list[Any]) -> Iterable[Any]:
+        return map(task.entry, task.answer(model, texts, shown=shown))
 
     return await reply(request, ("fill", shown), compute, inputs)
 
@@ -83,12 +51,7 @@ async def answer(request: RunRequest) -> Response:
     inputs = read_items(request)
     if not all(isinstance(text, str) for text in inputs):
         raise ApiError(400, "input: expected texts; a pair is one text with a tab between", param="input")
-    run = request.served.run
-
-    def compute(texts: list[Any]) -> list[dict[str, Any]]:
-        return run.answer(texts)
-
-    return await reply(request, "answer", compute, inputs)
+    return await reply(request, "answer", request.served.run.answer, inputs)
 
 
 async def embed(request: RunRequest) -> Response:
@@ -103,7 +66,7 @@ async def embed(request: RunRequest) -> Response:
         message = f"dimensions: the vectors of {request.served.name} have {width} numbers; leave it out"
         raise ApiError(400, message, param="dimensions", code="unsupported_value")
     for index, text in enumerate(inputs):
-        if is_blank(text):
+        if not "".join(text).strip():
             raise ApiError(400, f"input[{index}]: a blank text has no vector", param="input", code="invalid_value")
 
     def compute(texts: list[Item]) -> list[dict[str, Any]]:
@@ -113,8 +76,7 @@ async def embed(request: RunRequest) -> Response:
             for vector in vectors
         ]
 
-    kind = "pairs" if not isinstance(inputs[0], str) else "texts"
-    return await reply(request, ("embed", form, pooling, normalize, kind), compute, inputs)
+    return await reply(request, ("embed", form, pooling, normalize), compute, inputs)
 
 
 def read_items(request: RunRequest) -> list[Item]:
@@ -136,12 +98,13 @@ def read_items(request: RunRequest) -> list[Item]:
 
 
 async def reply(
-    request: RunRequest, key: Hashable, compute: Callable[[list[Any]], Sequence[Any]], inputs: list[Item]
+    request: RunRequest, key: Hashable, compute: Callable[[list[Any]], Iterable[Any]], inputs: list[Item]
 ) -> Response:
     """Check that the model reads all of every text, compute the answers, and send them with their attention."""
     counts = await request.apart(
         [text if isinstance(text, str) else " ".join(text) for text in inputs], counter(request)
     )
+    pairs = not all(isinstance(text, str) for text in inputs)  # texts and pairs are computed apart
     reads, truncate = request.served.task.reads, request.params.flag("truncate")
     for index, count in enumerate(counts):
         if count > reads and not truncate:
@@ -150,7 +113,7 @@ async def reply(
 
     async def work() -> dict[str, Any]:
         with request.served.worker.taking(len(inputs)):
-            answers = await request.served.worker.compute(key, compute, inputs)
+            answers = await request.served.worker.compute((key, pairs), lambda texts: list(compute(texts)), inputs)
             data = [{"index": index, **entry} for index, entry in enumerate(answers)]
             if attention_options is not None:
                 for entry, text in zip(data, inputs, strict=True):
@@ -162,15 +125,12 @@ async def reply(
 
 
 def counter(request: RunRequest) -> Callable[[list[str]], list[int]]:
-    """Return what counts the tokens of texts: a blank is one token."""
+    """Return what counts the tokens of texts. A task may read nothing of one, which can be embedded all the same."""
     run = request.served.run
-    if isinstance(run.task, Fill):
-        # It counts a text without a blank as nothing, since there is nothing to fill; it can be embedded all the same.
-        return lambda texts: [
-            count or len(run.tokenizer.encode(text))
-            for text, count in zip(texts, run.task.count_tokens(texts), strict=True)
-        ]
-    return lambda texts: [len(row) for row in run.tokenizer.encode_batch(texts)]
+    return lambda texts: [
+        count or len(run.tokenizer.encode(text))
+        for text, count in zip(texts, run.task.count_tokens(texts), strict=True)
+    ]
 
 
 async def attention(request: RunRequest, text: Item, attention_options: AttentionOptions) -> dict[str, Any]:

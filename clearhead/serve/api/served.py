@@ -22,10 +22,11 @@ from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
-from clearhead.training.tasks import Classify, ClassifyPairs, Fill, Generate, Label, Task, Translate
 
 SchedulerOf = Callable[[Model, int], Scheduler]
 """Makes the scheduler of a model, for sequences of up to so many tokens."""
+CHAT, EMBEDDINGS, ANSWER = "/v1/chat/completions", "/v1/embeddings", "/v1/answer"
+"""The address of runs with a chat template, of those with an encoder alone, and of all."""
 SLOTS = 32
 """Sequences of a run that are decoded together."""
 SPARE = 16
@@ -53,13 +54,13 @@ class Served:
 
     def __init__(self, name: str, run: Run, scheduler: SchedulerOf, front: Front) -> None:
         self.name, self.run, self.task = name, run, run.task
-        self.template = run.folder.chat() if isinstance(run.task, Generate) else None
+        self.template = run.folder.chat() if run.task.target == "continues" else None
         self.rendering = asyncio.Lock()  # a slow template keeps one thread from the other runs, not all of them
         self.loaded, self.step = int(time.time()), run.step
         self.id = run.folder.id()
         described = describe(cast(Any, run.model), source=1, target=1)
         self.parameters, self.memory = described.parameters, described.memory(self.dtype)
-        writes = run.model.decoder is not None and isinstance(run.task, Generate | Translate)
+        writes = run.model.decoder is not None and run.task.target != "none"
         model = cast(Model, run.model)
         make = (lambda: scheduler(model, run.task.context)) if writes else None
         self.worker = Worker(name, make, front)
@@ -80,7 +81,8 @@ class Served:
     @property
     def routes(self) -> list[str]:
         """Return the addresses that it answers at."""
-        return [route for route, serves in SERVES.items() if serves(self)]
+        own = [route for route in self.task.routes if route != CHAT or self.template is not None]
+        return [*own, *([EMBEDDINGS] if self.run.model.decoder is None else []), ANSWER]
 
     def facts(self) -> dict[str, Any]:
         """Return what /v1/models says of it."""
@@ -107,22 +109,6 @@ class Served:
         return width * (self.memory.fixed + self.memory.token * positions) + self.memory.source_token * source
 
 
-def is_of(*tasks: type[Task]) -> Callable[[Served], bool]:
-    return lambda served: isinstance(served.task, tasks)
-
-
-SERVES: dict[str, Callable[[Served], bool]] = {
-    "/v1/translate": is_of(Translate),
-    "/v1/completions": is_of(Generate),
-    "/v1/chat/completions": lambda served: isinstance(served.task, Generate) and served.template is not None,
-    "/v1/classify": is_of(Classify, ClassifyPairs, Label),
-    "/v1/fill": is_of(Fill),
-    "/v1/embeddings": lambda served: served.run.model.decoder is None,
-    "/v1/answer": lambda served: True,
-}
-"""Which runs an address serves. `/v1/answer` takes a run of any task, one of your own too."""
-
-
 @final
 class Models:
     """The runs that are served, by name."""
@@ -143,7 +129,7 @@ class Models:
         model = self.named(name)
         if route not in model.routes:
             message = f"{name} was trained to {model.task.name}, and answers at {', '.join(model.routes)}"
-            if route == "/v1/chat/completions" and "/v1/completions" in model.routes:
+            if route == CHAT and "/v1/completions" in model.routes:
                 message = f"{name} has no chat template: its model was not trained to talk; use /v1/completions"
             raise ApiError(400, message, param="model", code="wrong_task")
         return model

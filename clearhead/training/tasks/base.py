@@ -55,6 +55,7 @@ from clearhead.training.tasks.passages import Passage, WritingOptions
 Batch = dict[str, Tensor]
 Ids = NDArray[np.int64]
 Answer = dict[str, Any]
+Pair = tuple[str, str]
 """What is answered to a line: `output`, and whatever else `--json` tells."""
 Family = Literal["encoder", "decoder", "encoder-decoder"]
 Way = Literal["source", "table", "text"]
@@ -118,6 +119,11 @@ class Task(ABC):
     """Whether a text has a target: none; one that the model writes; or one that continues the text."""
     answered: ClassVar[str] = "at the last place"
     """Where the answer that a trace shows stands, in words."""
+    routes: ClassVar[tuple[str, ...]] = ()
+    """Addresses of the API that a run of it answers at, beside /v1/answer: /v1/translate and /v1/completions decode its
+    `passage`, /v1/classify and /v1/fill tell the `entry` of its answers."""
+    exports_as: ClassVar[str] = ""
+    """The task that other programs know it as, if it is not its own."""
     chats: ClassVar[bool] = False
     """Whether its texts may be conversations: a run's chat template then lays them out."""
     place: ClassVar[Literal["first", "last", "blank"]] = "first"
@@ -229,14 +235,17 @@ class Task(ABC):
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return scores of held-out records beside loss and accuracy, and samples: input, output and reference."""
         indices = spread(len(held.store), held.samples)
-        first = self.layout(self.context).texts[0]
-        texts = [self.tokenizer.decode(held.store[first][i].tolist()) for i in indices]
+        texts = [self.text_at(held.store, i) for i in indices]
         answers = self.answer(model, texts) if texts else []
         samples = [{"input": text, "output": answer["output"]} for text, answer in zip(texts, answers, strict=True)]
         for i, sample in zip(indices, samples, strict=True):
             if (reference := self.reference(held.store, i)) is not None:
                 sample["reference"] = reference
         return {}, samples
+
+    def text_at(self, store: Store, record: int) -> str:
+        """Return the text of a record, as a line that is answered."""
+        return self.tokenizer.decode(store[self.layout(self.context).texts[0]][record].tolist())
 
     def reference(self, store: Store, record: int) -> str | None:
         """Return the right answer to a record as text; None where there is none."""
@@ -268,6 +277,39 @@ class Task(ABC):
     @abstractmethod
     def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return the answer to each text, with the usual options. Texts are not blank."""
+
+    def answer_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Answer]:
+        """Return what `answer` does for pairs of texts, where the task takes any."""
+        raise OptionError(f"to {self.name} takes single texts, and no pairs; give each as a text")
+
+    def answer_items(self, model: Transformer, items: Sequence[str | Pair]) -> list[Answer]:
+        """Return the answers to texts, or to pairs of them; the answer to a blank one is blank."""
+        asked = [i for i, item in enumerate(items) if "".join(item).strip()]
+        pairs = [item for i in asked if not isinstance(item := items[i], str)]
+        texts = [item for i in asked if isinstance(item := items[i], str)]
+        if pairs and texts:
+            raise OptionError("some of the texts are pairs and some are not; give them apart")
+        found = self.answer_pairs(model, pairs) if pairs else self.answer(model, texts) if texts else []
+        answers: list[Answer] = [{"output": ""} for _ in items]
+        for i, answer in zip(asked, found, strict=True):
+            answers[i] = answer
+        return answers
+
+    def entry(self, answer: Answer) -> dict[str, Any]:
+        """Return an answer in the form of the task's own address; that to a blank text has nothing but its output."""
+        return answer
+
+    def check_line(self, line: str) -> object:
+        """Raise OptionError for a line that cannot be answered, such as one that is no pair of texts."""
+        return line
+
+    def opener(self) -> list[int]:
+        """Return the ids that a text which would be empty begins with, where the model goes on from it."""
+        return []
+
+    def exported(self) -> "Task":
+        """Return the task as other programs know it."""
+        return self
 
     def predict(
         self, model: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
@@ -340,6 +382,10 @@ class Task(ABC):
     def traced_target(self, target: str | Sequence[int] | None, trace: Trace) -> str | None:
         """Return the target of a trace as text, given as text or as ids."""
         return target if target is None or isinstance(target, str) else self.tokenizer.decode(target)
+
+    def example_code(self, text: str) -> str:
+        """Return a text as it is written in Python for a run to answer."""
+        return repr(text)
 
     def example_text(self, ids: list[int]) -> str:
         """Return a text to look at, from the ids of a held-out one."""

@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple, cast, final
 
@@ -35,10 +35,10 @@ from clearhead.training.linear import Figures, LinearScore, class_weights, recor
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_classes
-from clearhead.training.tasks.base import Answer, Batch, Task, spec_name, to_batch
+from clearhead.training.tasks.base import Answer, Batch, Pair, Task, spec_name, to_batch
 from clearhead.training.tasks.framing import frame_rows
-from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions, ValidationSet
-from clearhead.training.tasks.pairs import Pair, frame_pairs
+from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions
+from clearhead.training.tasks.pairs import FramedPairs, frame_pairs
 from clearhead.training.wide import FittedLinear, choose_shares, fit_wide, score_logits
 
 LITTLE = 200_000
@@ -57,14 +57,75 @@ class Class(NamedTuple):
     probabilities: dict[str, float]
 
 
-@final
-class Classify(Task):
-    """Text with a label: a start token in front, from which (or from the mean of all) the class is read."""
+class OneLabel(Task):
+    """A label for each text, or for each pair of texts."""
 
     name = "classify"
     measures = (ACCURACY, MACRO_F1, LOSS)
     outputs = True
     verb = "classify"
+    routes = ("/v1/classify",)
+
+    def fitted(self, spec: Spec) -> Spec:
+        return fit_classes(self, spec)
+
+    def classify(self, model: Transformer, items: Sequence[str | Pair]) -> list[Class]:
+        """Return the class of each text, or of each pair for a model that reads two. What is too long is cut."""
+        texts = [item for item in items if isinstance(item, str)]
+        pairs = [item for item in items if not isinstance(item, str)]
+        if pairs and texts:
+            raise OptionError("some of the texts are pairs and some are not; give them apart")
+        frame, most = self.frame(), self.reads
+        rows = [frame.around(row, most) for row in self.tokenizer.encode_batch(texts)]
+        framed = frame_pairs(self, model, pairs) if pairs else FramedPairs(rows, None)
+        return name_classes(self.labels, self.predict(model, framed.rows, framed.segments))
+
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
+        """Return labels with their probabilities, the likeliest first."""
+        return list(map(tell_class, self.classify(model, texts)))
+
+    def answer_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Answer]:
+        return list(map(tell_class, self.classify(model, pairs)))
+
+    def entry(self, answer: Answer) -> dict[str, Any]:
+        shares = answer.get("probabilities", {})
+        return {"label": answer["output"], "probability": answer.get("probability"), "probabilities": shares}
+
+    def reference(self, store: Store, record: int) -> str:
+        return self.labels[int(store["label"][record][0])]
+
+    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
+        """Return the scores on labelled records, and the label that each was given."""
+        layout = self.usual_layout()
+        outputs: list[str] = []
+        truths: list[str] = []
+        nats = 0.0
+        started = time.perf_counter()
+        for chunk in chunks(usable_records(source, layout, Problems(skip=True), self.labels)):
+            texts = (texts_of(source, layout, record) for record in chunk)
+            classes = self.classify(model, [(row[0], row[1]) if row[1:] else row[0] for row in texts])
+            true = [label_of(source, layout, record) for record in chunk]
+            outputs += [predicted.label for predicted in classes]
+            truths += true
+            # A probability that is 0 in float64 counts as the least there is: the loss stays finite.
+            shares = (predicted.probabilities[name] for predicted, name in zip(classes, true, strict=True))
+            nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
+        speed = len(outputs) / (time.perf_counter() - started)
+        scores = asdict(score_classes(outputs, truths, self.labels))
+        counts = Counter(truths)
+        facts = {
+            "loss": nats / len(outputs),
+            "labels": list(self.labels),
+            "records_by_label": {label: counts[label] for label in self.labels},
+            "sentences_per_second": round(speed, 1),
+        }
+        return {**scores, **facts}, [one_line(output) for output in outputs]
+
+
+@final
+class Classify(OneLabel):
+    """Text with a label: a start token in front, from which (or from the mean of all) the class is read."""
+
     answered = "what it takes the text for"
 
     @staticmethod
@@ -146,50 +207,11 @@ class Classify(Task):
             checkpointing=Checkpointing(evaluate=max(50, steps // 20), select="last" if little else "best"),
         )
 
-    def fitted(self, spec: Spec) -> Spec:
-        return fit_classes(self, spec)
-
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         frame, pad = self.frame(), self.tokenizer.pad
         tokens, _, lengths = frame_rows(store["text"], rows, rows.width, frame, pad, filled=filled)
         targets = store["label"].padded(rows.which, 1, 0)[:, 0]
         return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
-
-    def classify(self, model: Transformer, rows: Sequence[Sequence[int]]) -> list[Class]:
-        """Return the class of each row of ids. A row longer than the context is cut."""
-        frame, most = self.frame(), self.reads
-        return name_classes(self.labels, self.predict(model, [frame.around(row, most) for row in rows]))
-
-    def classify_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Class]:
-        """Return the class of each pair of texts, for an imported model that reads two."""
-        return classify_pairs(self, model, pairs)
-
-    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
-        """Return labels with their probabilities, the likeliest first."""
-        return list(map(tell_class, self.classify(model, self.tokenizer.encode_batch(list(texts)))))
-
-    def answer_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Answer]:
-        """Return what `answer` does, for pairs of texts."""
-        return list(map(tell_class, self.classify_pairs(model, pairs)))
-
-    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
-        indices = spread(len(held.store), held.samples)
-        rows = [held.store["text"][i].tolist() for i in indices]
-        classes = self.classify(model, rows) if rows else []
-        return {}, [
-            {
-                "input": self.tokenizer.decode(row),
-                "output": predicted.label,
-                "reference": self.labels[int(held.store["label"][i][0])],
-            }
-            for i, row, predicted in zip(indices, rows, classes, strict=True)
-        ]
-
-    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
-        def answer(records: list[list[str]]) -> list[Class]:
-            return self.classify(model, self.tokenizer.encode_batch([text for (text,) in records]))
-
-        return evaluate_classes(self, source, answer)
 
 
 def recipe_without_ngrams(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
@@ -197,41 +219,6 @@ def recipe_without_ngrams(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
     recipe = Classify.default_recipe(corpus, n_bytes, on_gpu)
     model = cast(EncoderSpec, recipe.model)
     return replace(recipe, model=replace(model, output=replace(cast(Classes, model.output), ngrams=None)))
-
-
-def evaluate_classes(
-    task: Task, source: Source, answer: Callable[[list[list[str]]], list[Class]]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the scores on labelled records, and the label that each was given; `answer` classifies lists of texts."""
-    layout = task.usual_layout()
-    outputs: list[str] = []
-    truths: list[str] = []
-    nats = 0.0
-    started = time.perf_counter()
-    for chunk in chunks(usable_records(source, layout, Problems(skip=True), task.labels)):
-        classes = answer([texts_of(source, layout, record) for record in chunk])
-        true = [label_of(source, layout, record) for record in chunk]
-        outputs += [predicted.label for predicted in classes]
-        truths += true
-        # A probability that is 0 in float64 counts as the least there is: the loss stays finite.
-        shares = (predicted.probabilities[name] for predicted, name in zip(classes, true, strict=True))
-        nats += sum(-math.log(max(share, sys.float_info.min)) for share in shares)
-    speed = len(outputs) / (time.perf_counter() - started)
-    scores = asdict(score_classes(outputs, truths, task.labels))
-    counts = Counter(truths)
-    facts = {
-        "loss": nats / len(outputs),
-        "labels": list(task.labels),
-        "records_by_label": {label: counts[label] for label in task.labels},
-        "sentences_per_second": round(speed, 1),
-    }
-    return {**scores, **facts}, [one_line(output) for output in outputs]
-
-
-def classify_pairs(task: Task, model: Transformer, pairs: Sequence[Pair]) -> list[Class]:
-    """Return the class of each pair of texts."""
-    framed = frame_pairs(task, model, pairs)
-    return name_classes(task.labels, task.predict(model, framed.rows, framed.segments))
 
 
 def name_classes(labels: Sequence[str], logits_of_rows: Sequence[Tensor]) -> list[Class]:

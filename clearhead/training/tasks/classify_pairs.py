@@ -6,42 +6,30 @@ its segments, which tell the texts apart; a model that is trained here has its e
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.model.sizes import Spec
+from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
 from clearhead.text.batches import ByLength, Planner, Rows
-from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
-from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Answer, Batch, Task, TraceInputs, to_batch
-from clearhead.training.tasks.classify import (
-    Class,
-    classify_pairs,
-    evaluate_classes,
-    fit_classes,
-    recipe_without_ngrams,
-    tell_class,
-)
+from clearhead.training.tasks.classify import Class, Classify, OneLabel, recipe_without_ngrams
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions, ValidationSet
 from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
 
 
 @final
-class ClassifyPairs(Task):
+class ClassifyPairs(OneLabel):
     """Two texts with a label: `start first end second`, and the class is read from the mean of all vectors."""
 
     name = "classify-pairs"
-    measures = (ACCURACY, MACRO_F1, LOSS)
-    outputs = True
-    verb = "classify"
+    exports_as = Classify.name
     answered = "what it takes the two texts for"
 
     @staticmethod
@@ -55,9 +43,6 @@ class ClassifyPairs(Task):
     def own_framing(self, field: str) -> Framing:
         tokenizer = self.tokenizers[field]
         return Framing(before=(tokenizer.start,), between=(tokenizer.end,))
-
-    def fitted(self, spec: Spec) -> Spec:
-        return fit_classes(self, spec)
 
     def planner(self, store: Store, tokens: int, seed: int) -> Planner:
         frame = self.frame()
@@ -86,17 +71,22 @@ class ClassifyPairs(Task):
         apart = {"segments": batch["segments"]} if "segments" in batch else {}
         return model(batch["tokens"], lengths=batch["lengths"], **apart)
 
-    def classify_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Class]:
-        """Return the class of each pair of texts."""
-        return classify_pairs(self, model, pairs)
+    def classify(self, model: Transformer, items: Sequence[str | Pair]) -> list[Class]:
+        if any(isinstance(item, str) for item in items):
+            raise OptionError(f"this run was trained to {self.name}: give each text as a pair of two")
+        return super().classify(model, items)
 
     def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first, for lines of two texts with a tab between."""
-        return [tell_class(predicted) for predicted in self.classify_pairs(model, [split_pair(text) for text in texts])]
+        return self.answer_pairs(model, [split_pair(text) for text in texts])
 
-    def answer_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Answer]:
-        """Return what `answer` returns, for pairs of texts."""
-        return [tell_class(predicted) for predicted in self.classify_pairs(model, pairs)]
+    def check_line(self, line: str) -> object:
+        return split_pair(line)
+
+    def exported(self) -> Task:
+        """Return the task for single texts: its tokenizer.json says how two are joined."""
+        framing = {"text": self.frame()}
+        return Classify(tokenizers={"text": self.tokenizer}, context=self.context, labels=self.labels, framing=framing)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens the two texts of each line have together."""
@@ -107,26 +97,8 @@ class ClassifyPairs(Task):
         frame = self.frame()
         return self.context - frame.size - len(frame.between)
 
-    def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
-        indices = spread(len(held.store), held.samples)
-        pairs = [self.pair_at(held.store, i) for i in indices]
-        classes = self.classify_pairs(model, pairs) if pairs else []
-        truths = [self.labels[int(held.store["label"][i][0])] for i in indices]
-        return {}, [
-            {"input": "\t".join(pair), "output": predicted.label, "reference": true}
-            for pair, predicted, true in zip(pairs, classes, truths, strict=True)
-        ]
-
-    def pair_at(self, store: Store, record: int) -> Pair:
-        """Return the two texts of a record."""
-        first, second = (self.tokenizer.decode(store[field][record].tolist()) for field in ("first", "second"))
-        return first, second
-
-    def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
-        def answer(records: list[list[str]]) -> list[Class]:
-            return self.classify_pairs(model, [(first, second) for first, second in records])
-
-        return evaluate_classes(self, source, answer)
+    def text_at(self, store: Store, record: int) -> str:
+        return "\t".join(self.tokenizer.decode(store[field][record].tolist()) for field in ("first", "second"))
 
     @classmethod
     def usage(cls) -> tuple[str, str]:
@@ -137,4 +109,7 @@ class ClassifyPairs(Task):
         return trace_pair(self, split_pair(source))
 
     def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
-        yield from ({"source": "\t".join(self.pair_at(store, index))} for index in places)
+        yield from ({"source": self.text_at(store, index)} for index in places)
+
+    def example_code(self, text: str) -> str:
+        return '("a text", "another text")'

@@ -62,6 +62,7 @@ class Fill(Task):
     best_by = "loss"  # a validation set has few blanks: while few are right, which step has most of them is chance
     ways = ("text", "table")
     verb = "fill"
+    routes = ("/v1/fill",)
     place = "blank"
     sizes = True
 
@@ -168,6 +169,9 @@ class Fill(Task):
         blank = [text for text in texts if BLANK in text]
         fillings = iter(self.fill(model, blank, shown=shown) if blank else ())
         return [as_answer(next(fillings)) if BLANK in text else {"output": text, "blanks": []} for text in texts]
+
+    def entry(self, answer: Answer) -> dict[str, Any]:
+        return {"text": answer["output"], "score": answer.get("score"), "blanks": answer.get("blanks", [])}
 
     @classmethod
     def usage(cls) -> tuple[str, str]:

@@ -80,6 +80,7 @@ class Generate(Task):
     best_by = "loss"
     options = ("stride",)
     verb = "generate"
+    routes = ("/v1/completions", "/v1/chat/completions")
     target = "continues"
     answered = "what it would write next"
     sizes = True

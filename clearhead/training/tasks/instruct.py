@@ -44,6 +44,7 @@ class Instruct(Generate):
     measures = (LOSS,)
     options = ()
     chats = True
+    exports_as = Generate.name
 
     @staticmethod
     def layout(context: int) -> Layout:

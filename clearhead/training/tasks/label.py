@@ -63,6 +63,7 @@ class Label(Task):
     )
     best_by = "micro_f1"
     outputs = True
+    routes = ("/v1/classify",)
     answered = "the label that fits best"
 
     @staticmethod
@@ -117,6 +118,9 @@ class Label(Task):
             }
             for shares in probabilities
         ]
+
+    def entry(self, answer: Answer) -> dict[str, Any]:
+        return {"labels": answer.get("labels", []), "probabilities": answer.get("probabilities", {})}
 
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         indices = spread(len(held.store), MOST_SCORED)

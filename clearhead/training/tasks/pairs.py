@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
-from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
-
-Pair = tuple[str, str]
+from clearhead.training.tasks.base import Pair, Task, TraceInputs, encode_for_trace
 
 
 class FramedPairs(NamedTuple):

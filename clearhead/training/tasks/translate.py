@@ -67,6 +67,7 @@ class Translate(Task):
     options = ("beam", "length_penalty", "tokenize", "lower")
     outputs = True
     verb = "translate"
+    routes = ("/v1/translate",)
     target = "writes"
     answered = "what it would write next"
     sizes = True
