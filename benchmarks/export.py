@@ -20,7 +20,7 @@ from measure import table
 import clearhead as ch
 from clearhead.decoding import Greedy, Rules, generate
 from clearhead.interop.export.ctranslate2_check import open_with
-from clearhead.interop.export.onnx import Loop, Session, notes
+from clearhead.interop.export.onnx import Loop, OnnxSession, notes
 from clearhead.interop.export.samples import draw_samples
 from clearhead.interop.export.tokens import token_names
 from clearhead.model import presets
@@ -51,7 +51,7 @@ def forms(run: Run, folder: Path, n_new: int) -> dict:
             words, beam_size=1, min_decoding_length=n_new, max_decoding_length=n_new
         )
     ch.export(run, to="onnx", path=folder / "onnx")
-    encoder, decoder = (Session(folder / "onnx" / f"{name}.onnx") for name in ("encoder", "decoder"))
+    encoder, decoder = (OnnxSession(folder / "onnx" / f"{name}.onnx") for name in ("encoder", "decoder"))
     tokens, lengths = (np.asarray(one) for one in samples.padded("encoder"))
     loop = Loop(decoder, notes(run)["past"])
 

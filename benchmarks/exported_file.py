@@ -20,7 +20,7 @@ from measure import table
 import clearhead as ch
 from clearhead.decoding import Beam, Greedy, Rules, generate, score
 from clearhead.interop.export.ctranslate2_check import open_with
-from clearhead.interop.export.onnx import Loop, Session, cut, notes
+from clearhead.interop.export.onnx import Loop, OnnxSession, cut, notes
 from clearhead.interop.export.tokens import special_tokens, token_names
 from clearhead.training.run import Run
 
@@ -84,7 +84,7 @@ def by_ctranslate2(run: Run, folder: Path, sources: Rows, **how: float) -> Rows:
 
 
 def by_onnx(run: Run, folder: Path, sources: Rows) -> Rows:
-    encoder, decoder = (Session(folder / f"{name}.onnx") for name in ("encoder", "decoder"))
+    encoder, decoder = (OnnxSession(folder / f"{name}.onnx") for name in ("encoder", "decoder"))
     loop, special = Loop(decoder, notes(run)["past"]), special_tokens(run)
 
     def work(rows: Rows) -> Rows:

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import clearhead as ch
 from clearhead.attention.kernels import argmax_gpu, linear_gpu
-from clearhead.attention.kernels.linear_plan import Options, Plan, Tile
+from clearhead.attention.kernels.linear_plan import LinearPlan, LinearTile, Options
 
 M = ch.masks
 SUMMARY: list[tuple[str, str]] = []
@@ -163,29 +163,32 @@ def linear_cases(setting: Setting):
 
 
 TILES = {
-    "c64 w4 s2": Tile(64, 4, 2),
-    "c64 w4 s3": Tile(64, 4, 3),
-    "c64 w4 s2 r168": Tile(64, 4, 2, 168),
-    "c64 w4 s3 r168": Tile(64, 4, 3, 168),
-    "c64 w4 s2 r128": Tile(64, 4, 2, 128),
-    "c64 w8 s2": Tile(64, 8, 2),
-    "c64 w8 s2 r128": Tile(64, 8, 2, 128),
-    "c128 w8 s2": Tile(128, 8, 2),
-    "c32 w4 s3": Tile(32, 4, 3),
+    "c64 w4 s2": LinearTile(64, 4, 2),
+    "c64 w4 s3": LinearTile(64, 4, 3),
+    "c64 w4 s2 r168": LinearTile(64, 4, 2, 168),
+    "c64 w4 s3 r168": LinearTile(64, 4, 3, 168),
+    "c64 w4 s2 r128": LinearTile(64, 4, 2, 128),
+    "c64 w8 s2": LinearTile(64, 8, 2),
+    "c64 w8 s2 r128": LinearTile(64, 8, 2, 128),
+    "c128 w8 s2": LinearTile(128, 8, 2),
+    "c32 w4 s3": LinearTile(32, 4, 3),
 }
 LINEAR_PLANS = {
-    **{f"{name}, segment 512": Plan.of(tile) for name, tile in TILES.items()},
-    "c64 w4 s2, segment 256": Plan.of(TILES["c64 w4 s2"], segment=256),
-    "c64 w4 s2, segment 1024": Plan.of(TILES["c64 w4 s2"], segment=1024),
-    "c64 w4 s2, scanned": Plan.of(TILES["c64 w4 s2"], few=1),
-    "c64 w4 s2, two parts": Plan.of(TILES["c64 w4 s2"], split=True),
+    **{f"{name}, segment 512": LinearPlan.of(tile) for name, tile in TILES.items()},
+    "c64 w4 s2, segment 256": LinearPlan.of(TILES["c64 w4 s2"], segment=256),
+    "c64 w4 s2, segment 1024": LinearPlan.of(TILES["c64 w4 s2"], segment=1024),
+    "c64 w4 s2, scanned": LinearPlan.of(TILES["c64 w4 s2"], few=1),
+    "c64 w4 s2, two parts": LinearPlan.of(TILES["c64 w4 s2"], split=True),
 }
-SMOKE_PLANS = {"c16": Plan.of(Tile(16), segment=32), "c16 scanned": Plan.of(Tile(16), segment=32, few=1)}
+SMOKE_PLANS = {
+    "c16": LinearPlan.of(LinearTile(16), segment=32),
+    "c16 scanned": LinearPlan.of(LinearTile(16), segment=32, few=1),
+}
 LINEAR_KERNELS = ("sum_keys", "scan", "attend", "sum_queries", "grad_query", "grad_key")
 OPTIONS = Options(causal=True, normalised=True, map="elu")
 
 
-def linear_once(plan: Plan | None, tensors):
+def linear_once(plan: LinearPlan | None, tensors):
     *inputs, upstream = tensors
     inputs = linear_gpu.Inputs(*inputs, None)
     kept = linear_gpu.forward(inputs, OPTIONS, plan)
@@ -283,12 +286,12 @@ def long_linear(setting: Setting) -> None:
 
 
 ARGMAX_TILES = {
-    "64x64 w4 s3": argmax_gpu.Tile(),
-    "64x64 w4 s2": argmax_gpu.Tile(stages=2),
-    "64x64 w4 s4": argmax_gpu.Tile(stages=4),
-    "64x64 w4 s3 r168": argmax_gpu.Tile(registers=168),
-    "128x64 w8 s3": argmax_gpu.Tile(rows=128, warps=8),
-    "64x32 w4 s4 r168": argmax_gpu.Tile(keys=32, stages=4, registers=168),
+    "64x64 w4 s3": argmax_gpu.ArgmaxTile(),
+    "64x64 w4 s2": argmax_gpu.ArgmaxTile(stages=2),
+    "64x64 w4 s4": argmax_gpu.ArgmaxTile(stages=4),
+    "64x64 w4 s3 r168": argmax_gpu.ArgmaxTile(registers=168),
+    "128x64 w8 s3": argmax_gpu.ArgmaxTile(rows=128, warps=8),
+    "64x32 w4 s4 r168": argmax_gpu.ArgmaxTile(keys=32, stages=4, registers=168),
 }
 
 
@@ -300,7 +303,7 @@ def argmax_tensors(setting: Setting, *, ties: bool = False):
 
 def argmax_task(ties: str = "first", gradient: str = "straight-through"):
     rule = ch.weighting.Argmax(ties=ties, gradient=gradient)
-    return argmax_gpu.Task(mask=M.causal(), scale=128**-0.5, rule=rule)
+    return argmax_gpu.ArgmaxOptions(mask=M.causal(), scale=128**-0.5, rule=rule)
 
 
 def argmax_once(tensors, tile, task):
@@ -342,7 +345,7 @@ def argmax_parity(setting: Setting) -> None:
 def argmax(setting: Setting) -> None:
     best = {"choose": (1e9, ""), "sum_chosen": (1e9, "")}
     tensors = argmax_tensors(setting)
-    smoke_tiles = {"16x16": argmax_gpu.Tile(rows=16, keys=16)}
+    smoke_tiles = {"16x16": argmax_gpu.ArgmaxTile(rows=16, keys=16)}
     for name, tile in setting.pick(ARGMAX_TILES, smoke_tiles).items():
         try:
             times = kernel_times(partial(argmax_once, tensors, tile, argmax_task()), setting, ("choose", "sum_chosen"))

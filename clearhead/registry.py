@@ -229,7 +229,7 @@ def find(name: str, *kinds: str, also: Sequence[str] = (), error: type[Clearhead
 
 
 @final
-class Chosen(NamedTuple):
+class PartOption(NamedTuple):
     """A part as an option names it: a class, and those of its fields that are given."""
 
     cls: type
@@ -249,7 +249,7 @@ class Chosen(NamedTuple):
             raise OptionError(f"{name}: {type(problem).__name__}: {problem} ({failing_place(problem)})") from problem
 
 
-def parse(text: str, *kinds: str, also: Sequence[str] = ()) -> Chosen:
+def parse(text: str, *kinds: str, also: Sequence[str] = ()) -> PartOption:
     """Return the part that an option's text names: `relu`, `mine:Entmax` or `mine:Entmax(alpha=1.5)`.
 
     >>> import clearhead.model.feedforward
@@ -266,7 +266,7 @@ def parse(text: str, *kinds: str, also: Sequence[str] = ()) -> Chosen:
     checked = {
         field: check_type(value, hints[field], f"{name}: {field}", error=OptionError) for field, value in fields.items()
     }
-    return Chosen(cls, checked)
+    return PartOption(cls, checked)
 
 
 def read_fields(name: str, call: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from clearhead.attention.mask_numbers import Extent, Run, cut_runs
+from clearhead.attention.mask_numbers import EqualDocuments, Extent, cut_runs
 from clearhead.attention.masks import Causal, Document, Mask
 from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers, is_captured, is_exported
 from clearhead.attention.positions import Position
@@ -140,7 +140,7 @@ class AttentionInputs:
             return False
         return self.n_query * self.n_key >= LONG
 
-    def document_runs(self) -> tuple[tuple[Run, ...], ...] | None:
+    def document_runs(self) -> tuple[tuple[EqualDocuments, ...], ...] | None:
         """Return the runs of each batch row, or of all, if documents can be attended to one by one; else None.
 
         That is in self-attention at the default positions, without a bias, where the mask holds the lengths of its
@@ -162,7 +162,7 @@ class AttentionInputs:
         rows = tuple(cut_runs(row, self.n_key) for row in lengths)
         return rows if self.is_worth_calls(rows) else None
 
-    def is_worth_calls(self, rows: tuple[tuple[Run, ...], ...]) -> bool:
+    def is_worth_calls(self, rows: tuple[tuple[EqualDocuments, ...], ...]) -> bool:
         """Check that documents are not too short, or too uneven, to be worth a call for each length."""
         runs = [run for row in rows for run in row if run.document]
         heads = self.query.shape[0] * self.n_heads

@@ -117,7 +117,7 @@ def at_position(numbers: Numbers, cells: ScoreIndex, position: Tensor) -> Tensor
     return torch.where(inside, ids[cells.batch, clamped] if ids.shape[0] != 1 else ids[0, clamped], -1)
 
 
-class Run(NamedTuple):
+class EqualDocuments(NamedTuple):
     """Documents of one length that follow each other, or positions that belong to no document."""
 
     repeats: int
@@ -130,7 +130,7 @@ class Runs(NamedTuple):
 
     packed: bool
     """Each id of a row stands in one unbroken run."""
-    rows: tuple[tuple[Run, ...], ...] | None
+    rows: tuple[tuple[EqualDocuments, ...], ...] | None
     """Runs of each row of ids, or one row if all are the same. None where a document is in several pieces, or where
     lengths change more than `MOST_RUNS` times."""
     version: int | None
@@ -156,7 +156,7 @@ def read_runs(numbers: Numbers) -> Runs | None:
     return Runs(packed, rows, None if listed else ids._version, complete=bool((here >= 0).all()))
 
 
-def find_runs(ids: Tensor) -> tuple[bool, tuple[tuple[Run, ...], ...] | None]:
+def find_runs(ids: Tensor) -> tuple[bool, tuple[tuple[EqualDocuments, ...], ...] | None]:
     """Return whether each id of a row stands in one run, and the runs, where each document is one."""
     n_rows, n = ids.shape
     if ids.numel() == 0:
@@ -176,15 +176,15 @@ def find_runs(ids: Tensor) -> tuple[bool, tuple[tuple[Run, ...], ...] | None]:
     alike, counts = torch.unique_consecutive(facts, dim=0, return_counts=True)
     if len(alike) > MOST_RUNS:
         return packed, None
-    rows: list[list[Run]] = [[] for _ in range(n_rows)]
+    rows: list[list[EqualDocuments]] = [[] for _ in range(n_rows)]
     for (row_index, size, document), count in zip(alike.tolist(), counts.tolist(), strict=True):
-        rows[row_index].append(Run(count, size, bool(document)))
+        rows[row_index].append(EqualDocuments(count, size, bool(document)))
     runs = tuple(map(tuple, rows))
     return packed, runs[:1] if len(set(runs)) == 1 else runs
 
 
 @functools.lru_cache(maxsize=256)
-def cut_runs(runs: tuple[Run, ...], n: int) -> tuple[Run, ...]:
+def cut_runs(runs: tuple[EqualDocuments, ...], n: int) -> tuple[EqualDocuments, ...]:
     """Return the runs of the first `n` positions; the last document may become shorter."""
     kept_runs = []
     for run in runs:

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.attention.mask_numbers import (
+    EqualDocuments,
     Extent,
     Ids,
     Numbers,
-    Run,
     Runs,
     at_position,
     check_device,
@@ -257,7 +257,7 @@ class Document(Mask):
         return "document" if self.packed else "scattered documents"
 
     @property
-    def lengths(self) -> tuple[tuple[Run, ...], ...] | None:
+    def lengths(self) -> tuple[tuple[EqualDocuments, ...], ...] | None:
         """Lengths of the documents of each row, or of every row; None if unknown, or if the ids have changed since."""
         if self.runs is None or self.runs.rows is None:
             return None

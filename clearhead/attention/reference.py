@@ -25,7 +25,7 @@ def leave_unchanged(name: str, value: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class ScoreWeights:
     """From scores to weights, for all the rows of a call or a block of them."""
 
     score: Scores
@@ -91,7 +91,7 @@ def steps(call: AttentionInputs) -> Steps:
 
 def weigh(
     call: AttentionInputs, query: Tensor, key: Tensor, rows: slice | None = None, tap: Tap = leave_unchanged
-) -> Weights:
+) -> ScoreWeights:
     """Return the weights of a block of rows, from its prepared queries and keys; `tap` may replace each step."""
     cells = call.cells(rows)
     allowed = tap("allowed", call.mask.allowed(cells))
@@ -100,7 +100,7 @@ def weigh(
     biased = scaled + call.position.bias(cells, score.dtype)
     masked = tap("masked", torch.where(allowed, biased, call.weighting.blocked))
     weight = tap("weight", call.weighting.weigh(masked, allowed))
-    return Weights(score=score, scaled=scaled, masked=masked, weight=weight)
+    return ScoreWeights(score=score, scaled=scaled, masked=masked, weight=weight)
 
 
 def mix(call: AttentionInputs, weight: Scores, value: Tensor) -> Float[Tensor, "batch head query d_value"]:

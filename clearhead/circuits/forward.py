@@ -25,7 +25,7 @@ from clearhead.attention.request import AttentionOptions
 from clearhead.circuits.ports import Parts, Port, Term, Wiring
 from clearhead.circuits.texts import Texts
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import Connection
+from clearhead.model.arrangements import BranchConnection
 from clearhead.model.blocks import Block
 from clearhead.model.norms import FrozenNorm
 from clearhead.model.transformers import Decoder, Encoder, apply_output
@@ -224,7 +224,7 @@ class Forward:
     def connect(self, at: str, block: Block, block_input: Stream, stream: Stream, memory: Stream | None) -> Stream:
         """Follow the steps around a branch. A norm before the branch belongs to its receivers, a later one to edges."""
         branch = at.rpartition(".")[2]
-        around: Connection = getattr(block, f"around_{branch}")
+        around: BranchConnection = getattr(block, f"around_{branch}")
         value = block_input if around.reads_input else stream
         norms: Norms = ()
         branched = False

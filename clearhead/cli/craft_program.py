@@ -12,7 +12,7 @@ from typing import Any, final
 
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import ClearheadError, ProgramError, WordError, no_such
-from clearhead.rasp import PROGRAMS, Plan, Program, run
+from clearhead.rasp import PROGRAMS, Program, ProgramPlan, run
 from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.language import Sequence as Output
 
@@ -45,7 +45,7 @@ class Ask:
         """Return whether the model must equal the interpreter."""
         return self.weighting == AVERAGING
 
-    def plan(self) -> Plan:
+    def plan(self) -> ProgramPlan:
         return self.program.plan(weighting=self.weighting, sharpness=self.sharpness)
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from clearhead.cli.craft_program import Ask, in_words
 from clearhead.cli.screen import prose, rule
-from clearhead.rasp import PROGRAMS, Plan, Program
+from clearhead.rasp import PROGRAMS, Program, ProgramPlan
 from clearhead.rasp.compiler import with_plural
 from clearhead.rasp.description import describe_heads, join_shortened, name_written
 from clearhead.rasp.scheduling import Level
@@ -27,7 +27,7 @@ def as_list() -> list[dict[str, Any]]:
     return [facts(program, program.plan()) for program in PROGRAMS.values()]
 
 
-def facts(program: Program, plan: Plan) -> dict[str, Any]:
+def facts(program: Program, plan: ProgramPlan) -> dict[str, Any]:
     """Return a program and its cost."""
     return {
         "name": program.name,
@@ -55,7 +55,7 @@ def list_page() -> Iterator[RenderableType]:
     yield prose("clearhead craft show PROGRAM tells how one works; run PROGRAM TEXT runs it.")
 
 
-def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
+def show_page(ask: Ask, plan: ProgramPlan) -> Iterator[RenderableType]:
     program = ask.program
     yield rule(program.name)
     yield line(program.about)
@@ -78,7 +78,7 @@ def show_page(ask: Ask, plan: Plan) -> Iterator[RenderableType]:
         yield from level_page(level)
 
 
-def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
+def as_object(ask: Ask, plan: ProgramPlan) -> dict[str, Any]:
     layers = [
         {"name": name, "heads": describe_heads(level), "units": len(level.units), "writes": name_written(level.units)}
         for name, level in layers_of(plan)
@@ -93,7 +93,7 @@ def as_object(ask: Ask, plan: Plan) -> dict[str, Any]:
     }
 
 
-def layers_of(plan: Plan) -> Iterator[tuple[str, Level]]:
+def layers_of(plan: ProgramPlan) -> Iterator[tuple[str, Level]]:
     """Return every layer with its name, in the order in which they run."""
     has_source = "source" in plan.levels
     for side, name in (("source", "encoder layer"), ("target", "decoder layer" if has_source else "layer")):

@@ -18,7 +18,7 @@ from clearhead.cli.options import Parts
 from clearhead.cli.progress import format_scores
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.model.blocks import AttentionSpec
-from clearhead.model.describe import Description, Part, Section, block_name
+from clearhead.model.describe import Description, PartSize, Section, block_name
 from clearhead.model.sizes import KINDS, PRESETS
 from clearhead.model.spec_json import spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
@@ -132,7 +132,7 @@ def section_object(section: Section) -> dict[str, Any]:
     }
 
 
-def part_object(part: Part, count: int) -> dict[str, Any]:
+def part_object(part: PartSize, count: int) -> dict[str, Any]:
     return {
         "name": part.name,
         "parameters": count * part.parameters,
@@ -232,7 +232,7 @@ def render_section(section: Section, costs: Description) -> Iterator[RenderableT
 
 
 def render_row(
-    name: str, parameters: int, operations: int, costs: Description, *, style: str = "", part: Part | None = None
+    name: str, parameters: int, operations: int, costs: Description, *, style: str = "", part: PartSize | None = None
 ) -> Text:
     shared = "shared" if part is not None and part.shares and not parameters else ""
     return Text.assemble(

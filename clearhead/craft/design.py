@@ -18,7 +18,7 @@ from clearhead.attention.similarity import Dot
 from clearhead.attention.weighting import Weighting
 from clearhead.calls import public
 from clearhead.craft.inputs import Inputs, Tokens
-from clearhead.craft.sharpness import Case, Sharpness, check_epsilon, hardest
+from clearhead.craft.sharpness import HardestQuery, Sharpness, check_epsilon, hardest
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.blocks import AttentionSpec
 
@@ -180,7 +180,7 @@ class Design:
         for row in range(n):
             for case, margin in hardest(*self.cells(row, allowed)).items():
                 margins[case] = min(margins.get(case, math.inf), margin)
-        cases = tuple(Case(margin, *case) for case, margin in sorted(margins.items()))
+        cases = tuple(HardestQuery(margin, *case) for case, margin in sorted(margins.items()))
         return Sharpness(n=n, scale=self.scale, epsilon=epsilon, cases=cases)
 
     def cells(self, row: int, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,7 +25,7 @@ Tokens = Sequence[str] | Sequence[int] | Tensor
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
+class InputBlock:
     """Some directions of the input, and the vector that stands there for each label: each token, each position."""
 
     name: str
@@ -93,7 +93,7 @@ class Block:
 class Inputs:
     """The directions of a head's input by name. An input is the sum of one vector from each block that is filled."""
 
-    blocks: Mapping[str, Block]
+    blocks: Mapping[str, InputBlock]
     d_model: int
 
     @property
@@ -106,7 +106,7 @@ class Inputs:
         """Return how many positions there are; None where the input holds none."""
         return len(self.blocks["position"].labels) if "position" in self.blocks else None
 
-    def __getitem__(self, name: str) -> Block:
+    def __getitem__(self, name: str) -> InputBlock:
         if name not in self.blocks:
             names = ", ".join(self.blocks) or "none: it is the stream of a model"
             raise OptionError(f"these inputs have no block {name!r}; there are {names}")
@@ -165,14 +165,14 @@ def inputs(
     one-hot ones. `room`: further blocks, by name with their labels, that are empty until a head writes into them.
     """
     one_hot = {"token": vocabulary, **(room or {})}
-    blocks: dict[str, Block] = {}
+    blocks: dict[str, InputBlock] = {}
     for name, labels in one_hot.items():
         if name == "position":
             raise OptionError("inputs: `position` is made by `length`; call the room something else")
         labelled = not isinstance(labels, str) and all(isinstance(label, str) for label in labels)
         if not labelled or not labels or len(set(labels)) < len(labels):
             raise OptionError(f"{name}: expected a list of different labels, at least one; came {labels!r}")
-        blocks[name] = Block(name=name, labels=tuple(labels), first=0, vectors=torch.eye(len(labels)))
+        blocks[name] = InputBlock(name=name, labels=tuple(labels), first=0, vectors=torch.eye(len(labels)))
         if name == "token" and length is not None:
             blocks["position"] = positions(length, waves)
     if length is None and waves is not None:
@@ -180,18 +180,18 @@ def inputs(
     return place_blocks(blocks)
 
 
-def place_blocks(blocks: Mapping[str, Block]) -> Inputs:
+def place_blocks(blocks: Mapping[str, InputBlock]) -> Inputs:
     """Place the blocks one after another."""
     placed, first = {}, 0
     for name, block in blocks.items():
-        placed[name] = Block(name=name, labels=block.labels, first=first, vectors=block.vectors, waves=block.waves)
+        placed[name] = InputBlock(name=name, labels=block.labels, first=first, vectors=block.vectors, waves=block.waves)
         first += block.width
     return Inputs(blocks=placed, d_model=first)
 
 
-def positions(length: int, waves: int | None) -> Block:
+def positions(length: int, waves: int | None) -> InputBlock:
     if length < 1:
         raise OptionError(f"inputs: length must be 1 or more; came {length}")
     spec = None if waves is None else Sinusoidal()
     vectors = torch.eye(length) if spec is None or waves is None else spec.embed(waves)(length)
-    return Block(name="position", labels=tuple(map(str, range(length))), first=0, vectors=vectors, waves=spec)
+    return InputBlock(name="position", labels=tuple(map(str, range(length))), first=0, vectors=vectors, waves=spec)

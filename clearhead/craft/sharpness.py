@@ -40,7 +40,7 @@ def scale_for(*, margin: float, wanted: int, unwanted: int, epsilon: float) -> f
     return math.log(odds) / margin if margin > 0 else math.inf
 
 
-class Case(NamedTuple):
+class HardestQuery(NamedTuple):
     """The hardest query with this many target keys and this many others: the one with the smallest margin."""
 
     margin: float
@@ -64,7 +64,7 @@ class Sharpness:
     n: int
     scale: float
     epsilon: float
-    cases: tuple[Case, ...]
+    cases: tuple[HardestQuery, ...]
     """One for each number of wanted and other keys."""
 
     @property

@@ -12,7 +12,7 @@ from clearhead.errors import OptionError
 from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
 from clearhead.interop.pooler import is_pooler
-from clearhead.interop.tables import Row, fill, unplaced_error
+from clearhead.interop.tables import TensorRow, fill, unplaced_error
 from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
 from clearhead.model.sizes import Spec
@@ -90,7 +90,7 @@ def read_hugging_face(folder: str | Path) -> Imported:
     )
 
 
-def unused_weights(rows: list[Row], theirs: "Tensors", architecture: Architecture, config: Config) -> list[str]:
+def unused_weights(rows: list[TensorRow], theirs: "Tensors", architecture: Architecture, config: Config) -> list[str]:
     """Return the names of weights that the model has no use for: numbers that can be computed again are none."""
     used = {*(row.theirs for row in rows), *architecture.copies(config)}
     return sorted(name for name in theirs if name not in used and not name.endswith(architecture.computed))
@@ -131,7 +131,7 @@ def read_labels(config: Config, spec: Spec) -> tuple[str, ...]:
     return tuple(str(names[str(i)]) for i in range(count))
 
 
-def table_rows(architecture: Architecture, config: Config, theirs: Mapping[str, Any]) -> list[Row]:
+def table_rows(architecture: Architecture, config: Config, theirs: Mapping[str, Any]) -> list[TensorRow]:
     """Return every row of the model, with the names as they are in the files: a bare body's lack the prefix."""
     rows, prefix = architecture.rows(config), architecture.prefix
     if any(name.startswith(prefix) for name in theirs):
@@ -139,7 +139,9 @@ def table_rows(architecture: Architecture, config: Config, theirs: Mapping[str, 
     return [replace(row, theirs=row.theirs.removeprefix(prefix)) for row in rows]
 
 
-def check_names(rows: list[Row], theirs: "Tensors", architecture: Architecture, config: Config, where: str) -> None:
+def check_names(
+    rows: list[TensorRow], theirs: "Tensors", architecture: Architecture, config: Config, where: str
+) -> None:
     """Raise OptionError where a tensor is left over that the model has no place for, or a copy differs."""
     used, copies = {row.theirs for row in rows}, architecture.copies(config)
     unused = sorted(name for name in theirs if name not in used and not name.endswith(architecture.ignored))

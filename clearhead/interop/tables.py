@@ -13,7 +13,7 @@ from clearhead.errors import OptionError
 
 @final
 @dataclass(frozen=True)
-class Row:
+class TensorRow:
     """A tensor of a Hugging Face model, and the tensor of ours that holds the same numbers, or several, concatenated.
 
     `{i}` in a name stands for the number of a block. `transposed`: their tensor has its inputs first (GPT-2's Conv1D).
@@ -28,7 +28,7 @@ class Row:
     optional: bool = False
     heads: int = 1
 
-    def at(self, block: int) -> "Row":
+    def at(self, block: int) -> "TensorRow":
         """Return the row of one block."""
         names = tuple(name.format(i=block) for name in self.ours)
         return replace(self, theirs=self.theirs.format(i=block), ours=names)
@@ -60,7 +60,7 @@ def joined_shape(shapes: Sequence[torch.Size]) -> torch.Size:
     return torch.Size((sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
 
-def expand(rows: Iterable[Row], n_blocks: int) -> Iterator[Row]:
+def expand(rows: Iterable[TensorRow], n_blocks: int) -> Iterator[TensorRow]:
     """Yield the rows of a model with this many blocks; a row with `{i}` comes once for each block."""
     for row in rows:
         if "{i}" in row.theirs:
@@ -70,7 +70,7 @@ def expand(rows: Iterable[Row], n_blocks: int) -> Iterator[Row]:
 
 
 @torch.no_grad()
-def fill(ours: Mapping[str, Tensor], rows: Iterable[Row], theirs: Mapping[str, Tensor], where: str) -> set[str]:
+def fill(ours: Mapping[str, Tensor], rows: Iterable[TensorRow], theirs: Mapping[str, Tensor], where: str) -> set[str]:
     """Copy their tensors into ours; return the names of theirs that were used.
 
     OptionError where one of theirs is missing or has another shape, and where one of ours was not written.
@@ -103,7 +103,7 @@ def unplaced_error(unused: Sequence[str], where: str) -> OptionError:
     return OptionError(f"{where}: {len(unused)} tensors have no place in this model: {names}")
 
 
-def gather(ours: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
+def gather(ours: Mapping[str, Tensor], rows: Iterable[TensorRow]) -> dict[str, Tensor]:
     """Return their tensors, made of ours: what `fill` would read. A bias that our model lacks becomes zeros."""
     return {row.theirs: row.join([find_or_zeros(ours, name).detach() for name in row.ours]) for row in rows}
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect, expect_heads, norm, pairs
-from clearhead.interop.tables import Row, fill, unplaced_error
+from clearhead.interop.tables import TensorRow, fill, unplaced_error
 from clearhead.interop.torch_archive import read_archive
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import BlockSpec
@@ -73,7 +73,7 @@ def read_torch_state_dict(
         again = first_named.setdefault(every[our], their)
         if again == their:
             leading = theirs[their].ndim == model.get_parameter(our).ndim + 1
-            rows.append(Row(their, (every[our],), leading=leading))
+            rows.append(TensorRow(their, (every[our],), leading=leading))
         elif not theirs[again].equal(theirs[their]):
             raise OptionError(f"{where}: {again} and {their} differ, and are one tied table in this spec")
     unused = sorted(theirs.keys() - {row.theirs for row in rows} - names.keys())
@@ -92,7 +92,7 @@ def load_state_dict(path: Path) -> dict[str, Tensor]:
         raise OptionError(f"{path}: cannot be read ({error!s:.300})") from None
 
 
-def torch_rows(spec: Spec, module: str) -> Iterator[Row]:
+def torch_rows(spec: Spec, module: str) -> Iterator[TensorRow]:
     """Yield the rows of torch's module: nn.Transformer for an encoder-decoder, else nn.TransformerEncoder."""
     inside = f"{module}." if module else ""
     for stack in spec.stacks:
@@ -100,14 +100,14 @@ def torch_rows(spec: Spec, module: str) -> Iterator[Row]:
         yield from stack_rows(stack, side, f"{inside}{side}")
 
 
-def stack_rows(spec: EncoderSpec | DecoderSpec, ours: str, theirs: str) -> Iterator[Row]:
+def stack_rows(spec: EncoderSpec | DecoderSpec, ours: str, theirs: str) -> Iterator[TensorRow]:
     for number, block in enumerate(spec.blocks):
         yield from block_rows(block, f"{ours}stack.blocks.{number}", f"{theirs}layers.{number}")
     if spec.blocks[-1].arrangement.final(spec.d_model) is not None:
         yield from norm(f"{ours}stack.norm", f"{theirs}norm", beta=has_beta(spec.blocks[-1]))
 
 
-def block_rows(block: BlockSpec, ours: str, theirs: str) -> Iterator[Row]:
+def block_rows(block: BlockSpec, ours: str, theirs: str) -> Iterator[TensorRow]:
     """Yield the rows of one block; its norms are numbered in the order of its branches."""
     layers = {"attention": (block.attention, "self_attn"), "cross": (block.cross, "multihead_attn")}
     branches = [name for name in ("attention", "cross", "feed_forward") if getattr(block, name) is not None]
@@ -121,12 +121,12 @@ def block_rows(block: BlockSpec, ours: str, theirs: str) -> Iterator[Row]:
         yield from norm(f"{ours}.around_{branch}.norm", f"{theirs}.norm{number}", beta=has_beta(block))
 
 
-def attention_rows(ours: str, theirs: str, *, bias: bool) -> Iterator[Row]:
+def attention_rows(ours: str, theirs: str, *, bias: bool) -> Iterator[TensorRow]:
     """Yield the rows of nn.MultiheadAttention, whose three maps lie in one tensor."""
     maps = [f"{ours}.{name}.linear" for name in ("query", "key", "value")]
-    yield Row(f"{theirs}.in_proj_weight", tuple(f"{name}.weight" for name in maps))
+    yield TensorRow(f"{theirs}.in_proj_weight", tuple(f"{name}.weight" for name in maps))
     if bias:
-        yield Row(f"{theirs}.in_proj_bias", tuple(f"{name}.bias" for name in maps))
+        yield TensorRow(f"{theirs}.in_proj_bias", tuple(f"{name}.bias" for name in maps))
     yield from pairs(f"{ours}.output", f"{theirs}.out_proj", bias=bias)
 
 

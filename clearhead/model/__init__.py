@@ -19,7 +19,7 @@ from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, Sw
 from clearhead.model.int8 import Int8Linear, round_inputs
 from clearhead.model.norms import FrozenNorm, LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken, Output, Tags
-from clearhead.model.steps import Explained, Step
+from clearhead.model.steps import Explained, ModuleStep
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
@@ -49,6 +49,7 @@ __all__ = [
     "GeGLU",
     "Int8Linear",
     "LayerNorm",
+    "ModuleStep",
     "NextToken",
     "NoNorm",
     "Norm",
@@ -61,7 +62,6 @@ __all__ = [
     "ReLU",
     "SandwichNorm",
     "SiLU",
-    "Step",
     "SwiGLU",
     "Tags",
     "round_inputs",

@@ -37,7 +37,7 @@ class ConnectionStep(NamedTuple):
     """The attribute that holds the norm."""
 
 
-class Connection(Tapped, ABC):
+class BranchConnection(Tapped, ABC):
     """Residual connection around one branch, with its norm if there is one."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (ConnectionStep("branch"), ConnectionStep("add", "residual"))
@@ -75,10 +75,10 @@ class Arrangement(CodeRepr, ABC):
     """How a block connects its parts: where the norms stand and what the residuals add up."""
 
     @abstractmethod
-    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+    def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         """Return the connection around `attention`, `cross` or `feed_forward`."""
 
-    def share_norms(self, attention: Connection, feed_forward: Connection) -> None:
+    def share_norms(self, attention: BranchConnection, feed_forward: BranchConnection) -> None:
         """Let the connections of a block share modules; by default each has its own."""
 
     def final(self, d_model: int) -> nn.Module | None:
@@ -108,7 +108,7 @@ class PreNorm(Arrangement):
 
     norm: Norm = LayerNorm()
 
-    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+    def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         return NormFirst(dropout, self.norm.build(d_model))
 
     def final(self, d_model: int) -> nn.Module:
@@ -129,11 +129,11 @@ class ParallelNorm(Arrangement):
     norm: Norm = LayerNorm()
     shared: bool = False
 
-    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+    def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         kind = NormOfInput if branch == "feed_forward" else NormFirst
         return kind(dropout, self.norm.build(d_model))
 
-    def share_norms(self, attention: Connection, feed_forward: Connection) -> None:
+    def share_norms(self, attention: BranchConnection, feed_forward: BranchConnection) -> None:
         if self.shared:
             feed_forward.norm = attention.norm
 
@@ -159,7 +159,7 @@ class SandwichNorm(Arrangement):
     norm: Norm = RMSNorm()
     before: bool = True
 
-    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+    def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         if not self.before:
             return NormOfBranch(dropout, self.norm.build(d_model))
         connection = NormAround(dropout, self.norm.build(d_model))
@@ -186,7 +186,7 @@ class PostNorm(Arrangement):
     def final(self, d_model: int) -> nn.Module | None:
         return self.norm.build(d_model) if self.last else None
 
-    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+    def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         return NormLast(dropout, self.norm.build(d_model))
 
     def gain(self, n_branches: int, stream: float) -> float:
@@ -198,7 +198,7 @@ class PostNorm(Arrangement):
 class NoNorm(Arrangement):
     """x + f(x): residuals alone."""
 
-    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+    def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         return ResidualOnly(dropout)
 
     def gain(self, n_branches: int, stream: float) -> float:
@@ -212,7 +212,7 @@ class NoteNorm(Arrangement):
 
     norm: Norm = LayerNorm()
 
-    def around(self, branch: str, d_model: int, dropout: float) -> Connection:
+    def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         return NormLast(dropout, self.norm.build(d_model)) if branch == "feed_forward" else BranchOnly(dropout)
 
     def check(self, *, feed_forward: bool) -> None:
@@ -229,7 +229,7 @@ register(NoNorm, option="none")
 
 
 @final
-class NormFirst(Connection):
+class NormFirst(BranchConnection):
     """The norm before the branch."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (
@@ -249,7 +249,7 @@ class NormFirst(Connection):
 
 
 @final
-class NormOfInput(Connection):
+class NormOfInput(BranchConnection):
     """The norm of the block's input before the branch, which is added to what came of the other branches."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = NormFirst.steps
@@ -263,7 +263,7 @@ class NormOfInput(Connection):
 
 
 @final
-class NormOfBranch(Connection):
+class NormOfBranch(BranchConnection):
     """The norm of what the branch gives, before it is added."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (
@@ -283,7 +283,7 @@ class NormOfBranch(Connection):
 
 
 @final
-class NormAround(Connection):
+class NormAround(BranchConnection):
     """A norm before the branch, and one of what it gives, before that is added."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (
@@ -306,7 +306,7 @@ class NormAround(Connection):
 
 
 @final
-class NormLast(Connection):
+class NormLast(BranchConnection):
     """The norm after the residual."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (
@@ -330,7 +330,7 @@ class NormLast(Connection):
 
 
 @final
-class ResidualOnly(Connection):
+class ResidualOnly(BranchConnection):
     """The residual alone."""
 
     def forward(self, x: Vectors, branch: Branch) -> Vectors:
@@ -341,7 +341,7 @@ class ResidualOnly(Connection):
 
 
 @final
-class BranchOnly(Connection):
+class BranchOnly(BranchConnection):
     """The branch alone."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (ConnectionStep("branch", "out"),)

@@ -19,7 +19,7 @@ from clearhead.attention.weighting import Weighting
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import Arrangement, Connection, PreNorm
+from clearhead.model.arrangements import Arrangement, BranchConnection, PreNorm
 from clearhead.model.fast_step import FastStep, fast_step_of, has_own_step
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.kv_source import KVSource, KVSources
@@ -109,7 +109,7 @@ class Block(Tapped):
             spec.arrangement.share_norms(self.around_attention, self.around_feed_forward)
         self.start(gain)
 
-    def around(self, branch: str, spec: BlockSpec, d_model: int) -> Connection:
+    def around(self, branch: str, spec: BlockSpec, d_model: int) -> BranchConnection:
         return spec.arrangement.around(branch, d_model, spec.dropout)
 
     @torch.no_grad()
@@ -150,9 +150,9 @@ class Block(Tapped):
         return run
 
 
-def connect(around: Connection, branch: FastStep) -> FastStep:
+def connect(around: BranchConnection, branch: FastStep) -> FastStep:
     """Return the branch within its connection; one that changes `forward` alone is called."""
-    return around.fast_step(branch) if has_own_step(around) else Connection.fast_step(around, branch)
+    return around.fast_step(branch) if has_own_step(around) else BranchConnection.fast_step(around, branch)
 
 
 def call_block(block: nn.Module, sources: KVSources) -> FastStep:

@@ -49,7 +49,7 @@ from clearhead.model.wide import ToNgramLogits
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PartSize:
     """One part of a model, or of each of some equal blocks."""
 
     name: str
@@ -69,7 +69,7 @@ class Section:
 
     name: str
     count: int
-    parts: tuple[Part, ...]
+    parts: tuple[PartSize, ...]
 
     @property
     def parameters(self) -> int:
@@ -109,7 +109,7 @@ class CacheSize:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class MemorySize:
     """Bytes, in one dtype: of the parameters, and of the caches of one sequence."""
 
     parameters: int
@@ -147,10 +147,10 @@ class Description:
     def operations(self) -> int:
         return sum(section.operations for section in self.sections)
 
-    def memory(self, dtype: torch.dtype = torch.float32) -> Memory:
+    def memory(self, dtype: torch.dtype = torch.float32) -> MemorySize:
         """Return the bytes it takes in a dtype."""
         size, state = dtype.itemsize, torch.promote_types(dtype, torch.float32).itemsize
-        return Memory(
+        return MemorySize(
             parameters=self.parameters * size,
             token=self.cache.token * size,
             source_token=self.cache.source_token * size,
@@ -232,7 +232,7 @@ class Counter:
         if output.parts:
             yield output
 
-    def embedding(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[Part]:
+    def embedding(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[PartSize]:
         if model.embedding.position is not None:
             model.embedding.position(n)  # raises where it has fewer
         yield self.part("tokens", f"{path}embedding.table")
@@ -240,24 +240,24 @@ class Counter:
         yield self.part("segments", f"{path}embedding.segment")
         yield self.part("norm", f"{path}embedding.norm")
 
-    def block(self, path: str, costs: Sequence[Cost]) -> Iterator[Part]:
+    def block(self, path: str, costs: Sequence[Cost]) -> Iterator[PartSize]:
         for cost in costs:
             yield self.part(cost.name, *(f"{path}.{name}" for name in cost.paths), operations=cost.operations)
 
-    def output(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[Part]:
+    def output(self, model: Encoder | Decoder, path: str, n: int) -> Iterator[PartSize]:
         yield self.part("norm", f"{path}stack.norm")
         if model.output is not None:
             operations, _ = count_operations(model.output, meta(self.batch, n, model.spec.d_model), None)
             yield self.part("output", f"{path}output", operations=operations)
 
-    def part(self, name: str, *paths: str, operations: int = 0) -> Part:
+    def part(self, name: str, *paths: str, operations: int = 0) -> PartSize:
         """Return the part that has every parameter under these paths; those counted before are shared."""
         prefixes = tuple(f"{path}." for path in paths)
         members = {path: self.left.pop(path) for path in list(self.left) if f"{path}.".startswith(prefixes)}
         counted = [
             parameter for path, parameter in members.items() if self.first.setdefault(id(parameter), path) == path
         ]
-        return Part(
+        return PartSize(
             name=name,
             parameters=sum(parameter.numel() for parameter in counted),
             frozen=sum(parameter.numel() for parameter in counted if not parameter.requires_grad),
@@ -266,13 +266,13 @@ class Counter:
         )
 
 
-def section(name: str, parts: Iterator[Part] | Sequence[Part], count: int = 1) -> Section:
+def section(name: str, parts: Iterator[PartSize] | Sequence[PartSize], count: int = 1) -> Section:
     """Return a section of those parts that have anything to count."""
     nonempty = tuple(part for part in parts if part.parameters or part.operations or part.shares)
     return Section(name=name, count=count, parts=nonempty)
 
 
-def runs(blocks: Sequence[tuple[Part, ...]]) -> Iterator[tuple[list[int], tuple[Part, ...]]]:
+def runs(blocks: Sequence[tuple[PartSize, ...]]) -> Iterator[tuple[list[int], tuple[PartSize, ...]]]:
     """Return equal blocks next to each other, and their numbers, counted from 1."""
     for parts, numbered in groupby(enumerate(blocks, 1), key=lambda pair: pair[1]):
         yield [number for number, _ in numbered], parts

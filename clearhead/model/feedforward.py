@@ -15,7 +15,7 @@ from clearhead.model import activation_gpu
 from clearhead.model.cpu_matmul import is_large, through
 from clearhead.model.fast_step import FastStep, linear_step, plain_linear
 from clearhead.model.fused_step import FusedFeedForward, FusedLinear, can_fuse
-from clearhead.model.steps import Explained, Step
+from clearhead.model.steps import Explained, ModuleStep
 from clearhead.registry import kind, register
 
 Vectors = Float[Tensor, "batch n d_model"]
@@ -179,11 +179,11 @@ class Plain(Network):
         return FusedFeedForward(step, first, self.down)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ModuleStep, ...]:
         return (
-            Step("pre_activation", map="up"),
-            Step("hidden", f"{self.nonlinearity}({{pre_activation}})"),
-            Step("out", map="down", of="hidden"),
+            ModuleStep("pre_activation", map="up"),
+            ModuleStep("hidden", f"{self.nonlinearity}({{pre_activation}})"),
+            ModuleStep("out", map="down", of="hidden"),
         )
 
 
@@ -214,11 +214,11 @@ class Gated(Network):
         return FusedFeedForward(step, first, self.down)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ModuleStep, ...]:
         return (
-            Step("gate", map="gate"),
-            Step("activated_gate", f"{self.nonlinearity}({{gate}})"),
-            Step("up", map="up"),
-            Step("hidden", "{activated_gate} · {up}"),
-            Step("out", map="down", of="hidden"),
+            ModuleStep("gate", map="gate"),
+            ModuleStep("activated_gate", f"{self.nonlinearity}({{gate}})"),
+            ModuleStep("up", map="up"),
+            ModuleStep("hidden", "{activated_gate} · {up}"),
+            ModuleStep("out", map="down", of="hidden"),
         )

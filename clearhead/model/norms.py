@@ -14,7 +14,7 @@ from clearhead.attention.parts import Norm
 from clearhead.errors import OptionError
 from clearhead.model import layer_norm_gpu
 from clearhead.model.fast_step import FastStep, StepNorm
-from clearhead.model.steps import Explained, Step
+from clearhead.model.steps import Explained, ModuleStep
 from clearhead.registry import register
 
 Vectors = Float[Tensor, "*batch d_model"]
@@ -126,14 +126,14 @@ class BuiltLayerNorm(Explained):
         return step
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ModuleStep, ...]:
         return (
-            Step("mean", "the mean of x"),
-            Step("variance", "the mean of (x − mean)²"),
-            Step("normalized", f"({{x}} − {{mean}}) / √({{variance}} + {self.epsilon:g})"),
-            Step("gamma", "learned", learned=True, neutral=1.0),
-            *(() if self.beta is None else (Step("beta", "learned", learned=True),)),
-            Step("out", "{gamma} · {normalized}" + ("" if self.beta is None else " + {beta}")),
+            ModuleStep("mean", "the mean of x"),
+            ModuleStep("variance", "the mean of (x − mean)²"),
+            ModuleStep("normalized", f"({{x}} − {{mean}}) / √({{variance}} + {self.epsilon:g})"),
+            ModuleStep("gamma", "learned", learned=True, neutral=1.0),
+            *(() if self.beta is None else (ModuleStep("beta", "learned", learned=True),)),
+            ModuleStep("out", "{gamma} · {normalized}" + ("" if self.beta is None else " + {beta}")),
         )
 
     def explain(self, x: Tensor) -> dict[str, Tensor]:
@@ -177,12 +177,12 @@ class BuiltRMSNorm(Explained):
         return lambda x: torch.rms_norm(x, shape, gamma, epsilon)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ModuleStep, ...]:
         return (
-            Step("mean_square", "the mean of x²"),
-            Step("normalized", f"{{x}} / √({{mean_square}} + {self.epsilon:g})"),
-            Step("gamma", "1 + what is learned" if self.from_one else "learned", learned=True, neutral=1.0),
-            Step("out", "{gamma} · {normalized}"),
+            ModuleStep("mean_square", "the mean of x²"),
+            ModuleStep("normalized", f"{{x}} / √({{mean_square}} + {self.epsilon:g})"),
+            ModuleStep("gamma", "1 + what is learned" if self.from_one else "learned", learned=True, neutral=1.0),
+            ModuleStep("out", "{gamma} · {normalized}"),
         )
 
     def explain(self, x: Tensor) -> dict[str, Tensor]:

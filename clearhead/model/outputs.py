@@ -16,7 +16,7 @@ from clearhead.errors import OptionError
 from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply, find_matrix, round_to_int8
 from clearhead.model.norms import LayerNorm
-from clearhead.model.steps import Explained, Step
+from clearhead.model.steps import Explained, ModuleStep
 from clearhead.model.wide import NgramLogits, ToNgramLogits
 from clearhead.registry import kind, register
 
@@ -154,8 +154,8 @@ class ToTags(Explained):
         return self.tap("logits", self.out(x))
 
     @property
-    def steps(self) -> tuple[Step, ...]:
-        return (Step("logits", map="out"),)
+    def steps(self) -> tuple[ModuleStep, ...]:
+        return (ModuleStep("logits", map="out"),)
 
 
 @final
@@ -185,13 +185,13 @@ class ToVocabulary(Explained):
         return self.tap("logits", self.cap * torch.tanh(self.tap("uncapped", self.fit(x)) / self.cap))
 
     @property
-    def steps(self) -> tuple[Step, ...]:
-        transformed = () if self.transform is None else (Step("transformed", "LayerNorm(GELU(W · x + b))"),)
+    def steps(self) -> tuple[ModuleStep, ...]:
+        transformed = () if self.transform is None else (ModuleStep("transformed", "LayerNorm(GELU(W · x + b))"),)
         of = "transformed" if transformed else "x"
         if self.cap is None:
-            return (*transformed, Step("logits", map="fit", of=of))
-        capped = Step("logits", f"{self.cap:g} · tanh({{uncapped}} / {self.cap:g})")
-        return (*transformed, Step("uncapped", map="fit", of=of), capped)
+            return (*transformed, ModuleStep("logits", map="fit", of=of))
+        capped = ModuleStep("logits", f"{self.cap:g} · tanh({{uncapped}} / {self.cap:g})")
+        return (*transformed, ModuleStep("uncapped", map="fit", of=of), capped)
 
     def fit(self, x: Tensor) -> Tensor:
         x = x if self.factor == 1 else x * self.factor
@@ -238,17 +238,17 @@ class ToClasses(Explained):
         return self.tap("logits", deep * shares[0] + wide * shares[1])
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ModuleStep, ...]:
         pooled = {"first": "of the first token", "last": "of the last token", "mean": "the mean over the tokens"}
-        hidden = () if self.hidden is None else (Step("hidden", f"{self.activation}(W · pooled + b)"),)
-        first = (Step("pooled", pooled[self.pool]), *hidden)
+        hidden = () if self.hidden is None else (ModuleStep("hidden", f"{self.activation}(W · pooled + b)"),)
+        first = (ModuleStep("pooled", pooled[self.pool]), *hidden)
         of = "hidden" if hidden else "pooled"
         if self.wide is None:
-            return (*first, Step("logits", map="out", of=of))
-        wide = Step("wide_logits", "linear in the n-grams of the tokens")
+            return (*first, ModuleStep("logits", map="out", of=of))
+        wide = ModuleStep("wide_logits", "linear in the n-grams of the tokens")
         of_deep, of_wide = self.wide.get_buffer("shares").tolist()
-        last = Step("logits", f"{{deep}} · {of_deep:.4g} + {{wide_logits}} · {of_wide:.4g}")
-        return (*first, Step("deep", map="out", of=of), wide, last)
+        last = ModuleStep("logits", f"{{deep}} · {of_deep:.4g} + {{wide_logits}} · {of_wide:.4g}")
+        return (*first, ModuleStep("deep", map="out", of=of), wide, last)
 
 
 def last(x: Vectors, lengths: Tensor | None) -> Tensor:

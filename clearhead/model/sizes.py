@@ -37,7 +37,7 @@ class Preset(NamedTuple):
     vocabulary: int
 
 
-class Kind(NamedTuple):
+class ModelFamily(NamedTuple):
     """A kind of model that can have any size."""
 
     make: Callable[[Size, int], Spec]
@@ -84,12 +84,12 @@ PRESETS: dict[str, Preset] = {
 }
 """Every preset by name."""
 
-KINDS: dict[str, Kind] = {
-    "encoder-decoder": Kind(
+KINDS: dict[str, ModelFamily] = {
+    "encoder-decoder": ModelFamily(
         lambda size, vocabulary: presets.classic(vocabulary, size=size, arrangement=PreNorm()), 2, 4
     ),
-    "decoder": Kind(lambda size, vocabulary: presets.llama(size, vocabulary=vocabulary, tied=True), 1, 8 / 3),
-    "encoder": Kind(lambda size, vocabulary: presets.bert(size, vocabulary=vocabulary), 1, 4),
+    "decoder": ModelFamily(lambda size, vocabulary: presets.llama(size, vocabulary=vocabulary, tied=True), 1, 8 / 3),
+    "encoder": ModelFamily(lambda size, vocabulary: presets.bert(size, vocabulary=vocabulary), 1, 4),
 }
 """Kinds of `sized`: the paper's Transformer with the norm before each branch, a decoder like Llama (with its output
 tied), an encoder like BERT."""

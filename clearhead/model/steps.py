@@ -15,7 +15,7 @@ from torch import Tensor
 from clearhead.model.fast_step import DecodingModule
 
 
-class Step(NamedTuple):
+class ModuleStep(NamedTuple):
     """One value that a part makes."""
 
     name: str
@@ -34,9 +34,9 @@ class Explained(DecodingModule):
     """A module that says which values it makes; the last step is what it returns."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ModuleStep, ...]:
         """Return the steps in the order they happen: each is tapped in `forward`, or returned by `explain`."""
-        return (Step("out"),)
+        return (ModuleStep("out"),)
 
     def explain(self, x: Tensor) -> dict[str, Tensor]:
         """Return the steps that `forward` does not make by themselves, because one fused operation does it all."""

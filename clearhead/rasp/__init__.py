@@ -3,8 +3,8 @@
 A program becomes an ordinary encoder, decoder or encoder-decoder whose weights were written, not trained.
 """
 
-from clearhead.rasp.compiled_model import CompiledModel, Layout
-from clearhead.rasp.compiler import Plan, compile, plan
+from clearhead.rasp.compiled_model import CompiledModel, TextLayout
+from clearhead.rasp.compiler import ProgramPlan, compile, plan
 from clearhead.rasp.interpreter import run
 from clearhead.rasp.language import (
     aggregate,
@@ -26,9 +26,9 @@ from clearhead.rasp.programs import PROGRAMS, Program
 __all__ = [
     "PROGRAMS",
     "CompiledModel",
-    "Layout",
-    "Plan",
     "Program",
+    "ProgramPlan",
+    "TextLayout",
     "aggregate",
     "categorical",
     "compile",

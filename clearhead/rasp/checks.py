@@ -6,12 +6,12 @@ from typing import Any
 
 from clearhead.attention.weighting import Argmax, Weighting
 from clearhead.errors import ProgramError
-from clearhead.rasp.compiled_model import Layout
+from clearhead.rasp.compiled_model import TextLayout
 from clearhead.rasp.language import Aggregate, Sequence, Width
 from clearhead.rasp.values import Possible
 
 
-def check_vocabulary(name: str, vocabulary: list[Any], layout: Layout) -> None:
+def check_vocabulary(name: str, vocabulary: list[Any], layout: TextLayout) -> None:
     if not vocabulary:
         raise ProgramError(f"{name} is the tokens a text may have; there are none")
     if None in vocabulary:
@@ -22,7 +22,7 @@ def check_vocabulary(name: str, vocabulary: list[Any], layout: Layout) -> None:
 
 
 def check_sides(
-    program: Sequence, vocabulary: list[Any], source_vocabulary: list[Any] | None, layouts: Mapping[str, Layout]
+    program: Sequence, vocabulary: list[Any], source_vocabulary: list[Any] | None, layouts: Mapping[str, TextLayout]
 ) -> None:
     """Check that a program answers on the target's side, and that each side it reads has tokens to be read."""
     if program.side == "source":

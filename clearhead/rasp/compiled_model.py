@@ -21,7 +21,7 @@ SURE = 0.5
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class TextLayout:
     """Where a text begins among the tokens that a model is given, and which token is the attention sink."""
 
     sink: str = "<s>"
@@ -51,7 +51,7 @@ class CompiledModel:
         numeric: bool,
         length: int,
         directions: list[str],
-        layouts: dict[str, Layout],
+        layouts: dict[str, TextLayout],
     ) -> None:
         self.model, self.ids, self.answers, self.numeric = model, ids, answers, numeric
         self.vocabulary = vocabulary
@@ -147,7 +147,7 @@ class CompiledModel:
         try:
             model = spec_from_json(header.pop("spec")).build().eval()
             model.load_state_dict(state)
-            layouts = {side: Layout(**layout) for side, layout in header.pop("layouts").items()}
+            layouts = {side: TextLayout(**layout) for side, layout in header.pop("layouts").items()}
             return CompiledModel(model=model, layouts=layouts, **header)
         except (KeyError, TypeError, AttributeError, RuntimeError, ClearheadError) as error:
             raise ProgramError(f"{path}: is a crafted model that lacks something or is damaged ({error})") from None

@@ -35,10 +35,10 @@ from clearhead.model.transformers import (
     EncoderSpec,
 )
 from clearhead.rasp.checks import check_selectors, check_sides, check_weighting, check_written, parts_of
-from clearhead.rasp.compiled_model import CompiledModel, Layout
+from clearhead.rasp.compiled_model import CompiledModel, TextLayout
 from clearhead.rasp.language import Sequence
 from clearhead.rasp.lowering import Lowered, lower
-from clearhead.rasp.operations import Head
+from clearhead.rasp.operations import HeadOperation
 from clearhead.rasp.scheduling import Level, schedule
 from clearhead.rasp.spaces import HERE, ONE, SINK, Directions, Space
 from clearhead.rasp.values import Possible
@@ -78,7 +78,7 @@ def compile(
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Plan:
+class ProgramPlan:
     """What a program will cost, and how it will be built."""
 
     program: Sequence
@@ -90,7 +90,7 @@ class Plan:
     kind: str
     weighting: Weighting
     similarity: Similarity
-    layouts: Mapping[str, Layout]
+    layouts: Mapping[str, TextLayout]
 
     @property
     def layers(self) -> int:
@@ -145,10 +145,10 @@ def plan(
     causal: bool = False,
     weighting: Weighting = AVERAGING,
     sharpness: float = 1.0,
-    layouts: Mapping[str, Layout] | None = None,
-) -> Plan:
+    layouts: Mapping[str, TextLayout] | None = None,
+) -> ProgramPlan:
     """Plan how a program is built and what it costs: layers, heads, width. Raises where it cannot be."""
-    layouts = layouts or {"target": Layout(), "source": Layout()}
+    layouts = layouts or {"target": TextLayout(), "source": TextLayout()}
     for tokens in (vocabulary, source_vocabulary or ()):
         if not isinstance(tokens, Iterable) or isinstance(tokens, Tensor):
             raise ProgramError(f"vocabulary: expected a list of tokens; came {type(tokens).__name__}")
@@ -169,7 +169,7 @@ def plan(
     if has_source:
         levels["source"] = schedule(lowered.operations["source"], ("own", "network"))
     spaces = [*lowered.inputs.values(), *(op.out for ops in lowered.operations.values() for op in ops)]
-    return Plan(
+    return ProgramPlan(
         program=program,
         possible=possible,
         lowered=lowered,
@@ -187,7 +187,7 @@ def plan(
 class Builder:
     """Builds the model of a plan."""
 
-    def __init__(self, plan: Plan, ids: Mapping[str, int]) -> None:
+    def __init__(self, plan: ProgramPlan, ids: Mapping[str, int]) -> None:
         sinks = (layout.sink for side, layout in plan.layouts.items() if side in plan.levels)
         tokens = (token for side in plan.levels for token in plan.possible.vocabulary[side])
         missing = [symbol for symbol in map(str, (*sinks, *tokens, *plan.answers)) if symbol not in ids]
@@ -241,7 +241,7 @@ class Builder:
             arrangement=NoNorm(),
         )
 
-    def attention(self, heads: list[Head]) -> AttentionSpec:
+    def attention(self, heads: list[HeadOperation]) -> AttentionSpec:
         d_head = max((head.d_head for head in heads), default=1)
         d_value = max((1 if head.values is None else head.values.size for head in heads), default=1)
         layout = Heads(max(1, len(heads)), d_head=d_head, d_value=d_value)

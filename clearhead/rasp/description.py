@@ -13,18 +13,18 @@ reverse = aggregate(select(indices, opposite, key = query), tokens)
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from clearhead.rasp.compiler import Plan
+from clearhead.rasp.compiler import ProgramPlan
 from clearhead.rasp.language import (
     Aggregate,
     Constant,
-    Linear,
+    LinearMap,
     Map,
     Selector,
     Sequence,
     SequenceMap,
     Width,
 )
-from clearhead.rasp.operations import Choice, Head, Unit
+from clearhead.rasp.operations import HeadCondition, HeadOperation, HiddenUnit
 from clearhead.rasp.scheduling import Level
 from clearhead.rasp.spaces import HERE, ONE, SINK, Space
 from clearhead.rasp.values import Possible, holds, plain
@@ -44,7 +44,7 @@ MOST_SHOWN = 6
 """How many values a line spells out."""
 
 
-def describe_layers(plan: Plan) -> list[dict[str, Any]]:
+def describe_layers(plan: ProgramPlan) -> list[dict[str, Any]]:
     """Return one entry per layer, in the order they run: its place in the model, its heads and its network.
 
     `heads` lists those of the self-attention first and then those of the cross-attention, each with the `site` and the
@@ -76,7 +76,7 @@ def describe_heads(level: Level) -> list[dict[str, Any]]:
     return [describe_head(head) for head in (*level.own, *level.cross)]
 
 
-def describe_head(head: Head) -> dict[str, Any]:
+def describe_head(head: HeadOperation) -> dict[str, Any]:
     """Return what a head compares, carries and writes, as data and in `words`."""
     compares = [
         {
@@ -100,7 +100,7 @@ def describe_head(head: Head) -> dict[str, Any]:
     }
 
 
-def describe_network(units: Iterable[Unit]) -> list[dict[str, Any]]:
+def describe_network(units: Iterable[HiddenUnit]) -> list[dict[str, Any]]:
     """Return each space that a network writes, and the spaces that it is computed from."""
     sources: dict[Space, dict[str, None]] = {}
     for unit in units:
@@ -115,12 +115,12 @@ def describe_network(units: Iterable[Unit]) -> list[dict[str, Any]]:
     ]
 
 
-def name_written(units: Iterable[Unit]) -> list[str]:
+def name_written(units: Iterable[HiddenUnit]) -> list[str]:
     """Return the names of the spaces that units write, each once."""
     return list(dict.fromkeys(space.name for unit in units for space, _ in unit.writes))
 
 
-def name_relation(choice: Choice) -> str:
+def name_relation(choice: HeadCondition) -> str:
     """Say when a key is selected: by a relation that has a name, by the keys alone, or by an example."""
     keys, queries = choice.keys.values, choice.queries.values
     pairs = {(k, q): bool(choice.predicate(k, q)) for k in keys for q in queries}
@@ -147,7 +147,7 @@ def join_shortened(values: Iterable[str], most: int) -> str:
     return " ".join(every) if len(every) <= most else f"{' '.join(every[: most - 1])} … {every[-1]}"
 
 
-def list_program(plan: Plan) -> list[str]:
+def list_program(plan: ProgramPlan) -> list[str]:
     """Return the program as lines `name = operation`, each after the lines it needs.
 
     Python functions have no text of their own here: a predicate is named by the relation it comes to, and the function
@@ -178,7 +178,9 @@ def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequ
             keys, queries = (
                 Space(name="", values=tuple(possible.of(operand))) for operand in (term.keys, term.queries)
             )
-            choice = Choice(keys=keys, queries=queries, predicate=lambda key, query, term=term: holds(term, key, query))
+            choice = HeadCondition(
+                keys=keys, queries=queries, predicate=lambda key, query, term=term: holds(term, key, query)
+            )
             terms.append(f"select({name(term.keys)}, {name(term.queries)}, {name_relation(choice)})")
         return " & ".join(terms)
 
@@ -192,7 +194,7 @@ def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequ
             return f"map({name(inner)})  # {join_shortened(examples, 4)}"
         case SequenceMap(first=first, second=second):
             return f"map({name(first)}, {name(second)})"
-        case Linear(terms=terms):
+        case LinearMap(terms=terms):
             return " + ".join(f"{factor:g} × {name(inner)}" for inner, factor in terms)
         case Constant(value=value):
             return f"constant({value})"

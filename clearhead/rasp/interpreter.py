@@ -10,7 +10,7 @@ from clearhead.rasp.language import (
     Aggregate,
     Constant,
     Indices,
-    Linear,
+    LinearMap,
     Map,
     Selector,
     Sequence,
@@ -54,7 +54,7 @@ class Interpreter:
             case SequenceMap(function=function, first=first, second=second):
                 pairs = zip(self.of(first), self.of(second), strict=True)
                 return [apply_function(sequence, function, *pair) for pair in pairs]
-            case Linear(terms=terms):
+            case LinearMap(terms=terms):
                 rows = [[factor * value for value in self.of(inner)] for inner, factor in terms]
                 return [sum(column) for column in zip(*rows, strict=True)]
             case Aggregate(selector=selector, values=values):

@@ -52,7 +52,7 @@ class Sequence:
             numeric, name = self.numeric and factor.numeric, f"{self.name} x {factor.name}"
             return sequence_map(lambda a, b: a * b, self, factor, numeric=numeric, name=name)
         if self.numeric:
-            return Linear(terms=((self, float(factor)),), side=self.side, numeric=True, name=f"{factor} {self.name}")
+            return LinearMap(terms=((self, float(factor)),), side=self.side, numeric=True, name=f"{factor} {self.name}")
         return map(lambda value: value * factor, self, name=f"{factor} {self.name}")
 
     def __rmul__(self, factor: int | float) -> "Sequence":
@@ -76,7 +76,7 @@ def combined(
     name = f"{first.name} {sign_name} {second.name}"
     if first.numeric and second.numeric:
         same_side("a sum", first, second)
-        return Linear(terms=((first, 1.0), (second, float(sign))), side=first.side, numeric=True, name=name)
+        return LinearMap(terms=((first, 1.0), (second, float(sign))), side=first.side, numeric=True, name=name)
     return sequence_map(function, first, second, name=name)
 
 
@@ -127,7 +127,7 @@ class SequenceMap(Sequence):
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Linear(Sequence):
+class LinearMap(Sequence):
     """A sum of numbers, each times a factor."""
 
     terms: tuple[tuple[Sequence, float], ...]

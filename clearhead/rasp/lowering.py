@@ -14,7 +14,7 @@ from clearhead.rasp.language import (
     Aggregate,
     Constant,
     Indices,
-    Linear,
+    LinearMap,
     Map,
     Select,
     Selector,
@@ -23,7 +23,7 @@ from clearhead.rasp.language import (
     Tokens,
     Width,
 )
-from clearhead.rasp.operations import Choice, Direction, Head, Network, Operation, Unit
+from clearhead.rasp.operations import Direction, HeadCondition, HeadOperation, HiddenUnit, HiddenUnits, Operation
 from clearhead.rasp.spaces import HERE, ONE, Space
 from clearhead.rasp.values import Possible, holds, plain
 
@@ -66,13 +66,13 @@ class Lowered:
                 return self.indices(side, sequence)
             case Constant(side=side, value=value):
                 out = self.space(sequence)
-                return self.add_network(side, out, [Unit(reads=here(1.0), writes=writes_for(out, value))])
+                return self.add_network(side, out, [HiddenUnit(reads=here(1.0), writes=writes_for(out, value))])
             case Map(side=side, function=function, inner=inner):
                 return self.add_map(side, self.of(inner), plainly(function), self.space(sequence))
             case SequenceMap(side=side, function=function, first=first, second=second):
                 pair = self.category(side, self.of(first)), self.category(side, self.of(second))
                 return self.add_pairs(side, pair, plainly(function), self.space(sequence))
-            case Linear(side=side, terms=terms):
+            case LinearMap(side=side, terms=terms):
                 return self.add_sum(side, [(self.of(inner), factor) for inner, factor in terms], self.space(sequence))
             case Aggregate(selector=selector, values=values):
                 return self.add_head(selector, self.of(values), self.space(sequence))
@@ -93,19 +93,19 @@ class Lowered:
             return positions
         out = Space(name=sequence.name, values=positions.values)
         units = [
-            Unit(reads={(positions, i): 1.0, **here(1.0), **one(-1.0)}, writes={(out, i): 1.0})
+            HiddenUnit(reads={(positions, i): 1.0, **here(1.0), **one(-1.0)}, writes={(out, i): 1.0})
             for i in positions.values
         ]
         return self.add_network(side, out, units)
 
-    def add_network(self, side: str, out: Space, units: Row[Unit]) -> Space:
-        self.operations[side].append(Network(units=tuple(units), out=out))
+    def add_network(self, side: str, out: Space, units: Row[HiddenUnit]) -> Space:
+        self.operations[side].append(HiddenUnits(units=tuple(units), out=out))
         return out
 
     def add_map(self, side: str, inner: Space, function: Callable[[Any], Any], out: Space) -> Space:
         if inner.numeric:
             return self.add_thresholds(side, inner, function, out)
-        units = [Unit(reads={(inner, v): 1.0}, writes=writes_for(out, function(v))) for v in inner.values]
+        units = [HiddenUnit(reads={(inner, v): 1.0}, writes=writes_for(out, function(v))) for v in inner.values]
         return self.add_network(side, out, [unit for unit in units if unit.writes])
 
     def add_pairs(self, side: str, pair: tuple[Space, Space], function: Callable[[Any, Any], Any], out: Space) -> Space:
@@ -118,7 +118,7 @@ class Lowered:
                     reads[direction] = reads.get(direction, 0.0) + 1.0
                 writes = self.pair_writes(function, a, b, out)
                 if writes:
-                    units.append(Unit(reads=reads, writes=writes))
+                    units.append(HiddenUnit(reads=reads, writes=writes))
         return self.add_network(side, out, units)
 
     def pair_writes(self, function: Callable[[Any, Any], Any], a: Any, b: Any, out: Space) -> dict[Direction, float]:
@@ -146,12 +146,12 @@ class Lowered:
                 )
             slope = 4 / (high - low)
             reads = {(inner, None): slope, **here(-slope * (low + high) / 2)}
-            rises.append(Unit(reads=reads, writes={(rising, i): 1.0}))
+            rises.append(HiddenUnit(reads=reads, writes={(rising, i): 1.0}))
         if rises:
             self.add_network(side, rising, rises)
-        last = Unit(reads=here(1.0), writes=answers[-1])
+        last = HiddenUnit(reads=here(1.0), writes=answers[-1])
         below = [
-            Unit(reads={**here(1.0), (rising, i): -1.0}, writes=difference(answers[i - 1], answers[i]))
+            HiddenUnit(reads={**here(1.0), (rising, i): -1.0}, writes=difference(answers[i - 1], answers[i]))
             for i in rising.values
         ]
         return self.add_network(side, out, [*below, last])
@@ -169,21 +169,21 @@ class Lowered:
         units = []
         for space, factor in terms:
             for sign in (1.0, -1.0):
-                units.append(Unit(reads={(space, None): sign}, writes={(out, None): sign * factor}))
+                units.append(HiddenUnit(reads={(space, None): sign}, writes={(out, None): sign * factor}))
         return self.add_network(side, out, units)
 
     def add_head(self, selector: Selector, values: Space | None, out: Space) -> Space:
         cross = selector.key_side != selector.query_side
         choices = tuple(self.choice(selector, term) for term in selector.terms)
-        self.operations[selector.query_side].append(Head(choices=choices, values=values, out=out, cross=cross))
+        self.operations[selector.query_side].append(HeadOperation(choices=choices, values=values, out=out, cross=cross))
         return out
 
-    def choice(self, selector: Selector, term: Select) -> Choice:
+    def choice(self, selector: Selector, term: Select) -> HeadCondition:
         """Make one condition. Its predicate is called for every possible pair here, before anything is built."""
         keys = self.category(selector.key_side, self.of(term.keys))
         queries = self.category(selector.query_side, self.of(term.queries))
         fits = {(key, query) for key in keys.values for query in queries.values if holds(term, key, query)}
-        return Choice(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
+        return HeadCondition(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
 
     def add_width(self, selector: Selector, out: Space) -> Space:
         """Count the chosen keys, from the weight that is left on the sink."""

@@ -12,7 +12,7 @@ Direction = tuple[Space, Any]
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Choice:
+class HeadCondition:
     """One condition of a head: which values of the keys fit which values of the queries."""
 
     keys: Space
@@ -22,14 +22,14 @@ class Choice:
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Head:
+class HeadOperation:
     """Attends to the chosen keys, and copies what they hold. Each condition that is met adds 2 to a score.
 
     Where not all are met, the sink wins, by one. With `values` None the sink ties with what is chosen, and it is
     counted how much of the weight it has: 1 / (1 + how many are chosen).
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[HeadCondition, ...]
     values: Space | None
     out: Space
     cross: bool = False
@@ -50,7 +50,7 @@ class Head:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class HiddenUnit:
     """A hidden unit: relu of a weighted sum of directions, and what it adds to other directions when it is 1."""
 
     reads: Mapping[Direction, float]
@@ -59,10 +59,10 @@ class Unit:
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Network:
+class HiddenUnits:
     """Units that belong together."""
 
-    units: tuple[Unit, ...]
+    units: tuple[HiddenUnit, ...]
     out: Space
 
     @property
@@ -70,4 +70,4 @@ class Network:
         return [space for unit in self.units for space, _ in unit.reads]
 
 
-Operation = Head | Network
+Operation = HeadOperation | HiddenUnits

@@ -14,7 +14,7 @@ from typing import Any, final
 from clearhead.attention.weighting import Weighting
 from clearhead.calls import public
 from clearhead.rasp.compiled_model import CompiledModel
-from clearhead.rasp.compiler import AVERAGING, Plan, plan
+from clearhead.rasp.compiler import AVERAGING, ProgramPlan, plan
 from clearhead.rasp.language import (
     Selector,
     Sequence,
@@ -57,7 +57,7 @@ class Program:
     example: Text = ()
     source_example: Text | None = None
 
-    def plan(self, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> Plan:
+    def plan(self, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> ProgramPlan:
         return plan(
             self.output,
             self.vocabulary,

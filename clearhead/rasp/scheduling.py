@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from clearhead.rasp.operations import Head, Network, Operation, Unit
+from clearhead.rasp.operations import HeadOperation, HiddenUnit, HiddenUnits, Operation
 from clearhead.rasp.spaces import Space
 
 
@@ -13,9 +13,9 @@ from clearhead.rasp.spaces import Space
 class Level:
     """What one block does: heads of its own attention and of its cross-attention, and units of its network."""
 
-    own: list[Head] = field(default_factory=list)
-    cross: list[Head] = field(default_factory=list)
-    units: list[Unit] = field(default_factory=list)
+    own: list[HeadOperation] = field(default_factory=list)
+    cross: list[HeadOperation] = field(default_factory=list)
+    units: list[HiddenUnit] = field(default_factory=list)
 
 
 def schedule(operations: Sequence[Operation], phases: Sequence[str]) -> list[Level]:
@@ -24,14 +24,14 @@ def schedule(operations: Sequence[Operation], phases: Sequence[str]) -> list[Lev
     levels: list[Level] = [Level()]
     for operation in operations:
         step = 1 + max((ready.get(space, -1) for space in operation.reads), default=-1)
-        phase = "network" if isinstance(operation, Network) else "cross" if operation.cross else "own"
+        phase = "network" if isinstance(operation, HiddenUnits) else "cross" if operation.cross else "own"
         while phases[step % len(phases)] != phase:
             step += 1
         ready[operation.out] = step
         while len(levels) <= step // len(phases):
             levels.append(Level())
         level = levels[step // len(phases)]
-        if isinstance(operation, Network):
+        if isinstance(operation, HiddenUnits):
             level.units += operation.units
         else:
             (level.cross if operation.cross else level.own).append(operation)

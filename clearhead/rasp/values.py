@@ -11,7 +11,7 @@ from clearhead.rasp.language import (
     Aggregate,
     Constant,
     Indices,
-    Linear,
+    LinearMap,
     Map,
     Select,
     Selector,
@@ -80,7 +80,7 @@ class Possible:
                 pairs = list(zip(self.at(first), self.at(second), strict=True))
                 self.check_few(sequence, pairs)
                 return tuple(self.images(sequence, function, list(product(*pair))) for pair in pairs)
-            case Linear(terms=terms):
+            case LinearMap(terms=terms):
                 every = zip(*(self.at(inner) for inner, _ in terms), strict=True)
                 return tuple(self.sums(sequence, sets, [factor for _, factor in terms]) for sets in every)
             case Aggregate(values=values):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
 from clearhead.model.feedforward import Plain
-from clearhead.rasp.operations import Head, Unit
+from clearhead.rasp.operations import HeadOperation, HiddenUnit
 from clearhead.rasp.spaces import ONE, SINK, Directions
 
 
@@ -18,7 +18,7 @@ def clear(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions) -> None:
+def write_heads(layer: Attention, heads: Sequence[HeadOperation], directions: Directions) -> None:
     """Write the maps of an attention whose heads do this."""
     maps = (getattr(layer, name).linear.weight for name in ("query", "key", "value"))
     query, key, value = (weight.view(layer.shape.n_heads, -1, layer.d_model) for weight in maps)
@@ -31,7 +31,7 @@ def write_heads(layer: Attention, heads: Sequence[Head], directions: Directions)
             output[target, number, dimension] = 1
 
 
-def write_scores(head: Head, query: Tensor, key: Tensor, directions: Directions) -> None:
+def write_scores(head: HeadOperation, query: Tensor, key: Tensor, directions: Directions) -> None:
     """Write a dimension for the sink and one for each value of the keys: 2 where it fits, all in whole numbers."""
     query[0, directions.of(ONE)] = head.sink_score
     key[0, directions.of(SINK)] = 1
@@ -46,7 +46,7 @@ def write_scores(head: Head, query: Tensor, key: Tensor, directions: Directions)
 
 
 @torch.no_grad()
-def write_units(network: Plain, units: Sequence[Unit], directions: Directions) -> None:
+def write_units(network: Plain, units: Sequence[HiddenUnit], directions: Directions) -> None:
     up, down = network.up.weight, network.down.weight
     for number, unit in enumerate(units):
         for direction, amount in unit.reads.items():

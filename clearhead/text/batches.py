@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     full: int
 
 
-class Planner(ABC):
+class BatchPlanner(ABC):
     """The batches of an epoch, in order."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ def width_for(longest: int) -> int:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ByLength(Planner):
+class ByLength(BatchPlanner):
     """Records of similar length together, as many as `tokens` allow. A record is as long as its longest field.
 
     `joined`: the fields become one row, so that a record is as long as all of them together.
@@ -123,7 +123,7 @@ class ByLength(Planner):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Windows(Planner):
+class Windows(BatchPlanner):
     """Windows of `width` tokens (and the next token) of a stream, `rows` at a time.
 
     Each epoch begins at another place among the first `width`, so that no window comes twice; the few tokens before

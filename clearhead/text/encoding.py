@@ -15,7 +15,7 @@ from clearhead.text.problems import Problems
 from clearhead.text.sources import Record, Source, list_names, quote
 from clearhead.text.store import StoreWriter
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.text.validation_split import TAIL, Document, Drawn, TextHash, document_quotas, draw, record_quotas
+from clearhead.text.validation_split import TAIL, Drawn, DrawnDocument, TextHash, document_quotas, draw, record_quotas
 
 Ids = dict[str, list[int]]
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
@@ -222,7 +222,7 @@ class Encoding:
             yield record, held_out
             begins = record.ends
 
-    def documents(self, source: Source) -> Iterator[Document]:
+    def documents(self, source: Source) -> Iterator[DrawnDocument]:
         """Yield every document as the draw sees it."""
         number, text_hash, n_bytes = 0, TextHash(), 0
         for record in self.usable_records(source):
@@ -234,7 +234,7 @@ class Encoding:
             if record.ends:
                 labels = tuple(dict.fromkeys(labels_of(source, self.layout, record))) or (None,)
                 amount = n_bytes if self.layout.end else 1
-                yield Document(text_hash.key(), text_hash.own_key(number), labels, amount)
+                yield DrawnDocument(text_hash.key(), text_hash.own_key(number), labels, amount)
                 number, text_hash, n_bytes = number + 1, TextHash(), 0
 
     def usable_records(self, source: Source) -> Iterator[Record]:

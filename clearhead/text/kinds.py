@@ -60,7 +60,7 @@ Least = Callable[[library.Tokenizer, Set[str]], int]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class TokenizerKind:
     """A kind of tokenizer: its parts, and how it learns from texts.
 
     `untrained` makes the parts. `learn` reads the texts once and returns a tokenizer of at most that many tokens, and
@@ -281,43 +281,43 @@ def least_words(tokenizer: library.Tokenizer, characters: Set[str]) -> int:
     return FIRST + 1
 
 
-KINDS: dict[str, Kind] = {
-    "bpe": Kind(
+KINDS: dict[str, TokenizerKind] = {
+    "bpe": TokenizerKind(
         about="bytes, the frequent neighbours within a word merged; signs and digits apart",
         untrained=lambda: byte_level(words=True),
         learn=learn_byte_merges,
         least=least_bytes,
         lossless=True,
     ),
-    "metaspace": Kind(
+    "metaspace": TokenizerKind(
         about="characters, the frequent neighbours within a word merged; signs and digits apart; a space is ▁",
         untrained=lambda: metaspace(models.BPE(unk_token=UNKNOWN, byte_fallback=True)),
         learn=learn_space_merges,
         least=least_spaced,
         lossless=True,
     ),
-    "unigram": Kind(
+    "unigram": TokenizerKind(
         about="the most probable pieces of words; signs and digits apart; a space is ▁",
         untrained=lambda: metaspace(models.Unigram([(UNKNOWN, 0.0)], unk_id=0, byte_fallback=True)),
         learn=learn_pieces,
         least=least_pieces,
         lossless=True,
     ),
-    "word": Kind(
+    "word": TokenizerKind(
         about="what stands between spaces; the rarer words are unknown",
         untrained=words,
         learn=learn_words,
         least=least_words,
         lossless=False,
     ),
-    "char": Kind(
+    "char": TokenizerKind(
         about="every character; those not in the texts are unknown",
         untrained=characters,
         learn=learn_characters,
         least=least_characters,
         lossless=False,
     ),
-    "byte": Kind(
+    "byte": TokenizerKind(
         about="every byte of the text in UTF-8",
         untrained=lambda: byte_level(words=False),
         learn=learn_nothing,

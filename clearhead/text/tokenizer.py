@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from clearhead.bounds import TOKENIZER_BYTES
 from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
-from clearhead.text.kinds import KINDS, SPACE, SPECIALS, Kind, add_lower_case, guard, has_our_parts, kind_of
+from clearhead.text.kinds import KINDS, SPACE, SPECIALS, TokenizerKind, add_lower_case, guard, has_our_parts, kind_of
 from clearhead.text.tokenizer_bounds import check_growth, try_tokenizer
 
 USUAL_NAMES = {
@@ -282,7 +282,7 @@ class Reading:
 
 
 def learn(
-    kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int | None, size_factor: float = 1.0
+    kind: TokenizerKind, untrained: library.Tokenizer, reading: Reading, size: int | None, size_factor: float = 1.0
 ) -> library.Tokenizer:
     """Return the tokenizer trained on the texts; `size` None is chosen once they have been counted."""
     if size is not None:
@@ -304,7 +304,7 @@ def least_size(kind: str) -> int:
     return KINDS[kind].least(KINDS[kind].untrained(), frozenset())
 
 
-def check_size(kind: Kind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:
+def check_size(kind: TokenizerKind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:
     """Yield the texts; after the last, raise OptionError if `size` is too small for their characters."""
     yield from reading
     least = kind.least(untrained, reading.characters)

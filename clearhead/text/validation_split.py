@@ -30,7 +30,7 @@ Label = str | None
 """The label of a document; None is for documents that have none."""
 
 
-class Document(NamedTuple):
+class DrawnDocument(NamedTuple):
     """A document as the draw sees it: a hash of its text, one of its text and its number, its labels, and how much it
     counts.
     """
@@ -138,11 +138,11 @@ class Drawn(NamedTuple):
     copies: int
     short: bool
 
-    def has(self, document: Document) -> bool:
+    def has(self, document: DrawnDocument) -> bool:
         return document.key in self.keys or document.own_key in self.keys
 
 
-def draw(read: Callable[[], Iterable[Document]], quotas: Quotas) -> Drawn:
+def draw(read: Callable[[], Iterable[DrawnDocument]], quotas: Quotas) -> Drawn:
     """Draw the documents to hold out; `read` reads them all from the beginning.
 
     Documents of the same text are drawn together. Where a label's texts come so often that this cannot be, some of
@@ -172,7 +172,7 @@ class Selection:
         quotas = self.quotas
         return {label: wanted for label, wanted in quotas.wanted.items() if self.taken[label] < quotas.least[label]}
 
-    def take(self, documents: Iterable[Document], wanted: Mapping[Label, int]) -> None:
+    def take(self, documents: Iterable[DrawnDocument], wanted: Mapping[Label, int]) -> None:
         """Draw from these documents what is wanted of each label, from the rarest label to the most frequent.
 
         A label's documents come in the order of their hashes; texts that would be most of what is wanted come last.
@@ -199,7 +199,7 @@ class Selection:
 
 
 def find_candidates(
-    documents: Iterable[Document], wanted: Mapping[Label, int]
+    documents: Iterable[DrawnDocument], wanted: Mapping[Label, int]
 ) -> tuple[dict[Key, Group], dict[Label, list[Key]]]:
     """Return the documents with the smallest hashes: about twice as many of each label as are wanted.
 

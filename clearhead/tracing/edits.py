@@ -27,7 +27,7 @@ from clearhead.attention.weighting import Weighting
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, PlaceError, ShapeError
-from clearhead.model.arrangements import Connection
+from clearhead.model.arrangements import BranchConnection
 from clearhead.tracing.names import CONCAT, Names, list_near
 
 ALL_ROWS = slice(None)
@@ -43,7 +43,7 @@ SITE = re.compile(r"(encoder|decoder)\.\d+\.(attention|cross)")
 
 def site_steps() -> list[str]:
     """Return the names of all values at an attention and in the connection around it, those of a user's own too."""
-    connections = [Connection]
+    connections = [BranchConnection]
     for cls in connections:  # it grows meanwhile, by the classes derived from each
         connections += cls.__subclasses__()
     around = {step.out for cls in connections for step in cls.steps if step.out}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clearhead.attention.layer import Attention
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
-from clearhead.model.arrangements import Connection
+from clearhead.model.arrangements import BranchConnection
 from clearhead.model.steps import Explained
 from clearhead.model.transformers import apply_output
 from clearhead.taps import replacing
@@ -120,7 +120,7 @@ class InnerValues:
         """Return the values of a block's branch with its connection: the norm, W_O or the feed-forward, the sum."""
         at = f"{side}.{number}.{branch}"
         block = self.names.sides[side][1].stack.blocks[int(number)]
-        around: Connection = getattr(block, f"around_{branch}")
+        around: BranchConnection = getattr(block, f"around_{branch}")
         module = getattr(block, branch)
         inputs = [value[rows].unsqueeze(0) for value in self.inputs_of(side, number, branch)]
 

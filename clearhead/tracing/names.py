@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from clearhead.attention.heads import LowRankMap, LowRankSliceMap, WholeMap, columns_read, map_up
 from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import Connection
+from clearhead.model.arrangements import BranchConnection
 from clearhead.model.blocks import Block
-from clearhead.model.steps import Explained, Step
+from clearhead.model.steps import Explained, ModuleStep
 from clearhead.model.transformers import Decoder, Encoder, Transformer
 
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
@@ -244,7 +244,7 @@ class Side:
 
     def add_branch(self, number: int, block: Block, branch: str) -> None:
         at, section = f"{self.side}.{number}.{branch}", (str(number), branch)
-        around: Connection = getattr(block, f"around_{branch}")
+        around: BranchConnection = getattr(block, f"around_{branch}")
         taps = f"{self.path}stack.blocks.{number}"
         self.names.inputs[(self.side, *section)] = value_in = self.stream
         if around.reads_input:
@@ -344,7 +344,7 @@ class Side:
         rows = "query" if self.part.spec.output is not None and self.part.spec.output.by_position else "whole"
         self.names.inputs[self.side, "output"] = self.stream
         names, values = {"x": self.stream}, []
-        for step in output.steps if isinstance(output, Explained) else (Step("logits"),):
+        for step in output.steps if isinstance(output, Explained) else (ModuleStep("logits"),):
             names[step.name] = f"{at}.{step.name}"
             self.names.taps[f"{self.path}output.{step.name}"] = names[step.name]
             if step.map:
@@ -354,7 +354,7 @@ class Side:
         softmax = Value(name=f"{at}.probability", formula="softmax of the logits", rows=rows)
         self.add_box(at, "output", ("output",), [*values, softmax])
 
-    def value(self, step: Step, names: Mapping[str, str], rows: str = "query") -> Value:
+    def value(self, step: ModuleStep, names: Mapping[str, str], rows: str = "query") -> Value:
         """Return a step of a part, with the full names of what it follows from."""
         linear_map = self.names.maps.get(names[step.name])
         operands = {operand: names[operand] for operand in OPERAND.findall(step.formula)}
@@ -370,7 +370,7 @@ def map_latent_up(low_rank: LowRankMap | LowRankSliceMap, latent: Tensor) -> Ten
 
 def norm_values(norm: nn.Module, at: str, norm_input: str, out: str) -> list[Value]:
     """Return the values of a norm, from the name of its input to the name of its output."""
-    *inner, last = norm.steps if isinstance(norm, Explained) else (Step("out"),)
+    *inner, last = norm.steps if isinstance(norm, Explained) else (ModuleStep("out"),)
     names = {"x": norm_input} | {step.name: f"{at}.{step.name}" for step in inner} | {last.name: out}
     return [
         Value(

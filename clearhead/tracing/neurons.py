@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import Connection
+from clearhead.model.arrangements import BranchConnection
 from clearhead.model.lora import AdaptedLinear
 from clearhead.model.outputs import ToVocabulary
 from clearhead.tracing.inner import InnerValues
@@ -162,7 +162,7 @@ def logit_changes(
         return None
     output = part.output
     assert isinstance(output, ToVocabulary)
-    around: Connection = part.stack.blocks[int(number)].around_feed_forward
+    around: BranchConnection = part.stack.blocks[int(number)].around_feed_forward
     inputs = [value[token] for value in inner.inputs_of(side, number, "feed_forward")]
     out = inner.value(f"{at}.out", slice(token, token + 1))[0]
     with torch.enable_grad(), torch.inference_mode(mode=False):

@@ -19,7 +19,7 @@ from clearhead.errors import OptionError
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.sizes import Spec
-from clearhead.registry import Chosen, options, parse
+from clearhead.registry import PartOption, options, parse
 from clearhead.text.encoding import Corpus
 from clearhead.training.default_models import text_bytes
 from clearhead.training.recipe import Machine, Recipe
@@ -48,7 +48,7 @@ ABSENT = ("position", "feed_forward", "mask")
 """The options that take `none`: a model without the part."""
 
 
-def choose(option: str, text: str) -> Chosen:
+def choose(option: str, text: str) -> PartOption:
     """Return the part that the text of an option names."""
     try:
         return parse(text, *KINDS[option], also=("none",) if option in ABSENT else ())

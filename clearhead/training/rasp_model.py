@@ -10,7 +10,7 @@ import torch
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import OptionError
 from clearhead.model.outputs import ToVocabulary
-from clearhead.rasp import CompiledModel, Layout, Plan, Program, plan
+from clearhead.rasp import CompiledModel, Program, ProgramPlan, TextLayout, plan
 from clearhead.rasp.compiled_model import SURE
 from clearhead.rasp.compiler import AVERAGING
 from clearhead.rasp.spaces import ONE
@@ -22,9 +22,9 @@ START, END = SPECIALS[2], SPECIALS[3]
 GO = "<go>"
 """The token that the answer of a program with a source begins from: in a run it is `<s>`."""
 LAYOUTS = {
-    "encoder": {"target": Layout(sink=START, offset=1, beside=1), "source": Layout()},
-    "decoder": {"target": Layout(sink=END, offset=1), "source": Layout()},
-    "encoder-decoder": {"target": Layout(sink=START, offset=0), "source": Layout(sink=END, offset=0, beside=1)},
+    "encoder": {"target": TextLayout(sink=START, offset=1, beside=1), "source": TextLayout()},
+    "decoder": {"target": TextLayout(sink=END, offset=1), "source": TextLayout()},
+    "encoder-decoder": {"target": TextLayout(sink=START, offset=0), "source": TextLayout(sink=END, offset=0, beside=1)},
 }
 """The layout of a row by the kind of model. Encoder: `<s>`, the text, `</s>`. Decoder: `</s>`, which opens a document,
 then the text. Encoder-decoder: the source and `</s>`; the target, whose first token is `<s>` itself."""
@@ -36,7 +36,7 @@ class ProgramModel:
     """A compiled model whose ids are a tokeniser's, the plan it was built from, and the longest row of its task."""
 
     task: str
-    plan: Plan
+    plan: ProgramPlan
     tokenizer: Tokenizer
     compiled: CompiledModel
     context: int
@@ -72,7 +72,7 @@ def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, shar
     return ProgramModel(task=task.name, plan=planned, tokenizer=tokenizer, compiled=compiled, context=context)
 
 
-def check_target_start(program: Program, planned: Plan) -> None:
+def check_target_start(program: Program, planned: ProgramPlan) -> None:
     """Refuse a target that cannot begin with `<s>`: it lacks `<go>`, or `<s>` would also be the sink of its heads."""
     reason = None
     if GO not in program.vocabulary:
@@ -84,7 +84,7 @@ def check_target_start(program: Program, planned: Plan) -> None:
 
 
 @torch.no_grad()
-def add_end_logit(compiled: CompiledModel, planned: Plan) -> None:
+def add_end_logit(compiled: CompiledModel, planned: ProgramPlan) -> None:
     """Give `</s>` half the logit of an answer everywhere, so the model says it exactly where there is no answer."""
     part = compiled.model.stacks[-1]
     assert isinstance(part.output, ToVocabulary)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.mask_numbers import Extent, Run, at_position, cut_runs, read_runs, row_numbers
+from clearhead.attention.mask_numbers import EqualDocuments, Extent, at_position, cut_runs, read_runs, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.score_index import Positions, box
 
@@ -80,14 +80,20 @@ def test_packed_documents_are_runs(ids: list[list[int]], packed: bool):
 @pytest.mark.parametrize(
     ("ids", "rows"),
     [
-        ([[4, 4, 1, 1, 2]], [[Run(2, 2, True), Run(1, 1, True)]]),
-        ([[-1, 0, 0, 1, 1, -1]], [[Run(1, 1, False), Run(2, 2, True), Run(1, 1, False)]]),
-        ([[0, 0, 1, 1], [5, 5, 4, 4]], [[Run(2, 2, True)]]),
-        ([[0, 0, 1, 1], [1, 1, 1, 0]], [[Run(2, 2, True)], [Run(1, 3, True), Run(1, 1, True)]]),
+        ([[4, 4, 1, 1, 2]], [[EqualDocuments(2, 2, True), EqualDocuments(1, 1, True)]]),
+        (
+            [[-1, 0, 0, 1, 1, -1]],
+            [[EqualDocuments(1, 1, False), EqualDocuments(2, 2, True), EqualDocuments(1, 1, False)]],
+        ),
+        ([[0, 0, 1, 1], [5, 5, 4, 4]], [[EqualDocuments(2, 2, True)]]),
+        (
+            [[0, 0, 1, 1], [1, 1, 1, 0]],
+            [[EqualDocuments(2, 2, True)], [EqualDocuments(1, 3, True), EqualDocuments(1, 1, True)]],
+        ),
         ([[0, 1, 0]], None),
     ],
 )
-def test_documents_of_one_length_are_counted_together(ids: list[list[int]], rows: list[list[Run]] | None):
+def test_documents_of_one_length_are_counted_together(ids: list[list[int]], rows: list[list[EqualDocuments]] | None):
     runs = read_runs(torch.tensor(ids))
     assert runs is not None
     assert runs.rows == (rows if rows is None else tuple(map(tuple, rows)))
@@ -112,7 +118,7 @@ def test_runs_of_the_first_positions(n: int):
     assert lengths(cut_runs(whole.rows[0], n)) == lengths(first.rows[0])
 
 
-def lengths(runs: tuple[Run, ...]) -> list[tuple[int, bool]]:
+def lengths(runs: tuple[EqualDocuments, ...]) -> list[tuple[int, bool]]:
     return [(run.length, run.document) for run in runs for _ in range(run.repeats)]
 
 

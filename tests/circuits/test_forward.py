@@ -7,7 +7,7 @@ from clearhead import model as m
 from clearhead.circuits import Graph, record
 from clearhead.circuits.forward import Forward, Patch, run_graph, still
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import Connection
+from clearhead.model.arrangements import BranchConnection
 from tests.circuits.random_models import LINEAR, SPECS, make
 
 ROUNDING = 1e-12
@@ -110,7 +110,7 @@ def test_patching_one_head_of_a_group_leaves_the_others():
         assert heads == changed
 
 
-class HalfConnection(Connection):
+class HalfConnection(BranchConnection):
     """A user's own: half of the stream goes on, which no step can say; and one that says its steps."""
 
     def forward(self, x, branch):

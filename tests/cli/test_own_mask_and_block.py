@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import clearhead as ch
 from clearhead.attention.masks import Mask
-from clearhead.model.arrangements import Arrangement, Connection, ConnectionStep
+from clearhead.model.arrangements import Arrangement, BranchConnection, ConnectionStep
 from clearhead.model.norms import LayerNorm, Norm
 
 
@@ -53,7 +53,7 @@ class Sandwich(Arrangement):
         return self.norm.build(d_model)
 
 
-class Between(Connection):
+class Between(BranchConnection):
     steps = (
         ConnectionStep("norm", "normed", "norm"),
         ConnectionStep("branch"),

@@ -10,7 +10,7 @@ import torch
 import clearhead as ch
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.inputs import inputs
-from clearhead.craft.sharpness import Case, least_scale, measure_sharpness, scale_for
+from clearhead.craft.sharpness import HardestQuery, least_scale, measure_sharpness, scale_for
 from tests.covering import few
 
 WORDS = ["a", "b", "c"]
@@ -130,7 +130,7 @@ def test_the_formula():
         found = least_scale(scores, scores > 0.5, epsilon=epsilon)
         said = scale_for(margin=0.7, wanted=wanted, unwanted=unwanted, epsilon=epsilon)
         assert found == pytest.approx(said, rel=1e-9)
-        assert Case(0.7, wanted, unwanted).weight(said) == pytest.approx(1 - epsilon)
+        assert HardestQuery(0.7, wanted, unwanted).weight(said) == pytest.approx(1 - epsilon)
 
 
 def test_the_longer_the_text_the_more_it_needs():

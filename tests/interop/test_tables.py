@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from clearhead.errors import OptionError
-from clearhead.interop.tables import Row, expand, fill, gather
+from clearhead.interop.tables import TensorRow, expand, fill, gather
 
 ROWS = [
-    Row("table", ("embedding.table",)),
-    Row("h.{i}.joint", ("b.{i}.query", "b.{i}.key"), transposed=True),
-    Row("bias", ("output.bias",), leading=True, optional=True),
+    TensorRow("table", ("embedding.table",)),
+    TensorRow("h.{i}.joint", ("b.{i}.query", "b.{i}.key"), transposed=True),
+    TensorRow("bias", ("output.bias",), leading=True, optional=True),
 ]
 
 
@@ -43,14 +43,14 @@ def test_an_optional_tensor_that_is_missing_is_zeros():
 
 def test_a_bias_that_ours_lacks_is_written_as_zeros():
     have = {"map.weight": torch.ones(3, 2), "norm.gamma": torch.ones(4), "embedding.table": torch.ones(5, 2)}
-    rows = [Row("a", ("map.bias",)), Row("b", ("norm.beta",)), Row("c", ("output.bias",))]
+    rows = [TensorRow("a", ("map.bias",)), TensorRow("b", ("norm.beta",)), TensorRow("c", ("output.bias",))]
     assert {name: one.tolist() for name, one in gather(have, rows).items()} == {
         "a": [0] * 3,
         "b": [0] * 4,
         "c": [0] * 5,
     }
     with pytest.raises(OptionError, match=r"this model has no map\.scale"):
-        gather(have, [Row("a", ("map.scale",))])
+        gather(have, [TensorRow("a", ("map.scale",))])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead.model import cpu_matmul, presets
-from clearhead.model.arrangements import Connection, NormFirst
+from clearhead.model.arrangements import BranchConnection, NormFirst
 from clearhead.model.fast_step import linear_step
 from clearhead.model.feedforward import Network
 from clearhead.model.norms import BuiltLayerNorm
@@ -115,7 +115,7 @@ class Square(ch.model.FeedForward):
         return self.kind(d_model, self.d_ff)
 
 
-class Halved(Connection):
+class Halved(BranchConnection):
     """A user's own connection: half of the branch."""
 
     def forward(self, x, branch):

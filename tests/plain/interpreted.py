@@ -80,7 +80,7 @@ def linear_cases():
 
 
 def argmax_cases():
-    plan = argmax_gpu.Tile(rows=16, keys=16)
+    plan = argmax_gpu.ArgmaxTile(rows=16, keys=16)
     for ties in ("first", "last", "average"):
         rule = ch.weighting.Argmax(ties=ties)
         yield f"{ties}, causal", rule, (40, 40), (2, 1), (4, 8), M.causal(), [40, 21], plan

@@ -11,7 +11,7 @@ import torch
 
 from clearhead.interop.export import export
 from clearhead.interop.export.graphs import SourceForward, TargetStep, freeze_for_graph
-from clearhead.interop.export.onnx import Loop, Onnx, Session, cut, notes, save_graph, target_example
+from clearhead.interop.export.onnx import Loop, Onnx, OnnxSession, cut, notes, save_graph, target_example
 from clearhead.training.train import train
 from tests.covering import few
 from tests.interop.export.random_runs import draw_spec, run_of
@@ -52,7 +52,7 @@ def test_onnxruntime_computes_what_many_runs_compute(family, seed, tmp_path):
 def written_graphs(run, folder):
     """Write both graphs; return how texts are encoded, and what a loop must know."""
     Onnx().write(run, folder, "float32")
-    return Session(folder / "encoder.onnx"), json.loads((folder / "clearhead.json").read_text())
+    return OnnxSession(folder / "encoder.onnx"), json.loads((folder / "clearhead.json").read_text())
 
 
 def written_decoder(run, folder):
@@ -76,7 +76,7 @@ def test_the_greedy_loop_needs_numpy_alone_and_rows_do_not_disturb_each_other(wr
     longest = max(map(len, rows))
     tokens = np.array([[*row, *[0] * (longest - len(row))] for row in rows])
     lengths = np.array(list(map(len, rows)))
-    loop = Loop(Session(tmp_path / "decoder.onnx"), told["past"])
+    loop = Loop(OnnxSession(tmp_path / "decoder.onnx"), told["past"])
     fixed = {"source_lengths": lengths, **encode({"tokens": tokens, "lengths": lengths})}
     found = cut(loop.run([[told["start"]]] * 2, fixed, 12), told["ends"])
     ours = translator.translate(["eins", "zwei drei vier"], beam=1)

@@ -25,7 +25,7 @@ from clearhead.rasp import (
 from clearhead.rasp import map as mapped
 from clearhead.rasp import programs as made
 from clearhead.rasp.lowering import Lowered
-from clearhead.rasp.operations import Head
+from clearhead.rasp.operations import HeadOperation
 from clearhead.rasp.spaces import HERE, Directions
 
 pytestmark = pytest.mark.plain
@@ -303,8 +303,8 @@ def test_a_category_of_several_means_nothing():
 
 
 def sink_off_by_one(patch):
-    score = Head.sink_score.fget
-    patch.setattr(Head, "sink_score", property(lambda head: score(head) + 1))
+    score = HeadOperation.sink_score.fget
+    patch.setattr(HeadOperation, "sink_score", property(lambda head: score(head) + 1))
 
 
 def one_phase_too_early(patch):

@@ -4,7 +4,7 @@ import pytest
 
 from clearhead.rasp import PROGRAMS, plan, select, selector_width, tokens
 from clearhead.rasp.description import describe_layers, list_program, name_relation
-from clearhead.rasp.operations import Choice
+from clearhead.rasp.operations import HeadCondition
 from clearhead.rasp.spaces import Space
 
 
@@ -20,7 +20,7 @@ from clearhead.rasp.spaces import Space
 )
 def test_a_predicate_is_told_in_words(predicate, told):
     numbers = Space(name="n", values=(0, 1, 2, 3))
-    assert name_relation(Choice(keys=numbers, queries=numbers, predicate=predicate)) == told
+    assert name_relation(HeadCondition(keys=numbers, queries=numbers, predicate=predicate)) == told
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -8,7 +8,7 @@ import torch
 
 from clearhead.errors import ProgramError
 from clearhead.rasp import (
-    Layout,
+    TextLayout,
     aggregate,
     categorical,
     constant,
@@ -200,7 +200,7 @@ def test_random_programs_that_read_a_source():
 
 @pytest.mark.slow
 def test_random_programs_whose_source_ends_with_its_sink():
-    layouts = {"target": Layout(), "source": Layout(sink="</s>", offset=0, beside=1)}
+    layouts = {"target": TextLayout(), "source": TextLayout(sink="</s>", offset=0, beside=1)}
     done, count = 0, share_of(50)
     for seed in range(100, 100 + count):
         program = Author(seed, both=True).program()
@@ -216,7 +216,7 @@ def test_random_programs_with_a_token_behind_the_text():
     done, count = 0, share_of(70)
     for seed in range(200, 200 + count):
         program = Author(seed).program()
-        made = planned(program, layouts={side: Layout(beside=1) for side in ("target", "source")})
+        made = planned(program, layouts={side: TextLayout(beside=1) for side in ("target", "source")})
         if made is not None:
             ids = with_end(made)
             assert wrong(program, made.build(ids), after=[ids["</s>"]]) == [], f"seed {seed}"

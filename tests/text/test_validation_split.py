@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.text.validation_split import Document, TextHash, document_quotas, draw, find_candidates, record_quotas
+from clearhead.text.validation_split import (
+    DrawnDocument,
+    TextHash,
+    document_quotas,
+    draw,
+    find_candidates,
+    record_quotas,
+)
 
 
 def key_of(*pieces):
@@ -18,7 +25,7 @@ def key_of(*pieces):
 
 
 def document(text, label):
-    return Document(key_of(text), b"own" + key_of(text), (label,), 1)
+    return DrawnDocument(key_of(text), b"own" + key_of(text), (label,), 1)
 
 
 def test_the_hash_of_a_text_is_the_same_everywhere():

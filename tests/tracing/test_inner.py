@@ -12,12 +12,12 @@ from torch import nn
 import clearhead as ch
 from clearhead.errors import OptionError, TraceError
 from clearhead.model import presets
-from clearhead.model.arrangements import Arrangement, Connection, ConnectionStep, ParallelNorm, SandwichNorm
+from clearhead.model.arrangements import Arrangement, BranchConnection, ConnectionStep, ParallelNorm, SandwichNorm
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.outputs import Blanks, Classes
-from clearhead.model.steps import Step
+from clearhead.model.steps import ModuleStep
 from clearhead.taps import replacing
 from clearhead.tracing.names import Names
 from clearhead.tracing.recording import recording
@@ -256,7 +256,7 @@ def test_the_terms_of_a_linear_map_come_to_its_number():
         trace.inner.products("decoder.0.feed_forward.hidden", 2, (3,))
 
 
-class Sandwich(Connection):
+class Sandwich(BranchConnection):
     """A connection of the user's own: a norm before the branch and one after it."""
 
     steps: ClassVar[tuple[ConnectionStep, ...]] = (
@@ -304,7 +304,7 @@ class ShiftedNetwork(Network):
 
     @property
     def steps(self):
-        return (Step("hidden", "the token and the one before"), Step("out", map="down", of="hidden"))
+        return (ModuleStep("hidden", "the token and the one before"), ModuleStep("out", map="down", of="hidden"))
 
     def forward(self, x):
         shifted = nn.functional.pad(x, (0, 0, 1, 0))[..., :-1, :]

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
-from clearhead.attention.kernels.argmax_gpu import Argmax
+from clearhead.attention.kernels.argmax_gpu import ArgmaxKernel
 from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.kernels.chunked import Chunked
 from clearhead.attention.kernels.flex import Flex
 from clearhead.attention.kernels.fused import Fused
-from clearhead.attention.kernels.linear_gpu import Linear
+from clearhead.attention.kernels.linear_gpu import LinearKernel
 from clearhead.attention.kernels.recurrent import Recurrent
 from clearhead.attention.kernels.reference import Reference
 from clearhead.attention.modes import autocast_enabled
@@ -22,7 +22,7 @@ __all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choic
 
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
-    for kernel in (Fused(), Linear(), Argmax(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
+    for kernel in (Fused(), LinearKernel(), ArgmaxKernel(), Chunked(), Blockwise(), Reference(), Flex(), Recurrent())
 }
 """Every kernel by name, in the order in which `auto` asks them; the reference serves everything, so none after it."""
 

@@ -22,7 +22,7 @@ from clearhead.attention.kernels.base import Context, Kernel, differentiable_onc
 from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, Blockwise, block_rows, sight
 from clearhead.attention.kernels.fused import Fused
 from clearhead.attention.kernels.launch import (
-    Inputs,
+    LaunchInputs,
     block_width,
     dense_rows,
     empty_like_rows,
@@ -49,7 +49,7 @@ SORTED = {"ROWS": 32, "KEYS": 32, "num_warps": 4, "num_stages": 1}
 
 
 @final
-class Argmax(Kernel):
+class ArgmaxKernel(Kernel):
     name: ClassVar[str] = "argmax"
     summary: ClassVar[str] = "argmax of a dot product in Triton kernels on a GPU, never n x n"
 
@@ -90,17 +90,17 @@ class Argmax(Kernel):
                 call = call.zero_hidden(sight(call, block_rows(call, BLOCK_NUMBERS)))
             query, key = call.similarity.prepare(call.query, call.key)
             query, scale = (query * scale, 1.0) if isinstance(scale, Tensor) else (query, scale)
-        task = Task(mask=call.mask, share=call.share, scale=float(scale), rule=rule)
-        inputs = Inputs(query, key, value, key_lengths(call))
+        task = ArgmaxOptions(mask=call.mask, share=call.share, scale=float(scale), rule=rule)
+        inputs = LaunchInputs(query, key, value, key_lengths(call))
         if torch.compiler.is_compiling():
             return attend_compiled(inputs, task)
         if not inputs.needs_gradient:
             return choose(inputs, task).context
-        return differentiable_once(ArgmaxFunction.apply(task, *inputs), Argmax.name)
+        return differentiable_once(ArgmaxFunction.apply(task, *inputs), ArgmaxKernel.name)
 
 
 @dataclass(frozen=True)
-class Task:
+class ArgmaxOptions:
     """Options of the computation, apart from the tensors."""
 
     mask: Mask
@@ -114,7 +114,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Tile:
+class ArgmaxTile:
     """Launch options of a kernel: queries and keys in a tile, warps, stages of its pipeline, registers for a thread."""
 
     rows: int = 64
@@ -134,7 +134,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ArgmaxWinners:
     """The context, and what the backward pass needs: each row's winner (-1: it sees nothing); and, where tied keys
     share the weight, the least score that is tied and the share of each."""
 
@@ -146,8 +146,8 @@ class Choice:
 
 class ArgmaxFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, task: Task, *tensors: Tensor) -> Tensor:
-        made = choose(Inputs(*tensors), task)
+    def forward(ctx: Any, task: ArgmaxOptions, *tensors: Tensor) -> Tensor:
+        made = choose(LaunchInputs(*tensors), task)
         ctx.save_for_backward(*tensors, made.winners, made.thresholds, made.shares)
         ctx.task = task
         return made.context
@@ -155,11 +155,11 @@ class ArgmaxFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        inputs, chosen = Inputs(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
+        inputs, chosen = LaunchInputs(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
         task, grad = ctx.task, grads[0]
         dq = dk = dv = None
         straight = task.rule.gradient == "straight-through" and (ctx.needs_input_grad[1] or ctx.needs_input_grad[2])
-        of_value = partial(backward_value, inputs, task, Choice(inputs.value, *chosen), grad)
+        of_value = partial(backward_value, inputs, task, ArgmaxWinners(inputs.value, *chosen), grad)
         of_scores = partial(softmax_gradients, inputs, task, grad)
         if straight and ctx.needs_input_grad[3]:  # sorting rows leaves most of a GPU idle
             dv, (dq, dk) = run_beside(of_value, of_scores, grad)
@@ -184,7 +184,7 @@ def run_beside(first: Callable[[], Tensor], second: Callable[[], Scores], tensor
     return made, other
 
 
-def softmax_gradients(inputs: Inputs, task: Task, grad: Tensor) -> Scores:
+def softmax_gradients(inputs: LaunchInputs, task: ArgmaxOptions, grad: Tensor) -> Scores:
     """Return the gradients that softmax attention at the same scores has for queries and keys."""
     query, key, value, _ = inputs
     leaves = [side.detach().requires_grad_() for side in (query, key)]
@@ -194,7 +194,7 @@ def softmax_gradients(inputs: Inputs, task: Task, grad: Tensor) -> Scores:
     return dq, dk
 
 
-def soften(query: Tensor, key: Tensor, value: Tensor, task: Task) -> Tensor:
+def soften(query: Tensor, key: Tensor, value: Tensor, task: ArgmaxOptions) -> Tensor:
     """Return softmax attention at the same scores."""
     soft = AttentionInputs(
         query=query,
@@ -209,7 +209,7 @@ def soften(query: Tensor, key: Tensor, value: Tensor, task: Task) -> Tensor:
     return Fused().run(soft)
 
 
-def attend_compiled(inputs: Inputs, task: Task) -> Context:
+def attend_compiled(inputs: LaunchInputs, task: ArgmaxOptions) -> Context:
     """Return the same for torch.compile, which cannot look into the kernels: an operator, and softmax beside it.
 
     Softmax attention is added and taken away again: 0, with the straight-through gradient. So it runs in the forward
@@ -239,7 +239,7 @@ def argmax_forward(  # noqa: PLR0917 - an operator takes plain values
     ties: str,
     tolerance: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    made = choose(Inputs(query, key, value, lengths), plain_task(causal, scale, ties, tolerance))
+    made = choose(LaunchInputs(query, key, value, lengths), plain_task(causal, scale, ties, tolerance))
     return made.context, made.winners, made.thresholds, made.shares
 
 
@@ -264,9 +264,9 @@ def argmax_backward(  # noqa: PLR0917
     shares: Tensor,
     grad: Tensor,
 ) -> Tensor:
-    choice = Choice(value, winners, thresholds, shares)
+    choice = ArgmaxWinners(value, winners, thresholds, shares)
     task = plain_task(causal, scale, ties, tolerance)
-    return backward_value(Inputs(query, key, value, lengths), task, choice, grad)
+    return backward_value(LaunchInputs(query, key, value, lengths), task, choice, grad)
 
 
 @argmax_backward.register_fake
@@ -287,20 +287,20 @@ def compiled_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
 argmax_forward.register_autograd(compiled_backward, setup_context=keep_for_backward)
 
 
-def plain_task(causal: bool, scale: float, ties: str, tolerance: float) -> Task:
+def plain_task(causal: bool, scale: float, ties: str, tolerance: float) -> ArgmaxOptions:
     """Return the task of an operator, which is given plain values only; the padding's lengths come as a tensor."""
     rule = weighting.Argmax(ties=cast(Any, ties), tolerance=tolerance)
-    return Task(mask=masks.causal() if causal else masks.everything(), scale=scale, rule=rule)
+    return ArgmaxOptions(mask=masks.causal() if causal else masks.everything(), scale=scale, rule=rule)
 
 
-def empty_choice(query: Tensor, value: Tensor, ties: str) -> Choice:
+def empty_choice(query: Tensor, value: Tensor, ties: str) -> ArgmaxWinners:
     """Return a choice with nothing in it yet."""
     batch, n_heads, n_query, _ = query.shape
     out = empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype)
     winners = query.new_empty(batch, n_heads, n_query, dtype=torch.int32)
     shape = winners.shape if ties == "average" else (1,)
     thresholds, shares = (query.new_empty(shape, dtype=torch.float32) for _ in range(2))
-    return Choice(out, winners, thresholds, shares)
+    return ArgmaxWinners(out, winners, thresholds, shares)
 
 
 def fastest_softmax(query: Tensor) -> AbstractContextManager[object]:
@@ -310,14 +310,14 @@ def fastest_softmax(query: Tensor) -> AbstractContextManager[object]:
     return sdpa_kernel(BACKENDS, set_priority=True)
 
 
-def tile_for(query: Tensor) -> Tile:
+def tile_for(query: Tensor) -> ArgmaxTile:
     """Choose a tile for these shapes. The figures come from benchmarks/gpu_kernels.py."""
     if query.dtype == torch.float32:
-        return Tile(rows=64, keys=32, warps=4, stages=1)
-    return Tile(stages=3 if query.shape[-1] <= 128 else 2)
+        return ArgmaxTile(rows=64, keys=32, warps=4, stages=1)
+    return ArgmaxTile(stages=3 if query.shape[-1] <= 128 else 2)
 
 
-def choose(inputs: Inputs, task: Task, tile: Tile | None = None) -> Choice:
+def choose(inputs: LaunchInputs, task: ArgmaxOptions, tile: ArgmaxTile | None = None) -> ArgmaxWinners:
     """Find each row's winner, and its value."""
     code = triton_code("argmax_triton")
     query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
@@ -358,7 +358,9 @@ def choose(inputs: Inputs, task: Task, tile: Tile | None = None) -> Choice:
     return made
 
 
-def backward_value(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, tile: Tile | None = None) -> Tensor:
+def backward_value(
+    inputs: LaunchInputs, task: ArgmaxOptions, choice: ArgmaxWinners, grad: Tensor, tile: ArgmaxTile | None = None
+) -> Tensor:
     """Return the gradient of the values: each gets that of the rows that chose it."""
     grad = dense_rows(grad)
     if task.rule.ties == "average":
@@ -406,7 +408,9 @@ def sort_rows(winners: Tensor, n_kv_heads: int, n_key: int) -> tuple[Tensor, Ten
     return order, torch.searchsorted(ordered, torch.arange(n_places + 1, dtype=dtype, device=winners.device))
 
 
-def share_gradient(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, tile: Tile) -> Tensor:
+def share_gradient(
+    inputs: LaunchInputs, task: ArgmaxOptions, choice: ArgmaxWinners, grad: Tensor, tile: ArgmaxTile
+) -> Tensor:
     """Return the gradient of the values where tied keys share a row, which finds them by their scores once more."""
     code = triton_code("argmax_triton")
     query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
@@ -445,7 +449,7 @@ def share_gradient(inputs: Inputs, task: Task, choice: Choice, grad: Tensor, til
     return dv
 
 
-def constants_for(query: Tensor, value: Tensor, task: Task) -> dict[str, Any]:
+def constants_for(query: Tensor, value: Tensor, task: ArgmaxOptions) -> dict[str, Any]:
     """Return the compile-time arguments of both kernels."""
     d_head, d_value = query.shape[-1], value.shape[-1]
     return {

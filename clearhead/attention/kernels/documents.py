@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.kernels.base import Context
-from clearhead.attention.mask_numbers import Run
+from clearhead.attention.mask_numbers import EqualDocuments
 
 Attend = Callable[[Tensor, Tensor, Tensor], Context]
 Tensors = tuple[Tensor, Tensor, Tensor]
-Rows = Sequence[Sequence[Run]]
+Rows = Sequence[Sequence[EqualDocuments]]
 
 
 def attend_documents(tensors: Tensors, rows: Rows, attend: Attend) -> Context:
@@ -29,7 +29,7 @@ def attend_documents(tensors: Tensors, rows: Rows, attend: Attend) -> Context:
     return join([attend_runs(row, runs, attend) for row, runs in zip(by_row, rows, strict=True)], 0)
 
 
-def attend_runs(tensors: Tensors, runs: Sequence[Run], attend: Attend) -> Context:
+def attend_runs(tensors: Tensors, runs: Sequence[EqualDocuments], attend: Attend) -> Context:
     """Return the context of sequences that are all packed in the same way."""
     if len(runs) == 1:
         return attend_run(tensors, runs[0], attend)
@@ -38,7 +38,7 @@ def attend_runs(tensors: Tensors, runs: Sequence[Run], attend: Attend) -> Contex
     return join([attend_run(some, run, attend) for some, run in zip(by_run, runs, strict=True)], 2)
 
 
-def attend_run(tensors: Tensors, run: Run, attend: Attend) -> Context:
+def attend_run(tensors: Tensors, run: EqualDocuments, attend: Attend) -> Context:
     """Return the context of documents of one length; zeros, without a gradient, where there is no document."""
     query, _, value = tensors
     if not run.document:

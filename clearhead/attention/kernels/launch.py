@@ -14,7 +14,7 @@ from clearhead.attention.mask_numbers import numbers_on
 from clearhead.attention.masks import Padding
 
 
-class Inputs(NamedTuple):
+class LaunchInputs(NamedTuple):
     """The tensors of a call, `(batch, head, n, d)`, and how many keys each batch row has; None: all of them."""
 
     query: Tensor
@@ -42,7 +42,7 @@ class PaddingArguments:
     padded: bool
 
 
-def padding_arguments(inputs: Inputs) -> PaddingArguments:
+def padding_arguments(inputs: LaunchInputs) -> PaddingArguments:
     lengths = inputs.lengths
     if lengths is None:
         return PaddingArguments(inputs.query, 0, False)

@@ -18,7 +18,7 @@ from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
 from clearhead.attention.kernels.chunked import Chunked
 from clearhead.attention.kernels.launch import (
-    Inputs,
+    LaunchInputs,
     PaddingArguments,
     block_width,
     dense_rows,
@@ -29,7 +29,7 @@ from clearhead.attention.kernels.launch import (
     triton_code,
 )
 from clearhead.attention.kernels.linear import features, kernelized
-from clearhead.attention.kernels.linear_plan import Cut, Options, Plan, Tile, plan_for, sums_mode
+from clearhead.attention.kernels.linear_plan import Cut, LinearPlan, LinearTile, Options, plan_for, sums_mode
 from clearhead.attention.modes import under_torch_func
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
 
@@ -40,7 +40,7 @@ WIDEST = 128
 
 
 @final
-class Linear(Kernel):
+class LinearKernel(Kernel):
     name: ClassVar[str] = "linear"
     summary: ClassVar[str] = "kernelized attention in Triton kernels on a GPU: time and memory linear in n"
 
@@ -73,10 +73,10 @@ class Linear(Kernel):
             mapped = features(call.to_float32())
             narrow = dtype if dtype == torch.bfloat16 else torch.float32
             query, key = mapped.query.to(narrow), mapped.key.to(narrow)
-        return attend_linear(Inputs(query, key, call.value, lengths), options)
+        return attend_linear(LaunchInputs(query, key, call.value, lengths), options)
 
 
-def attend_linear(inputs: Inputs, options: Options) -> Context:
+def attend_linear(inputs: LaunchInputs, options: Options) -> Context:
     """Return the context; widths past `WIDEST` in slices, which add up (features) or stand side by side (values)."""
     query, _, value, _ = inputs
     if query.shape[-1] > WIDEST:
@@ -87,11 +87,11 @@ def attend_linear(inputs: Inputs, options: Options) -> Context:
     if torch.compiler.is_compiling():
         return linear_forward(*inputs, options.causal, options.normalised, options.map)[0]
     if inputs.needs_gradient:
-        return differentiable_once(LinearFunction.apply(options, *inputs), Linear.name)
+        return differentiable_once(LinearFunction.apply(options, *inputs), LinearKernel.name)
     return forward(inputs, options)[0]
 
 
-def sum_over_features(inputs: Inputs, options: Options) -> Context:
+def sum_over_features(inputs: LaunchInputs, options: Options) -> Context:
     """Add up the amounts over slices of the features; a last column of ones becomes the denominator."""
     query, key, value, lengths = inputs
     wide = F.pad(value.float(), (0, 1), value=1.0)
@@ -101,7 +101,7 @@ def sum_over_features(inputs: Inputs, options: Options) -> Context:
     plain = Options(causal=options.causal, normalised=False, map=options.map)
     slices = zip(query.split(WIDEST, -1), key.split(WIDEST, -1), strict=True)
     contexts = [
-        attend_linear(Inputs(query_slice.float(), key_slice.float(), wide, lengths), plain)
+        attend_linear(LaunchInputs(query_slice.float(), key_slice.float(), wide, lengths), plain)
         for query_slice, key_slice in slices
     ]
     amount, total = reduce(torch.add, contexts).split([value.shape[-1], 1], -1)
@@ -114,7 +114,7 @@ def sum_over_features(inputs: Inputs, options: Options) -> Context:
 class LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, options: Options, *tensors: Tensor) -> Tensor:
-        inputs = Inputs(*tensors)
+        inputs = LaunchInputs(*tensors)
         out, inverse, sums = forward(inputs, options)
         ctx.save_for_backward(*inputs, inverse, sums)
         ctx.options = options
@@ -124,7 +124,7 @@ class LinearFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         *inputs, inverse, sums = ctx.saved_tensors
-        return None, *backward(Inputs(*inputs), ctx.options, (inverse, sums), grads[0]), None
+        return None, *backward(LaunchInputs(*inputs), ctx.options, (inverse, sums), grads[0]), None
 
 
 # The same for torch.compile, as operators that it need not look into. Eagerly they would cost more than the function.
@@ -140,12 +140,12 @@ def linear_forward(  # noqa: PLR0917 - an operator takes plain values
     normalised: bool,
     map: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return forward(Inputs(query, key, value, lengths), Options(causal, normalised, map))
+    return forward(LaunchInputs(query, key, value, lengths), Options(causal, normalised, map))
 
 
 @linear_forward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return empty_results(Inputs(query, key, value, options[0]), Options(*options[1:]))
+    return empty_results(LaunchInputs(query, key, value, options[0]), Options(*options[1:]))
 
 
 @torch.library.custom_op("clearhead::linear_backward", mutates_args=())
@@ -161,7 +161,7 @@ def linear_backward(  # noqa: PLR0917
     sums: Tensor,
     grad: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return backward(Inputs(query, key, value, lengths), Options(causal, normalised, map), (inverse, sums), grad)
+    return backward(LaunchInputs(query, key, value, lengths), Options(causal, normalised, map), (inverse, sums), grad)
 
 
 @linear_backward.register_fake
@@ -184,7 +184,7 @@ def compiled_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
 linear_forward.register_autograd(compiled_backward, setup_context=keep_for_backward)
 
 
-def empty_results(inputs: Inputs, options: Options) -> tuple[Tensor, Tensor, Tensor]:
+def empty_results(inputs: LaunchInputs, options: Options) -> tuple[Tensor, Tensor, Tensor]:
     """Return tensors like those that `forward` returns, with nothing in them."""
     query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
     batch, n_heads, n_query, _ = query.shape
@@ -208,12 +208,12 @@ class Launch:
     value: Tensor
     padding: PaddingArguments
     options: Options
-    plan: Plan
+    plan: LinearPlan
     cut: Cut
     constants: dict[str, Any]
 
     @classmethod
-    def of(cls, inputs: Inputs, options: Options, plan: Plan | None) -> "Launch":
+    def of(cls, inputs: LaunchInputs, options: Options, plan: LinearPlan | None) -> "Launch":
         query, key, value = (dense_rows(tensor) for tensor in inputs[:3])
         batch, n_heads, n_query, _ = query.shape
         plan = plan or plan_for(query, value, max(n_query, key.shape[2]), batch * n_heads)
@@ -228,14 +228,14 @@ class Launch:
             constants=constants_for(query, value, options, plan),
         )
 
-    def options_of(self, tile: Tile) -> dict[str, Any]:
+    def options_of(self, tile: LinearTile) -> dict[str, Any]:
         """Return how a kernel is launched: by its tile, and whether every chunk is WHOLE, with no row to leave out."""
         n_query, n_key = self.query.shape[2], self.key.shape[2]
         full = self.options.causal and n_query == n_key and n_query % tile.chunk == 0 and n_query > 0
         return {"WHOLE": self.plan.whole and full and not self.padding.padded, **tile.options()}
 
 
-def forward(inputs: Inputs, options: Options, plan: Plan | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def forward(inputs: LaunchInputs, options: Options, plan: LinearPlan | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the context, 1 / denominator, and the sums of the segments: what the way back needs."""
     launch = Launch.of(inputs, options, plan)
     with on_device(launch.query):
@@ -306,7 +306,7 @@ def launch_attend(launch: Launch, sums: Tensor, mode: str) -> tuple[Tensor, Tens
 
 
 def backward(
-    inputs: Inputs, options: Options, saved: tuple[Tensor, Tensor], grad: Tensor, plan: Plan | None = None
+    inputs: LaunchInputs, options: Options, saved: tuple[Tensor, Tensor], grad: Tensor, plan: LinearPlan | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of query, key and value.
 
@@ -437,7 +437,7 @@ def sum_groups(gradient: Tensor, like: Tensor) -> Tensor:
     return summed.copy_(gradient.unflatten(1, (like.shape[1], -1)).sum(2))
 
 
-def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tuple[Tensor, str]:
+def gather_sums(sums: Tensor, causal: bool, plan: LinearPlan, *, reverse: bool) -> tuple[Tensor, str]:
     """Prepare the sums of the segments for the programs that start from them, and say how to read them."""
     code = triton_code("linear_triton")
     rows, n_segments, size = sums.shape
@@ -452,7 +452,7 @@ def gather_sums(sums: Tensor, causal: bool, plan: Plan, *, reverse: bool) -> tup
     return scanned, mode
 
 
-def constants_for(query: Tensor, value: Tensor, options: Options, plan: Plan) -> dict[str, Any]:
+def constants_for(query: Tensor, value: Tensor, options: Options, plan: LinearPlan) -> dict[str, Any]:
     """Return the compile-time arguments that the kernels choose from."""
     import triton.language as tl
 

@@ -24,7 +24,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Tile:
+class LinearTile:
     """Launch options of one kernel: positions in a chunk, warps, stages of its pipeline, and registers for a thread."""
 
     chunk: int = 64
@@ -37,14 +37,14 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LinearPlan:
     """Positions in a segment, and launch options for each kernel."""
 
     segment: int = 512
-    sums: Tile = Tile()
-    attend: Tile = Tile()
-    grad_query: Tile = Tile()
-    grad_key: Tile = Tile()
+    sums: LinearTile = LinearTile()
+    attend: LinearTile = LinearTile()
+    grad_query: LinearTile = LinearTile()
+    grad_key: LinearTile = LinearTile()
     split: bool = False
     """Forward, the float32 state enters bfloat16 products as two parts (16 bits of it) instead of one (8 bits). On an
     H200 one takes 231 instead of 255 µs, and the error is 1.87e-3 instead of 1.86e-3 at 65,536 tokens, of which the
@@ -57,12 +57,12 @@ class Plan:
     few: int = FEW
 
     @staticmethod
-    def of(tile: Tile, **options: Any) -> "Plan":
+    def of(tile: LinearTile, **options: Any) -> "LinearPlan":
         """Return a plan with the same tile for every kernel."""
-        return Plan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
+        return LinearPlan(sums=tile, attend=tile, grad_query=tile, grad_key=tile, **options)
 
 
-def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
+def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> LinearPlan:
     """Choose segments and tiles for these shapes. The figures come from benchmarks/gpu_kernels.py."""
     segment = 1024
     while segment > 128 and rows * -(-n_slots // segment) < PROGRAMS:
@@ -71,11 +71,11 @@ def plan_for(query: Tensor, value: Tensor, n_slots: int, rows: int) -> Plan:
         segment = 2048  # fewer sums to write and to add up: 312 instead of 326 µs, forward, for 16 x 4,096 tokens
     wide = max(query.shape[-1], value.shape[-1]) > 64
     if value.dtype == torch.bfloat16:
-        tile = Tile(chunk=64, warps=8 if wide else 4, stages=2)
-        deep = tile if wide else Tile(chunk=64, warps=4, stages=3)
+        tile = LinearTile(chunk=64, warps=8 if wide else 4, stages=2)
+        deep = tile if wide else LinearTile(chunk=64, warps=4, stages=3)
         sums = tile if wide else replace(deep, registers=128)
-        return Plan(segment=segment, sums=sums, attend=deep, grad_query=tile, grad_key=tile, whole=not wide)
-    return Plan.of(Tile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
+        return LinearPlan(segment=segment, sums=sums, attend=deep, grad_query=tile, grad_key=tile, whole=not wide)
+    return LinearPlan.of(LinearTile(16 if value.dtype == torch.float32 else 32, 8 if wide else 4, 1), segment=segment)
 
 
 def longest_walk(segment: int, n_slots: int, rows: int) -> int:
@@ -104,7 +104,7 @@ class Cut:
         return Cut(n_slots, n_slots, n_segments, n_segments, (n_slots - n_query) // segment)
 
 
-def sums_mode(causal: bool, n_segments: int, plan: Plan) -> str:
+def sums_mode(causal: bool, n_segments: int, plan: LinearPlan) -> str:
     """Say how a program finds its state among the sums that `forward` returned."""
     if not causal:
         return "all"

@@ -14,7 +14,7 @@ from clearhead.attention.positions import NoPosition
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.interop.config import Config, shorten
-from clearhead.interop.tables import Row
+from clearhead.interop.tables import TensorRow
 from clearhead.model.blocks import AttentionSpec
 from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU
 from clearhead.model.outputs import NextToken
@@ -43,7 +43,7 @@ class Architecture:
     classes: Mapping[str, str]
     """Their classes, each with the task it is for; the first where config.json names none."""
     spec: Callable[[Config], Spec]
-    rows: Callable[[Config], list[Row]]
+    rows: Callable[[Config], list[TensorRow]]
     """The table of a model: every tensor that is read and written, by its whole name."""
     fields: Callable[[Any, int], dict[str, Any]]
     """What config.json says of a spec for texts of so many tokens; `config_of` checks that it says all of it."""
@@ -166,19 +166,21 @@ def name_activation(feed_forward: FeedForward | None) -> str:
     raise OptionError(f"feed_forward is {feed_forward!r}, and its models have {', '.join(ACTIVATIONS)}")
 
 
-def pairs(ours: str, theirs: str, *, bias: bool = True, transposed: bool = False) -> list[Row]:
+def pairs(ours: str, theirs: str, *, bias: bool = True, transposed: bool = False) -> list[TensorRow]:
     """Return the rows of a linear map."""
-    weight = Row(f"{theirs}.weight", (f"{ours}.weight",), transposed)
-    return [weight, Row(f"{theirs}.bias", (f"{ours}.bias",))] if bias else [weight]
+    weight = TensorRow(f"{theirs}.weight", (f"{ours}.weight",), transposed)
+    return [weight, TensorRow(f"{theirs}.bias", (f"{ours}.bias",))] if bias else [weight]
 
 
-def norm(ours: str, theirs: str, *, beta: bool = True) -> list[Row]:
+def norm(ours: str, theirs: str, *, beta: bool = True) -> list[TensorRow]:
     """Return the rows of a norm: gamma and, for LayerNorm, beta."""
-    gamma = Row(f"{theirs}.weight", (f"{ours}.gamma",))
-    return [gamma, Row(f"{theirs}.bias", (f"{ours}.beta",))] if beta else [gamma]
+    gamma = TensorRow(f"{theirs}.weight", (f"{ours}.gamma",))
+    return [gamma, TensorRow(f"{theirs}.bias", (f"{ours}.beta",))] if beta else [gamma]
 
 
-def attention(ours: str, theirs: str, names: str, *, bias: bool = True, output_bias: bool | None = None) -> list[Row]:
+def attention(
+    ours: str, theirs: str, names: str, *, bias: bool = True, output_bias: bool | None = None
+) -> list[TensorRow]:
     """Return the rows of an attention: `names` are theirs of the query, key, value and output map, with blanks."""
     query, key, value, output = (f"{theirs}.{name}" for name in names.split())
     maps = {"query.linear": query, "key.linear": key, "value.linear": value}

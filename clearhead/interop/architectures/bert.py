@@ -22,7 +22,7 @@ from clearhead.interop.architectures.base import (
     pairs,
 )
 from clearhead.interop.config import Config
-from clearhead.interop.tables import Row, expand
+from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import PostNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -55,7 +55,7 @@ class Fields:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class BertMember:
     """One model of the family."""
 
     name: str
@@ -69,9 +69,9 @@ class Member:
     """Whether the classifier's hidden map is followed by ReLU, and not by tanh."""
     gelu: bool = False
     """Whether the output for blanks has GELU whatever the blocks have."""
-    block: tuple[Row, ...]
+    block: tuple[TensorRow, ...]
     """The rows of a block."""
-    outputs: Mapping[str, tuple[Row, ...]]
+    outputs: Mapping[str, tuple[TensorRow, ...]]
     """The rows of the output for each task; the table of the one for blanks is the embedding's."""
     copies: Mapping[str, str]
     """Tensors of the output for blanks that files may hold a second time."""
@@ -165,12 +165,12 @@ class Member:
         labels = {str(i): f"LABEL_{i}" for i in range(expect(output, Classes, "output").count)}
         return {"architectures": [f"{self.model}ForSequenceClassification"], "id2label": labels}
 
-    def list_rows(self, config: Config) -> list[Row]:
+    def list_rows(self, config: Config) -> list[TensorRow]:
         embeddings = f"{self.prefix}embeddings"
-        segments = Row(f"{embeddings}.token_type_embeddings.weight", ("embedding.segment",))
+        segments = TensorRow(f"{embeddings}.token_type_embeddings.weight", ("embedding.segment",))
         return [
-            Row(f"{embeddings}.word_embeddings.weight", ("embedding.table",)),
-            Row(f"{embeddings}.position_embeddings.weight", ("embedding.position.table",)),
+            TensorRow(f"{embeddings}.word_embeddings.weight", ("embedding.table",)),
+            TensorRow(f"{embeddings}.position_embeddings.weight", ("embedding.position.table",)),
             *([segments] if self.segments else []),
             *norm("embedding.norm", f"{embeddings}.LayerNorm"),
             *expand(self.block, config.layers(self.names.n_layers)),
@@ -178,7 +178,7 @@ class Member:
         ]
 
 
-def bert_block(prefix: str) -> tuple[Row, ...]:
+def bert_block(prefix: str) -> tuple[TensorRow, ...]:
     layer = f"{prefix}encoder.layer.{{i}}"
     names = "self.query self.key self.value output.dense"
     return (
@@ -190,7 +190,7 @@ def bert_block(prefix: str) -> tuple[Row, ...]:
     )
 
 
-def distilbert_block(prefix: str) -> tuple[Row, ...]:
+def distilbert_block(prefix: str) -> tuple[TensorRow, ...]:
     layer = f"{prefix}transformer.layer.{{i}}"
     return (
         *attention(f"{BLOCK}.attention", f"{layer}.attention", "q_lin k_lin v_lin out_lin"),
@@ -201,14 +201,18 @@ def distilbert_block(prefix: str) -> tuple[Row, ...]:
     )
 
 
-def outputs(dense: str, last_norm: str, bias: str, hidden: str, classes: str) -> dict[str, tuple[Row, ...]]:
+def outputs(dense: str, last_norm: str, bias: str, hidden: str, classes: str) -> dict[str, tuple[TensorRow, ...]]:
     """Return the rows of both outputs: the names of the maps and the norm, and of the bias on the logits of tokens."""
-    fill = (*pairs("output.transform.0", dense), *norm("output.transform.2", last_norm), Row(bias, ("output.bias",)))
+    fill = (
+        *pairs("output.transform.0", dense),
+        *norm("output.transform.2", last_norm),
+        TensorRow(bias, ("output.bias",)),
+    )
     return {"fill": fill, "classify": (*pairs("output.hidden", hidden), *pairs("output.out", classes))}
 
 
-def roberta(name: str, model: str) -> Member:
-    return Member(
+def roberta(name: str, model: str) -> BertMember:
+    return BertMember(
         name=name,
         model=model,
         prefix="roberta.",
@@ -226,7 +230,7 @@ def roberta(name: str, model: str) -> Member:
 
 
 MEMBERS = (
-    Member(
+    BertMember(
         name="bert",
         model="Bert",
         prefix="bert.",
@@ -247,7 +251,7 @@ MEMBERS = (
     ),
     roberta("roberta", "Roberta"),
     roberta("xlm-roberta", "XLMRoberta"),
-    Member(
+    BertMember(
         name="distilbert",
         model="DistilBert",
         prefix="distilbert.",
@@ -271,7 +275,7 @@ MEMBERS = (
 )
 
 
-def make_architecture(member: Member) -> Architecture:
+def make_architecture(member: BertMember) -> Architecture:
     return Architecture(
         model_type=member.name,
         classes=member.classes,

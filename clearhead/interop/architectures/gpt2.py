@@ -15,7 +15,7 @@ from clearhead.interop.architectures.base import (
     pairs,
 )
 from clearhead.interop.config import Config
-from clearhead.interop.tables import Row, expand
+from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -70,12 +70,12 @@ def write_fields(model: Spec, context: int) -> dict[str, Any]:
     }
 
 
-def list_rows(config: Config) -> list[Row]:
+def list_rows(config: Config) -> list[TensorRow]:
     block, theirs = "stack.blocks.{i}", "transformer.h.{i}"
     joint = tuple(f"{block}.attention.{name}.linear" for name in ("query", "key", "value"))
     blocks = [
-        Row(f"{theirs}.attn.c_attn.weight", tuple(f"{name}.weight" for name in joint), transposed=True),
-        Row(f"{theirs}.attn.c_attn.bias", tuple(f"{name}.bias" for name in joint)),
+        TensorRow(f"{theirs}.attn.c_attn.weight", tuple(f"{name}.weight" for name in joint), transposed=True),
+        TensorRow(f"{theirs}.attn.c_attn.bias", tuple(f"{name}.bias" for name in joint)),
         *pairs(f"{block}.attention.output", f"{theirs}.attn.c_proj", transposed=True),
         *norm(f"{block}.around_attention.norm", f"{theirs}.ln_1"),
         *pairs(f"{block}.feed_forward.up", f"{theirs}.mlp.c_fc", transposed=True),
@@ -83,11 +83,11 @@ def list_rows(config: Config) -> list[Row]:
         *norm(f"{block}.around_feed_forward.norm", f"{theirs}.ln_2"),
     ]
     return [
-        Row("transformer.wte.weight", ("embedding.table",)),
-        Row("transformer.wpe.weight", ("embedding.position.table",)),
+        TensorRow("transformer.wte.weight", ("embedding.table",)),
+        TensorRow("transformer.wpe.weight", ("embedding.position.table",)),
         *expand(blocks, config.layers("n_layer")),
         *norm("stack.norm", "transformer.ln_f"),
-        *([] if is_tied(config) else [Row("lm_head.weight", ("output.table",))]),
+        *([] if is_tied(config) else [TensorRow("lm_head.weight", ("output.table",))]),
     ]
 
 

@@ -36,7 +36,7 @@ from clearhead.interop.architectures.layer_kinds import (
 )
 from clearhead.interop.architectures.rope import Rope
 from clearhead.interop.config import Config
-from clearhead.interop.tables import Row, expand
+from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import Arrangement, PreNorm, SandwichNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -65,7 +65,7 @@ BOTH = {
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class LlamaMember:
     """What one model of the family has otherwise than Llama."""
 
     name: str
@@ -111,7 +111,7 @@ class Member:
         return config.flag("tie_word_embeddings", self.tied)
 
 
-def read_spec(member: Member, config: Config) -> DecoderSpec:
+def read_spec(member: LlamaMember, config: Config) -> DecoderSpec:
     config.require("use_bidirectional_attention", False)
     n_heads, d_head = config.count("num_attention_heads"), config.get("head_dim")
     epsilon = config.number("rms_norm_eps", 1e-6)
@@ -161,7 +161,7 @@ def mask_of(window: int | None) -> Mask | None:
     return None if window is None else masks.window(window - 1)
 
 
-def write_fields(member: Member, model: Spec, context: int) -> dict[str, Any]:
+def write_fields(member: LlamaMember, model: Spec, context: int) -> dict[str, Any]:
     spec = expect(model, DecoderSpec, "the model")
     block = spec.blocks[0]
     layer, heads = block.attention, expect_heads(block.attention)
@@ -192,7 +192,7 @@ def write_fields(member: Member, model: Spec, context: int) -> dict[str, Any]:
     }
 
 
-def list_rows(member: Member, config: Config) -> list[Row]:
+def list_rows(member: LlamaMember, config: Config) -> list[TensorRow]:
     block, theirs = "stack.blocks.{i}", "model.layers.{i}"
     bias, output_bias = member.biases(config)
     names = "q_proj k_proj v_proj o_proj"
@@ -206,14 +206,14 @@ def list_rows(member: Member, config: Config) -> list[Row]:
         blocks += norm(f"{block}.attention.query.norm", f"{theirs}.self_attn.q_norm", beta=False)
         blocks += norm(f"{block}.attention.key.norm", f"{theirs}.self_attn.k_norm", beta=False)
     return [
-        Row("model.embed_tokens.weight", ("embedding.table",)),
+        TensorRow("model.embed_tokens.weight", ("embedding.table",)),
         *expand(blocks, config.layers("num_hidden_layers")),
         *norm("stack.norm", "model.norm", beta=False),
-        *([] if member.is_tied(config) else [Row("lm_head.weight", ("output.table",))]),
+        *([] if member.is_tied(config) else [TensorRow("lm_head.weight", ("output.table",))]),
     ]
 
 
-def make_architecture(member: Member) -> Architecture:
+def make_architecture(member: LlamaMember) -> Architecture:
     return Architecture(
         model_type=member.name,
         classes={
@@ -249,8 +249,8 @@ GEMMA = {"num_key_value_heads": 4, "sliding_window": 4096, "query_pre_attn_scala
 GEMMA2 = {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0}
 """What Gemma 2 and 3 have where config.json lacks a field."""
 MEMBERS = (
-    Member(name="llama", model="Llama", mlp_bias=True),
-    Member(
+    LlamaMember(name="llama", model="Llama", mlp_bias=True),
+    LlamaMember(
         name="mistral",
         model="Mistral",
         windows=mistral_windows,
@@ -258,7 +258,7 @@ MEMBERS = (
         bias=False,
         defaults={"sliding_window": 4096, "num_key_value_heads": 8},
     ),
-    Member(
+    LlamaMember(
         name="qwen2",
         model="Qwen2",
         windows=qwen_windows,
@@ -266,7 +266,7 @@ MEMBERS = (
         bias=True,
         defaults={"sliding_window": 4096, "num_key_value_heads": 32},
     ),
-    Member(
+    LlamaMember(
         name="qwen3",
         model="Qwen3",
         windows=qwen_windows,
@@ -275,7 +275,7 @@ MEMBERS = (
         d_head=128,
         defaults={"sliding_window": 4096, "num_key_value_heads": 32},
     ),
-    Member(
+    LlamaMember(
         name="gemma",
         model="Gemma",
         d_head=256,
@@ -284,7 +284,7 @@ MEMBERS = (
         tied=True,
         defaults={"num_key_value_heads": 16},
     ),
-    Member(
+    LlamaMember(
         name="olmo2",
         model="Olmo2",
         qk_norm=True,
@@ -293,7 +293,7 @@ MEMBERS = (
         norms=AFTER,
         defaults={"rms_norm_eps": 1e-5},
     ),
-    Member(
+    LlamaMember(
         name="smollm3",
         model="SmolLM3",
         mlp_bias=True,
@@ -304,8 +304,8 @@ MEMBERS = (
         tied=True,
         defaults={"num_key_value_heads": 4},
     ),
-    Member(name="gemma2", model="Gemma2", defaults=GEMMA | GEMMA2, **LATER_GEMMA),
-    Member(
+    LlamaMember(name="gemma2", model="Gemma2", defaults=GEMMA | GEMMA2, **LATER_GEMMA),
+    LlamaMember(
         name="gemma3_text",
         model="Gemma3",
         body="Gemma3TextModel",

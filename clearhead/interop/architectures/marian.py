@@ -26,7 +26,7 @@ from clearhead.interop.architectures.base import (
     pairs,
 )
 from clearhead.interop.config import Config
-from clearhead.interop.tables import Row, expand
+from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -44,7 +44,7 @@ SIDES = ("encoder", "decoder")
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class MarianMember:
     """One of the five."""
 
     name: str
@@ -163,21 +163,21 @@ class Member:
             return {}
         return {"pad_token_id": expect(embedding.position, Sinusoidal, "embedding.position").first - 1}
 
-    def list_rows(self, config: Config) -> list[Row]:
+    def list_rows(self, config: Config) -> list[TensorRow]:
         tied = self.tied(config)
-        shared = [Row("model.shared.weight", ("encoder.embedding.table",))]
-        apart = [Row(f"model.{side}.embed_tokens.weight", (f"{side}.embedding.table",)) for side in SIDES]
+        shared = [TensorRow("model.shared.weight", ("encoder.embedding.table",))]
+        apart = [TensorRow(f"model.{side}.embed_tokens.weight", (f"{side}.embedding.table",)) for side in SIDES]
         rows = shared if tied == "three" else apart
         if tied == "none":
-            rows.append(Row("lm_head.weight", ("decoder.output.table",)))
+            rows.append(TensorRow("lm_head.weight", ("decoder.output.table",)))
         if self.logits_bias:
-            rows.append(Row("final_logits_bias", ("decoder.output.bias",), leading=True, optional=True))
+            rows.append(TensorRow("final_logits_bias", ("decoder.output.bias",), leading=True, optional=True))
         for side in SIDES:
             rows += expand(block_rows(side), config.layers(f"{side}_layers"))
             if self.norm_first:
                 rows += norm(f"{side}.stack.norm", f"model.{side}.layer_norm")
             if self.learned:
-                rows.append(Row(f"model.{side}.embed_positions.weight", (f"{side}.embedding.position.table",)))
+                rows.append(TensorRow(f"model.{side}.embed_positions.weight", (f"{side}.embedding.position.table",)))
                 rows += norm(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding")
         return rows
 
@@ -227,7 +227,7 @@ def write_side(spec: EncoderSpec | DecoderSpec, side: str) -> dict[str, Any]:
     }
 
 
-def block_rows(side: str) -> Iterator[Row]:
+def block_rows(side: str) -> Iterator[TensorRow]:
     ours, theirs, names = f"{side}.stack.blocks.{{i}}", f"model.{side}.layers.{{i}}", "q_proj k_proj v_proj out_proj"
     yield from attention(f"{ours}.attention", f"{theirs}.self_attn", names)
     yield from norm(f"{ours}.around_attention.norm", f"{theirs}.self_attn_layer_norm")
@@ -240,11 +240,11 @@ def block_rows(side: str) -> Iterator[Row]:
 
 
 MEMBERS = (
-    Member(name="marian", classes=("MarianMTModel", "MarianModel")),
-    Member(name="pegasus", classes=("PegasusForConditionalGeneration", "PegasusModel"), norm_first=True),
-    Member(name="bart", classes=("BartForConditionalGeneration", "BartModel"), learned=True),
-    Member(name="mbart", classes=("MBartForConditionalGeneration", "MBartModel"), learned=True, norm_first=True),
-    Member(
+    MarianMember(name="marian", classes=("MarianMTModel", "MarianModel")),
+    MarianMember(name="pegasus", classes=("PegasusForConditionalGeneration", "PegasusModel"), norm_first=True),
+    MarianMember(name="bart", classes=("BartForConditionalGeneration", "BartModel"), learned=True),
+    MarianMember(name="mbart", classes=("MBartForConditionalGeneration", "MBartModel"), learned=True, norm_first=True),
+    MarianMember(
         name="m2m_100",
         classes=("M2M100ForConditionalGeneration", "M2M100Model"),
         norm_first=True,

@@ -23,7 +23,7 @@ from clearhead.interop.architectures.base import (
 )
 from clearhead.interop.architectures.rope import read_rope, write_rope, write_width
 from clearhead.interop.config import Config
-from clearhead.interop.tables import Row, expand
+from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import Arrangement, ParallelNorm, PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -38,7 +38,7 @@ BLOCK = "stack.blocks.{i}"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class ParallelMember:
     """One of the two."""
 
     name: str
@@ -79,7 +79,7 @@ class Member:
         return d_model // n_heads
 
 
-def read_spec(member: Member, config: Config) -> DecoderSpec:
+def read_spec(member: ParallelMember, config: Config) -> DecoderSpec:
     n_heads = config.count("num_attention_heads")
     heads = Heads(
         n_heads,
@@ -105,7 +105,7 @@ def read_spec(member: Member, config: Config) -> DecoderSpec:
     )
 
 
-def write_fields(member: Member, model: Spec, context: int) -> dict[str, Any]:
+def write_fields(member: ParallelMember, model: Spec, context: int) -> dict[str, Any]:
     spec = expect(model, DecoderSpec, "the model")
     block = spec.blocks[0]
     layer, heads, shape = (
@@ -137,12 +137,14 @@ def write_fields(member: Member, model: Spec, context: int) -> dict[str, Any]:
     }
 
 
-def neox_rows(config: Config, *, bias: bool) -> list[Row]:
+def neox_rows(config: Config, *, bias: bool) -> list[TensorRow]:
     theirs, n_heads = "gpt_neox.layers.{i}", config.count("num_attention_heads")
     joint = [f"{BLOCK}.attention.{name}.linear" for name in ("query", "key", "value")]
     return [
         *(
-            Row(f"{theirs}.attention.query_key_value.{kind}", tuple(f"{name}.{kind}" for name in joint), heads=n_heads)
+            TensorRow(
+                f"{theirs}.attention.query_key_value.{kind}", tuple(f"{name}.{kind}" for name in joint), heads=n_heads
+            )
             for kind in (("weight", "bias") if bias else ("weight",))
         ),
         *pairs(f"{BLOCK}.attention.output", f"{theirs}.attention.dense", bias=bias),
@@ -153,7 +155,7 @@ def neox_rows(config: Config, *, bias: bool) -> list[Row]:
     ]
 
 
-def phi_rows(*, normed: bool) -> list[Row]:
+def phi_rows(*, normed: bool) -> list[TensorRow]:
     theirs = "model.layers.{i}"
     norms = [(f"{BLOCK}.attention.{role}.norm", f"{theirs}.self_attn.{role[0]}_layernorm") for role in ("query", "key")]
     return [
@@ -165,22 +167,22 @@ def phi_rows(*, normed: bool) -> list[Row]:
     ]
 
 
-def list_rows(member: Member, config: Config) -> list[Row]:
+def list_rows(member: ParallelMember, config: Config) -> list[TensorRow]:
     if member.phi:
         table, last, blocks = "model.embed_tokens", "model.final_layernorm", phi_rows(normed=member.is_normed(config))
     else:
         table, last = "gpt_neox.embed_in", "gpt_neox.final_layer_norm"
         blocks = neox_rows(config, bias=member.has_bias(config))
     return [
-        Row(f"{table}.weight", ("embedding.table",)),
+        TensorRow(f"{table}.weight", ("embedding.table",)),
         *expand(blocks, config.layers("num_hidden_layers")),
         *norm("stack.norm", last),
-        *([] if member.is_tied(config) else [Row(f"{member.output}.weight", ("output.table",))]),
-        *([Row(f"{member.output}.bias", ("output.bias",))] if member.phi else []),
+        *([] if member.is_tied(config) else [TensorRow(f"{member.output}.weight", ("output.table",))]),
+        *([TensorRow(f"{member.output}.bias", ("output.bias",))] if member.phi else []),
     ]
 
 
-def make_architecture(member: Member) -> Architecture:
+def make_architecture(member: ParallelMember) -> Architecture:
     table = "model.embed_tokens.weight" if member.phi else "gpt_neox.embed_in.weight"
     return Architecture(
         model_type=member.name,
@@ -198,7 +200,7 @@ def make_architecture(member: Member) -> Architecture:
 
 
 MEMBERS = (
-    Member(
+    ParallelMember(
         name="gpt_neox",
         model="GPTNeoX",
         phi=False,
@@ -207,6 +209,6 @@ MEMBERS = (
         turned=0.25,
         output="embed_out",
     ),
-    Member(name="phi", model="Phi", phi=True, activation="gelu_new", rope={}, turned=0.5, output="lm_head"),
+    ParallelMember(name="phi", model="Phi", phi=True, activation="gelu_new", rope={}, turned=0.5, output="lm_head"),
 )
 PARALLEL_FAMILY = tuple(make_architecture(member) for member in MEMBERS)

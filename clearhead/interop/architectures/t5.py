@@ -14,7 +14,7 @@ from clearhead.attention.similarity import Dot
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import Architecture, attention, expect, expect_heads, norm, pairs
 from clearhead.interop.config import Config
-from clearhead.interop.tables import Row, expand
+from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -127,18 +127,18 @@ def write_fields(model: Spec, context: int) -> dict[str, Any]:
     }
 
 
-def list_rows(config: Config) -> list[Row]:
+def list_rows(config: Config) -> list[TensorRow]:
     gated = isinstance(read_block(config, "encoder").feed_forward, GeGLU | SwiGLU)
-    rows = [Row("shared.weight", ("encoder.embedding.table",))]
+    rows = [TensorRow("shared.weight", ("encoder.embedding.table",))]
     for side in COUNTS:
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        rows.append(Row(bias, (f"{side}.stack.blocks.0.attention.position.table",)))
+        rows.append(TensorRow(bias, (f"{side}.stack.blocks.0.attention.position.table",)))
         rows += expand(block_rows(side, gated=gated), count_layers(config, side))
         rows += norm(f"{side}.stack.norm", f"{side}.final_layer_norm", beta=False)
-    return rows if is_tied(config) else [*rows, Row("lm_head.weight", ("decoder.output.table",))]
+    return rows if is_tied(config) else [*rows, TensorRow("lm_head.weight", ("decoder.output.table",))]
 
 
-def block_rows(side: str, *, gated: bool) -> Iterator[Row]:
+def block_rows(side: str, *, gated: bool) -> Iterator[TensorRow]:
     ours, theirs = f"{side}.stack.blocks.{{i}}", f"{side}.block.{{i}}.layer"
     yield from attention(f"{ours}.attention", f"{theirs}.0.SelfAttention", "q k v o", bias=False)
     yield from norm(f"{ours}.around_attention.norm", f"{theirs}.0.layer_norm", beta=False)

@@ -9,7 +9,7 @@ from clearhead.calls import public
 from clearhead.errors import OptionError, RunError
 from clearhead.extras import has_package
 from clearhead.files import check_writable, replacing_folder
-from clearhead.interop.export.base import Figures, Format, spec_of
+from clearhead.interop.export.base import ExportFigures, Format, spec_of
 from clearhead.interop.export.ctranslate2 import CTranslate2
 from clearhead.interop.export.gguf import Gguf
 from clearhead.interop.export.huggingface import HuggingFace
@@ -21,7 +21,7 @@ from clearhead.model.sizes import Spec
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run, load
 
-__all__ = ["FORMATS", "Exported", "Figures", "Format", "blocks_by_format", "check_exportable", "export"]
+__all__ = ["FORMATS", "ExportFigures", "Exported", "Format", "blocks_by_format", "check_exportable", "export"]
 
 FORMATS: Mapping[str, Format] = {
     one.name: one for one in (HuggingFace(), CTranslate2(), Onnx(), Gguf(), TorchProgram())
@@ -35,7 +35,7 @@ class Exported(NamedTuple):
     path: Path
     to: str
     quantization: str
-    figures: Figures
+    figures: ExportFigures
 
 
 def find_format(name: str) -> Format:
@@ -110,7 +110,7 @@ def on_cpu(run: Run) -> Run:
     return Run(run.folder, run.task, model, run.step)
 
 
-def write_checked(run: Run, format: Format, target: Path, quantization: str) -> Figures:
+def write_checked(run: Run, format: Format, target: Path, quantization: str) -> ExportFigures:
     """Write the folder beside its place, check it, and rename it; whatever fails leaves nothing behind."""
     try:
         with replacing_folder(target) as partial:

@@ -19,7 +19,7 @@ from clearhead.training.tasks import OTHERS, TASKS, ClassifyPairs
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class ExportFigures:
     """What a check has measured: the largest difference between the peer's numbers and ours, and equal outputs."""
 
     peer: str
@@ -69,7 +69,7 @@ class Format(ABC):
         """Write the run into this folder, which is empty. The model is on the CPU, in float32."""
 
     @abstractmethod
-    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
         """Load the folder with the peer, and compare what it computes with what the run computes."""
 
 
@@ -113,7 +113,7 @@ def unknown_fields(part: Any, known: Iterable[str]) -> Iterator[str]:
 
 
 @final
-class Weights:
+class ModelTensors:
     """The tensors of a model by name: copies in float32 on the CPU. `check_all_taken` finds what nobody asked for."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -21,9 +21,9 @@ from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.interop.export.base import (
-    Figures,
+    ExportFigures,
     Format,
-    Weights,
+    ModelTensors,
     blocked_segments,
     skipped_token,
     spec_of,
@@ -69,7 +69,7 @@ class CTranslate2(Format):
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         peer = import_peer("ctranslate2")
-        spec, model, weights = spec_of(run), cast(Any, run.model), Weights(run.model)
+        spec, model, weights = spec_of(run), cast(Any, run.model), ModelTensors(run.model)
         check_positions_counted(run)
         writer = Writer(peer, weights, run.task.context)
         if spec.encoder is not None and spec.decoder is not None:
@@ -98,7 +98,7 @@ class CTranslate2(Format):
         if options := decoding_options(run):
             write_text(folder / OPTIONS, json.dumps(options, indent=1, ensure_ascii=False) + "\n")
 
-    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
         if run.model.encoder is None:
             return check_decoder(run, folder, quantization)
         check = check_encoder if run.model.decoder is None else check_encoder_decoder
@@ -241,7 +241,7 @@ class Writer(NamedTuple):
     """Fills CTranslate2's specs with the tensors of a model."""
 
     peer: Any
-    weights: Weights
+    weights: ModelTensors
     context: int
 
     def stack(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Any:
@@ -402,7 +402,7 @@ def shares_end(run: Run) -> bool:
     return True
 
 
-def write_head(weights: Weights, folder: Path) -> None:
+def write_head(weights: ModelTensors, folder: Path) -> None:
     """Write the output of an encoder beside the model, in safetensors: CTranslate2 gives the vectors before it."""
     table = weights.tensors["embedding.table"]
     head = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.decoding import Rules
-from clearhead.interop.export.base import Figures, skipped_token, spec_of
+from clearhead.interop.export.base import ExportFigures, skipped_token, spec_of
 from clearhead.interop.export.samples import (
     Samples,
     count_new,
@@ -63,7 +63,7 @@ def draw_counted(run: Run) -> Samples:
 
 
 @torch.inference_mode()
-def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
+def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> ExportFigures:
     """Compare log-probabilities of targets, and greedy translations."""
     samples, exact = draw_counted(run), open_with("Translator", folder, "float32")
     source, target = run.task.tokenizers["source"], run.task.tokenizers["target"]
@@ -98,7 +98,7 @@ def check_encoder_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     greedy = [[ids[token] for token in translation.hypotheses[0]][len(forced) :] for translation in translated]
     outputs = greedy_tokens(run.model, closed, Rules(max_new=n_new, end=ends, never=never), start=before)
     own = [[token for token in row if token not in ends] for row in outputs]
-    return Figures(
+    return ExportFigures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),
         numbers=f"{sum(map(len, ours))} log-probabilities",
@@ -123,7 +123,7 @@ def target_log_probs(model: nn.Module, samples: Samples, end: int) -> list[Tenso
 
 
 @torch.inference_mode()
-def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
+def check_decoder(run: Run, folder: Path, quantization: str) -> ExportFigures:
     """Compare logits, and what is written greedily after each text."""
     samples, exact = draw_samples(run), open_with("Generator", folder, "float32")
     tokens, _ = samples.padded("decoder")
@@ -148,7 +148,7 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
     greedy = [[token for token in row if token not in ends] for row in written]
     outputs = greedy_tokens(run.model, rows, Rules(max_new=n_new, end=ends, never=never))
     own = [[token for token in row if token not in ends] for row in outputs]
-    return Figures(
+    return ExportFigures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),
         numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
@@ -161,13 +161,13 @@ def check_decoder(run: Run, folder: Path, quantization: str) -> Figures:
 
 
 @torch.inference_mode()
-def check_encoder(run: Run, folder: Path, quantization: str) -> Figures:
+def check_encoder(run: Run, folder: Path, quantization: str) -> ExportFigures:
     """Compare the vectors after the last block: the output is applied by whoever uses them."""
     samples, encoder = draw_counted(run), open_with("Encoder", folder, "float32")
     tokens, lengths = samples.padded("encoder")
     theirs = torch.from_numpy(np.array(encoder.forward_batch(samples.encoder).last_hidden_state))
     ours = cast(Encoder, round_as_written(run, quantization)).states(tokens, lengths=lengths)
-    return Figures(
+    return ExportFigures(
         peer=peer_version("ctranslate2"),
         texts=str(samples),
         numbers=f"vectors of {sum(map(len, samples.encoder))} tokens",

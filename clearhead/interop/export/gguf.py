@@ -13,7 +13,7 @@ from clearhead.decoding import Rules
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.interop.config import Config
-from clearhead.interop.export.base import Figures, Format, chat_of, spec_of, task_written_as
+from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import special_ids, token_names, written_frame
@@ -32,7 +32,7 @@ BYTE_KINDS = ("bpe", "byte", "given")
 """Kinds of our tokenisers that may be one of llama.cpp's."""
 
 
-class Written(NamedTuple):
+class GgufModel(NamedTuple):
     """A model as a family of GGUF has it."""
 
     family: Family
@@ -53,12 +53,12 @@ class Gguf(Format):
             return [f"models that {task}"]
         kinds = [f"tokenisers of kind {kind}" for kind in tokenizers if kind not in BYTE_KINDS]
         written = find_written(spec, 2048)
-        return kinds + ([] if isinstance(written, Written) else [f"such layers: {reason}" for reason in written])
+        return kinds + ([] if isinstance(written, GgufModel) else [f"such layers: {reason}" for reason in written])
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         gguf = import_peer("gguf")
         written = find_written(spec_of(run), run.task.context)
-        if not isinstance(written, Written):
+        if not isinstance(written, GgufModel):
             raise OptionError(f"gguf: {'; '.join(written)}")
         writer = gguf.GGUFWriter(folder / MODEL, written.family.name)
         for key, value in metadata_of(run, written).items():
@@ -74,14 +74,14 @@ class Gguf(Format):
         writer.write_tensors_to_file()
         writer.close()
 
-    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
         return check_gguf(run, folder, quantization)
 
 
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
 
 
-def find_written(spec: Spec, context: int) -> Written | list[str]:
+def find_written(spec: Spec, context: int) -> GgufModel | list[str]:
     """Return how the first family that can says a model; where none can, why each cannot."""
     reasons: dict[str, None] = {}
     for name in WRITTEN:
@@ -92,7 +92,7 @@ def find_written(spec: Spec, context: int) -> Written | list[str]:
         except OptionError as error:
             reasons[str(error)] = None
             continue
-        return Written(family, Expression(architecture, config, spec))
+        return GgufModel(family, Expression(architecture, config, spec))
     return list(reasons)
 
 
@@ -108,7 +108,7 @@ def check_fixed(family: Family, config: Mapping[str, Any]) -> None:
         raise OptionError(f"rotary positions that are scaled ({rope['rope_type']}) are not written")
 
 
-def metadata_of(run: Run, written: Written) -> dict[str, Any]:
+def metadata_of(run: Run, written: GgufModel) -> dict[str, Any]:
     """Return the metadata: the model's sizes, the tokeniser and its special tokens."""
     family, config = written.family, written.expression.config
     rope = config.get("rope_parameters") or {}
@@ -164,7 +164,7 @@ def add_value(writer: Any, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def renamed_tensors(run: Run, written: Written) -> dict[str, Tensor]:
+def renamed_tensors(run: Run, written: GgufModel) -> dict[str, Tensor]:
     """Return the tensors by GGUF's names, laid out as llama.cpp has them."""
     family, config = written.family, Config(written.expression.config, "config.json")
     rename = tensor_names(family, config.count(family.counts["block_count"]))
@@ -193,7 +193,7 @@ def quantized(gguf: Any, tensor: Tensor, quantization: str) -> tuple[Any, Any]:
 
 
 @torch.inference_mode()
-def check_gguf(run: Run, folder: Path, quantization: str) -> Figures:
+def check_gguf(run: Run, folder: Path, quantization: str) -> ExportFigures:
     """Read the file again as gguf dequantises it, and compare with the run; quantised weights with their own rounding.
 
     Numbers are compared with the run's own where they are written exactly. What is quantised is held to the run's
@@ -206,7 +206,7 @@ def check_gguf(run: Run, folder: Path, quantization: str) -> Figures:
     rows = [row[: run.task.context - n_new] for row in samples.decoder]
     rules = Rules(max_new=n_new, end=(end,))
     ours, theirs = (greedy_tokens(model, rows, rules) for model in (run.model, again))
-    return Figures(
+    return ExportFigures(
         peer=f"{peer_version('gguf')} and our reader",
         texts=str(samples),
         numbers=f"logits of {sum(map(len, samples.decoder))} tokens",

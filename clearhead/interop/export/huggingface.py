@@ -19,7 +19,7 @@ from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.interop.architectures import ARCHITECTURES, Architecture
 from clearhead.interop.config import Config
-from clearhead.interop.export.base import Figures, Format, chat_of, spec_of, task_written_as
+from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface_check import check_with_transformers
 from clearhead.interop.export.model_card import model_card
 from clearhead.interop.export.tokens import special_ids, special_tokens, token_names, written_frame
@@ -83,7 +83,7 @@ class HuggingFace(Format):
             write_text(folder / "chat_template.jinja", chat.text)
         write_text(folder / "README.md", model_card(run, expression.class_name, pooler=any(map(is_pooler, tensors))))
 
-    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
         return check_with_transformers(with_single_texts(run), folder)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.decoding import Rules
 from clearhead.errors import OptionError, RunError
-from clearhead.interop.export.base import Figures
+from clearhead.interop.export.base import ExportFigures
 from clearhead.interop.export.model_card import AUTO, POOLED
 from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import special_tokens, written_frame
@@ -24,7 +24,7 @@ TOLERANCE = 1e-3
 
 
 @torch.inference_mode()
-def check_with_transformers(run: Run, folder: Path) -> Figures:
+def check_with_transformers(run: Run, folder: Path) -> ExportFigures:
     """Compare logits, greedy outputs and ids. Where transformers is not installed, our own reader compares logits."""
     samples = draw_samples(run)
     if importlib.util.find_spec("transformers") is None:
@@ -40,7 +40,7 @@ def check_with_transformers(run: Run, folder: Path) -> Figures:
     rows = samples.decoder or samples.encoder
     by_token = ours.ndim == 3
     pair = (unpad(ours, rows), unpad(theirs, rows)) if by_token else ([ours], [theirs])
-    return Figures(
+    return ExportFigures(
         peer=peer,
         texts=str(samples),
         numbers=f"logits of {sum(map(len, rows)) if by_token else len(rows)} {'tokens' if by_token else 'texts'}",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Rules
 from clearhead.files import write_text
-from clearhead.interop.export.base import Figures, Format, blocked_segments
+from clearhead.interop.export.base import ExportFigures, Format, blocked_segments
 from clearhead.interop.export.graphs import (
     DecoderStep,
     EncoderForward,
@@ -59,7 +59,7 @@ class Onnx(Format):
             save_graph(TargetStep(model), folder / DECODER, target_example(model.decoder))
         write_text(folder / NOTES, json.dumps(notes(run), indent=1, ensure_ascii=False) + "\n")
 
-    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
         if run.model.encoder is None:
             return check_decoder(run, folder)
         return check_encoder(run, folder) if run.model.decoder is None else check_translator(run, folder)
@@ -150,7 +150,7 @@ def notes(run: Run) -> dict[str, Any]:
 
 
 @final
-class Session:
+class OnnxSession:
     """An ONNX file in onnxruntime, with numpy arrays by name."""
 
     def __init__(self, path: Path) -> None:
@@ -171,7 +171,7 @@ class Session:
 class Loop:
     """The greedy loop of an exported decoder: numpy alone, one token of every row at a time."""
 
-    def __init__(self, session: Session, past: Sequence[Mapping[str, int]]) -> None:
+    def __init__(self, session: OnnxSession, past: Sequence[Mapping[str, int]]) -> None:
         self.session, self.past = session, past
 
     def empty(self, batch: int) -> dict[str, np.ndarray]:
@@ -203,15 +203,15 @@ def cut(rows: Sequence[Sequence[int]], ends: Sequence[int]) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def check_encoder(run: Run, folder: Path) -> Figures:
+def check_encoder(run: Run, folder: Path) -> ExportFigures:
     samples = draw_samples(run)
     tokens, lengths = samples.padded("encoder")
-    outputs = Session(folder / ENCODER)({"tokens": tokens, "lengths": lengths})["output"]
+    outputs = OnnxSession(folder / ENCODER)({"tokens": tokens, "lengths": lengths})["output"]
     theirs, ours = torch.from_numpy(outputs), run.model(tokens, lengths=lengths)
     by_token = ours.ndim == 3
     rows = samples.encoder
     pair = (unpad(ours, rows), unpad(theirs, rows)) if by_token else ([ours], [theirs])
-    return Figures(
+    return ExportFigures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
         numbers=f"outputs for {sum(map(len, rows)) if by_token else len(rows)} {'tokens' if by_token else 'texts'}",
@@ -221,9 +221,9 @@ def check_encoder(run: Run, folder: Path) -> Figures:
 
 
 @torch.inference_mode()
-def check_decoder(run: Run, folder: Path) -> Figures:
+def check_decoder(run: Run, folder: Path) -> ExportFigures:
     """Compare logits of whole texts at once, and greedy tokens, which go through the cache one by one."""
-    samples, session = draw_samples(run), Session(folder / DECODER)
+    samples, session = draw_samples(run), OnnxSession(folder / DECODER)
     settings, n_new = notes(run), count_new(run)
     loop = Loop(session, settings["past"])
     tokens, _ = samples.padded("decoder")
@@ -232,7 +232,7 @@ def check_decoder(run: Run, folder: Path) -> Figures:
     _, ends, never = decoding_of(run)
     greedy = cut([loop.run([row], {}, n_new, never=never)[0] for row in rows], ends)
     own = cut(greedy_tokens(run.model, rows, Rules(max_new=n_new, end=ends, never=never)), ends)
-    return Figures(
+    return ExportFigures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
         numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
@@ -244,12 +244,12 @@ def check_decoder(run: Run, folder: Path) -> Figures:
 
 
 @torch.inference_mode()
-def check_translator(run: Run, folder: Path) -> Figures:
+def check_translator(run: Run, folder: Path) -> ExportFigures:
     """Compare logits of whole targets at once, and greedy translations, all rows in one batch."""
-    samples, decoder = draw_samples(run), Session(folder / DECODER)
+    samples, decoder = draw_samples(run), OnnxSession(folder / DECODER)
     source, lengths = samples.padded("encoder")
     target, _ = samples.padded("decoder")
-    encoded = Session(folder / ENCODER)({"tokens": source, "lengths": lengths})
+    encoded = OnnxSession(folder / ENCODER)({"tokens": source, "lengths": lengths})
     fixed, loop = {"source_lengths": lengths, **encoded}, Loop(decoder, notes(run)["past"])
     theirs = torch.from_numpy(decoder({"tokens": target, **fixed, **loop.empty(len(target))})["logits"])
     ours = run.model(source, target, source_lengths=lengths)
@@ -257,7 +257,7 @@ def check_translator(run: Run, folder: Path) -> Figures:
     greedy = cut(loop.run([start] * len(source), fixed, n_new, never=never), ends)
     rules = Rules(max_new=n_new, end=ends, never=never)
     own = cut(greedy_tokens(run.model, samples.encoder, rules, start=start), ends)
-    return Figures(
+    return ExportFigures(
         peer=peer_version("onnxruntime"),
         texts=str(samples),
         numbers=f"logits of {sum(map(len, samples.decoder))} tokens",

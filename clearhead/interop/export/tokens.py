@@ -31,7 +31,7 @@ def written_frame(run: Run) -> Framing:
     return run.task.frame([*run.task.tokenizers][-1])
 
 
-class Decoding(NamedTuple):
+class OutputTokens(NamedTuple):
     """How a run writes: the ids that an output begins with, those that end it, and those that it may not have."""
 
     before: tuple[int, ...]
@@ -39,13 +39,13 @@ class Decoding(NamedTuple):
     never: tuple[int, ...]
 
 
-def decoding_of(run: Run) -> Decoding:
+def decoding_of(run: Run) -> OutputTokens:
     """Return how the run writes; a decoder's output begins with its text, and `before` is what that begins with."""
     frame, special = written_frame(run), special_tokens(run)
     begun = frame.before
     if not begun and len(run.model.stacks) > 1 and special.start is not None:
         begun = (special.start,)
-    return Decoding(before=begun, ends=frame.ends or special.ends, never=frame.never)
+    return OutputTokens(before=begun, ends=frame.ends or special.ends, never=frame.never)
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int | None]:

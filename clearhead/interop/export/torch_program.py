@@ -6,7 +6,7 @@ from typing import Any, cast, final
 
 import torch
 
-from clearhead.interop.export.base import Figures, Format, blocked_segments
+from clearhead.interop.export.base import ExportFigures, Format, blocked_segments
 from clearhead.interop.export.graphs import Forward, freeze_for_graph
 from clearhead.interop.export.samples import draw_samples, largest
 from clearhead.interop.peers import peer_version
@@ -41,7 +41,7 @@ class TorchProgram(Format):
         torch.export.save(program, folder / PROGRAM)
 
     @torch.inference_mode()
-    def check(self, run: Run, folder: Path, quantization: str) -> Figures:
+    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
         samples = draw_samples(run)
         sides = [samples.padded(side) for side in ("encoder", "decoder") if getattr(samples, side)]
         if run.model.decoder is None:
@@ -52,7 +52,7 @@ class TorchProgram(Format):
             inputs = (sides[0][0], sides[1][0], sides[0][1])
         ours = Forward(cast(Any, run.model))(*inputs)
         theirs = torch.export.load(folder / PROGRAM).module()(*inputs)
-        return Figures(
+        return ExportFigures(
             peer=peer_version("torch"),
             texts=str(samples),
             numbers=f"{ours.numel()} outputs",

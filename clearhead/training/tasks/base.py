@@ -33,7 +33,7 @@ from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.registry import kind
-from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Encoding, Layout
 from clearhead.text.preparing import Prepared
@@ -218,7 +218,7 @@ class Task(ABC):
             raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
         return replace(spec, vocabulary=self.tokenizer.vocabulary)
 
-    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
         """Return the plan of batches of about so many tokens."""
         layout = self.usual_layout()
         extra = self.context - layout.most

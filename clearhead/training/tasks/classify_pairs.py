@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
-from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.store import Store
 from clearhead.training.recipe import Recipe
@@ -44,7 +44,7 @@ class ClassifyPairs(OneLabel):
         tokenizer = self.tokenizers[field]
         return Framing(before=(tokenizer.start,), between=(tokenizer.end,))
 
-    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
         frame = self.frame()
         extra = frame.size + len(frame.between)
         fields, longest = ("first", "second"), self.context - extra

@@ -23,7 +23,7 @@ from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.transformers import Transformer
-from clearhead.text.batches import Planner, Rows, Windows
+from clearhead.text.batches import BatchPlanner, Rows, Windows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, Survey, chunks, split_records, texts_of, usable_records
 from clearhead.text.preparing import Prepared, Tokenizing
@@ -151,7 +151,7 @@ class Generate(Task):
             checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
         )
 
-    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
         n_tokens = store.sizes["text"].tokens
         width = max(1, min(self.context, n_tokens - 1))
         return Windows(n_tokens=n_tokens, width=width, rows=max(1, tokens // width), seed=seed)

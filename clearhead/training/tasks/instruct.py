@@ -15,7 +15,7 @@ import numpy as np
 from clearhead.decoding import Greedy
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
-from clearhead.text.batches import ByLength, Planner, Rows
+from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.preparing import Prepared
@@ -57,7 +57,7 @@ class Instruct(Generate):
     def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> None:
         """Return nothing: only answers are asked for, and an n-gram sees too little of the prompt."""
 
-    def planner(self, store: Store, tokens: int, seed: int) -> Planner:
+    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
         # A row is up to twice as wide as its longer half.
         layout = self.usual_layout()
         return ByLength(

@@ -6,12 +6,14 @@ import pytest
 
 from clearhead.attention.heads import Heads
 from clearhead.errors import OptionError
-from clearhead.interop.export.base import Figures, Weights, unknown_fields
+from clearhead.interop.export.base import ExportFigures, ModelTensors, unknown_fields
 from clearhead.model import presets
 from clearhead.model.outputs import Classes
 from clearhead.model.wide import NgramLogits
 
-GOOD = Figures(peer="x 1", texts="2 texts", numbers="9 logits", difference=1e-5, tolerance=1e-3, same=2, outputs=2)
+GOOD = ExportFigures(
+    peer="x 1", texts="2 texts", numbers="9 logits", difference=1e-5, tolerance=1e-3, same=2, outputs=2
+)
 
 
 def test_figures_pass_only_where_numbers_and_outputs_agree():
@@ -32,7 +34,7 @@ def test_fields_that_a_format_does_not_know_are_named():
 
 
 def test_a_tensor_that_nobody_asked_for_is_noticed():
-    weights = Weights(presets.gpt2("tiny", vocabulary=10).build())
+    weights = ModelTensors(presets.gpt2("tiny", vocabulary=10).build())
     for name in weights.tensors:
         if name != "stack.norm.gamma":
             weights[name].zero_()  # a copy
@@ -45,4 +47,4 @@ def test_a_tensor_that_nobody_asked_for_is_noticed():
 def test_buffers_of_a_model_need_a_place_too():
     """The wide part of a classifier is made of them."""
     output = Classes(2, ngrams=NgramLogits(buckets=8))
-    assert "output.wide.bias" in Weights(replace(presets.bert("tiny", vocabulary=10), output=output).build())
+    assert "output.wide.bias" in ModelTensors(replace(presets.bert("tiny", vocabulary=10), output=output).build())
