@@ -44,14 +44,14 @@ def estimate(
     *,
     size: Annotated[str | None, Option(help="Choose a model with about this many parameters.", takes="COUNT")] = None,
     vocabulary: Annotated[int | None, Option(help="Size of the vocabulary.", takes="N", least=1)] = None,
-    source: Annotated[int | None, length_option("encoder's input")] = None,
-    target: Annotated[int | None, length_option("decoder's output")] = None,
+    source_length: Annotated[int | None, length_option("encoder's input")] = None,
+    target_length: Annotated[int | None, length_option("decoder's output")] = None,
     scaling: ScalingOptions,
     rates: RateOptions,
     as_json: Annotated[bool, Option(help="Print everything as one JSON object.", word="json")] = False,
 ) -> None:
     """Estimate training on many GPUs: memory by part, communication, and time. The model is not built."""
-    facts = gather_facts(model, size=size, vocabulary=vocabulary, batch=1, source=source, target=target)
+    facts = gather_facts(model, size=size, vocabulary=vocabulary, batch=1, source=source_length, target=target_length)
     recipe = None if facts.purpose is None else find_recipe(Path(model))
     plan = plan_training(facts.spec, (facts.costs.source or 1, facts.costs.target or 1), scaling, rates, recipe)
     if as_json:

@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/site"), help="folder of the site (build/site)")
     asked = parser.parse_args()
     if not (asked.run / "evaluation.json").exists():
-        subprocess.run([sys.executable, "-m", "clearhead", "demo", "--folder", str(asked.run)], check=True)
+        subprocess.run([sys.executable, "-m", "clearhead", "demo", "--output", str(asked.run)], check=True)
     build(asked.run, asked.out)
     print(f"{asked.out}/index.html: {len(list(asked.out.rglob('*.html')))} pages")
 

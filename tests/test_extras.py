@@ -42,7 +42,7 @@ def test_a_plot_without_matplotlib_says_which_extra_it_takes(without, tmp_path):
 
 def test_the_demo_without_num2words_touches_nothing(without, tmp_path, capsys):
     without("num2words")
-    assert run(["demo", "--folder", str(tmp_path / "demo")]) == 1
+    assert run(["demo", "--output", str(tmp_path / "demo")]) == 1
     assert "pip install 'matplotlib>=3.10' 'num2words>=0.5.14'" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
 

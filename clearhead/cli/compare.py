@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
-from clearhead.cli.options import Parts, Words, new_folder, one_of
+from clearhead.cli.options import QUIET, Parts, Words, new_folder, one_of
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.cli.train import render_row
 from clearhead.errors import OptionError, RunError, WordError
@@ -75,6 +75,7 @@ class ComparingOptions:
     longest: int | None = option(None, "probe: longest sequence, or farthest key, in tokens.", takes="N", least=8)
     seeds: str = option("1,2,3", "Train each model once with each seed.", takes="1,2")
     jobs: int = option(1, "How many runs to train at once.", takes="N", least=1)
+    quiet: bool = option(False, QUIET, short="q")
     as_json: bool = option(False, "Print all results as one JSON object.", word="json")
 
 
@@ -92,23 +93,26 @@ def compare(
     in FOLDER. If the command is stopped, run it again: it continues.
     """
     home = new_folder("FOLDER", folder)
+    log = ignore if comparing.quiet else to_stderr
     if not has_package("matplotlib"):
-        to_stderr(f"There will be no picture: that needs matplotlib ({how_to_install('plots')}).")
+        log(f"There will be no picture: that needs matplotlib ({how_to_install('plots')}).")
     seeds = numbers(comparing.seeds)
-    with hold_folder(home, to_stderr):  # the text of a probe, or of a pipe, is written there before the runs begin
+    with hold_folder(home, log):  # the text of a probe, or of a pipe, is written there before the runs begin
         if comparing.variant is None:
             arms = grid(parse_lists(choices), make_recipe_maker(home, comparing, choices))
         else:
             arms = one_by_one(parse_variants(comparing.variant, choices), make_recipe_maker(home, comparing, choices))
-        comparison = comparison_of(
-            home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.jobs, log=to_stderr
-        )
+        comparison = comparison_of(home, arms, seeds=seeds, probe=comparing.probe, parallel=comparing.jobs, log=log)
     if not comparison.outcomes:
         raise RunError(f"{folder}: every run failed; {comparison.failures[0].run}: {comparison.failures[0].problem}")
     if comparing.as_json:
         show_json(comparison.to_json())
     else:
         show(*render_page(comparison))
+
+
+def ignore(text: str) -> None:
+    """Print nothing: --quiet."""
 
 
 def to_stderr(text: str) -> None:

@@ -38,18 +38,18 @@ SHOW_EXAMPLES = """\b
 Examples:
   clearhead craft show reverse
   clearhead craft show reverse --length 20
-  clearhead craft show mine.py:doubled --vocabulary abc --length 8"""
+  clearhead craft show mine.py:doubled --alphabet abc --length 8"""
 RUN_EXAMPLES = """\b
 Examples:
   clearhead craft run reverse abbc
   clearhead craft run dyck-1 '(()())'
-  clearhead craft run copy '<go> a b' --source 'a b .'
+  clearhead craft run copy '<go> a b' --source-text 'a b .'
   clearhead craft run histogram abca --weighting softmax --sharpness 8
-  clearhead craft run mine.py:doubled abc --vocabulary abc --length 8"""
+  clearhead craft run mine.py:doubled abc --alphabet abc --length 8"""
 LOOK_EXAMPLES = """\b
 Examples:
   clearhead craft look sort
-  clearhead craft look histogram --folder runs/histogram --no-open"""
+  clearhead craft look histogram -o runs/histogram --no-open"""
 
 AVERAGING = "argmax-average"
 ASKED_WRONGLY = 2
@@ -78,8 +78,8 @@ ProgramName = Annotated[
         autocompletion=complete_names(PROGRAMS),
     ),
 ]
-Vocabulary = Annotated[str | None, Option(help="The tokens: characters, or words separated by spaces.", takes="TEXT")]
-SourceVocabulary = Annotated[str | None, Option(help="The tokens of the source, of an encoder-decoder.", takes="TEXT")]
+Alphabet = Annotated[str | None, Option(help="The tokens: characters, or words separated by spaces.", takes="TEXT")]
+SourceAlphabet = Annotated[str | None, Option(help="The tokens of the source, of an encoder-decoder.", takes="TEXT")]
 Length = Annotated[int | None, Option(help="Longest text, in tokens.", takes="N", least=1)]
 Causal = Annotated[bool, Option(help="Compile a decoder, which does not look ahead.", word="causal")]
 WeightingName = Annotated[
@@ -110,8 +110,8 @@ def list_programs(as_json: AsJson = False) -> None:
 def show_program(
     program: ProgramName,
     *,
-    vocabulary: Vocabulary = None,
-    source_vocabulary: SourceVocabulary = None,
+    alphabet: Alphabet = None,
+    source_alphabet: SourceAlphabet = None,
     length: Length = None,
     causal: Causal = False,
     as_json: AsJson = False,
@@ -119,11 +119,11 @@ def show_program(
     """Show what a program is compiled into: its size, the directions of the residual stream, and every head.
 
     A program of your own is a sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
-    trust. A sequence also needs --vocabulary and --length.
+    trust. A sequence also needs --alphabet and --length.
     """
     from clearhead.cli.craft_show import as_object, show_page
 
-    changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
+    changes = Changes(vocabulary=alphabet, source_vocabulary=source_alphabet, length=length, causal=causal)
     ask = find_program(program, changes)
     with errors_with_line(ask.file):
         plan = ask.plan()
@@ -142,11 +142,11 @@ def run_program(
         typer.Argument(help="Characters or words; without it, the program's example.", metavar="[TEXT]..."),
     ] = None,
     *,
-    source: Annotated[str | None, Option(help="The text that an encoder-decoder reads.", takes="TEXT")] = None,
+    source_text: Annotated[str | None, Option(help="The text that an encoder-decoder reads.", takes="TEXT")] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
-    vocabulary: Vocabulary = None,
-    source_vocabulary: SourceVocabulary = None,
+    alphabet: Alphabet = None,
+    source_alphabet: SourceAlphabet = None,
     length: Length = None,
     causal: Causal = False,
     parts: Parts = None,
@@ -159,10 +159,10 @@ def run_program(
     """
     from clearhead.cli.craft_run import as_object, compare, run_page
 
-    changes = Changes(vocabulary=vocabulary, source_vocabulary=source_vocabulary, length=length, causal=causal)
+    changes = Changes(vocabulary=alphabet, source_vocabulary=source_alphabet, length=length, causal=causal)
     _, part = find_part("weighting", weighting, WEIGHTINGS)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
-    compared = compare(ask, *texts_of(ask, " ".join(text or []), source))
+    compared = compare(ask, *texts_of(ask, " ".join(text or []), source_text))
     if as_json:
         show_json(as_object(compared))
     else:
@@ -180,13 +180,13 @@ def run_program(
 def look_at_program(
     program: ProgramName,
     *,
-    folder: Annotated[
+    output: Annotated[
         Path | None,
-        Option(help="Keep the run in this folder; without it, it is deleted at the end.", takes="RUN"),
+        Option(help="Keep the run in this folder; without it, it is deleted at the end.", short="o", takes="RUN"),
     ] = None,
     weighting: WeightingName = AVERAGING,
     sharpness: Sharpness = 1.0,
-    vocabulary: Vocabulary = None,
+    alphabet: Alphabet = None,
     length: Length = None,
     causal: Causal = False,
     port: Port = 0,
@@ -205,11 +205,11 @@ def look_at_program(
     from clearhead.training.rasp_run import compile_to_run
 
     _, part = find_part("weighting", weighting, WEIGHTINGS)
-    changes = Changes(vocabulary=vocabulary, length=length, causal=causal)
+    changes = Changes(vocabulary=alphabet, length=length, causal=causal)
     check_page()
     check_port(host, port)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
-    with place_for(ask, folder) as path:
+    with place_for(ask, output) as path:
         with errors_with_line(ask.file):
             compile_to_run(ask.program, path, weighting=ask.weighting, sharpness=ask.sharpness)
         print(f"The run is {path}; its text is words: {in_words(ask.program.usable_example())}", file=sys.stderr)
@@ -229,10 +229,10 @@ def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[A
     """Return the text and the source as tokens; the program's example where there is none."""
     program = ask.program
     if program.source_vocabulary is None and source is not None:
-        raise WordError("source", f"{program.name} reads no source")
+        raise WordError("source_text", f"{program.name} reads no source")
     tokens = tokens_of(text, program.vocabulary, "TEXT") if text.strip() else program.usable_example()
     if program.source_vocabulary is None:
         return tokens, None
     if source is not None:
-        return tokens, tokens_of(source, program.source_vocabulary, "source")
+        return tokens, tokens_of(source, program.source_vocabulary, "source_text")
     return tokens, list(program.source_example or program.source_vocabulary)

@@ -88,9 +88,7 @@ def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
         hint = f"There are: {', '.join(names)}" if names else "The file gives no name to a sequence or a Program"
         raise WordError("PROGRAM", f"{path}: {name!r} is {kind} there, and no program. {hint}")
     if changes.vocabulary is None or changes.length is None:
-        raise WordError(
-            "vocabulary", f"{name} is a sequence alone: say its tokens and length, --vocabulary abc --length 8"
-        )
+        raise WordError("alphabet", f"{name} is a sequence alone: say its tokens and length, --alphabet abc --length 8")
     program = Program(
         name=name,
         about=found.name,

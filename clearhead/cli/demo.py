@@ -22,7 +22,7 @@ from clearhead.cli.demo_page import (
     write_opening,
 )
 from clearhead.cli.number_words import Numbers, draw, spoken_numbers, write_pairs
-from clearhead.cli.options import new_folder
+from clearhead.cli.options import Quiet, new_folder
 from clearhead.cli.progress import open_progress
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import RunError, WordError
@@ -48,8 +48,8 @@ EXAMPLES = """\b
 Examples:
   clearhead demo
   clearhead demo --again --seed 2
-  clearhead demo --steps 20 --folder runs/quick
-  clearhead demo --folder runs/numbers --json"""
+  clearhead demo --steps 20 -o runs/quick
+  clearhead demo -o runs/numbers --json"""
 
 TRAIN, HELD_OUT = 20_000, 1_000
 """How many lines it learns from, and how many numbers it is asked about."""
@@ -85,7 +85,9 @@ def demo_recipe(corpus: Corpus, seed: int) -> Recipe:
 
 
 def demo(
-    folder: Annotated[str, Option(help="Where to write the run folder.", takes="RUN")] = "runs/demo",
+    *,
+    output: Annotated[str, Option(help="Where to write the run folder.", short="o", takes="RUN")] = "runs/demo",
+    quiet: Quiet = False,
     again: Annotated[bool, Option(help="Delete the demo that is there, and train again.")] = False,
     seed: Annotated[int | None, Option(help=f"Random seed.  [default: {USUAL_SEED}]", takes="N", least=0)] = None,
     steps: Annotated[
@@ -101,14 +103,14 @@ def demo(
     run folder: translate with it, or look into it.
     """
     check_extra("num2words", extra="demo", what="The demo")
-    home = RunFolder(new_folder("folder", folder))
+    home = RunFolder(new_folder("output", output))
     find_demo(home)  # another folder is refused before it is given a lock
     with home.lock():
         demo_seed = claim_demo(home, seed, again=again)
         before = is_finished(home)
         if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
             raise WordError("steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
-        run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps)
+        run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps, quiet=quiet)
         results = inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
         write_opening(results)
         files = write_pages(results)
@@ -137,7 +139,7 @@ def find_demo(folder: RunFolder) -> int | None:
     before = marked_seed(folder)
     # A demo that was killed before it wrote its marker leaves no more than these.
     if before is None and any(name not in (LOCK, "run.json") and not name.endswith(PARTIAL) for name in names):
-        raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --folder")
+        raise RunError(f"{folder.path}: is there already, and is not the demo's; choose another one with --output")
     return before
 
 
@@ -170,7 +172,7 @@ def marked_seed(folder: RunFolder) -> int | None:
     except FileNotFoundError:
         return None
     except (RunError, ValueError, KeyError, TypeError):
-        raise RunError(f"{marker}: cannot be read; remove {folder.path}, or choose another with --folder") from None
+        raise RunError(f"{marker}: cannot be read; remove {folder.path}, or choose another with --output") from None
 
 
 def is_finished(folder: RunFolder) -> bool:
@@ -180,9 +182,9 @@ def is_finished(folder: RunFolder) -> bool:
     return bool(saved and saved[0].state["finished"])
 
 
-def train_demo(folder: RunFolder, seed: int, steps: int | None) -> Run:
+def train_demo(folder: RunFolder, seed: int, steps: int | None, *, quiet: bool = False) -> Run:
     """Train the demo, or resume it, and show it as it happens."""
-    with open_progress() as progress:
+    with open_progress(quiet=quiet) as progress:
         if folder.exists():
             return training.resume(folder.path, watcher=progress, log=progress.log)
         numbers = draw_numbers(seed, steps)

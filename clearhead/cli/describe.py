@@ -30,7 +30,7 @@ Examples:
   clearhead describe base
   clearhead describe runs/demo
   clearhead describe runs/demo/recipe.json
-  clearhead describe gpt2-medium --target 1024
+  clearhead describe gpt2-medium --target-length 1024
   clearhead describe decoder --size 10M --vocabulary 8000
   clearhead describe bert --json"""
 
@@ -71,8 +71,8 @@ def describe(
         int | None,
         Option(help=f"Size of the vocabulary.  [default: the preset's, or {VOCABULARY:,}]", takes="N", least=1),
     ] = None,
-    source: Annotated[int | None, length_option("encoder's input")] = None,
-    target: Annotated[int | None, length_option("decoder's output")] = None,
+    source_length: Annotated[int | None, length_option("encoder's input")] = None,
+    target_length: Annotated[int | None, length_option("decoder's output")] = None,
     batch: Annotated[int, Option(help="Batch size, in sequences.", takes="N", least=1)] = 1,
     parts: Parts = None,
     as_json: Annotated[bool, Option(help="Print everything as one JSON object.", word="json")] = False,
@@ -82,7 +82,9 @@ def describe(
     The model is not built, so a large one takes no longer than a small one. Of a run it also shows what the run was
     trained to do.
     """
-    facts = gather_facts(model, size=size, vocabulary=vocabulary, batch=batch, source=source, target=target)
+    facts = gather_facts(
+        model, size=size, vocabulary=vocabulary, batch=batch, source=source_length, target=target_length
+    )
     if as_json:
         show_json(as_object(facts))
     else:

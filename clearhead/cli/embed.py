@@ -47,7 +47,7 @@ def embed(
     normalize: Annotated[bool, Option(help="Make the length of each vector 1, for cosines by dot products.")] = False,
     output: Annotated[
         Path | None,
-        Option(help="Write all vectors to a .npy file instead, float32 (line, d_model).", takes="FILE"),
+        Option(help="Write all vectors to a .npy file instead, float32 (line, d_model).", short="o", takes="FILE"),
     ] = None,
     pairs: Annotated[
         bool, Option(help="Each line is two texts with a tab between: for models that read pairs.")

@@ -72,7 +72,7 @@ def evaluate(
     text: Annotated[Given, HELD_OUT],
     scoring: Annotated[Given, SCORING],
     output: Annotated[
-        str | None, Option(help="Write the translations or labels to this file, one per line.", takes="FILE")
+        str | None, Option(help="Write the translations or labels to this file, one per line.", short="o", takes="FILE")
     ] = None,
     device: Device = "auto",
     dtype: Dtype = None,

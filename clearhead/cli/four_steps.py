@@ -256,7 +256,7 @@ def render_one_call(demo: Demonstration) -> Page:
         f"[chosen]{demo.choice.kernel}[/]: {demo.choice.reason}. Largest difference from the steps above: "
         f"[chosen]{f'{difference:.1e}' if difference else '0, bit for bit'}[/].",
     )
-    yield prose("Try:  clearhead steps --token cute   --mask causal   --weighting argmax", style="quiet")
+    yield prose("Try:  clearhead steps --query cute   --mask causal   --weighting argmax", style="quiet")
     yield Text()
 
 

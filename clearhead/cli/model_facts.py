@@ -75,9 +75,9 @@ def gather_facts(
             )
         spec, purpose = read_model(model)
     if source is not None and spec.encoder is None:
-        raise WordError("source", f"{model} is a decoder, and reads no source: use --target")
+        raise WordError("source_length", f"{model} is a decoder, and reads no source: use --target-length")
     if target is not None and spec.decoder is None:
-        raise WordError("target", f"{model} is an encoder, and writes no target: use --source")
+        raise WordError("target_length", f"{model} is an encoder, and writes no target: use --source-length")
     usual = LENGTH if purpose is None else purpose.context
     try:
         costs = describe(spec, batch=batch, source=source or usual, target=target or usual)

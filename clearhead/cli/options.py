@@ -195,6 +195,10 @@ Token = Annotated[
 NoOpen = Annotated[bool, Option(help="Print the address without opening a browser.")]
 
 
+QUIET = "Print results and errors only, no progress."
+Quiet = Annotated[bool, Option(help=QUIET, short="q")]
+
+
 def given_words(group: Any) -> list[str]:
     """Return the words of a group of options that differ from their defaults."""
     defaults = {each.name: each.default for each in fields(group)}

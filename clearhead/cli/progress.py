@@ -156,12 +156,17 @@ class LiveProgress(Progress):
             self.live = None
 
 
-def open_progress() -> Progress:
+def open_progress(*, quiet: bool = False) -> Progress:
     """Return the progress display that suits where stderr goes."""
     console = SafeConsole(
-        file=sys.stderr, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
+        quiet=quiet,
+        file=sys.stderr,
+        theme=THEME,
+        highlight=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
     )
-    return LiveProgress(console) if console.is_terminal and not console.is_dumb_terminal else PlainProgress(console)
+    is_live = console.is_terminal and not console.is_dumb_terminal and not quiet
+    return LiveProgress(console) if is_live else PlainProgress(console)
 
 
 def format_steps(line: Line) -> str:

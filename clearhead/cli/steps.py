@@ -22,7 +22,7 @@ MASKS = {"none": masks.everything(), "causal": masks.causal()}
 EXAMPLES = """\b
 Examples:
   clearhead steps
-  clearhead steps --mask causal --token cute
+  clearhead steps --mask causal --query cute
   clearhead steps --weighting argmax-average
   clearhead steps --svg creature.svg
   clearhead steps --json"""
@@ -40,7 +40,7 @@ def steps(
             WEIGHTINGS,
         ),
     ] = "softmax",
-    token: Annotated[
+    query: Annotated[
         str,
         Option(help=f"The token whose row is worked out: {', '.join(TOKENS)}.", takes="WORD", names=TOKENS),
     ] = "creature",
@@ -56,7 +56,7 @@ def steps(
     """
     mask_name, chosen_mask = find_part("mask", mask, MASKS)
     weighting_name, chosen_weighting = find_part("weighting", weighting, WEIGHTINGS)
-    row = one_of("token", token, {word: index for index, word in enumerate(TOKENS)})
+    row = one_of("query", query, {word: index for index, word in enumerate(TOKENS)})
     if svg is not None:
         check_output(svg, option="--svg")
     demo = demonstrate(mask_name, chosen_mask, weighting_name, chosen_weighting)

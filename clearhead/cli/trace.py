@@ -30,7 +30,7 @@ EXAMPLES = """\b
 Examples:
   clearhead trace runs/demo vierundzwanzig
   clearhead trace runs/demo vierundzwanzig --site decoder.1.cross --head 3
-  clearhead trace runs/demo vierundzwanzig --target twenty-five --json
+  clearhead trace runs/demo vierundzwanzig --target-text twenty-five --json
   clearhead trace runs/demo vierundzwanzig --html page.html --svg head.svg"""
 
 MEAN = "mean"
@@ -55,7 +55,7 @@ def trace(
     run: RunPath,
     text: Annotated[str, typer.Argument(help="The text the model reads.", metavar="TEXT")],
     *,
-    target: Target = None,
+    target_text: Target = None,
     beam: BeamWidth = None,
     site: SiteName = None,
     head: HeadName = None,
@@ -85,10 +85,10 @@ def trace(
     chosen_head = None if head is None else select_head(sites[among[0]].shape.n_heads, among[0], head)
     exact = None if layers is None else sites_of(list(sites), layers)
     method = None if beam is None else Beam(width=beam)
-    traced = tracing.trace(loaded, split_pair(text) if pairs else text, target, method=method)
+    traced = tracing.trace(loaded, split_pair(text) if pairs else text, target_text, method=method)
     surveys = survey(traced)
     view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
-    request = TraceRequest(source=text, target=target, edits=[], step=loaded.step)
+    request = TraceRequest(source=text, target=target_text, edits=[], step=loaded.step)
     looked = SurveyedTrace(traced=Traced(request, loaded, traced), surveys=surveys, view=view)
     files = write_files(looked, html=html, svg=svg, exact=exact)
     if as_json:

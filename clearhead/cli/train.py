@@ -15,7 +15,7 @@ from rich.text import Text
 
 from clearhead import training
 from clearhead.cli.completion import RUNS, complete_names
-from clearhead.cli.options import Parts, Words, new_folder
+from clearhead.cli.options import QUIET, Parts, Words, new_folder
 from clearhead.cli.progress import Progress, format_duration, format_own_scores, format_scores, open_progress
 from clearhead.cli.screen import named_row, prose, rule, show, show_json
 from clearhead.devices import choose_device
@@ -86,6 +86,7 @@ class RunOptions:
         takes="N",
         least=1,
     )
+    quiet: bool = option(False, QUIET, short="q")
     as_json: bool = option(False, "Print the final evaluation as one JSON object.", word="json")
 
 
@@ -132,7 +133,7 @@ def train_first(folder: RunFolder, choices: Given, ways: RunOptions) -> None:
     if ways.resume and ways.recipe is not None:
         raise WordError("recipe", f"a run goes on by its own recipe: leave it out, or begin a run with {ways.recipe}")
     recipe, change = (recipe_to_resume(folder, choices), "") if ways.resume else new_recipe(choices, ways)
-    if change:
+    if change and not ways.quiet:
         typer.echo(change, err=True)
     if not ways.resume:
         check_recipe(recipe)
@@ -146,7 +147,7 @@ def train_first(folder: RunFolder, choices: Given, ways: RunOptions) -> None:
         launch(ways.processes, without_option(sys.argv[1:], "--processes"), run=str(folder.path))
         return
     with ExitStack() as stack:
-        progress = stack.enter_context(open_progress())
+        progress = stack.enter_context(open_progress(quiet=ways.quiet))
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
         watcher = watch_both(progress, board)
         if ways.resume:

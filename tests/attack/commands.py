@@ -55,7 +55,14 @@ def verbs(task: str, run: Path, lines: Path, home: Path) -> Iterator[tuple[objec
     yield task, run, lines, *extra
     yield "train", run, "--resume"
     yield "runs", run.parent
-    yield "trace", run, "eins zwei", "--html", home / "page.html", *(("--target", "12") if task == "translate" else ())
+    yield (
+        "trace",
+        run,
+        "eins zwei",
+        "--html",
+        home / "page.html",
+        *(("--target-text", "12") if task == "translate" else ()),
+    )
     text = home / f"text-{task}"
     match task:
         case "translate":

@@ -169,7 +169,7 @@ def verbs(home: Path) -> list[Verb]:
     sources = ("--source", text / "de", "--target", text / "en")
     commands = {
         "export": lambda out: command("export", runs["generate"], "--to", "torch", "-o", out),
-        "trace": lambda out: command("trace", runs["translate"], "eins zwei", "--target", "12", "--html", out),
+        "trace": lambda out: command("trace", runs["translate"], "eins zwei", "--target-text", "12", "--html", out),
         "embed": lambda out: command("embed", runs["fill"], lines, "--output", out.with_suffix(".npy")),
         "evaluate": lambda out: command("evaluate", runs["translate"], *sources, "--beam", 1, "--output", out),
     }

@@ -124,7 +124,7 @@ def test_a_text_is_characters_or_words(printed):
         ["c", "a", "a"],
     ]
     assert json.loads(printed("run", "majority", "110", "--json"))["answers"] == [1, 1, 1]
-    words = printed("run", "copy", "<go> c", "--source", "cab", "--json")
+    words = printed("run", "copy", "<go> c", "--source-text", "cab", "--json")
     assert json.loads(words)["answers"] == ["c", "a"]
 
 
@@ -155,7 +155,7 @@ def test_softmax_is_shown_with_the_error_it_brings(printed):
         (["run", "reverse", "abz"], 2, "'z' is no token of this program. Its tokens: a b c"),
         (["run", "reverse", "a", "b", "zz"], 2, "'zz' is no token"),
         (["run", "reverse", "a" * 11], 1, "a text of 1 to 10 tokens was expected; this one has 11"),
-        (["run", "reverse", "ab", "--source", "ab"], 2, "reverse reads no source"),
+        (["run", "reverse", "ab", "--source-text", "ab"], 2, "reverse reads no source"),
         (["run", "addition", "12+3"], 1, "addition is not for '1 2 + 3'"),
         (["run", "reverse", "--causal"], 1, "reverse looks ahead: the query at place 0"),
         (["show", "reverse", "--causal"], 1, "reverse looks ahead"),
@@ -174,9 +174,9 @@ def test_what_cannot_be_is_told(command, args, code, told):
 
 
 def test_length_and_vocabulary_can_be_changed(printed):
-    told = json.loads(printed("show", "reverse", "--length", "12", "--vocabulary", "xy", "--json"))
+    told = json.loads(printed("show", "reverse", "--length", "12", "--alphabet", "xy", "--json"))
     assert (told["length"], told["vocabulary"], told["example"]) == (12, ["x", "y"], ["x", "y"])
-    assert json.loads(printed("run", "reverse", "--vocabulary", "one two", "two one one", "--json"))["answers"] == [
+    assert json.loads(printed("run", "reverse", "--alphabet", "one two", "two one one", "--json"))["answers"] == [
         "one",
         "one",
         "two",
@@ -184,7 +184,7 @@ def test_length_and_vocabulary_can_be_changed(printed):
 
 
 def test_a_program_of_ones_own_file(printed, own):
-    bare = ("--vocabulary", "abc", "--length", "5")
+    bare = ("--alphabet", "abc", "--length", "5")
     assert json.loads(printed("run", f"{own}:doubled", "cab", *bare, "--json"))["answers"] == ["cc", "aa", "bb"]
     assert json.loads(printed("run", f"{own}:before", "cab", *bare, "--causal", "--json"))["answers"] == [
         None,
@@ -204,7 +204,7 @@ def test_what_is_no_program_in_a_file_is_told(command, own):
         assert "There are: before, doubled, odd, whole" in err
     code, _, err = command("run", f"{own}:doubled")
     assert code == 2
-    assert "say its tokens and length, --vocabulary abc --length 8" in err
+    assert "say its tokens and length, --alphabet abc --length 8" in err
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_what_is_no_program_in_a_file_is_told(command, own):
 def test_an_error_in_the_file_is_told_with_its_line(command, tmp_path, text, line, told):
     path = tmp_path / "wrong.py"
     path.write_text(text)
-    code, out, err = command("run", f"{path}:x", "--vocabulary", "ab", "--length", "3")
+    code, out, err = command("run", f"{path}:x", "--alphabet", "ab", "--length", "3")
     assert (code, out) == (1, "")
     assert err.startswith(f"clearhead: {path}:{line}: ")
     assert told in err
@@ -232,7 +232,7 @@ def test_an_error_in_the_file_is_told_with_its_line(command, tmp_path, text, lin
 
 
 def test_a_function_that_fails_later_is_told_with_its_line_too(command, own):
-    code, out, err = command("run", f"{own}:odd", "ab", "--vocabulary", "ab", "--length", "3")
+    code, out, err = command("run", f"{own}:odd", "ab", "--alphabet", "ab", "--length", "3")
     assert (code, out) == (1, "")
     assert f"{own}:7: " in err
     assert "has no attribute 'wrong'" in err
@@ -264,17 +264,17 @@ def unserved(monkeypatch, tmp_path):
 
 
 def test_look_keeps_the_run_where_it_is_told(command, unserved, tmp_path):
-    code, out, err = command("look", "sort", "--folder", tmp_path / "sort", "--no-open")
+    code, out, err = command("look", "sort", "--output", tmp_path / "sort", "--no-open")
     assert code == 0
     assert out.startswith("http://127.0.0.1:")
     assert f"The run is {tmp_path / 'sort'}; its text is words: c a b b a" in err
     assert unserved[0].folder.path == tmp_path / "sort"
     assert ch.load(tmp_path / "sort").task.name == "fill"
-    assert command("look", "sort", "--folder", tmp_path / "sort", "--no-open")[0] == 1
+    assert command("look", "sort", "--output", tmp_path / "sort", "--no-open")[0] == 1
 
 
 def test_look_without_a_folder_leaves_nothing_behind(command, unserved, own):
-    options = ("--vocabulary", "abc", "--length", "5", "--causal", "--no-open")
+    options = ("--alphabet", "abc", "--length", "5", "--causal", "--no-open")
     assert command("look", f"{own}:before", *options)[0] == 0
     assert unserved[0].task.name == "generate"
     assert not Path(unserved[0].folder.path).exists()

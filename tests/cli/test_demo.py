@@ -221,7 +221,7 @@ def test_the_score_by_digits_counts_what_the_run_translates(made, small, monkeyp
 
 
 def test_json_holds_all_that_is_shown(command, there):
-    code, out, _ = command("demo", "--folder", str(there), "--json")
+    code, out, _ = command("demo", "--output", str(there), "--json")
     answer = json.loads(out, parse_constant=pytest.fail)
     assert code == 0
     assert answer["evaluation"] == json.loads((there / "evaluation.json").read_text(encoding="utf-8"))
@@ -240,15 +240,15 @@ def test_json_holds_all_that_is_shown(command, there):
 def test_where_the_page_is_not_built_the_demo_says_how_and_goes_on(command, monkeypatch, there, tmp_path):
     monkeypatch.setattr(serve_page, "TEMPLATE", tmp_path / "nothing.html")
     (there / "attention.html").unlink()
-    code, out, err = command("demo", "--folder", str(there))
+    code, out, err = command("demo", "--output", str(there))
     assert (code, err) == (0, "")
     assert "  open        the page for a browser is not built: run `make web`\n" in out
     assert not (there / "attention.html").exists()
-    assert json.loads(command("demo", "--folder", str(there), "--json")[1])["page"] is None
+    assert json.loads(command("demo", "--output", str(there), "--json")[1])["page"] is None
 
 
 def test_the_maps_are_those_of_the_trace(command, there):
-    answer = json.loads(command("demo", "--folder", str(there), "--json")[1])["attention"]
+    answer = json.loads(command("demo", "--output", str(there), "--json")[1])["attention"]
     run_there = load(there)
     for number, drawn in zip(demo.MAPPED, answer["maps"], strict=True):
         made = ch.trace(run_there, german(number))
@@ -262,7 +262,7 @@ def test_a_second_time_the_run_is_used_again(command, monkeypatch, there):
     page = (there / "attention.html").read_bytes()
     weights = sorted(there.glob("checkpoints/*/*"))
     monkeypatch.setattr(demo, "train_demo", pytest.fail)
-    code, out, err = command("demo", "--folder", str(there))
+    code, out, err = command("demo", "--output", str(there))
     assert (code, err) == (0, "")
     assert "  Trained earlier, and used again; clearhead demo --again trains a new one.\n" in out
     assert (there / "attention.html").read_bytes() == page
@@ -276,10 +276,10 @@ def test_what_was_stopped_goes_on_and_ends_the_same(command, monkeypatch, home, 
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(demo, "open_progress", lambda: Interrupted(open_progress().console))
-    assert command("demo", "--folder", str(home))[0] == 130
+    assert command("demo", "--output", str(home))[0] == 130
     assert not (home / "evaluation.json").exists()
     monkeypatch.setattr(demo, "open_progress", open_progress)
-    code, out, err = command("demo", "--folder", str(home))
+    code, out, err = command("demo", "--output", str(home))
     assert code == 0
     assert "from step 2" in err
     assert "Trained earlier" not in out
@@ -289,12 +289,12 @@ def test_what_was_stopped_goes_on_and_ends_the_same(command, monkeypatch, home, 
 
 def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
     (there / "left-over").touch()
-    code, out, err = command("demo", "--folder", str(there), "--seed", "2")
+    code, out, err = command("demo", "--output", str(there), "--seed", "2")
     assert (code, out) == (2, "")
     assert "--seed: " in err
     assert "was trained with seed 1; --again trains a new one, with 2" in err
     assert (there / "left-over").exists()
-    code, out, err = command("demo", "--folder", str(there), "--seed", "2", "--again")
+    code, out, err = command("demo", "--output", str(there), "--seed", "2", "--again")
     assert code == 0
     assert "dev at step 4" in err
     assert "Trained earlier" not in out
@@ -302,16 +302,16 @@ def test_again_trains_anew_and_another_seed_asks_for_it(command, there):
     numbers = demo.draw_numbers(2)
     every = (*numbers.train, *demo.spoken_numbers(numbers))
     assert lines(there / "data-files" / "train.en") == [english(number) for number in every]
-    assert command("demo", "--folder", str(there))[0] == 0
+    assert command("demo", "--output", str(there))[0] == 0
 
 
 def test_a_short_demo_trains_few_steps_on_few_numbers(command, tmp_path, there):
-    code, out, err = command("demo", "--folder", str(there), "--steps", "3")
+    code, out, err = command("demo", "--output", str(there), "--steps", "3")
     assert (code, out) == (2, "")
     assert "--steps: " in err
     assert "has 4 steps; --again trains a new one, with 3" in err
-    assert command("demo", "--folder", str(there), "--steps", "4")[0] == 0
-    assert command("demo", "--folder", str(tmp_path / "short"), "--steps", "2")[0] == 0
+    assert command("demo", "--output", str(there), "--steps", "4")[0] == 0
+    assert command("demo", "--output", str(tmp_path / "short"), "--steps", "2")[0] == 0
     assert RunFolder(tmp_path / "short").recipe().budget.steps == 2
     assert len(demo.draw_numbers(1, 1).train) == min(demo.TRAIN, demo.SEEN_IN_A_STEP)
 
@@ -319,14 +319,14 @@ def test_a_short_demo_trains_few_steps_on_few_numbers(command, tmp_path, there):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "is there already, and is not the demo's; choose another one with --folder"),
-        (["--again"], "is there already, and is not the demo's; choose another one with --folder"),
+        ([], "is there already, and is not the demo's; choose another one with --output"),
+        (["--again"], "is there already, and is not the demo's; choose another one with --output"),
     ],
 )
 def test_a_folder_of_somebody_else_is_left_alone(command, home, args, said):
     home.mkdir(parents=True)
     (home / "thesis.txt").write_text("years of work", encoding="utf-8")
-    code, out, err = command("demo", "--folder", str(home), *args)
+    code, out, err = command("demo", "--output", str(home), *args)
     assert (code, out) == (1, "")
     assert err == f"clearhead: {home}: {said}\n"
     assert [path.name for path in home.iterdir()] == ["thesis.txt"]
@@ -336,7 +336,7 @@ def test_a_folder_of_somebody_else_is_left_alone(command, home, args, said):
 def test_a_marker_that_cannot_be_read_is_told(command, home):
     home.mkdir(parents=True)
     (home / demo.MARKER).write_text("{}", encoding="utf-8")
-    code, out, err = command("demo", "--folder", str(home), "--again")
+    code, out, err = command("demo", "--output", str(home), "--again")
     assert (code, out) == (1, "")
     assert "demo.json: cannot be read; remove" in err
     assert (home / demo.MARKER).exists()
@@ -344,14 +344,14 @@ def test_a_marker_that_cannot_be_read_is_told(command, home):
 
 def test_a_demo_in_use_is_not_removed(command, there):
     with lock(there):
-        code, out, err = command("demo", "--folder", str(there), "--again")
+        code, out, err = command("demo", "--output", str(there), "--again")
     assert (code, out) == (1, "")
     assert "is in use by process" in err
     assert (there / "evaluation.json").exists()
 
 
 def test_the_run_translates_like_any_other(command, there, tmp_path):
-    answer = json.loads(command("demo", "--folder", str(there), "--json")[1])
+    answer = json.loads(command("demo", "--output", str(there), "--json")[1])
     file = tmp_path / "numbers.de"
     file.write_text("".join(f"{one['source']}\n" for one in answer["translations"]), encoding="utf-8")
     code, out, _ = command("translate", str(there), str(file), "--beam", "1")
@@ -373,7 +373,7 @@ def test_its_recipe_learns_from_the_first_steps_on(tmp_path_factory):
 def test_it_learns_what_people_type_and_the_swap_is_seen(seed, capsys, plain_terminal, tmp_path):
     """Every number to 100, every round one, and 99.5 % of each length: an average over all hid one digit at 9 %."""
     home = tmp_path / "demo"
-    assert run(["demo", "--folder", str(home), "--seed", str(seed), "--json"]) == 0
+    assert run(["demo", "--output", str(home), "--seed", str(seed), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     for row in answer["evaluation"]["by_digits"]:
         assert row["right"] >= (row["n"] if row["digits"] in {"1", "2", "round"} else 0.995 * row["n"]), row

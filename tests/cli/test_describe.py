@@ -63,7 +63,9 @@ def test_the_page_has_every_part_with_its_numbers(printed, model):
     assert rows(page) == wanted
 
 
-@pytest.mark.parametrize("args", [["base"], ["gpt2-xl", "--target", "1024"], ["llama-7b", "--target", "100000"]])
+@pytest.mark.parametrize(
+    "args", [["base"], ["gpt2-xl", "--target-length", "1024"], ["llama-7b", "--target-length", "100000"]]
+)
 @pytest.mark.slow
 def test_the_page_fits_80_columns_without_escape_codes(printed, args):
     page = printed(*args)
@@ -85,7 +87,9 @@ def test_the_page_says_what_is_shared_and_what_is_counted(printed):
 @pytest.mark.slow
 def test_json_holds_the_whole_description(printed):
     answer = json.loads(
-        printed("tiny", "--vocabulary", "500", "--source", "20", "--target", "9", "--batch", "3", "--json")
+        printed(
+            "tiny", "--vocabulary", "500", "--source-length", "20", "--target-length", "9", "--batch", "3", "--json"
+        )
     )
     made = describe(presets.tiny(500), batch=3, source=20, target=9)
     assert (answer["model"], answer["kind"], answer["vocabulary"]) == ("tiny", "encoder-decoder", 500)
@@ -121,8 +125,8 @@ def test_a_kind_with_a_size(printed, kind):
         (["decoder"], "--size: 'decoder' can have any size: give one, such as --size 10M"),
         (["decoder", "--size", "10X"], "--size: '10X' is no number of parameters; write 300k, 10M"),
         (["decoder", "--size", "10k"], "vocabulary of 32,000: the least is 518,736; raise the size, or lower the voc"),
-        (["gpt2", "--source", "5"], "--source: gpt2 is a decoder, and reads no source: use --target"),
-        (["bert", "--target", "5"], "--target: bert is an encoder, and writes no target: use --source"),
+        (["gpt2", "--source-length", "5"], "--source-length: gpt2 is a decoder, and reads no source: use --target-l"),
+        (["bert", "--target-length", "5"], "--target-length: bert is an encoder, and writes no target: use --sour"),
         (["base", "--vocabulary", "0"], "--vocabulary"),
         (["base", "--batch", "none"], "--batch"),
     ],
@@ -132,7 +136,7 @@ def test_what_is_asked_wrongly_is_told_in_two_lines(refused, args, said):
 
 
 def test_more_tokens_than_there_are_positions_is_told_in_a_line(refused):
-    assert "positions 0 to 511, and 0 to 999 were asked for" in refused("bert", "--source", "1000", code=1)
+    assert "positions 0 to 511, and 0 to 999 were asked for" in refused("bert", "--source-length", "1000", code=1)
 
 
 @pytest.mark.parametrize(

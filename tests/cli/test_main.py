@@ -64,8 +64,8 @@ def test_without_a_verb_it_shows_the_help_and_was_asked_wrongly(command):
     ("args", "said"),
     [
         (
-            ["steps", "--token", "cat"],
-            "--token: there is no 'cat'; there are a, fluffy, blue, cute, creature\n" + HINT,
+            ["steps", "--query", "cat"],
+            "--query: there is no 'cat'; there are a, fluffy, blue, cute, creature\n" + HINT,
         ),
         (["steps", "--mask", "future"], "--mask: there is no 'future'; there are none, causal\n" + HINT),
         (

@@ -119,3 +119,37 @@ def test_no_option_is_made_beside_the_declarations():
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         made[path.name] = sum(ast.unparse(node.func) == "typer.Option" for node in calls)
     assert {name: count for name, count in made.items() if count} == {"__init__.py": 2, "options.py": 2}
+
+
+def commands(command, path=()):
+    """Yield every command with its words."""
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+def test_a_word_has_one_meaning_in_all_commands():
+    """What stands for its value in the help is the same everywhere: --source is files, and never a number."""
+    meanings = {}
+    for verb, command in commands(typer.main.get_command(clearhead.cli.app)):
+        for parameter in command.get_params(typer.Context(command)):
+            if parameter.param_type_name == "option" and "--output" not in parameter.opts:
+                taken = (parameter.metavar, bool(parameter.secondary_opts))
+                meanings.setdefault(parameter.opts[0], {}).setdefault(taken, []).append(verb)
+    assert {word: found for word, found in meanings.items() if len(found) > 1} == {}
+
+
+def test_what_is_written_is_named_by_o_everywhere():
+    for verb, command in commands(typer.main.get_command(clearhead.cli.app)):
+        for parameter in command.get_params(typer.Context(command)):
+            if "--output" in parameter.opts:
+                assert "-o" in parameter.opts, verb
+
+
+def test_quiet_prints_results_alone(command, tmp_path):
+    (tmp_path / "a.txt").write_text("one two three\n" * 60)
+    words = ["--task", "generate", "--text", tmp_path / "a.txt", "--tokenizer", "char", "--size", "20k", "--steps", 2]
+    code, out, err = command("train", tmp_path / "run", *words, "--threads", 1, "-q", "--json")
+    assert (code, err) == (0, "")
+    assert '"task": "generate"' in out

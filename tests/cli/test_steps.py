@@ -68,7 +68,7 @@ def test_the_inputs_are_what_the_layer_makes_of_the_embeddings(shown_by):
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_a_vector_is_the_rows_of_its_map_that_the_embedding_picks(shown_by, token):
-    text, steps = shown_by("--token", token), explained()
+    text, steps = shown_by("--query", token), explained()
     for role in ("query", "key", "value"):
         line = re.search(rf"^  {role} +(.+) = \((.+)\)$", text, re.MULTILINE)
         terms = re.findall(rf"({NUMBER})·\w+ \((.+?)\)", line[1])
@@ -79,7 +79,7 @@ def test_a_vector_is_the_rows_of_its_map_that_the_embedding_picks(shown_by, toke
 @pytest.mark.parametrize("weighting", ["softmax", "linear elu"])
 @pytest.mark.parametrize("token", TOKENS)
 def test_an_arrow_carries_the_sum_of_the_products_and_the_score(shown_by, token, weighting):
-    text, steps = shown_by("--token", token, "--weighting", weighting), explained(weighting=weighting)
+    text, steps = shown_by("--query", token, "--weighting", weighting), explained(weighting=weighting)
     arrows = re.findall(rf"^  {token} ──▶ (\w+) +(.+) = ({NUMBER})$", text, re.MULTILINE)
     assert [key for key, *_ in arrows] == list(TOKENS)
     for (_, products, score), expected in zip(arrows, steps["score"][TOKENS.index(token)], strict=True):
@@ -107,7 +107,7 @@ def test_the_exponentials_are_those_of_the_masked_scores(shown_by):
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_the_weighted_sum_adds_up_to_the_context(shown_by, token):
-    text, steps = shown_by("--token", token), explained()
+    text, steps = shown_by("--query", token), explained()
     lines = re.findall(rf"({NUMBER}) ·((?: +{NUMBER})+) =((?: +{NUMBER})+) ─", text)
     weight, value, product = (
         torch.tensor([[read(x) for x in part.split()] for part in parts]) for parts in zip(*lines, strict=True)
@@ -189,7 +189,7 @@ def test_argmax_takes_the_first_of_a_tie_or_shares_it(shown_by):
 
 
 def test_a_row_that_no_key_fits_says_so(shown_by):
-    assert "No key fits this query" in shown_by("--weighting", "linear-relu", "--mask", "causal", "--token", "a")
+    assert "No key fits this query" in shown_by("--weighting", "linear-relu", "--mask", "causal", "--query", "a")
 
 
 @pytest.mark.parametrize("weighting", ["softmax", "linear random"])
@@ -226,8 +226,8 @@ def test_a_sum_too_long_for_the_line_leaves_out_its_middle(widths, room, columns
 
 def test_the_sequence_diagram_is_written_beside_the_page(shown_by, tmp_path):
     file = tmp_path / "creature.svg"
-    assert shown_by("--svg", str(file), "--token", "cute", "--mask", "causal") == shown_by(
-        "--token", "cute", "--mask", "causal"
+    assert shown_by("--svg", str(file), "--query", "cute", "--mask", "causal") == shown_by(
+        "--query", "cute", "--mask", "causal"
     )
     expected = creature_exchange(TOKENS.index("cute"), WEIGHTINGS["softmax"], MASKS["causal"])
     assert file.read_text(encoding="utf-8") == draw_sequence(expected)

@@ -130,7 +130,7 @@ def test_runs_of_every_task_are_traced(command, request, kind, text):
 
 
 def test_a_given_target_is_read_in_place_of_the_own_output(command, translator):
-    assert asked(command, translator, "--target", "11")["target"] == "11"
+    assert asked(command, translator, "--target-text", "11")["target"] == "11"
     assert asked(command, translator, "--beam", "2")["notes"] == ["written with a cache, token by token"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from estimator.__main__ import run
 from estimator.estimate import GIB
 
-MODEL = ["llama-tiny", "--vocabulary", "301", "--target", "16"]
+MODEL = ["llama-tiny", "--vocabulary", "301", "--target-length", "16"]
 
 
 @pytest.fixture
