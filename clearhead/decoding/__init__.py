@@ -14,5 +14,18 @@ from clearhead.decoding.generating import Score, Token, generate, score, stream
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
+from clearhead.decoding.session import which_step
 
-__all__ = ["Beam", "Greedy", "Hypothesis", "Rules", "Sample", "Score", "Token", "generate", "score", "stream"]
+__all__ = [
+    "Beam",
+    "Greedy",
+    "Hypothesis",
+    "Rules",
+    "Sample",
+    "Score",
+    "Token",
+    "generate",
+    "score",
+    "stream",
+    "which_step",
+]

@@ -174,8 +174,10 @@ class FullCache(Cache):
         return layer.finish(attend_cached(layer, self.call(layer, query, *self.filled())))
 
     def filled(self) -> tuple[Tensor, Tensor]:
-        total = self.clock.total * self.clock.beams
-        return self.keys.narrow(2, 0, total), self.values.narrow(2, 0, total)
+        clock = self.clock
+        if clock.common is None:
+            return self.keys, self.values
+        return self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
 
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
         """Write the keys and values of the new columns."""
@@ -184,7 +186,7 @@ class FullCache(Cache):
             self.memory = [torch.cat(pair, 2) for pair in zip(self.memory, new, strict=True)] if self.memory else [*new]
             self.keys, self.values = self.memory
             return
-        memory, common = self.reserve(key, value), self.clock.common
+        memory, common = self.memory or self.reserve(key, value), self.clock.common
         if common is not None:
             self.keys.narrow(2, common, 1).copy_(key)
             self.values.narrow(2, common, 1).copy_(value)
@@ -262,7 +264,7 @@ class FullCache(Cache):
 
         def step(x: Tensor) -> Tensor:
             query = project(x)
-            if clock.by_products(heads, query.dtype):
+            if len(x) > 1 and clock.by_products(heads, query.dtype):  # of one row, torch's kernel is the quicker
                 bias = clock.own_bias(heads.n_heads, query.dtype)
                 return output(join_beams(attend_few(clock.by_sentence(query), *self.filled(), bias, scale)))
             if clock.searching and clock.beams == 1 and one_query_gpu.serves(query, self.keys):
@@ -541,7 +543,7 @@ class SourceCache(CrossCache):
         def step(x: Tensor) -> Tensor:
             query = project(x).view(clock.n_sources, -1, heads.n_heads, heads.d_head).transpose(1, 2)
             query = to_query.normed(query)
-            if clock.by_products(heads, query.dtype):
+            if len(x) > 1 and clock.by_products(heads, query.dtype):
                 bias = clock.source_bias_of(heads.n_heads)
                 context = attend_few(query, self.keys, self.values, bias, scale)
             elif clock.searching and one_query_gpu.serves(query, self.keys):

@@ -168,6 +168,8 @@ class Clock:
 
         From a mask, torch would make it again in every layer.
         """
+        if self.common is not None:
+            return None
         if self.beams > 1:
             return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
         real = self.real

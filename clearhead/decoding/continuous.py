@@ -4,7 +4,7 @@ A waiting job gets a place as soon as there is one. The rows of the batch are sl
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import final
@@ -143,7 +143,7 @@ class ContinuousBatch(Scheduler):
         with torch.inference_mode():
             size = Size(self.most_rows, self.columns, self.source_columns, shapes == "fixed", shared)
             self.session = make_session(model, size)
-        self.choice = TokenChoice(self.session)
+        self.choice, self.fitted = TokenChoice(self.session), (0, 0)
         self.changes: dict[int, tuple[int, int, int]] = {}
         """Slots that changed hands since the last step: token, position, and 1 if a job has the slot, else 0."""
 
@@ -349,20 +349,26 @@ class ContinuousBatch(Scheduler):
         if self.shapes == "fixed":
             self.session.fit(self.most_rows, self.columns, self.source_columns)
             return
+        session, find = self.session, find_bucket if self.session.recordable else round_up
+        if self.choice.groups is None:  # someone has joined or left
+            self.fit_rows(find)
+        positions = {job.position for job in self.jobs.values()}
+        longest = max(positions)
+        session.clock.common = longest if len(positions) == 1 and not session.recordable else None
+        rows, source_columns = self.fitted
+        session.fit(rows, min(find(longest + 1), self.columns), source_columns)
+
+    def fit_rows(self, find: Callable[[int], int]) -> None:
+        """Find how many rows the jobs need, and how many columns of their sources."""
         session, jobs = self.session, self.jobs.values()
-        find = find_bucket if session.recordable else round_up
         rows = min(find(self.rows_in_use), self.slots) if session.clock.shared == 1 else self.rows_in_use
         if self.queue:  # the next will take the rows that are free now
             rows = max(rows, session.shape[0])
         if max([slot for job in jobs for slot in job.slots]) >= rows:
             self.pack(rows)
-        positions = {job.position for job in jobs}
-        source_lengths = {job.n_source for job in jobs} if self.source_columns else {0}
-        longest, longest_source = max(positions), max(source_lengths)
-        session.clock.common = longest if len(positions) == 1 and not session.recordable else None
-        session.clock.alike = len(source_lengths) == 1 and not session.recordable
-        source_columns = longest_source if session.clock.alike else min(find(longest_source), self.source_columns)
-        session.fit(rows, min(find(longest + 1), self.columns), source_columns)
+        lengths = {job.n_source for job in jobs} if self.source_columns else {0}
+        session.clock.alike = len(lengths) == 1 and not session.recordable
+        self.fitted = rows, max(lengths) if session.clock.alike else min(find(max(lengths)), self.source_columns)
 
     def pack(self, rows: int) -> None:
         """Move the jobs in slots from `rows` on into free slots below."""

@@ -25,8 +25,7 @@ from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.method import Method
 from clearhead.decoding.request import Request
 from clearhead.decoding.rules import Rules
-from clearhead.model.fast_step import is_observed
-from clearhead.registry import is_built_in
+from clearhead.model.fast_step import find_unrecordable, is_observed
 
 MOST_LENGTHS = 32
 """Translations kept for a model: one for each length of a source, method and rules."""
@@ -159,7 +158,7 @@ def record_translation(
 ) -> list[Hypothesis] | None:
     """Record the translation of a source, keep it and return its result; None for the first source of a length."""
     model, key = request.model, make_key(request, method, rules)
-    if key is None or not is_built_in(model) or any(map(is_observed, model.modules())):
+    if key is None or find_unrecordable(model) is not None or any(map(is_observed, model.modules())):
         return None
     cache = CACHES.get(model)
     if cache is None or not cache.snapshot.matches(model):

@@ -5,7 +5,7 @@ prompt is read before its sequence joins (`Prefill`), all but its last token, wh
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,12 +21,11 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.source import Source
 from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.cpu_matmul import FEW
-from clearhead.model.fast_step import FastStep, is_observed
+from clearhead.model.fast_step import FastStep, find_unrecordable, is_observed
 from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder
-from clearhead.registry import is_built_in
 
 Logits = Float[Tensor, "row vocabulary"]
 MUCH = 1 << 20
@@ -126,7 +125,7 @@ class Session:
 
     def can_record(self) -> bool:
         """Check that a step is the same work whatever stands in the slots."""
-        return is_built_in(self.decoder) and self.caches.can_record()
+        return find_unrecordable(self.decoder) is None and self.caches.can_record()
 
     def ids(self, tokens: Sequence[int]) -> Int[Tensor, "token"]:
         """Return tokens as a tensor that stays on the device: most jobs have the same rules."""
@@ -282,6 +281,28 @@ class Session:
 
 
 MakeSession = Callable[[Model, Size], Session]
+
+
+class StepChoice(NamedTuple):
+    """How a decoding step is computed: `recorded`, by `fast` steps of the modules, or by their `forward`; and why."""
+
+    kind: str
+    why: str
+
+
+def which_step(model: Model) -> StepChoice:
+    """Return how decoding steps of a model are computed where it is now, as `which_kernel` does for attention."""
+    session = Session(model, Size(1, 2))
+    if session.fast_step is None:
+        return StepChoice("forward", "it is watched, hooked or under autocast, so that its forward must run")
+    if session.recordable:
+        return StepChoice("recorded", "every part allows it, on this device")
+    if not can_record_on(session.device):
+        return StepChoice("fast", f"steps are recorded on CUDA, and it is on {session.device.type}")
+    if (strange := find_unrecordable(session.decoder)) is not None:
+        return StepChoice("fast", f"{strange.__name__} does not say `recordable = True` beside its forward")
+    cache = next(cache for cache, layer in session.caches.layers if not cache.can_record(layer))
+    return StepChoice("fast", f"the step of a {type(cache).__name__} changes with the column")
 
 
 def check_masks(decoder: Decoder, rows: int, columns: int) -> None:

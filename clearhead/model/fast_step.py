@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from clearhead.attention.heads import WholeMap, alike, is_hooked, joinable
 from clearhead.model.cpu_matmul import few_rows, is_large
+from clearhead.registry import known_type
 from clearhead.taps import Tapped
 
 FastStep = Callable[[Tensor], Tensor]
@@ -63,6 +64,28 @@ def has_own_step(module: nn.Module) -> bool:
     """
     latest = next(kind for kind in type(module).__mro__ if "forward" in vars(kind) or "fast_step" in vars(kind))
     return "fast_step" in vars(latest)
+
+
+def find_unrecordable(root: nn.Module) -> type | None:
+    """Return the class of the first part of a model whose steps are not known to be recordable; None if all are.
+
+    Ours and torch's are. A part of your own says `recordable = True`, in the class that defines its `forward`, if a
+    step asks the device for nothing and depends on nothing but its inputs and weights.
+    """
+    for module in root.modules():
+        if not says_recordable(type(module)):
+            if not known_type(type(module)):
+                return type(module)
+            strange = (kind for kind in set(map(type, vars(module).values())) if not known_type(kind))
+            if (kind := next((kind for kind in strange if not getattr(kind, "recordable", False)), None)) is not None:
+                return kind
+    return None
+
+
+def says_recordable(kind: type) -> bool:
+    """Check that the class which defines `forward` says so: a subclass that changes `forward` must say it again."""
+    latest = next(base for base in kind.__mro__ if "forward" in vars(base) or "recordable" in vars(base))
+    return bool(vars(latest).get("recordable", False))
 
 
 def is_observed(module: nn.Module) -> bool:

@@ -5,11 +5,13 @@ import random
 import pytest
 import torch
 
-from clearhead.decoding import recorded
+from clearhead import weighting
+from clearhead.decoding import recorded, session, which_step
 from clearhead.decoding.caches import FullCache
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.session import Prefill
 from clearhead.model import presets
+from clearhead.taps import watching
 from tests.decoding.serving import decode, draw_job, unlike_alone
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,3 +55,45 @@ def test_a_step_is_recorded_once_for_each_shape_and_again_when_memory_has_grown(
     assert len(set(shapes)) == len(shapes)
     assert set(scheduler.session.replays) >= set(shapes)
     assert {shape[0] for shape in scheduler.session.replays} <= {32, 40}
+
+
+class Own(torch.nn.Module):
+    """A feed-forward of the user's own, around ours."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Said(Own):
+    recordable = True
+
+
+class ChangedAfter(Said):
+    def forward(self, x):
+        return 2 * self.inner(x)
+
+
+@pytest.mark.parametrize(("kind", "records"), [(Own, False), (Said, True), (ChangedAfter, False)])
+def test_a_part_of_the_users_own_is_recorded_if_it_says_so(kind, records, monkeypatch):
+    monkeypatch.setattr(session, "can_record_on", lambda device: True)
+    model = presets.llama(presets.Size(2, 32, 4, 2, 64), vocabulary=20).build().eval()
+    assert which_step(model).kind == "recorded"
+    model.stack.blocks[0].feed_forward = kind(model.stack.blocks[0].feed_forward)
+    step = which_step(model)
+    assert step.kind == ("recorded" if records else "fast")
+    assert (kind.__name__ in step.why) == (not records)
+
+
+def test_a_step_says_why_it_is_no_faster(monkeypatch):
+    model = presets.gpt2("tiny", vocabulary=20).build().eval()
+    assert which_step(model) == ("fast", "steps are recorded on CUDA, and it is on cpu")
+    with watching(model, lambda name, value: None):
+        assert which_step(model).kind == "forward"
+    monkeypatch.setattr(session, "can_record_on", lambda device: True)
+    attention = presets.AttentionSpec(heads=4, weighting=weighting.Kernelized())
+    model = presets.gpt2(presets.Size(2, 32, 4, 4, 64), vocabulary=20, length=64, attention=attention).build()
+    assert "StateCache" in which_step(model).why
