@@ -37,7 +37,7 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
-from clearhead.training.tasks.base import Batch
+from clearhead.training.tasks.learning import Batch
 from clearhead.training.train_step import TrainState, make_stepper
 from clearhead.training.validation import ValidationSet, assess
 

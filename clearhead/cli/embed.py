@@ -26,8 +26,8 @@ from clearhead.options import Option
 from clearhead.training.folder import RunFolder
 from clearhead.training.outputs import check_output
 from clearhead.training.run import Run
-from clearhead.training.tasks.base import with_article
 from clearhead.training.tasks.embed import Pooling
+from clearhead.training.tasks.learning import with_article
 from clearhead.training.tasks.pairs import split_pair
 
 EXAMPLES = """\b

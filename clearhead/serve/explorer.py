@@ -32,7 +32,7 @@ from clearhead.tracing.site import overflow_of
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run, load
-from clearhead.training.tasks.base import Decoding
+from clearhead.training.tasks.answering import Decoding
 from clearhead.training.tracing import encode_inputs, trace
 
 TRACES = 28

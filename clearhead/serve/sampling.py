@@ -22,7 +22,7 @@ from clearhead.tracing.edits import Change
 from clearhead.tracing.stopping import check_stopped
 from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
-from clearhead.training.tasks.base import Decoding
+from clearhead.training.tasks.answering import Decoding
 
 MOST_NEW = 200
 """The most tokens that a text is continued by, as many as `clearhead generate` writes unless asked otherwise."""

@@ -18,7 +18,8 @@ from clearhead.tracing.edits import Change
 from clearhead.tracing.stopping import check_stopped
 from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
-from clearhead.training.tasks.base import Decoding, Task
+from clearhead.training.tasks.answering import Decoding
+from clearhead.training.tasks.base import Task
 from clearhead.training.tracing import encode_inputs
 
 GENERATED = 24

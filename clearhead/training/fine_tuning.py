@@ -33,8 +33,8 @@ from clearhead.training.pretrained import prepare_parameters, without_wide, writ
 from clearhead.training.recipe import FineTuning, Machine, Recipe
 from clearhead.training.run import Run, best_step, load
 from clearhead.training.tasks import Embed, Task, name_of, task_named
-from clearhead.training.tasks.base import with_article
 from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.learning import with_article
 
 SHARE_OF_RATE = 0.2
 """The peak learning rate is this share of the usual one: the weights are good already. Adapters start at nothing, and

@@ -39,7 +39,8 @@ from clearhead.training.pretrained import prepare_parameters, trained_tensors, w
 from clearhead.training.recipe import Recipe
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
 from clearhead.training.stopping import Stopping
-from clearhead.training.tasks.base import Batch, Task
+from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.learning import Batch
 from clearhead.training.timing import count_tokens
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
 from clearhead.training.validation import ValidationSet, assess

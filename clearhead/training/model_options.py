@@ -16,7 +16,7 @@ from clearhead.training import defaults, variants
 from clearhead.training.default_models import PLACEHOLDER, text_bytes
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
-from clearhead.training.tasks.base import with_article
+from clearhead.training.tasks.learning import with_article
 
 
 def part_option(text: str, names: Iterable[str]) -> Any:

@@ -28,7 +28,7 @@ from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Batch
+from clearhead.training.tasks.learning import Batch
 
 Forward = Callable[..., Any]
 """Computes the loss of a batch, and takes what options the pass has."""

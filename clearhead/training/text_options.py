@@ -15,7 +15,7 @@ from clearhead.text.forms import DELIMITERS, Form, possible_forms, read_head
 from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Messages, Source, Table, Unit
 from clearhead.training.tasks import Task
-from clearhead.training.tasks.base import AT_ONCE
+from clearhead.training.tasks.texts import AT_ONCE
 
 Files = list[str] | None
 STDIN = "-"

@@ -20,7 +20,8 @@ from clearhead.training.distributed import current_processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import build_model, share_rows
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Batch, Task, loss_of
+from clearhead.training.tasks.base import Task, loss_of
+from clearhead.training.tasks.learning import Batch
 from clearhead.training.tasks.measures import ValidationSet
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
 

@@ -33,7 +33,8 @@ from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.optimizers import make_optimizer
 from clearhead.training.parallel import Parallel, SingleProcess, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
-from clearhead.training.tasks.base import Batch, Task
+from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.learning import Batch
 
 WARM_UPS = 3
 

@@ -18,10 +18,10 @@ from clearhead.serve.api.writing import Writing, WrittenToken
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.serve.params import Params
-from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import MAX_NEW, with_seeds
 from clearhead.training.tasks.passages import Passage, WritingOptions
+from clearhead.training.tasks.showing import TraceInputs
 
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""

@@ -17,7 +17,7 @@ from clearhead.serve.events import EventStream, Producer, answer_in_time
 from clearhead.serve.limits import Limits
 from clearhead.serve.params import Params
 from clearhead.serve.replies import as_json
-from clearhead.training.tasks.base import TraceInputs
+from clearhead.training.tasks.showing import TraceInputs
 
 LONG = 20_000
 """Characters from which on a text is tokenised on another thread, so that the event loop goes on."""

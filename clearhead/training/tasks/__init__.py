@@ -9,7 +9,8 @@ from clearhead.serialization import name_in_files
 from clearhead.text.encoding import Layout
 from clearhead.training.default_models import encoder
 from clearhead.training.losses import NOTHING
-from clearhead.training.tasks.base import Answer, Batch, Task, close_rows, encode_for_trace, to_batch
+from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.classify import Classify
 from clearhead.training.tasks.classify_pairs import ClassifyPairs
 from clearhead.training.tasks.embed import Embed
@@ -18,7 +19,9 @@ from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.instruct import Instruct
 from clearhead.training.tasks.label import Label
+from clearhead.training.tasks.learning import Batch, close_rows, to_batch
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
+from clearhead.training.tasks.showing import encode_for_trace
 from clearhead.training.tasks.tag import Tag
 from clearhead.training.tasks.translate import Translate
 

@@ -35,8 +35,10 @@ from clearhead.training.linear import Figures, LinearScore, class_weights, recor
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_classes
-from clearhead.training.tasks.base import Answer, Batch, Pair, Task, spec_name, to_batch
+from clearhead.training.tasks.answering import Answer, Pair
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.framing import frame_rows
+from clearhead.training.tasks.learning import Batch, spec_name, to_batch
 from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions
 from clearhead.training.tasks.pairs import FramedPairs, frame_pairs
 from clearhead.training.wide import FittedLinear, choose_shares, fit_wide, score_logits

@@ -18,10 +18,13 @@ from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.store import Store
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Answer, Batch, Task, TraceInputs, to_batch
+from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.classify import Class, Classify, OneLabel, recipe_without_ngrams
 from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.learning import Batch, to_batch
 from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
+from clearhead.training.tasks.showing import TraceInputs
 
 
 @final

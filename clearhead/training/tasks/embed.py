@@ -20,7 +20,9 @@ from clearhead.text.store import Store
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import in_batches
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Answer, Batch, Task
+from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.learning import Batch
 from clearhead.training.tasks.measures import EvaluationOptions
 from clearhead.training.tasks.pairs import Pair, frame_pairs
 

@@ -28,17 +28,12 @@ from clearhead.training.default_models import encoder, epochs
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.tasks.base import (
-    Answer,
-    Batch,
-    Task,
-    TraceInputs,
-    encode_for_trace,
-    spec_name,
-    to_batch,
-)
+from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.framing import Framing, frame_rows
+from clearhead.training.tasks.learning import Batch, spec_name, to_batch
 from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet
+from clearhead.training.tasks.showing import TraceInputs, encode_for_trace
 
 BLANK = "<mask>"
 """How a blank is written in a text."""

@@ -39,18 +39,13 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.scores import score_text
-from clearhead.training.tasks.base import (
-    Answer,
-    Batch,
-    Decoding,
-    Task,
-    TraceInputs,
-    encode_for_trace,
-    to_batch,
-)
+from clearhead.training.tasks.answering import Answer, Decoding
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.learning import Batch, to_batch
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 from clearhead.training.tasks.passages import Passage, WritingOptions
+from clearhead.training.tasks.showing import TraceInputs, encode_for_trace
 
 MAX_NEW, TEMPERATURE = 200, 0.8
 """How much is written, and how it is drawn, unless asked otherwise."""

@@ -26,8 +26,9 @@ from clearhead.training.answers import continued
 from clearhead.training.chat import ChatTemplate
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Batch, Task, to_batch
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.generate import MAX_NEW, Generate
+from clearhead.training.tasks.learning import Batch, to_batch
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, ValidationSet
 
 

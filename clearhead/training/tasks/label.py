@@ -27,9 +27,11 @@ from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
+from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.classify import Classify, fit_classes, recipe_without_ngrams
 from clearhead.training.tasks.framing import frame_rows
+from clearhead.training.tasks.learning import Batch, to_batch
 from clearhead.training.tasks.measures import LOSS, MACRO_F1, EvaluationOptions, Measure, ValidationSet
 
 YES = 0.5

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
-from clearhead.training.tasks.base import Pair, Task, TraceInputs, encode_for_trace
+from clearhead.training.tasks.answering import Pair
+from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.showing import TraceInputs, encode_for_trace
 
 
 class FramedPairs(NamedTuple):

@@ -19,9 +19,11 @@ from clearhead.text.store import Store
 from clearhead.tracing.trace import Trace
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Answer, Batch, Task, to_batch
+from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.classify import recipe_without_ngrams
 from clearhead.training.tasks.framing import frame_rows
+from clearhead.training.tasks.learning import Batch, to_batch
 from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1
 
 

@@ -32,19 +32,13 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import InverseSqrt
 from clearhead.training.scores import score_by_length, score_translations
-from clearhead.training.tasks.base import (
-    Answer,
-    Batch,
-    Decoding,
-    Task,
-    TraceInputs,
-    spec_name,
-    stored_loss,
-    to_batch,
-)
+from clearhead.training.tasks.answering import Answer, Decoding
+from clearhead.training.tasks.base import Task, stored_loss
 from clearhead.training.tasks.framing import Framing, frame_rows
+from clearhead.training.tasks.learning import Batch, spec_name, to_batch
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
 from clearhead.training.tasks.passages import WritingOptions
+from clearhead.training.tasks.showing import TraceInputs
 
 BEAM = 5
 """Hypotheses that are kept, unless another number is asked for."""

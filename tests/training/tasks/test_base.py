@@ -1,35 +1,24 @@
-"""A task of the user's own beside ours: found by its path, refused by name, and answered with neutral defaults."""
+"""A task of the user's own beside ours: found by its path, refused by name, made of three parts."""
+
+import itertools
 
 import pytest
 
 from clearhead.errors import OptionError
-from clearhead.model import presets
-from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.tasks import TASKS, name_of, task_named
-from clearhead.training.tasks.measures import Measure
+from clearhead.training.tasks import TASKS, Task, name_of, task_named
+from clearhead.training.tasks.answering import Answering
+from clearhead.training.tasks.learning import Learning
+from clearhead.training.tasks.showing import Showing
 from tests.registering import registry_restored
+from tests.training.tasks.echo import echo_task
 
 OWN = """
 import clearhead as ch
-from clearhead.training.tasks import Layout, Task
+from tests.training.tasks import echo
 
 @ch.register
-class Echo(Task):
-    name = "echo"
-
-    @staticmethod
-    def layout(context):
-        return Layout(texts=("text",), most=context - 1)
-
-    @classmethod
-    def default_recipe(cls, corpus, n_bytes, on_gpu):
-        raise NotImplementedError
-
-    def read(self, store, rows, random, *, filled):
-        raise NotImplementedError
-
-    def answer(self, model, texts):
-        return [{"output": text} for text in texts]
+class Echo(echo.Echo):
+    pass
 """
 
 
@@ -63,29 +52,21 @@ def test_another_part_is_no_task():
         task_named("Softmax")
 
 
-def test_what_a_task_does_not_say_has_a_neutral_answer(echo):
-    import echoing  # type: ignore[import-not-found]
-
-    task = echoing.Echo(tokenizers={"text": Tokenizer.train(["abc"], "byte")}, context=8)
-    assert (task.reads, task.count_tokens(["abc", "a"])) == (7, [3, 1])
-    assert task.fields() == ("text",)
-    assert task.usage() == ("echo 'a line of text' | clearhead answer {run}", "clearhead evaluate {run} --table TEST")
-    assert task.trace_inputs("abc").pieces == {"encoder": ["<s>", "a", "b", "c"]}
-    assert task.goal({"accuracy": 0.5}, 2.0) == 0.5
-    assert task.goal({}, 2.0) == -2.0
-    with pytest.raises(OptionError, match="to echo takes an encoder; the model is a Decoder"):
-        task.fitted(presets.gpt2("tiny", vocabulary=9))
-    with pytest.raises(OptionError, match="the text has 11 tokens, and the model was trained to read 8; shorten it"):
-        task.trace_inputs("abcabcabca")
-    with pytest.raises(OptionError, match="to echo writes nothing, so there is nothing to decode"):
-        task.decoding({"encoder": [1]}, max_new=None, usual=9)
+def test_a_task_has_three_parts_and_no_part_has_what_another_has():
+    parts = [Learning, Answering, Showing]
+    assert [part for part in Task.__mro__ if part in parts] == parts
+    said = [{name for name in vars(part) if not name.startswith("_")} for part in parts]
+    assert all(len(names) <= 20 for names in said)
+    assert not any(one & other for one, other in itertools.combinations(said, 2))
 
 
-def test_the_best_checkpoint_has_least_of_a_score_that_is_an_error(echo):
-    import echoing  # type: ignore[import-not-found]
+def test_commands_to_try_with_a_run():
+    assert echo_task().usage() == (
+        "echo 'a line of text' | clearhead answer {run}",
+        "clearhead evaluate {run} --table TEST",
+    )
 
-    class Error(echoing.Echo):
-        measures = (Measure("word_error", "word error %", 100, higher=False),)
-        best_by = "word_error"
 
-    assert Error(tokenizers={}, context=8).goal({"word_error": 0.25}, 2.0) == -0.25
+def test_other_programs_know_a_task_as_itself_unless_it_says_otherwise():
+    task = echo_task()
+    assert task.exported() is task

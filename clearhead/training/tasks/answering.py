@@ -1,0 +1,125 @@
+"""What answers: lines and pairs of text, with one pass or by decoding, the same for Run, command line and server."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
+
+from torch import Tensor
+
+from clearhead.decoding import Beam, Greedy, Rules, Sample
+from clearhead.decoding.generating import eval_mode
+from clearhead.decoding.scheduler import Job
+from clearhead.decoding.session import pad_right
+from clearhead.errors import OptionError
+from clearhead.model.transformers import Transformer
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.answers import in_batches
+from clearhead.training.tasks.passages import Passage, WritingOptions
+from clearhead.training.tasks.texts import TaskTexts
+
+Answer = dict[str, Any]
+"""What is answered to a line: `output`, and whatever else `--json` tells."""
+Pair = tuple[str, str]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What is decoded from, and what the output may be. `before`: ids of the text that an output follows."""
+
+    source: list[int]
+    prefix: list[list[int]] | None
+    rules: Rules
+    writes: Tokenizer
+    before: list[int]
+
+
+class Answering(TaskTexts):
+    """How a run answers texts."""
+
+    verb: ClassVar[str] = "answer"
+    """The command that answers lines."""
+    target: ClassVar[Literal["none", "writes", "continues"]] = "none"
+    """Whether a text has a target: none; one that the model writes; or one that continues the text."""
+    routes: ClassVar[tuple[str, ...]] = ()
+    """Addresses of the API that a run of it answers at, beside /v1/answer: /v1/translate and /v1/completions decode its
+    `passage`, /v1/classify and /v1/fill tell the `entry` of its answers."""
+    exports_as: ClassVar[str] = ""
+    """The task that other programs know it as, if it is not its own."""
+    chats: ClassVar[bool] = False
+    """Whether its texts may be conversations: a run's chat template then lays them out."""
+
+    @abstractmethod
+    def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
+        """Return the answer to each text, with the usual options. Texts are not blank."""
+
+    def answer_pairs(self, model: Transformer, pairs: Sequence[Pair]) -> list[Answer]:
+        """Return what `answer` does for pairs of texts, where the task takes any."""
+        raise OptionError(f"to {self.name} takes single texts, and no pairs; give each as a text")
+
+    def answer_items(self, model: Transformer, items: Sequence[str | Pair]) -> list[Answer]:
+        """Return the answers to texts, or to pairs of them; the answer to a blank one is blank."""
+        asked = [i for i, item in enumerate(items) if "".join(item).strip()]
+        pairs = [item for i in asked if not isinstance(item := items[i], str)]
+        texts = [item for i in asked if isinstance(item := items[i], str)]
+        if pairs and texts:
+            raise OptionError("some of the texts are pairs and some are not; give them apart")
+        found = self.answer_pairs(model, pairs) if pairs else self.answer(model, texts) if texts else []
+        answers: list[Answer] = [{"output": ""} for _ in items]
+        for i, answer in zip(asked, found, strict=True):
+            answers[i] = answer
+        return answers
+
+    def entry(self, answer: Answer) -> dict[str, Any]:
+        """Return an answer in the form of the task's own address; that to a blank text has nothing but its output."""
+        return answer
+
+    def check_line(self, line: str) -> object:
+        """Raise OptionError for a line that cannot be answered, such as one that is no pair of texts."""
+        return line
+
+    def opener(self) -> list[int]:
+        """Return the ids that a text which would be empty begins with, where the model goes on from it."""
+        return []
+
+    def predict(
+        self, model: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
+    ) -> list[Tensor]:
+        """Return the logits for each row of ids, in order: what an answer is made of where one pass is enough.
+
+        `segments` has the segment of each token, for a model that tells two texts apart by them.
+        """
+
+        def answer(batch: list[int]) -> list[Tensor]:
+            device = next(model.parameters()).device
+            tokens, lengths = pad_right([rows[i] for i in batch], device)
+            apart = {} if segments is None else {"segments": pad_right([segments[i] for i in batch], device)[0]}
+            with eval_mode(model):
+                return list(model(tokens, lengths=lengths, **apart))
+
+        return in_batches([len(row) for row in rows], model, answer)
+
+    def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
+        """Return what decoding from these ids begins with: for tasks whose `target` is not "none".
+
+        `max_new` None: as many new tokens as the task gives, `usual` where it leaves the choice.
+        """
+        raise OptionError(f"to {self.name} writes nothing, so there is nothing to decode")
+
+    def passage(self, row: Sequence[int], method: Greedy | Sample | Beam, options: WritingOptions) -> Passage:
+        """Return the jobs that decode the output for a text's ids, without its special tokens."""
+        frame, side = self.frame(), "decoder" if self.target == "continues" else "encoder"
+        most = self.context - frame.size
+        decoding = self.decoding({side: frame.around(row, most)}, max_new=options.max_new, usual=self.context)
+        job = Job(
+            inputs=tuple(decoding.source),
+            rules=decoding.rules,
+            method=method,
+            prefix=None if decoding.prefix is None else tuple(decoding.prefix[0]),
+            candidates=options.candidates,
+        )
+        unread = max(0, len(row) - most)
+        return Passage(
+            first=job, following=lambda _: None, tokenizer=decoding.writes, before=decoding.before, unread=unread
+        )

@@ -1,0 +1,148 @@
+"""What trains: the recipe, the model that fits, batches and what is asked in them, and what tells a good model."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clearhead.errors import OptionError
+from clearhead.model.sizes import Spec
+from clearhead.model.transformers import Transformer
+from clearhead.text.batches import BatchPlanner, ByLength, Rows
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Prepared
+from clearhead.text.store import Ragged, Store
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.baseline import Baseline
+from clearhead.training.linear import Figures
+from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks.framing import Framing, frame_rows
+from clearhead.training.tasks.label_counts import describe_labels
+from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
+from clearhead.training.tasks.texts import TaskTexts
+
+Batch = dict[str, Tensor]
+Ids = NDArray[np.int64]
+
+
+class Learning(TaskTexts):
+    """How a model learns a task.
+
+    A batch is a few tensors of whole numbers, the same few for every task: `tokens` go into the model, `wanted` is what
+    should come out (`NOTHING` where nothing is asked), `lengths`, `source`, `source_lengths` and `documents` where the
+    task has them.
+    """
+
+    measures: ClassVar[tuple[Measure, ...]] = (ACCURACY, LOSS)
+    """What tells how good a model is, the main one first. With ACCURACY it is counted at every place that asks."""
+    best_by: ClassVar[str] = "accuracy"
+    """The score that the best checkpoint has most of; the least loss where there is no such score."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The fields of `EvaluationOptions` that bear on its evaluation."""
+    outputs: ClassVar[bool] = False
+    """Whether its evaluation has an output for each record, which `--output` writes."""
+    sizes: ClassVar[bool] = False
+    """Whether the size of its usual model, its dropout and learning rate are fitted to a budget."""
+
+    @classmethod
+    def of(cls, prepared: Prepared, context: int) -> Self:
+        """Return the task for a corpus that is prepared."""
+        return cls(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
+
+    def describe_records(self, prepared: Prepared) -> list[str]:
+        """Return lines about the records that are printed before training: the counts of labels, where it has any."""
+        field = self.usual_layout().label
+        return [] if field is None else describe_labels(self.labels, prepared, field)
+
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> Baseline | None:
+        """Return a simple model that was fitted to the records in seconds: the line to beat. None where there is none.
+
+        If the task's usual model has a place for it, it becomes a part of what is kept. `minutes` is the budget of the
+        run, if it has one: the shorter, the less may this take.
+        """
+        return None
+
+    def weigh(self, model: Transformer, prepared: Prepared) -> Figures | None:
+        """Choose by the dev records how much a trained model and its linear part count, in place.
+
+        Returns the score of the Transformer alone; None if there is no such part.
+        """
+        return None
+
+    @classmethod
+    @abstractmethod
+    def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
+        """Return the recipe for a corpus of so many bytes, on this kind of machine."""
+
+    def fitted(self, spec: Spec) -> Spec:
+        """Return the spec for these tokenisers' vocabularies; raise OptionError where it is the wrong kind of model."""
+        if spec.kind != self.family or len(spec.stacks) > 1:
+            raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
+        return replace(spec, vocabulary=self.tokenizer.vocabulary)
+
+    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
+        """Return the plan of batches of about so many tokens."""
+        layout = self.usual_layout()
+        extra = self.context - layout.most
+        return ByLength(store=store, fields=layout.texts, tokens=tokens, seed=seed, longest=layout.most, extra=extra)
+
+    @abstractmethod
+    def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
+        """Return the batch itself. `filled` gives it the full shape of its width, with rows that ask for nothing."""
+
+    def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "*place choice"]:
+        """Return what the model says where `wanted` asks."""
+        return model(batch["tokens"], lengths=batch["lengths"])
+
+    def text_at(self, store: Store, record: int) -> str:
+        """Return the text of a record, as a line that is answered."""
+        return self.tokenizer.decode(store[self.layout(self.context).texts[0]][record].tolist())
+
+    def reference(self, store: Store, record: int) -> str | None:
+        """Return the right answer to a record as text; None where there is none."""
+        return None
+
+    def goal(self, scores: Mapping[str, float], loss: float) -> float:
+        """Return the number by which checkpoints are compared: higher is better."""
+        if self.best_by not in scores:
+            return -loss
+        higher = next((measure.higher for measure in self.measures if measure.key == self.best_by), True)
+        return scores[self.best_by] if higher else -scores[self.best_by]
+
+    @classmethod
+    def derived_scores(cls, loss: float, held_out: Path) -> dict[str, float]:
+        """Return scores that follow from the mean loss over the store in this folder."""
+        return {}
+
+
+def spec_name(spec: Spec) -> str:
+    return type(spec).__name__.removesuffix("Spec")
+
+
+def with_article(family: str) -> str:
+    return f"{'an' if family.startswith('e') else 'a'} {family}"
+
+
+def close_rows(rows: Ragged, batch: Rows, width: int, tokenizer: Tokenizer, *, filled: bool) -> tuple[Ids, Ids]:
+    """Return rows with an end token after each, and their lengths, the end counted.
+
+    They are padded to `width` if filled, else to the longest of them; one that has no room for its end is cut.
+    """
+    ids, _, lengths = frame_rows(rows, batch, width, Framing(after=(tokenizer.end,)), tokenizer.pad, filled=filled)
+    return ids, lengths
+
+
+def to_batch(arrays: Mapping[str, Ids], rows: int = 0) -> Batch:
+    """Return arrays as tensors, with rows added up to `rows`: copies of the first one that ask for nothing."""
+    missing = max(0, rows - len(arrays["wanted"]))
+    more = {name: np.repeat(array[:1], missing, 0) for name, array in arrays.items()}
+    more["wanted"] = np.full_like(more["wanted"], NOTHING)
+    return {name: torch.from_numpy(np.concatenate([array, more[name]])) for name, array in arrays.items()}
