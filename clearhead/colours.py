@@ -11,3 +11,12 @@ ROLES = {
     "weight": "#D55E00",
     "context": "#CC79A7",
 }
+
+INKS = {
+    "query": "#0068a8",
+    "key": "#825800",
+    "value": "#006b4e",
+    "weight": "#a84600",
+    "context": "#973d70",
+}
+"""The same as they are written with: dark enough to be read on white, as web/src/app.css has them."""

@@ -7,7 +7,7 @@ from typing import final
 from xml.sax.saxutils import escape
 
 from clearhead.cli.attention_map import Weights, cut, readable
-from clearhead.colours import ROLES
+from clearhead.colours import INKS, ROLES
 
 CELL, GAP, EDGE, TITLE = 24.0, 56.0, 24.0, 64.0
 """In pixels: a cell, what lies between map and arcs, the margin, the two lines at the top."""
@@ -19,8 +19,6 @@ REACH = 220.0
 SEEN = 0.002
 """A weight below this is not drawn: it would not be seen."""
 UNFIT = re.compile("[^ -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-INKS = {"query": "#0068a8", "key": "#825800"}
-"""The colours of the roles as they are written with: dark enough to be read on white, as web/src/app.css has them."""
 STYLE = (
     "text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1b1d20}"
     ".title{font:600 16px system-ui,sans-serif}.said{font:13px system-ui,sans-serif;fill:#5a6068}"

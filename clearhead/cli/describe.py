@@ -34,7 +34,7 @@ Examples:
   clearhead describe decoder --size 10M --vocabulary 8000
   clearhead describe bert --json"""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FLOATS = {name: getattr(torch, name) for name in ("float32", "bfloat16")}
 MEMORY = {
     "parameters": "parameters",
     "cache, each token": "token",
@@ -119,7 +119,7 @@ def as_object(facts: ModelFacts) -> dict[str, Any]:
         "trainable": costs.trainable,
         "frozen": costs.frozen,
         "operations": costs.operations,
-        "memory": {name: asdict(costs.memory(dtype)) for name, dtype in DTYPES.items()},
+        "memory": {name: asdict(costs.memory(dtype)) for name, dtype in FLOATS.items()},
         "sections": [section_object(section) for section in costs.sections],
     }
 
@@ -255,9 +255,9 @@ def render_notes(costs: Description) -> Iterator[RenderableType]:
         "FLOPs: those of the matrix products, two for a multiply-add. Scores that the mask hides are not counted."
     )
     yield Text()
-    yield Text.assemble((f"  {'memory':<{NAME}}", "title"), *((f"{name:>{NUMBER}}", "quiet") for name in DTYPES))
+    yield Text.assemble((f"  {'memory':<{NAME}}", "title"), *((f"{name:>{NUMBER}}", "quiet") for name in FLOATS))
     for title, field in MEMORY.items():
-        amounts = [asdict(costs.memory(dtype))[field] for dtype in DTYPES.values()]
+        amounts = [asdict(costs.memory(dtype))[field] for dtype in FLOATS.values()]
         if any(amounts):
             yield Text.assemble(f"  {title:<{NAME}}", *(f"{format_count(amount):>{NUMBER - 1}}B" for amount in amounts))
     yield Text()

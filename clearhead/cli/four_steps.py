@@ -13,9 +13,8 @@ from torch import Tensor
 
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import Weighting
-from clearhead.cli.colours import heat
 from clearhead.cli.demonstration import Demonstration
-from clearhead.cli.screen import WIDTH, bar, number, plain, prose, rule
+from clearhead.cli.screen import WIDTH, bar, heat, number, plain, prose, rule
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS
 
 Page = Iterator[RenderableType]

@@ -11,7 +11,7 @@ from rich.text import Text
 from clearhead.cli.line_io import Device
 from clearhead.cli.options import new_folder
 from clearhead.cli.screen import named_row, rule, show, show_json
-from clearhead.interop.run import DTYPES, import_model
+from clearhead.interop.run import STORED, import_model
 from clearhead.options import Option
 from clearhead.training.recipe import Origin
 from clearhead.training.run import Run
@@ -50,7 +50,7 @@ def import_run(
     ] = None,
     dtype: Annotated[
         str,
-        Option(help=f"Weights as {' or '.join(DTYPES)}.", takes="NAME", names=DTYPES),
+        Option(help=f"Weights as {' or '.join(STORED)}.", takes="NAME", names=STORED),
     ] = "float32",
     context: Annotated[
         int | None,

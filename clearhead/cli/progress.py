@@ -11,8 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from clearhead.cli.colours import THEME
-from clearhead.cli.screen import SafeConsole, bar
+from clearhead.cli.screen import THEME, SafeConsole, bar
 from clearhead.plots.curves import FAMILIES, Measure
 
 BAR, INPUT, OUTPUT = 30, 28, 36

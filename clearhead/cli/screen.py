@@ -10,16 +10,26 @@ import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
+from rich.theme import Theme
 
-from clearhead.cli.colours import THEME
+from clearhead.colours import ROLES
 from clearhead.errors import OptionError
 
+HEAT = ("#ffffff", "#ffd7af", "#ffaf5f", "#ff8700", "#ff5f00", "#d75f00")
+"""Grounds for weights from 0 to 1, with black on them. Terminals of 256 colours have just these."""
+THEME = Theme({**ROLES, "title": "bold", "chosen": "bold", "quiet": "dim", "refused": f"bold {ROLES['weight']}"})
 WIDTH = 80
 EIGHTHS = " ▏▎▍▌▋▊▉"
 CLOSED_PIPE = 128 + 13
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, except tab and line end: a label or a run's name may hold them."""
+
+
+def heat(weight: float) -> Style:
+    """Return black on the ground for a weight from 0 to 1."""
+    return Style(color="#000000", bgcolor=HEAT[round(min(max(weight, 0.0), 1.0) * (len(HEAT) - 1))])
 
 
 def escape_controls(text: str) -> str:

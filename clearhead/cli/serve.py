@@ -14,6 +14,7 @@ from clearhead.cli.screen import write
 from clearhead.errors import ClearheadError, OptionError, WordError
 from clearhead.files import read_bytes
 from clearhead.options import Option, option
+from clearhead.serve.limits import Limits
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 
@@ -89,25 +90,18 @@ class Listening:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """What may be asked of it."""
+class Capacity:
+    """How many sequences it decodes at a time, and the memory that they may take."""
 
-    title: ClassVar[str] = "Limits"
+    title: ClassVar[str] = "Capacity"
 
     slots: int = option(32, "Sequences of a run that are decoded together.", takes="N", least=1, most=1024)
     replicas: int = option(
         1, "Processes that decode a run on the CPU, each with slots of its own.", takes="N", least=1, most=64
     )
-    queue: int = option(512, "Texts of a run that may wait or run; more get status 429.", takes="N", least=1)
-    seconds: float = option(120.0, "Time for one answer; longer gets status 504.", takes="S", above=0)
-    max_text: int = option(100_000, "Characters of a text; more get status 413.", takes="N", least=1)
-    max_body: int = option(4_000_000, "Bytes of a request; more get status 413.", takes="N", least=1)
-    max_texts: int = option(256, "Texts of a request; more get status 413.", takes="N", least=1)
-    max_tokens: int = option(4096, "Most new tokens of an output.", takes="N", least=1)
     memory: int | None = option(
         None, "MB of KV caches of a run; more get status 503. [default: 1/4 of all]", takes="MB", least=1
     )
-    drain_seconds: float = option(30.0, "Time for requests under way once it is told to stop.", takes="S", least=0)
 
 
 def serve(
@@ -122,7 +116,8 @@ def serve(
     ] = "text",
     explore: Explore = False,
     listening: Listening,
-    bounds: Bounds,
+    capacity: Capacity,
+    limits: Limits,
 ) -> None:
     """Serve trained models over HTTP: translation, text, chat, classes, blanks and vectors.
 
@@ -139,7 +134,6 @@ def serve(
     from clearhead.serve.api.served import batched, names_of
     from clearhead.serve.app import Service
     from clearhead.serve.guard import check_token
-    from clearhead.serve.limits import Limits
     from clearhead.serve.logs import Logs
     from clearhead.serve.server import Server, Tls, check_port
 
@@ -164,21 +158,13 @@ def serve(
     threads = torch.get_num_threads()
     if "OMP_NUM_THREADS" not in os.environ:  # threads that share a core wait for one another
         # A single process leaves one core to the requests; of several, whichever is on that core gives way.
-        threads = max(1, threads - 1 if bounds.replicas == 1 else threads // bounds.replicas)
+        threads = max(1, threads - 1 if capacity.replicas == 1 else threads // capacity.replicas)
     torch.set_num_threads(1)  # until the models have their processes: a fork does not take threads along
     sys.setswitchinterval(SWITCH)
-    limits = Limits(
-        body=bounds.max_body,
-        text=bounds.max_text,
-        texts=bounds.max_texts,
-        tokens=bounds.max_tokens,
-        queue=bounds.queue,
-        seconds=bounds.seconds,
-        drain=bounds.drain_seconds,
-    )
-    limits = limits if bounds.memory is None else replace(limits, memory=bounds.memory * 1_000_000)
+    if capacity.memory is not None:
+        limits = replace(limits, memory=capacity.memory * 1_000_000)
     loaded = [load(run, device=device, dtype=dtype) for run in runs]
-    scheduler, replicas = batched(bounds.slots), bounds.replicas
+    scheduler, replicas = batched(capacity.slots), capacity.replicas
     services: list[Service] = [
         Api(loaded, names=names or (), scheduler=scheduler, model_threads=threads, replicas=replicas)
     ]

@@ -1,16 +1,17 @@
 """`clearhead trace`: trace a text through a run: in the terminal, as JSON, as a drawing, as a page for a browser."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from clearhead.attention.reference import Steps
 from clearhead.cli.attention_drawing import draw_svg
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.trace_object import as_object
 from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
 from clearhead.decoding import Beam
 from clearhead.errors import WordError, no_such
@@ -20,8 +21,10 @@ from clearhead.serve.page import check_built, page_of
 from clearhead.serve.trace_request import TraceRequest
 from clearhead.serve.traced import Traced
 from clearhead.tracing.names import names_of
+from clearhead.tracing.site import Head
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.training import tracing
+from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.outputs import check_output
 from clearhead.training.run import load
 from clearhead.training.tasks.pairs import split_pair
@@ -49,6 +52,9 @@ Layers = Annotated[
     str | None,
     Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", takes="0,5"),
 ]
+MOST_NUMBERS = 100_000
+"""The most weights that are given where nobody says which: a few MB of text."""
+STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
 
 
 def trace(
@@ -149,3 +155,46 @@ def write_files(
 def write_file(path: Path, text: str, exact: Sequence[str] | None = None) -> WrittenFile:
     write_text(path, text)
     return WrittenFile(path=path, size=path.stat().st_size, exact=exact)
+
+
+def as_object(
+    looked: SurveyedTrace, files: Mapping[str, WrittenFile], *, site: str | None, head: str | None
+) -> dict[str, Any]:
+    """Return the whole trace for a program; heads count from 0, the mean is null, and so is -inf."""
+    meta = looked.traced.meta()
+    heads, limited = given_weights(looked, site, head)
+    weights: dict[str, dict[str, Any]] = {}
+    for head_trace in heads:
+        weights.setdefault(head_trace.site.name, {})[str(head_trace.index)] = head_trace.weight.tolist()
+    return {
+        "run": str(looked.traced.run.folder.path),
+        "task": looked.trace.task,
+        **{name: meta[name] for name in ("source", "target", "step", "kind", "notes", "answer", "sides")},
+        "sites": [{**facts, **asdict(looked.surveys[facts["name"]])} for facts in meta["sites"]],
+        "shown": {"site": looked.view.site, "head": looked.view.head, **shown_steps(looked)},
+        "weight": weights,
+        "limited": limited,
+        "candidates": meta["candidates"],
+        "files": {kind: {"path": str(file.path), "bytes": file.size} for kind, file in files.items()},
+    }
+
+
+def shown_steps(looked: SurveyedTrace) -> dict[str, Any]:
+    """Return every step of the head that is shown; of a mean the weights, which is all it has."""
+    if looked.view.head is None:
+        return {"weight": looked.weight.tolist()}
+    steps: Steps = looked.site.head[looked.view.head].rows()
+    return {name: replace_nonfinite(getattr(steps, name).tolist()) for name in STEPS}
+
+
+def given_weights(looked: SurveyedTrace, site: str | None, head: str | None) -> tuple[list[Head], str | None]:
+    """Return the heads whose weights are given: those asked for, or all of them if they are not too many."""
+    sites = [looked.trace[site]] if site else list(looked.trace.sites.values())
+    heads = [head_trace for attention in sites for head_trace in attention.head]
+    if head is not None:
+        return [head_trace for head_trace in heads if looked.view.head in (None, head_trace.index)], None
+    numbers = sum(head_trace.site.n_query * head_trace.site.n_key for head_trace in heads)
+    if numbers <= MOST_NUMBERS:
+        return heads, None
+    note = f"{numbers:,} weights are too many for JSON: those of {looked.name} are given; --site and --head give others"
+    return [looked.site.head[looked.view.head or 0]], note

@@ -27,6 +27,7 @@ from clearhead.interop.huggingface import Imported, read_generation, read_huggin
 from clearhead.interop.pooler import write_pooler
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
+from clearhead.model.dtypes import DTYPES
 from clearhead.model.int8 import quantize
 from clearhead.model.sizes import Spec
 from clearhead.training.chat import ChatTemplate
@@ -38,11 +39,7 @@ from clearhead.training.recipe import Origin
 from clearhead.training.run import Run, check_fit
 from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 
-DTYPES: Mapping[str, Callable[[nn.Module], nn.Module]] = {
-    "float32": nn.Module.float,
-    "bfloat16": nn.Module.bfloat16,
-    "int8": quantize,
-}
+STORED = {**{name: DTYPES[name] for name in ("float32", "bfloat16")}, "int8": quantize}
 """How weights can be kept, by name, and what makes a model so. With `int8`, what is no linear map stays float32."""
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 NEUTRAL: Mapping[str, object] = {
@@ -73,13 +70,13 @@ def import_model(
     """Import the model in a Hugging Face folder, or in a GGUF file, as a new run folder, and return the run.
 
     A source that begins with `hub:` is fetched from the Hugging Face hub. `task` is the run's task, if the
-    model's class does not say it; `dtype`, one of `DTYPES`, is how weights are kept; `context` is a limit on the length
+    model's class does not say it; `dtype`, one of `STORED`, is how weights are kept; `context` is a limit on the length
     of a text below the model's own. Weights that the task has no use for are left out, and `log` is called with their
     names. Raises OptionError, DataError or RunError if the model or its tokenizer cannot be read, or the run cannot be
     written; then nothing is left at `path`.
     """
-    if dtype not in DTYPES:
-        raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(DTYPES)}")
+    if dtype not in STORED:
+        raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(STORED)}")
     chosen_device = choose_device(device)
     check_task(task)
     target = Path(os.path.abspath(path))
@@ -92,7 +89,7 @@ def import_model(
     check_finite(imported.model, str(source))
     parameters = sum(parameter.numel() for parameter in imported.model.parameters())
     model = imported.model
-    DTYPES[dtype](model)
+    STORED[dtype](model)
     check_finite(model, str(source))  # once more: what float32 holds can be infinite in a smaller type
     origin = Origin(
         source=str(source),

@@ -1,8 +1,9 @@
 """What one request, one client and all of them together may ask of the server."""
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
+from clearhead.options import option
 from clearhead.serve.budget import share_of_memory
 
 
@@ -10,6 +11,8 @@ from clearhead.serve.budget import share_of_memory
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of the server, each with the status of what goes beyond it."""
+
+    title: ClassVar[str] = "Limits"
 
     connections: int = 1024
     """Connections at once; one more closes the one that has kept the server waiting longest (503 where none does)."""
@@ -23,26 +26,23 @@ class Limits:
     """Seconds for which a connection may be silent between two requests."""
     reading: float = 60.0
     """Seconds for a reply that is not read."""
-    body: int = 4_000_000
-    """Bytes of a request's body (413)."""
-    text: int = 100_000
-    """Characters of one text (413)."""
-    texts: int = 256
-    """Texts of one request, times its `n` (413)."""
-    tokens: int = 4096
-    """New tokens of one output (400)."""
+    body: int = option(4_000_000, "Bytes of a request; more get status 413.", word="max_body", takes="N", least=1)
+    text: int = option(100_000, "Characters of a text; more get status 413.", word="max_text", takes="N", least=1)
+    texts: int = option(
+        256, "Texts of a request, times its n; more get status 413.", word="max_texts", takes="N", least=1
+    )
+    tokens: int = option(4096, "Most new tokens of an output.", word="max_tokens", takes="N", least=1)
     attention: int = 1_000_000
     """Attention weights in one answer (413)."""
-    queue: int = 512
-    """Texts of one run that wait or are computed at once (429)."""
+    queue: int = option(512, "Texts of a run that may wait or run; more get status 429.", takes="N", least=1)
     memory: int = field(default_factory=share_of_memory)
     """Bytes of KV caches of one run that are in use at once (503)."""
-    seconds: float = 120.0
-    """Seconds for one answer (504)."""
+    seconds: float = option(120.0, "Time for one answer; longer gets status 504.", takes="S", above=0)
     unread: int = 1_000_000
     """Bytes of a stream that its client has not read yet; with more the client is dropped."""
-    drain: float = 30.0
-    """Seconds in which requests under way may end once the server is told to stop."""
+    drain: float = option(
+        30.0, "Time for requests under way once it is told to stop.", word="drain_seconds", takes="S", least=0
+    )
 
     def within(self, files: int | None) -> int:
         """Return the maximum number of connections for a process that may open `files` files.

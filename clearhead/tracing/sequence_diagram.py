@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from clearhead.attention.reference import Steps
+from clearhead.colours import INKS, ROLES
 
 COLUMN, GROUP, EDGE = 90.0, 20.0, 14.0
 """In pixels: a lifeline's column, what separates queries, keys and values, the margin."""
@@ -35,13 +36,7 @@ ROLE_STYLE = "".join(
     f".sequence .{role} rect{{stroke:var(--{role},{colour})}}.sequence .{role} .name{{fill:var(--{role}-ink,{ink})}}"
     f".sequence path.{role}{{stroke:var(--{role},{colour})}}"
     f".sequence path.tip.{role}{{fill:var(--{role},{colour});stroke:none}}"
-    for role, colour, ink in (
-        ("query", "#0087d7", "#0068a8"),
-        ("key", "#e69f00", "#825800"),
-        ("value", "#009e73", "#006b4e"),
-        ("weight", "#d55e00", "#a84600"),
-        ("context", "#cc79a7", "#973d70"),
-    )
+    for role, colour, ink in ((role, ROLES[role].lower(), INKS[role]) for role in ROLES)
 )
 STYLE = (
     ".sequence text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:var(--ink,#1d1c1a)}"

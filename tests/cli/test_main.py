@@ -11,7 +11,7 @@ import torch
 from rich.color import Color
 
 from clearhead.cli import run, set_waiting, steps
-from clearhead.cli.colours import HEAT, heat
+from clearhead.cli.screen import HEAT, heat
 from clearhead.colours import ROLES
 from clearhead.errors import ShapeError
 

@@ -6,7 +6,6 @@ import re
 import pytest
 from rich.console import Console
 
-from clearhead.cli.colours import THEME
 from clearhead.cli.progress import (
     LiveProgress,
     PlainProgress,
@@ -16,6 +15,7 @@ from clearhead.cli.progress import (
     open_progress,
     shorten_line,
 )
+from clearhead.cli.screen import THEME
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

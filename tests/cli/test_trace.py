@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.cli import run, trace_object
+from clearhead.cli import run
+from clearhead.cli import trace as trace_verb
 from clearhead.serve import page as serve_page
 
 TEXT = "zwei drei vier"
@@ -110,7 +111,7 @@ def test_what_is_masked_is_null(command, documents):
 
 
 def test_json_says_where_it_is_limited(command, translator, monkeypatch):
-    monkeypatch.setattr(trace_object, "MOST_NUMBERS", 10)
+    monkeypatch.setattr(trace_verb, "MOST_NUMBERS", 10)
     found = asked(command, translator)
     [(site, heads)] = found["weight"].items()
     assert (site, [*map(int, heads)]) == (found["shown"]["site"], [found["shown"]["head"]])
