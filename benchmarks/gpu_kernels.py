@@ -190,7 +190,7 @@ OPTIONS = Options(causal=True, normalised=True, map="elu")
 
 def linear_once(plan: LinearPlan | None, tensors):
     *inputs, upstream = tensors
-    inputs = linear_gpu.Inputs(*inputs, None)
+    inputs = linear_gpu.LaunchInputs(*inputs, None)
     kept = linear_gpu.forward(inputs, OPTIONS, plan)
     return kept, linear_gpu.backward(inputs, OPTIONS, kept[1:], upstream, plan)
 
@@ -308,7 +308,7 @@ def argmax_task(ties: str = "first", gradient: str = "straight-through"):
 
 def argmax_once(tensors, tile, task):
     *inputs, upstream = tensors
-    inputs = linear_gpu.Inputs(*inputs, None)
+    inputs = linear_gpu.LaunchInputs(*inputs, None)
     choice = argmax_gpu.choose(inputs, task, tile)
     return choice, argmax_gpu.backward_value(inputs, task, choice, upstream, tile)
 
@@ -407,7 +407,7 @@ def softmax_beside(setting: Setting) -> None:
                 continue
         name = backend.name if backend else "as torch picks"
         note(f"torch softmax, {name} ms", f"forward {forward:.3f}; backward {backward:.3f}")
-    inputs = linear_gpu.Inputs(*inputs, None)
+    inputs = linear_gpu.LaunchInputs(*inputs, None)
     for backend in argmax_gpu.BACKENDS[:2]:
         argmax_gpu.BACKENDS[:] = [backend, *(other for other in argmax_gpu.BACKENDS if other != backend)]
         taken = milliseconds(lambda: argmax_gpu.softmax_gradients(inputs, argmax_task(), upstream), setting, repeats=15)

@@ -65,7 +65,7 @@ def open_ours(config: Any, device: str, dtype: torch.dtype, slots: int, most: in
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.02) if parameter.ndim > 1 else parameter.fill_(1)
-    engine = ContinuousBatch(model, slots=slots, columns=2 * most + 1, prompt_tokens=8192)
+    engine = ContinuousBatch(model, slots=slots, columns=2 * most + 1, prompt_tokens=16_384)
 
     def serve(requests: list[Request]) -> int:
         for prompt, new in requests:

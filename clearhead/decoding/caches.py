@@ -334,24 +334,34 @@ class FusedAttention(FusedBranch):
         self.project = FusedLinear(torch.cat([part.weight for part in linears]), bias)
         output = cast(nn.Linear, layer.output)
         self.output = FusedLinear(output.weight, output.bias)
-        self.attend = one_query_gpu.StepAttention(layer, scale, MOST_ROWS)
+        self.attend = one_query_gpu.StepAttention(layer, scale, max(MOST_ROWS, cache.n_slots))
         self.shape = layer.shape
         # Made here and not in the step, which may be recorded without having run before.
         self.angles = self.clock.angle_table(layer.position, layer.shape.d_head) if layer.position.turns else ()
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.step(x)
+        """Return the output for many rows, where torch's products are ahead.
+
+        Its attention is not: it reads every allocated column of every row, and most rows have not filled them.
+        """
+        if self.clock.bounds is None:
+            return self.step(x)
+        context = self.attend_new(F.linear(x, self.project.weight, self.project.bias))
+        return F.linear(context, self.output.weight, self.output.bias)
 
     def serves(self, x: Tensor) -> bool:
         return len(x) <= MOST_ROWS and self.clock.bounds is not None
 
     def residual(self, x: Tensor, norm: StepNorm) -> Tensor:
+        return self.output(self.attend_new(self.project(x, norm=norm)), residual=x)
+
+    def attend_new(self, vectors: Float[Tensor, "row joined"]) -> Float[Tensor, "row context"]:
+        """Return the contexts of the new position of every row, given its query, key and value side by side."""
         heads, bounds = self.shape, self.clock.bounds
         assert bounds is not None
-        like = x.new_empty(0, heads.n_kv_heads, 1, heads.d_head)
+        like = vectors.new_empty(0, heads.n_kv_heads, 1, heads.d_head)
         self.cache.reserve(like, like)
-        vectors = self.project(x, norm=norm)
-        return self.output(self.attend(vectors, self.cache.keys, self.cache.values, self.angles, bounds), residual=x)
+        return self.attend(vectors, self.cache.keys, self.cache.values, self.angles, bounds)
 
 
 @final

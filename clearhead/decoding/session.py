@@ -32,6 +32,8 @@ MUCH = 1 << 20
 """From this many logits on they are written into the same memory each step: fresh pages would take longer."""
 EVERYTHING = 1 << 30
 """Columns of prompts that are read at once, where nobody waits for anything else."""
+PLANNED = 64
+"""On a GPU prompts are padded to a multiple of this: cuDNN plans for some 40 ms at each length that it has not seen."""
 MOST_KNOWN = 64
 """Sets of tokens that are kept on the device."""
 SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
@@ -51,6 +53,8 @@ class Prefill:
         self.decoder, self.at_once, table = decoder, at_once, decoder.embedding.table
         lengths = [len(prompt) - 1 for prompt in prompts]
         self.longest = max(lengths)
+        if table.is_cuda and PLANNED < self.longest < at_once:
+            self.longest = min(-(-self.longest // PLANNED) * PLANNED, limit, at_once)
         assert self.longest <= at_once or min(lengths) == self.longest, "prompts of one length are read in pieces"
         columns = [
             [*prompt[:-1], *[prompt[-1]] * (self.longest - n)] for prompt, n in zip(prompts, lengths, strict=True)

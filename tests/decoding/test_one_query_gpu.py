@@ -81,7 +81,7 @@ def test_fused_steps_are_the_uncached_forward(name, rows):
         with counting_steps() as calls:
             for _ in range(2):  # the second call is recorded from its first step on
                 found = ch.generate(model, prompts, rules=ch.Rules(max_new=90))
-        assert bool(calls) == (rows <= 32)
+        assert calls
         assert find_wrong_tokens(model, [(prompt, best[0]) for prompt, best in zip(prompts, found, strict=True)]) == []
     batch = ContinuousBatch(model, slots=rows, columns=120)
     assert find_wrong_tokens(model, decode_in_slots(batch, [1 + 3 * (i % 7) for i in range(2 * rows)], 40)) == []

@@ -62,8 +62,8 @@ def patch_interpreter() -> None:
 
 def linear_cases():
     """Yield a name, a weighting, lengths, heads, widths, a dtype, the mask, lengths of padding, and a plan."""
-    plan = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=32, whole=True)
-    scanned = linear_plan.Plan.of(linear_plan.Tile(chunk=16), segment=16, few=1, whole=True)
+    plan = linear_plan.LinearPlan.of(linear_plan.LinearTile(chunk=16), segment=32, whole=True)
+    scanned = linear_plan.LinearPlan.of(linear_plan.LinearTile(chunk=16), segment=16, few=1, whole=True)
     elu, relu, plain = (ch.weighting.Kernelized(name) for name in ("elu", "relu", "softmax"))
     total = ch.weighting.Kernelized("elu", normalised=False)
     yield "two segments", elu, (50, 50), (2, 2), (8, 8), M.causal(), None, plan
