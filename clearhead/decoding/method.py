@@ -6,7 +6,7 @@ outputs it gives, whether its tokens are final once they are chosen, and what ch
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -70,6 +70,10 @@ class Method(CodeRepr, ABC):
     def draws(self, count: int) -> list[torch.Generator]:
         """Return a random number generator for each sequence; an empty list for a method that draws nothing."""
         return []
+
+    def for_sequences(self, indices: Sequence[int], offset: int = 0) -> Self:
+        """Return the method for these of its sequences alone. `offset` is added to their seeds, where there are any."""
+        return self
 
     @abstractmethod
     def start(self, start: Start) -> Running:

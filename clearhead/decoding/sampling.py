@@ -97,6 +97,11 @@ class Sample(Chooser):
             raise OptionError(f"Sample: a seed has at most 64 bits; came {max(seeds, key=abs)}")
         return [torch.Generator().manual_seed(seed) for seed in seeds]
 
+    def for_sequences(self, indices: Sequence[int], offset: int = 0) -> "Sample":
+        first = self.seeds
+        seeds = (first + i if isinstance(first, int) else first[i] for i in indices)
+        return replace(self, seeds=tuple(seed + offset for seed in seeds))
+
     def choose(self, logits: Logits, draws: Sequence[torch.Generator]) -> Int[Tensor, "row"]:
         share, tokens = self.shares(logits)
         reached = share.cumsum(-1)

@@ -19,7 +19,7 @@ Options = ParamSpec("Options")
 
 
 @runtime_checkable
-class Ask(Protocol, Generic[Item_contra, Options, Answer]):
+class BoundVerb(Protocol, Generic[Item_contra, Options, Answer]):
     """A verb of one run: a str gives one answer."""
 
     @overload
@@ -32,9 +32,9 @@ class Ask(Protocol, Generic[Item_contra, Options, Answer]):
 
 @runtime_checkable
 class Verb(Protocol, Generic[Item_contra, Options, Answer]):
-    """A verb in the class: `run.verb` is an `Ask`."""
+    """A verb in the class: `run.verb` is a `BoundVerb`."""
 
-    def __get__(self, run: Any, owner: Any = None) -> Ask[Item_contra, Options, Answer]: ...
+    def __get__(self, run: Any, owner: Any = None) -> BoundVerb[Item_contra, Options, Answer]: ...
 
 
 def one_or_several(

@@ -28,7 +28,7 @@ DIGITS = 7
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AttentionOptions:
+class WeightsOptions:
     """The sites and heads whose weights are returned, and their form: lists of numbers, or base64 of float32."""
 
     sites: tuple[str, ...]
@@ -49,7 +49,7 @@ class AttentionOptions:
             raise ApiError(413, message, param="attention", code="attention_too_large")
 
 
-def read_attention(params: Params, run: Run) -> AttentionOptions | None:
+def read_attention(params: Params, run: Run) -> WeightsOptions | None:
     """Return what the option `attention` asks for: nothing, everything (true), or the sites and heads that it names."""
     value = params.values.get("attention", False)
     if value is False:
@@ -72,14 +72,14 @@ def read_attention(params: Params, run: Run) -> AttentionOptions | None:
         raise params.value_error("attention", f"heads must be a list of numbers from 0 to {most - 1}", heads)
     form = inner.one_of("encoding_format", ("float", "base64"), default="float")
     by_site = {name: tuple(range(n_heads[name])) if heads is None else tuple(heads) for name in sites}
-    return AttentionOptions(sites=tuple(sites), heads=by_site, base64=form == "base64")
+    return WeightsOptions(sites=tuple(sites), heads=by_site, base64=form == "base64")
 
 
 def is_head(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
 
 
-def attention_of(run: Run, inputs: TraceInputs, attention_options: AttentionOptions, most: int) -> dict[str, Any]:
+def attention_of(run: Run, inputs: TraceInputs, attention_options: WeightsOptions, most: int) -> dict[str, Any]:
     """Return the tokens of each side, and the weights of each site: `[head][query][key]`."""
     sides = list(inputs.ids)
     attention_options.check({side: len(ids) for side, ids in inputs.ids.items()}, most)

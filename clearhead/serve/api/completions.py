@@ -11,15 +11,15 @@ from typing import Any, Literal, final
 from starlette.responses import Response
 
 from clearhead.decoding.sampling import Greedy, Sample
-from clearhead.serve.api.attention import AttentionOptions, read_attention
+from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import check_unread, follow, respond, together
-from clearhead.serve.api.writing import Writing, WrittenToken
+from clearhead.serve.api.writing import OutputText, WrittenToken
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.serve.params import Params
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.generate import MAX_NEW, with_seeds
+from clearhead.training.tasks.generate import MAX_NEW
 from clearhead.training.tasks.passages import Passage, WritingOptions
 from clearhead.training.tasks.showing import TraceInputs
 
@@ -51,7 +51,7 @@ class CompletionOptions:
     truncate: bool
     stream: bool
     with_usage: bool
-    attention: AttentionOptions | None
+    attention: WeightsOptions | None
     echo: bool = False
 
     @property
@@ -240,7 +240,7 @@ def make_texts(
     repeated = [row for row in rows for _ in range(completion.best_of)]
     passage, method = request.served.task.passage, completion.method
     with request.params.naming("max_tokens"):
-        return [passage(row, with_seeds(method, [index], 0), options) for index, row in enumerate(repeated)]
+        return [passage(row, method.for_sequences([index]), options) for index, row in enumerate(repeated)]
 
 
 async def answer(
@@ -256,7 +256,7 @@ async def whole_choices(
 ) -> dict[str, Any]:
     """Return the whole answer."""
 
-    async def write(text: Passage) -> Writing:
+    async def write(text: Passage) -> OutputText:
         writing = new_writing(text, completion)
         async for _ in follow(request.served, text, writing, each_token=False):
             pass
@@ -280,8 +280,8 @@ async def whole_choices(
     return {**head(request, completion, completion.form), "choices": choices, "usage": usage, "seed": completion.seed}
 
 
-def new_writing(text: Passage, completion: CompletionOptions) -> Writing:
-    return Writing(text.tokenizer, text.before, stops=completion.stops, details=completion.logprobs is not None)
+def new_writing(text: Passage, completion: CompletionOptions) -> OutputText:
+    return OutputText(text.tokenizer, text.before, stops=completion.stops, details=completion.logprobs is not None)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -298,7 +298,7 @@ def head(request: RunRequest, completion: CompletionOptions, form: str) -> dict[
     }
 
 
-def make_choice(completion: CompletionOptions, index: int, writing: Writing, prompt: str) -> dict[str, Any]:
+def make_choice(completion: CompletionOptions, index: int, writing: OutputText, prompt: str) -> dict[str, Any]:
     text = prompt + writing.text if completion.echo else writing.text
     content: dict[str, Any] = {"text": text}
     if completion.is_chat:
@@ -324,7 +324,7 @@ def tell_logprobs(completion: CompletionOptions, tokens: Sequence[WrittenToken])
     return {"content": content, "refusal": None}
 
 
-def trace_inputs(request: RunRequest, text: Passage, writing: Writing) -> TraceInputs:
+def trace_inputs(request: RunRequest, text: Passage, writing: OutputText) -> TraceInputs:
     """Return the prompt and what was written after it as one text, without the end token."""
     if len(writing.ids) > text.first.rules.max_new:
         message = "attention: the text goes past the model's context, so no one pass has all of it; ask for less"
@@ -339,7 +339,7 @@ async def stream_choices(
     form = "chat.completion.chunk" if completion.is_chat else completion.form
     top = head(request, completion, form)
 
-    def put(index: int, piece: str, writing: Writing, n_sent: int, *, role: bool = False) -> int:
+    def put(index: int, piece: str, writing: OutputText, n_sent: int, *, role: bool = False) -> int:
         """Send a piece with the tokens begun since the last piece; return how many tokens have been sent."""
         content: dict[str, Any] = {"text": piece}
         if completion.is_chat:
@@ -351,7 +351,7 @@ async def stream_choices(
         out.put({**top, "choices": [choice], **({"usage": None} if completion.with_usage else {})})
         return n_sent + len(tokens)
 
-    async def write(index: int, text: Passage) -> Writing:
+    async def write(index: int, text: Passage) -> OutputText:
         writing, n_sent, last = new_writing(text, completion), 0, ""
         if completion.is_chat or completion.echo:
             put(index, prompts[index] if completion.echo else "", writing, 0, role=True)

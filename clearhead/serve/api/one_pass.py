@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from clearhead.serve.api.attention import AttentionOptions, encode_base64, read_attention
+from clearhead.serve.api.attention import WeightsOptions, encode_base64, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
 from clearhead.serve.errors import ApiError
@@ -133,6 +133,6 @@ def counter(request: RunRequest) -> Callable[[list[str]], list[int]]:
     ]
 
 
-async def attention(request: RunRequest, text: Item, attention_options: AttentionOptions) -> dict[str, Any]:
+async def attention(request: RunRequest, text: Item, attention_options: WeightsOptions) -> dict[str, Any]:
     with request.params.naming("attention"):
         return await request.attention(encode_inputs(request.served.run, text), attention_options)

@@ -9,7 +9,7 @@ from typing import Any, final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from clearhead.serve.api.attention import AttentionOptions, attention_of
+from clearhead.serve.api.attention import WeightsOptions, attention_of
 from clearhead.serve.api.served import Served
 from clearhead.serve.app import Front, RequestNotes
 from clearhead.serve.errors import ApiError
@@ -81,7 +81,7 @@ class RunRequest:
             self.front.metrics.observe("first_token_seconds", seconds, model=self.served.name)
         self.noted.streamed = True
 
-    async def attention(self, inputs: TraceInputs, attention_options: AttentionOptions) -> dict[str, Any]:
+    async def attention(self, inputs: TraceInputs, attention_options: WeightsOptions) -> dict[str, Any]:
         """Return the weights of a text, computed by the run's worker."""
         run, most = self.served.run, self.limits.attention
         if any(len(ids) > self.served.task.context for ids in inputs.ids.values()):

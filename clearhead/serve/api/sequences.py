@@ -10,7 +10,7 @@ from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.scheduler import Finished, Job
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.served import Served
-from clearhead.serve.api.writing import Writing
+from clearhead.serve.api.writing import OutputText
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.training.tasks.passages import Passage
@@ -19,7 +19,7 @@ Work = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 Streaming = Callable[[Outgoing], Coroutine[Any, Any, None]]
 
 
-async def follow(served: Served, text: Passage, writing: Writing, *, each_token: bool) -> AsyncIterator[str]:
+async def follow(served: Served, text: Passage, writing: OutputText, *, each_token: bool) -> AsyncIterator[str]:
     """Decode a text by greedy search or sampling into `writing`, and yield its pieces as they are certain.
 
     Without `each_token` there is one piece, at the end. When the caller stops iterating, the row in the batch is freed.

@@ -8,10 +8,10 @@ from starlette.responses import Response
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.sampling import Greedy
-from clearhead.serve.api.attention import AttentionOptions, read_attention
+from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import check_unread, follow, respond, search, together
-from clearhead.serve.api.writing import Writing
+from clearhead.serve.api.writing import OutputText
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.training.tasks.passages import Passage, WritingOptions
@@ -71,7 +71,7 @@ async def whole_translations(
     *,
     details: bool,
     n_best: int,
-    attention_options: AttentionOptions | None,
+    attention_options: WeightsOptions | None,
 ) -> dict[str, Any]:
     """Return the `n_best` translations of each text, the best first, with their scores."""
     hypotheses = dict(
@@ -100,7 +100,7 @@ def tell_hypothesis(text: Passage, hypothesis: Hypothesis, *, details: bool) -> 
         "finish_reason": "stop" if hypothesis.ended else "length",
     }
     if details:
-        writing = Writing(text.tokenizer, text.before, details=True)
+        writing = OutputText(text.tokenizer, text.before, details=True)
         writing.add_all(hypothesis.tokens, hypothesis.log_probs, hypothesis.candidates)
         translation["tokens"] = [
             {
@@ -117,8 +117,8 @@ async def stream_translations(request: RunRequest, count: int, texts: dict[int, 
     """Put the pieces of greedy translations as they come, and the usage at the end."""
     top = {"object": "translation.chunk", "model": request.served.name}
 
-    async def write(index: int, text: Passage) -> Writing:
-        writing = Writing(text.tokenizer, text.before)
+    async def write(index: int, text: Passage) -> OutputText:
+        writing = OutputText(text.tokenizer, text.before)
         async for piece in follow(request.served, text, writing, each_token=True):
             request.first_token()
             out.put({**top, "index": index, "text": piece, "finish_reason": None})

@@ -67,7 +67,7 @@ class Stops:
 
 
 @final
-class Writing:
+class OutputText:
     """One output. `before`: ids of the text that it continues; a space between the two belongs to it.
 
     `details`: the text and the candidates of each token are kept too.

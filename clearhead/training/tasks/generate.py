@@ -14,8 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import masks
-from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample, Token, stream
+from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
 from clearhead.decoding.generating import collect, eval_mode
+from clearhead.decoding.method import Method
 from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job
 from clearhead.decoding.session import pad_right
@@ -187,13 +188,14 @@ class Generate(Task):
         `framing` None is the usual one of a text; that of a row from within a document is empty. What stands before the
         texts of an imported model stays there when only the end of a long text is read.
         """
+        check_streams(method)
         options = WritingOptions(max_new=max_new, framing=framing)
         passages = [self.passage(row, method, options) for row in rows]
         written: list[list[int]] = [[] for _ in rows]
         going = list(range(len(rows)))
         # All that are still going have written as much, so their next jobs have the same rules.
         while jobs := [job for i in going if (job := passages[i].following(written[i])) is not None]:
-            seeded = with_seeds(method, going, len(written[going[0]]))
+            seeded = method.for_sequences(going, len(written[going[0]]) * NEXT_ROUND)
             ended = set()
             for token in stream(cast(Model, model), [job.inputs for job in jobs], seeded, rules=jobs[0].rules):
                 i = going[token.sequence]
@@ -202,7 +204,7 @@ class Generate(Task):
                 yield token._replace(sequence=i)
             going = [i for i in going if i not in ended]
 
-    def passage(self, row: Sequence[int], method: Greedy | Sample | Beam, options: WritingOptions) -> Passage:
+    def passage(self, row: Sequence[int], method: Method, options: WritingOptions) -> Passage:
         framing = self.frame() if options.framing is None else options.framing
         max_new = options.max_new or MAX_NEW
         read, n_new = window(self.context, max_new)
@@ -223,7 +225,8 @@ class Generate(Task):
                 no_repeat=options.no_repeat,
             )
             inputs = tuple(last_ids([*line, *tokens], read, opening))
-            return Job(inputs=inputs, rules=rules, method=with_seeds(method, [0], begun), candidates=options.candidates)
+            seeded = method.for_sequences([0], begun * NEXT_ROUND)
+            return Job(inputs=inputs, rules=rules, method=seeded, candidates=options.candidates)
 
         first = job(())
         assert first is not None
@@ -240,11 +243,11 @@ class Generate(Task):
         framing: Framing | None = None,
     ) -> list[list[Hypothesis]]:
         """Return what `stream` writes, whole. Row i draws from the i-th seed, whatever the batches are."""
-        if isinstance(method, Sample):
-            method.draws(len(rows))  # raises where there are not as many seeds as rows
+        check_streams(method)
+        method.draws(len(rows))  # raises where there are not as many seeds as rows
 
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
-            seeded = with_seeds(method, batch, 0)
+            seeded = method.for_sequences(batch)
             tokens = self.stream(model, [rows[i] for i in batch], seeded, max_new=max_new, framing=framing)
             return collect(tokens, len(batch))
 
@@ -373,18 +376,12 @@ def last_ids(ids: Sequence[int], most: int, kept: Sequence[int]) -> list[int]:
     return [*front, *ids[len(front) - most :]]
 
 
-def with_seeds(method: Greedy | Sample | Beam, rows: Sequence[int], begun: int) -> Greedy | Sample:
-    """Return the method for these of the rows, each with its own seed; in a later round with another one."""
-    if isinstance(method, Greedy):
-        return method
-    if not isinstance(method, Sample):
+def check_streams(method: Method) -> None:
+    if not method.streams:
         raise OptionError(
             f"texts are continued by Greedy or Sample; came {type(method).__name__}. For beams give clearhead.generate "
             "the model and rows of token ids"
         )
-    first = method.seeds
-    seeds = (first + i if isinstance(first, int) else first[i] for i in rows)
-    return replace(method, seeds=tuple(seed + begun * NEXT_ROUND for seed in seeds))
 
 
 class Detokenizer:
@@ -411,7 +408,7 @@ class Detokenizer:
         return continued(self.tokenizer, self.ids[self.last : self.given], self.ids[self.given :])
 
 
-class Window(NamedTuple):
+class LossWindow(NamedTuple):
     """A stretch of ids, of which the model is asked for the last `new`, each from all before it."""
 
     ids: list[int]
@@ -439,7 +436,7 @@ class EncodedText:
 
 def windows(
     pieces: Iterable[tuple[list[int], bool]], opener: Sequence[int], *, context: int, stride: int, opened: bool
-) -> Iterator[Window]:
+) -> Iterator[LossWindow]:
     """Yield windows in which every id is new once. A document's first id is asked for from the opener's.
 
     `opened`: the model has seen documents begin with it, so it stays in front of what follows too.
@@ -450,21 +447,21 @@ def windows(
         if not buffer and opened:
             buffer, seen = list(opener), len(opener)
         elif not buffer and ids:
-            yield Window([*opener, ids[0]], 1)
+            yield LossWindow([*opener, ids[0]], 1)
             seen = 1
         buffer += ids
         at = 0
         while len(buffer) - at > context:
-            yield Window(buffer[at : at + context + 1], context + 1 - seen)
+            yield LossWindow(buffer[at : at + context + 1], context + 1 - seen)
             at, seen = at + stride, context + 1 - stride
         buffer = buffer[at:]
         if ends:
             if len(buffer) > seen:
-                yield Window(buffer, len(buffer) - seen)
+                yield LossWindow(buffer, len(buffer) - seen)
             buffer, seen = [], 0
 
 
-def window_losses(model: Transformer, some: list[Window]) -> list[float]:
+def window_losses(model: Transformer, some: list[LossWindow]) -> list[float]:
     """Return what the new ids of each window cost, in nats."""
     device = next(model.parameters()).device
 

@@ -137,15 +137,13 @@ class Translate(Task):
             first, inputs = jobs[batch[0]], [jobs[i].inputs for i in batch]
             return generate(cast(Model, model), inputs, method, rules=first.rules, prefix=[list(first.prefix or ())])
 
-        width = method.width if isinstance(method, Beam) else 1
-        return in_batches([len(job.inputs) for job in jobs], model, answer, width=width, apart=reach)
+        return in_batches([len(job.inputs) for job in jobs], model, answer, width=method.rows, apart=reach)
 
     def translate(self, model: Transformer, lines: Sequence[str], method: Greedy | Beam) -> list[list[Written]]:
         """Return the translations of each text with their scores, the best first; a blank text's are blank."""
         nonblank = [i for i, text in enumerate(lines) if text.strip()]
         rows = self.tokenizers["source"].encode_batch([lines[i] for i in nonblank])
-        n_best = method.n_best if isinstance(method, Beam) else 1
-        translations = [[Written("", 0.0, 0.0)] * n_best for _ in lines]
+        translations = [[Written("", 0.0, 0.0)] * method.n_best for _ in lines]
         decode = self.tokenizers["target"].decode
         for i, some in zip(nonblank, self.search(model, rows, method), strict=True):
             translations[i] = [

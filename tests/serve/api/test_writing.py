@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.serve.api.writing import Stops, Writing
+from clearhead.serve.api.writing import OutputText, Stops
 
 LETTERS = st.text("ab", max_size=12)
 
@@ -33,7 +33,7 @@ def test_pieces_give_the_text_before_the_first_stop_string_however_it_is_cut(pie
 def test_tokens_at_once_and_one_by_one_are_the_same_text(stretch):
     row, ids = stretch.tokenizer.encode("the "), stretch.tokenizer.encode("cat eats, größer ẞ")
     values = [-0.5] * len(ids)
-    whole, single = Writing(stretch.tokenizer, row), Writing(stretch.tokenizer, row, details=True)
+    whole, single = OutputText(stretch.tokenizer, row), OutputText(stretch.tokenizer, row, details=True)
     whole.add_all(ids, values, ())
     pieces = [single.add(token, -0.5) for token in ids]
     assert (whole.close(ended=False), single.close(ended=True)) == ("cat eats, größer ẞ", "")
@@ -44,7 +44,7 @@ def test_tokens_at_once_and_one_by_one_are_the_same_text(stretch):
 
 def test_a_stop_string_ends_it_and_takes_its_tokens_along(stretch):
     ids = stretch.tokenizer.encode("one END two")
-    writing = Writing(stretch.tokenizer, stops=("END",), details=True)
+    writing = OutputText(stretch.tokenizer, stops=("END",), details=True)
     writing.add_all(ids, [-0.5] * len(ids), ())
     writing.close(ended=False)
     assert (writing.text, writing.finish, writing.stopped) == ("one ", "stop", True)
@@ -54,7 +54,7 @@ def test_a_stop_string_ends_it_and_takes_its_tokens_along(stretch):
 
 def test_half_a_character_is_held_back_to_the_end(stretch):
     ids = stretch.tokenizer.encode("ö")
-    writing = Writing(stretch.tokenizer)
+    writing = OutputText(stretch.tokenizer)
     assert [writing.add(token, 0.0) for token in ids] == ["", "ö"]
     assert writing.add(ids[0], 0.0) == ""
     assert writing.close(ended=False) == "\ufffd"
