@@ -8,7 +8,6 @@ import pytest
 from clearhead.errors import OptionError
 from clearhead.serve.live_text import to_javascript, tokenizer_plan
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 from tests.serve.live_engine import ODD, Engine
 
@@ -29,7 +28,7 @@ def test_every_tokenizer_gives_the_same_ids(kind, lower, translator, script, tmp
         [ODD, "ein Haus, kein Haus", "vier und zwanzig 24", "it's don't we'll"] * 3, kind, lower=lower
     )
     run = Run(
-        RunFolder(tmp_path),
+        translator.folder,
         dataclasses.replace(translator.task, tokenizers={"source": made, "target": made}),
         translator.model,
         0,
@@ -104,7 +103,7 @@ def from_elsewhere(kind):
 def test_tokenizers_from_elsewhere_give_the_same_ids(kind, translator, script, tmp_path):
     made = from_elsewhere(kind)
     task = dataclasses.replace(translator.task, tokenizers={"source": made, "target": made})
-    page = Engine(script, Run(RunFolder(tmp_path), task, translator.model, 0), tmp_path)
+    page = Engine(script, Run(translator.folder, task, translator.model, 0), tmp_path)
     texts = [ODD, "Ein  Haus's IT'S 1234567\n\n ok", "[CLS] <s> naïve.", " zwei", "日本 x"]
     for text, got in zip(texts, page.ask([["tokens", text] for text in texts]), strict=True):
         ids = made.encode(text)
