@@ -94,11 +94,13 @@ class Activations(Source):
 class Patch(NamedTuple):
     """Which edges carry something else, and what: `mask` goes from 0, as it was, to 1, replaced.
 
-    It is `(variant, edge)`, or `(variant, batch, edge)` where texts differ in it.
+    It is `(variant, edge)`, or `(variant, batch, edge)` where texts differ in it. If a gradient by the mask is wanted,
+    `senders` says of whose edges; without it, of all.
     """
 
     mask: Tensor
     source: Source
+    senders: frozenset[str] | None = None
 
 
 class Listener:
@@ -302,8 +304,10 @@ class Forward:
             return None
         mask = self.patch.mask[..., port.edges].unflatten(-1, port.shape)
         mask = mask if mask.ndim == 4 else mask.unsqueeze(1)
-        used = range(len(port.senders))
-        if not mask.requires_grad:
+        if mask.requires_grad:
+            wanted = self.patch.senders
+            used = [number for number, sender in enumerate(port.senders) if wanted is None or sender in wanted]
+        else:
             used = mask.ne(0).any(-1).flatten(0, 1).any(0).nonzero().flatten().tolist()
         if not used:
             return None

@@ -158,19 +158,14 @@ class EAPIGActivations(Method):
     def score(self, contrast: Contrast) -> Scores:
         graph = contrast.graph
         scores = contrast.clean_value.new_zeros(len(contrast), len(graph.edges))
-        every = [graph.edges_of(sender) for sender in graph.senders]
-        shares = [step / self.steps for step in range(self.steps)]  # as in the other: from clean to just before other
-        rows = [(number, share) for number in range(len(every)) for share in shares]
-        at_once = max(1, contrast.variants_at_once // 4)
-        for start in range(0, len(rows), at_once):
-            part = rows[start : start + at_once]
-            mask = torch.stack([every[number] * share for number, share in part]).to(scores)
-            mask = mask.unsqueeze(1).repeat(1, len(contrast), 1).requires_grad_()
-            value = contrast.listened(Listener(), patch=Patch(mask, contrast.source)).sum()
-            [gradient] = torch.autograd.grad(value, mask)
-            for (number, _), row in zip(part, gradient, strict=True):
-                scores += row * every[number].to(row)
-            contrast.progress(min(start + at_once, len(rows)), len(rows))
+        shares = torch.arange(self.steps).to(scores) / self.steps  # from the clean value to just before the other
+        for done, sender in enumerate(graph.senders):
+            edges = graph.edges_of(sender).to(scores)
+            mask = (shares[:, None, None] * edges).repeat(1, len(contrast), 1).requires_grad_()
+            patch = Patch(mask, contrast.source, frozenset([sender]))
+            [gradient] = torch.autograd.grad(contrast.listened(Listener(), patch=patch).sum(), mask)
+            scores += (gradient * edges).sum(0)
+            contrast.progress(done + 1, len(graph.senders))
         return scores / self.steps
 
 

@@ -28,8 +28,8 @@ from clearhead.registry import kind, options, parse
 Scores = Float[Tensor, "pair edge"]
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
-MOST_NUMBERS = 1 << 26
-"""That one pass over several variants may hold for the shares of senders at a port: 256 MB of float32."""
+MOST_NUMBERS = 1 << 23
+"""That one pass over several variants may hold at a port: 32 MB of float32, which caches still help with."""
 
 
 @final
@@ -37,14 +37,23 @@ MOST_NUMBERS = 1 << 26
 class Contrast:
     """Pairs of texts, clean and other, and what is measured: what a method is given.
 
-    It counts the passes that are made of it: `forwards` and `backwards`, each over all of its texts.
+    It counts the passes that are made of it: `forwards` and `backwards`, each over all of its texts. `only` is a mask
+    of the edges that are asked for: a method that tries edges one by one may leave out the others.
     """
 
     def __init__(
-        self, graph: Graph, clean: Texts, other: Texts, metric: Metric, *, source: Source | None = None
+        self,
+        graph: Graph,
+        clean: Texts,
+        other: Texts,
+        metric: Metric,
+        *,
+        source: Source | None = None,
+        only: Tensor | None = None,
     ) -> None:
         check_pair(graph.model, clean, other)
         self.graph, self.clean, self.other, self.metric = graph, clean, other, metric
+        self.only = torch.ones(len(graph.edges), dtype=torch.bool) if only is None else only
         self.given_source = source
         self.forwards = self.backwards = 0
         self.progress: Progress = lambda done, of: None
@@ -105,10 +114,8 @@ class Contrast:
         """Return contrasts of up to so many pairs each."""
         for start in range(0, len(self), size):
             rows = slice(start, start + size)
-            part = Contrast(
-                self.graph, self.clean[rows], self.other[rows], self.metric.rows(rows), source=self.given_source
-            )
-            yield part
+            metric, source = self.metric.rows(rows), self.given_source
+            yield Contrast(self.graph, self.clean[rows], self.other[rows], metric, source=source, only=self.only)
 
 
 @kind("circuit method")
@@ -134,11 +141,11 @@ def score_edges(
     progress = progress or (lambda done, of: None)
     if not method.by_pair or len(contrast) <= batch:
         contrast.progress = progress
-        return method.score(contrast)
+        return method.score(contrast).detach()
     rows, parts = [], -(-len(contrast) // batch)
     for done, part in enumerate(contrast.batches(batch)):
         part.progress = lambda inner, of, done=done: progress(done * of + inner, parts * of)
-        rows.append(method.score(part))
+        rows.append(method.score(part).detach())
         contrast.forwards += part.forwards
         contrast.backwards += part.backwards
     return torch.cat(rows)

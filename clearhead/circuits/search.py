@@ -18,15 +18,13 @@ class Exact(Method):
     """Patch every edge by itself, and measure."""
 
     def score(self, contrast: Contrast) -> Scores:
-        n_edges, at_once = len(contrast.graph.edges), contrast.variants_at_once
-        changes = []
-        for start in range(0, n_edges, at_once):
-            rows = torch.arange(start, min(start + at_once, n_edges))
-            mask = torch.zeros(len(rows), n_edges, dtype=torch.bool)
-            mask[torch.arange(len(rows)), rows] = True
-            changes.append(contrast.patched(mask) - contrast.clean_value)
-            contrast.progress(min(start + at_once, n_edges), n_edges)
-        return torch.cat(changes).T
+        edges = contrast.only.nonzero().flatten()
+        scores = contrast.clean_value.new_zeros(len(contrast), len(contrast.only))
+        for done, part in enumerate(parts := edges.split(contrast.variants_at_once)):
+            mask = torch.nn.functional.one_hot(part, len(contrast.only)).bool()
+            scores[:, part] = (contrast.patched(mask) - contrast.clean_value).T
+            contrast.progress(done + 1, len(parts))
+        return scores
 
 
 @final

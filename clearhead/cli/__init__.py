@@ -51,6 +51,7 @@ GROUPS = {
         "look": "Open a trained model in the browser.",
         "trace": "Show what a model does with a text, head by head.",
         "craft": "Compile RASP programs into Transformers.",
+        "circuits": "Grade methods that find circuits.",
     },
     "Share": {
         "export": "Write a run for other programs, checked by them.",
@@ -112,7 +113,7 @@ def load_verb(name: str) -> Any:
     home, function = ELSEWHERE.get(name, (name, name))
     module = importlib.import_module(f"clearhead.cli.{home}")
     verb_app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
-    if name == "craft":
+    if name in ("craft", "circuits"):
         verb_app.add_typer(module.app, name=name, epilog=module.EXAMPLES, help=module.ABOUT, short_help=VERBS[name])
         group = typer.main.get_group(verb_app)
         return group.commands[name]

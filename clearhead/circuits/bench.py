@@ -1,0 +1,216 @@
+"""The bench: every method on programs whose edges are known, graded, along axes of realism.
+
+Methods see 32 pairs of texts, drawn with another seed than anything else, and never the enumeration. They are graded on
+causal truth, among edges whose product of weights is not zero: among all edges the size of the weights would win by
+definition.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from clearhead.calls import public
+from clearhead.circuits.forward import run_graph
+from clearhead.circuits.grading import RANKINGS, Interval, average_precision, bootstrap, roc_area
+from clearhead.circuits.grammar import generate_samples
+from clearhead.circuits.methods import Contrast, Method, find_method, method_names, score_edges
+from clearhead.circuits.metrics import AnswerLogProbability, Metric, Number
+from clearhead.circuits.realism import AXES, MAIN
+from clearhead.circuits.texts import Texts
+from clearhead.circuits.truth import AnswerReader, Sample, every_input
+from clearhead.rasp.programs import PROGRAMS, Program
+
+PAIRS = 32
+SLOW = ("acdc", "edge-pruning")
+"""Methods that are graded on some programs alone."""
+SOME = 24
+"""So many."""
+SMALL = 200
+"""Edges that those may have."""
+MOST_INPUTS = 100
+"""Of one length: programs that come with Clearhead are shortened to it."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Graded:
+    """How a method did on one program: average precision of edges by each ranking, and more."""
+
+    program: str
+    axis: str
+    method: str
+    precision: Mapping[str, float]
+    roc: Mapping[str, float]
+    nodes: float
+    forwards: int
+    backwards: int
+    seconds: float
+    share: float
+    """How many of the graded edges are true: what chance would have."""
+
+
+@final
+@public
+@dataclass(frozen=True)
+class Report:
+    """The results of a bench."""
+
+    graded: list[Graded]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """By axis, programs that lost an answer there."""
+
+    def cell(self, axis: str, method: str, figure: Callable[[Graded], float]) -> Interval | None:
+        """Return the mean of a figure over programs, with its interval."""
+        values = [figure(row) for row in self.graded if (row.axis, row.method) == (axis, method)]
+        return bootstrap(values) if values else None
+
+    @property
+    def axes(self) -> list[str]:
+        return list(dict.fromkeys(row.axis for row in self.graded))
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(row.method for row in self.graded))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return every figure of every program, and the means."""
+        means = []
+        for axis in self.axes:
+            for method in self.methods:
+                rows = [row for row in self.graded if (row.axis, row.method) == (axis, method)]
+                if rows:
+                    means.append(
+                        {
+                            "axis": axis,
+                            "method": method,
+                            "programs": len(rows),
+                            **{
+                                f"average_precision_{name}": bootstrap([row.precision[name] for row in rows])._asdict()
+                                for name in RANKINGS
+                            },
+                            **{
+                                f"roc_{name}": bootstrap([row.roc[name] for row in rows])._asdict() for name in RANKINGS
+                            },
+                            "nodes": bootstrap([row.nodes for row in rows])._asdict(),
+                            "forwards": sum(row.forwards for row in rows) / len(rows),
+                            "backwards": sum(row.backwards for row in rows) / len(rows),
+                            "seconds": sum(row.seconds for row in rows) / len(rows),
+                            "share": sum(row.share for row in rows) / len(rows),
+                        }
+                    )
+        return {"means": means, "left_out": dict(self.left_out), "programs": [vars(row) for row in self.graded]}
+
+
+def shipped_samples(programs: Sequence[Program] = ()) -> Iterator[Sample]:
+    """Yield programs, those that come with Clearhead unless others are given, where there is something to rank."""
+    for program in programs or PROGRAMS.values():
+        length = program.length
+        while length > 1 and len(program.vocabulary) ** length > MOST_INPUTS:
+            length -= 1
+        if program.name == "addition":
+            length = 3  # one digit and one digit, and the sign
+        sample = Sample.of(replace(program, length=length, example=()))
+        if 0 < sample.share < 1:
+            yield sample
+
+
+def make_contrast(sample: Sample, *, pairs: int = PAIRS, seed: int = 1) -> Contrast:
+    """Return a random sample of pairs of the longest texts, and what is measured of their answers."""
+    batch = every_input(sample.program, sample.compiled)[-1]
+    generator = torch.Generator().manual_seed(seed)
+    clean, other = torch.randint(len(batch), (2, pairs), generator=generator)
+    texts, others = (batch.texts.map(lambda rows, index=index: rows[index]) for index in (clean, other))
+    metric = metric_of(sample, batch.texts, clean, other)
+    return Contrast(sample.graph, texts, others, metric, only=sample.truth.ranked)
+
+
+def metric_of(sample: Sample, texts: Texts, clean: Tensor, other: Tensor) -> Metric:
+    """Return what is measured: the log-probability of the clean answers; of a number, the number itself."""
+    read = AnswerReader.of(sample.compiled)
+    logits = run_graph(sample.graph, texts).logits[0]
+    if sample.compiled.numeric:
+        numbers = logits[:, read.first :, int(read.columns)]
+        signs = torch.where(numbers[clean] >= numbers[other], 1.0, -1.0)
+        return Number(column=int(read.columns), signs=signs.to(logits), first=read.first)
+    answers = read(logits)[clean]
+    answers = torch.where(answers < 0, len(read.columns), answers)
+    return AnswerLogProbability(columns=read.columns, answers=answers, first=read.first)
+
+
+def grade(sample: Sample, axis: str, name: str, method: Method, contrast: Contrast) -> Graded:
+    """Return how a method does on a program."""
+    contrast.forwards = contrast.backwards = 0
+    began = time.process_time()
+    scores = score_edges(method, contrast)
+    seconds = time.process_time() - began
+    ranked = sample.truth.ranked
+    truth = sample.truth.alone[ranked]
+    ranks = {kind: rank(scores) for kind, rank in RANKINGS.items()}
+    return Graded(
+        program=sample.program.name,
+        axis=axis,
+        method=name,
+        precision={kind: average_precision(values[ranked], truth) for kind, values in ranks.items()},
+        roc={kind: roc_area(values[ranked], truth) for kind, values in ranks.items()},
+        nodes=grade_nodes(sample, ranks["size"]),
+        forwards=contrast.forwards,
+        backwards=contrast.backwards,
+        seconds=seconds,
+        share=float(truth.float().mean()),
+    )
+
+
+def grade_nodes(sample: Sample, scores: Tensor) -> float:
+    """Return the average precision of senders: true if one of their edges is; each has the score of its best edge."""
+    best: dict[str, float] = {}
+    true: dict[str, bool] = {}
+    for number in sample.truth.ranked.nonzero().flatten().tolist():
+        sender = sample.graph.edges[number].sender
+        best[sender] = max(best.get(sender, 0.0), float(scores[number]))
+        true[sender] = true.get(sender, False) or bool(sample.truth.alone[number])
+    return average_precision(torch.tensor(list(best.values())), torch.tensor(list(true.values())))
+
+
+@public
+def run_bench(
+    samples: Sequence[Sample],
+    *,
+    methods: Sequence[str] = (),
+    axes: Sequence[str] = (),
+    some: int = SOME,
+    seed: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Grade methods along axes. Slow methods, and axes but the main ones, take the first `some` small samples."""
+    graded: list[Graded] = []
+    left_out: dict[str, int] = {}
+    small = [sample for sample in samples if len(sample.graph.edges) <= SMALL][:some]
+    for axis in axes or AXES:
+        chosen = samples if axis in MAIN else small
+        for number, sample in enumerate(chosen):
+            changed = AXES[axis](sample, torch.Generator().manual_seed(seed + number))
+            if changed is None or not 0 < changed.share < 1:
+                left_out[axis] = left_out.get(axis, 0) + 1
+                continue
+            contrast = make_contrast(changed, seed=seed + number)
+            _ = contrast.clean_value, contrast.other_value  # made once, and not by the method that comes first
+            for name in methods or method_names():
+                if name in SLOW and not (sample in small and axis in ("argmax", "softmax 10")):
+                    continue
+                graded.append(grade(changed, axis, name, find_method(name), contrast))
+            if progress is not None:
+                progress(f"{axis}: {number + 1} of {len(chosen)}")
+    return Report(graded, left_out)
+
+
+def bench_samples(count: int, seed: int = 0, programs: Sequence[Program] = ()) -> list[Sample]:
+    """Return so many generated programs and those that come with Clearhead, in a mixed order; or given programs."""
+    if programs:
+        return list(shipped_samples(programs))
+    samples = [*generate_samples(count, seed), *shipped_samples()]
+    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)).tolist()
+    return [samples[number] for number in order]

@@ -1,0 +1,145 @@
+"""`clearhead circuits`: methods that find circuits, graded on programs whose edges are known."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+
+from clearhead.cli.craft_program import Changes, find_program
+from clearhead.cli.options import wrong
+from clearhead.cli.screen import show, show_json
+from clearhead.errors import OptionError
+from clearhead.files import write_text
+from clearhead.training.outputs import check_output
+
+if TYPE_CHECKING:
+    from clearhead.circuits.bench import Report
+
+ABOUT = """Find which edges of a model make an answer, and grade the methods that find them.
+
+An edge goes from what writes into the residual stream (an embedding, a head, a feed-forward) to what reads from it (a
+query, a key, a value, a feed-forward, the output)."""
+EXAMPLES = """\b
+Examples:
+  clearhead circuits bench --quick
+  clearhead circuits bench --methods exact,eap,eap-ig -o bench.json"""
+BENCH_EXAMPLES = """\b
+Examples:
+  clearhead circuits bench --quick
+  clearhead circuits bench --methods exact,eap,eap-ig --axes argmax,rotated
+  clearhead circuits bench --program mine.py:doubled --program sort
+  clearhead circuits bench -o bench.json"""
+QUICK, WHOLE = 8, 120
+QUICK_AXES = ("argmax", "argmax, no gradient", "softmax 10", "rotated", "decoys", "live norms")
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback()
+def circuits() -> None:
+    """Keep `bench` a command of its own while there is one alone."""
+
+
+@app.command("bench", epilog=BENCH_EXAMPLES, short_help="Grade methods against exact truth.")
+def bench(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Eight programs and six axes: about a minute.")] = False,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, with commas between; without it all.", metavar="NAMES")
+    ] = None,
+    axes: Annotated[
+        str | None, typer.Option(help="Axes of realism, with commas between; without it all.", metavar="NAMES")
+    ] = None,
+    program: Annotated[
+        list[str] | None,
+        typer.Option(help="A program to grade on, NAME or file.py:NAME; may be repeated.", metavar="PROGRAM"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws programs, pairs of texts and rotations.", metavar="N")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write every figure as JSON.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as one JSON object.")] = False,
+) -> None:
+    """Grade methods that find circuits on compiled programs, whose true edges are known by enumeration.
+
+    The table has the average precision of each method on each axis, with its 95 % interval: 1 if all true edges are
+    ranked first. Edges whose weights do not meet are left out of the ranking.
+    """
+    from clearhead.circuits.bench import bench_samples, run_bench
+    from clearhead.circuits.methods import find_method, method_names
+    from clearhead.circuits.realism import AXES
+
+    if output is not None:
+        check_output(output, option="--output")
+    names = method_names() if methods is None else [name.strip() for name in methods.split(",")]
+    for name in names:
+        try:
+            find_method(name)
+        except OptionError as error:
+            raise wrong("--methods", str(error)) from None
+    chosen = list(QUICK_AXES if quick else AXES) if axes is None else read_axes(axes, list(AXES))
+    own = [find_program(name, Changes()).program for name in program or ()]
+    say("finding the truth of the programs")
+    samples = bench_samples(QUICK if quick else WHOLE, seed, own)
+    if quick and not own:
+        samples = [sample for sample in samples if len(sample.graph.edges) <= 200][:QUICK]
+    if not samples:
+        raise wrong("--program", "there is nothing to rank in these programs: none or all of their edges are true")
+    report = run_bench(samples, methods=names, axes=chosen, some=4 if quick else 24, seed=seed + 1, progress=say)
+    if output is not None:
+        write_text(output, json.dumps(report.as_json(), indent=1))
+    show_json(report.as_json()) if as_json else show(*bench_page(report))
+
+
+def read_axes(text: str, known: list[str]) -> list[str]:
+    """Return the axes that an option names; an axis whose name has a comma may be written without what follows it."""
+    wanted = [name.strip() for name in text.split(",")]
+    if "no gradient" in wanted:
+        wanted = [name for name in wanted if name != "no gradient"] + ["argmax, no gradient"]
+    if unknown := [name for name in wanted if name not in known]:
+        raise wrong("--axes", f"there is no axis {unknown[0]!r}. There are: {'; '.join(known)}")
+    return wanted
+
+
+def say(line: str) -> None:
+    """Print progress, on a terminal over the line before."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def bench_page(report: "Report") -> list[RenderableType]:
+    """Return one table an axis: methods by average precision, with intervals, ROC, nodes and what they cost."""
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    page: list[RenderableType] = []
+    for axis in report.axes:
+        rows = [row for row in report.graded if row.axis == axis]
+        n = len({row.program for row in rows})
+        share = sum(row.share for row in rows) / len(rows)
+        table = Table(box=None, pad_edge=False, title_justify="left", header_style="")
+        table.title = f"{axis}: {n} programs, {share:.0%} of the graded edges are true"
+        for column in ("method", "average precision", "ROC", "nodes", "forward", "back", "seconds"):
+            table.add_column(column, justify="left" if column in ("method", "average precision") else "right")
+        cells = [(method, report.cell(axis, method, lambda row: row.precision["size"])) for method in report.methods]
+        for method, cell in sorted(cells, key=lambda item: -item[1].mean if item[1] else 0):
+            if cell is not None:
+                mine = [row for row in rows if row.method == method]
+                mean = lambda figure, mine=mine: sum(figure(row) for row in mine) / len(mine)  # noqa: E731
+                table.add_row(
+                    method,
+                    str(cell),
+                    f"{mean(lambda row: row.roc['size']):.3f}",
+                    f"{mean(lambda row: row.nodes):.3f}",
+                    f"{mean(lambda row: row.forwards):.0f}",
+                    f"{mean(lambda row: row.backwards):.0f}",
+                    f"{mean(lambda row: row.seconds):.2f}",
+                )
+        page += [table, ""]
+    if report.left_out:
+        lost = ", ".join(f"{axis} {count}" for axis, count in report.left_out.items())
+        page.append(f"Left out, since an answer was lost there or nothing was to be ranked: {lost}.")
+    return page

@@ -1,0 +1,57 @@
+"""The bench: exact patching is right at the easy end, chance is chance, and a method of one's own is graded."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clearhead.circuits.bench import SMALL, Report, bench_samples, make_contrast, run_bench, shipped_samples
+from clearhead.circuits.grammar import generate_samples
+from clearhead.rasp.programs import PROGRAMS
+
+
+@pytest.fixture(scope="module")
+def report():
+    samples = list(generate_samples(4, seed=2))
+    return run_bench(samples, methods=["exact", "eap", "weights", "random"], axes=["argmax", "softmax 10"], some=2)
+
+
+@pytest.mark.slow
+def test_exact_patching_is_near_right_at_the_easy_end(report):
+    exact = report.cell("argmax", "exact", lambda row: row.precision["size"])
+    assert exact.mean > 0.95
+    assert exact.mean > report.cell("argmax", "random", lambda row: row.precision["size"]).mean + 0.2
+
+
+@pytest.mark.slow
+def test_a_report_has_every_figure(report):
+    means = report.as_json()["means"]
+    assert {(row["axis"], row["method"]) for row in means} == {
+        (axis, method) for axis in ("argmax", "softmax 10") for method in ("exact", "eap", "weights", "random")
+    }
+    row = next(row for row in means if row["method"] == "eap")
+    assert row["programs"] == 4
+    assert (row["forwards"], row["backwards"]) == (1, 1)
+    assert 0 <= row["roc_size"]["low"] <= row["roc_size"]["high"] <= 1
+    assert isinstance(report, Report)
+
+
+@pytest.mark.slow
+def test_a_bench_has_a_seed(report):
+    again = run_bench(list(generate_samples(4, seed=2)), methods=["exact"], axes=["argmax"])
+    figures = [row.precision for row in report.graded if (row.axis, row.method) == ("argmax", "exact")]
+    assert [row.precision for row in again.graded] == figures
+
+
+def test_pairs_are_of_one_length_and_drawn_with_a_seed():
+    [sample] = shipped_samples([replace(PROGRAMS["sort"], length=3)])
+    one, two = make_contrast(sample, seed=4), make_contrast(sample, seed=4)
+    assert torch.equal(one.clean.tokens["encoder"], two.clean.tokens["encoder"])
+    assert len(one) == 32
+    assert not torch.equal(one.clean.tokens["encoder"], one.other.tokens["encoder"])
+
+
+def test_given_programs_are_taken_alone():
+    samples = bench_samples(5, programs=[PROGRAMS["sort"]])
+    assert [sample.program.name for sample in samples] == ["sort"]
+    assert len(samples[0].graph.edges) <= SMALL
