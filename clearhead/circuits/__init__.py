@@ -6,7 +6,7 @@ from clearhead.circuits.gradients import EAP, AtPStar, CleanCorrupted, EAPIGActi
 from clearhead.circuits.graph import Edge, Graph
 from clearhead.circuits.methods import Contrast, Method, find_method, score_edges
 from clearhead.circuits.metrics import AnswerLogProbability, Divergence, LogitDifference, Metric, Number
-from clearhead.circuits.patching import Constants, Mean, Zero, patch_edges, patch_path, record
+from clearhead.circuits.patching import ConstantSource, MeanSource, ZeroSource, patch_edges, patch_path, record
 from clearhead.circuits.search import ACDC, EdgePruning, Exact, NodeAttribution, NodePatching
 from clearhead.circuits.texts import Texts
 
@@ -17,7 +17,7 @@ __all__ = [
     "AnswerLogProbability",
     "AtPStar",
     "CleanCorrupted",
-    "Constants",
+    "ConstantSource",
     "Contrast",
     "Divergence",
     "EAPIGActivations",
@@ -28,7 +28,7 @@ __all__ = [
     "Graph",
     "InformationFlowRoutes",
     "LogitDifference",
-    "Mean",
+    "MeanSource",
     "Method",
     "Metric",
     "NodeAttribution",
@@ -38,7 +38,7 @@ __all__ = [
     "RelP",
     "Texts",
     "WeightSize",
-    "Zero",
+    "ZeroSource",
     "find_method",
     "patch_edges",
     "patch_path",

@@ -21,7 +21,7 @@ from clearhead.circuits.methods import Contrast, Method, find_method, method_nam
 from clearhead.circuits.metrics import AnswerLogProbability, Metric, Number
 from clearhead.circuits.realism import AXES, MAIN
 from clearhead.circuits.texts import Texts
-from clearhead.circuits.truth import AnswerReader, Sample, every_input
+from clearhead.circuits.truth import AnswerReader, BenchSample, every_input
 from clearhead.rasp.programs import PROGRAMS, Program
 
 PAIRS = 32
@@ -56,7 +56,7 @@ class Graded:
 @final
 @public
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """The results of a bench."""
 
     graded: list[Graded]
@@ -105,7 +105,7 @@ class Report:
         return {"means": means, "left_out": dict(self.left_out), "programs": [vars(row) for row in self.graded]}
 
 
-def shipped_samples(programs: Sequence[Program] = ()) -> Iterator[Sample]:
+def shipped_samples(programs: Sequence[Program] = ()) -> Iterator[BenchSample]:
     """Yield programs, those that come with Clearhead unless others are given, where there is something to rank."""
     for program in programs or PROGRAMS.values():
         length = program.length
@@ -113,12 +113,12 @@ def shipped_samples(programs: Sequence[Program] = ()) -> Iterator[Sample]:
             length -= 1
         if program.name == "addition":
             length = 3  # one digit and one digit, and the sign
-        sample = Sample.of(replace(program, length=length, example=()))
+        sample = BenchSample.of(replace(program, length=length, example=()))
         if 0 < sample.share < 1:
             yield sample
 
 
-def make_contrast(sample: Sample, *, pairs: int = PAIRS, seed: int = 1) -> Contrast:
+def make_contrast(sample: BenchSample, *, pairs: int = PAIRS, seed: int = 1) -> Contrast:
     """Return a random sample of pairs of the longest texts, and what is measured of their answers."""
     batch = every_input(sample.program, sample.compiled)[-1]
     generator = torch.Generator().manual_seed(seed)
@@ -128,7 +128,7 @@ def make_contrast(sample: Sample, *, pairs: int = PAIRS, seed: int = 1) -> Contr
     return Contrast(sample.graph, texts, others, metric, only=sample.truth.ranked)
 
 
-def metric_of(sample: Sample, texts: Texts, clean: Tensor, other: Tensor) -> Metric:
+def metric_of(sample: BenchSample, texts: Texts, clean: Tensor, other: Tensor) -> Metric:
     """Return what is measured: the log-probability of the clean answers; of a number, the number itself."""
     read = AnswerReader.of(sample.compiled)
     logits = run_graph(sample.graph, texts).logits[0]
@@ -141,7 +141,7 @@ def metric_of(sample: Sample, texts: Texts, clean: Tensor, other: Tensor) -> Met
     return AnswerLogProbability(columns=read.columns, answers=answers, first=read.first)
 
 
-def grade(sample: Sample, axis: str, name: str, method: Method, contrast: Contrast) -> Graded:
+def grade(sample: BenchSample, axis: str, name: str, method: Method, contrast: Contrast) -> Graded:
     """Return how a method does on a program."""
     contrast.forwards = contrast.backwards = 0
     began = time.process_time()
@@ -164,7 +164,7 @@ def grade(sample: Sample, axis: str, name: str, method: Method, contrast: Contra
     )
 
 
-def grade_nodes(sample: Sample, scores: Tensor) -> float:
+def grade_nodes(sample: BenchSample, scores: Tensor) -> float:
     """Return the average precision of senders: true if one of their edges is; each has the score of its best edge."""
     best: dict[str, float] = {}
     true: dict[str, bool] = {}
@@ -177,14 +177,14 @@ def grade_nodes(sample: Sample, scores: Tensor) -> float:
 
 @public
 def run_bench(
-    samples: Sequence[Sample],
+    samples: Sequence[BenchSample],
     *,
     methods: Sequence[str] = (),
     axes: Sequence[str] = (),
     some: int = SOME,
     seed: int = 1,
     progress: Callable[[str], None] | None = None,
-) -> Report:
+) -> BenchReport:
     """Grade methods along axes. Slow methods, and axes but the main ones, take the first `some` small samples."""
     graded: list[Graded] = []
     left_out: dict[str, int] = {}
@@ -204,10 +204,10 @@ def run_bench(
                 graded.append(grade(changed, axis, name, find_method(name), contrast))
             if progress is not None:
                 progress(f"{axis}: {number + 1} of {len(chosen)}")
-    return Report(graded, left_out)
+    return BenchReport(graded, left_out)
 
 
-def bench_samples(count: int, seed: int = 0, programs: Sequence[Program] = ()) -> list[Sample]:
+def bench_samples(count: int, seed: int = 0, programs: Sequence[Program] = ()) -> list[BenchSample]:
     """Return so many generated programs and those that come with Clearhead, in a mixed order; or given programs."""
     if programs:
         return list(shipped_samples(programs))

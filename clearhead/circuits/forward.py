@@ -41,7 +41,7 @@ Norms = tuple[tuple[str, nn.Module], ...]
 """Norms before a branch, by name: a receiver's own, which are no part of an edge."""
 
 
-class Source(ABC):
+class EdgeSource(ABC):
     """What patched edges carry in place of what their senders send."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Source(ABC):
 
 @final
 @dataclass(eq=False)
-class Activations(Source):
+class Activations(EdgeSource):
     """What senders sent in a pass, the statistics of the norms, and the logits."""
 
     vectors: dict[str, Tensor] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Patch(NamedTuple):
     """
 
     mask: Tensor
-    source: Source
+    source: EdgeSource
     senders: frozenset[str] | None = None
 
 
@@ -127,18 +127,18 @@ class Listener:
         return vector
 
 
-class Stream(NamedTuple):
+class GraphStream(NamedTuple):
     """The residual stream at one point: its value, and the terms that sum to it."""
 
     value: Tensor
     terms: tuple[Term, ...]
 
-    def __add__(self, other: "Stream") -> "Stream":  # type: ignore[override]
-        return Stream(self.value + other.value, self.terms + other.terms)
+    def __add__(self, other: "GraphStream") -> "GraphStream":  # type: ignore[override]
+        return GraphStream(self.value + other.value, self.terms + other.terms)
 
 
 @final
-class Forward:
+class GraphPass:
     """A pass of a graph's model over texts."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Forward:
                 self.found.logits = logits.unflatten(0, (self.variants, -1))
         return self.found
 
-    def embed(self, side: str, part: Encoder | Decoder) -> Stream:
+    def embed(self, side: str, part: Encoder | Decoder) -> GraphStream:
         taps: dict[str, Tensor] = {}
         segments = {} if self.texts.segments is None or side == "decoder" else {"segments": self.texts.segments}
         with watching(part.embedding, taps.setdefault):
@@ -211,19 +211,21 @@ class Forward:
                 self.keep_vector(f"{at}.{name}", taps[name].to(taps["token"].dtype).expand_as(taps["token"])[None])
                 terms.append(Term(f"{at}.{name}", f"{at}.{name}"))
         total = torch.stack([self.found.vectors[term.vector] for term in terms]).sum(0)
-        stream = Stream(total.expand(self.variants, *total.shape[1:]), tuple(terms))
+        stream = GraphStream(total.expand(self.variants, *total.shape[1:]), tuple(terms))
         if part.embedding.norm is not None:
             stream = self.carry(f"{at}.norm", part.embedding.norm, stream)
         return stream._replace(value=self.listener.embedded(side, stream.value))
 
-    def block(self, at: str, block: Block, stream: Stream, memory: Stream | None) -> Stream:
+    def block(self, at: str, block: Block, stream: GraphStream, memory: GraphStream | None) -> GraphStream:
         block_input = stream
         for branch in ("attention", "cross", "feed_forward"):
             if getattr(block, branch) is not None:
                 stream = self.connect(f"{at}.{branch}", block, block_input, stream, memory)
         return stream
 
-    def connect(self, at: str, block: Block, block_input: Stream, stream: Stream, memory: Stream | None) -> Stream:
+    def connect(
+        self, at: str, block: Block, block_input: GraphStream, stream: GraphStream, memory: GraphStream | None
+    ) -> GraphStream:
         """Follow the steps around a branch. A norm before the branch belongs to its receivers, a later one to edges."""
         branch = at.rpartition(".")[2]
         around: BranchConnection = getattr(block, f"around_{branch}")
@@ -243,14 +245,18 @@ class Forward:
             self.streams[at] = value.value
         return value
 
-    def branch(self, at: str, module: nn.Module, value: Stream, norms: Norms, memory: Stream | None) -> Stream:
+    def branch(
+        self, at: str, module: nn.Module, value: GraphStream, norms: Norms, memory: GraphStream | None
+    ) -> GraphStream:
         if isinstance(module, Attention):
             return self.attention(at, module, value, norms, memory if at.endswith(".cross") else None)
         inner = self.receive(at, value, norms)
         out = module(inner.flatten(0, 1)).unflatten(0, inner.shape[:2])
         return self.send(at, self.listener.branch(at, out))
 
-    def attention(self, at: str, layer: Attention, value: Stream, norms: Norms, memory: Stream | None) -> Stream:
+    def attention(
+        self, at: str, layer: Attention, value: GraphStream, norms: Norms, memory: GraphStream | None
+    ) -> GraphStream:
         side = at.partition(".")[0]
         keys, key_norms = (value, norms) if memory is None else (memory, ())
         query = self.receive_heads(f"{at}.query", layer.query, value, norms)
@@ -269,14 +275,14 @@ class Forward:
         out = layer.finish(context).unflatten(0, (self.variants, -1))
         return self.send_heads(at, context, self.listener.branch(at, out))
 
-    def receive(self, name: str, stream: Stream, norms: Norms) -> Tensor:
+    def receive(self, name: str, stream: GraphStream, norms: Norms) -> Tensor:
         """Return what a feed-forward or an output reads, after its norm."""
         port = self.port(name, [name], stream)
         x = self.listener.whole(port, stream.value)
         delta = self.patched(port, stream.value)
         return self.normalize(norms, x if delta is None else x + delta[:, :, 0])
 
-    def receive_heads(self, name: str, head_map: nn.Module, stream: Stream, norms: Norms) -> Tensor:
+    def receive_heads(self, name: str, head_map: nn.Module, stream: GraphStream, norms: Norms) -> Tensor:
         """Return the queries, keys or values of all heads, `(row, head, n, d)`, each head by its own input."""
         weight, bias = self.graph.matrices[name]
         port = self.port(name, [f"{name}.{head}" for head in range(len(weight))], stream)
@@ -291,7 +297,7 @@ class Forward:
             mapped = mapped.flatten(0, 1)
         return head_map.normed(mapped) if isinstance(head_map, WholeMap) else mapped
 
-    def port(self, name: str, receivers: list[str], stream: Stream) -> Port:
+    def port(self, name: str, receivers: list[str], stream: GraphStream) -> Port:
         if self.new_ports:
             self.graph.add_port(name, receivers, stream.terms)
         if self.keep:
@@ -329,7 +335,7 @@ class Forward:
                 x = norm(x)
         return x
 
-    def carry(self, name: str, norm: nn.Module, stream: Stream) -> Stream:
+    def carry(self, name: str, norm: nn.Module, stream: GraphStream) -> GraphStream:
         """Take the stream through a norm that stands on the way to later receivers, each term by itself."""
         value = None
         if self.statistics is not None:
@@ -343,13 +349,13 @@ class Forward:
         if beta is not None:
             terms = (*terms, Term(f"{name.partition('.')[0]}.constant", f"{name}.beta"))
             self.keep_vector(f"{name}.beta", beta[None, None, None])
-        return Stream(value, terms)
+        return GraphStream(value, terms)
 
-    def send(self, name: str, out: Tensor) -> Stream:
+    def send(self, name: str, out: Tensor) -> GraphStream:
         self.keep_vector(name, out)
-        return Stream(out, (Term(name, name),))
+        return GraphStream(out, (Term(name, name),))
 
-    def send_heads(self, at: str, context: Tensor, out: Tensor) -> Stream:
+    def send_heads(self, at: str, context: Tensor, out: Tensor) -> GraphStream:
         """Send what W_O makes of each head's context; its bias is the constant's."""
         weight, bias = self.graph.matrices[at]
         names = [f"{at}.head.{head}" for head in range(len(weight))]
@@ -361,7 +367,7 @@ class Forward:
         if bool(bias.any()) or getattr(self.graph.names.sites[at].output, "bias", None) is not None:
             terms.append(Term(f"{at.partition('.')[0]}.constant", f"{at}.bias"))
             self.keep_vector(f"{at}.bias", bias[None, None])
-        return Stream(out, tuple(terms))
+        return GraphStream(out, tuple(terms))
 
     def keep_vector(self, name: str, vector: Tensor) -> None:
         self.found.vectors[name] = vector
@@ -390,7 +396,7 @@ def run_graph(
     keep: bool = False,
 ) -> Activations:
     """Run a graph's model over texts, in eval mode; gradients are on where a listener asks for them."""
-    forward = Forward(graph, texts, patch=patch, statistics=statistics, listener=listener, keep=keep)
+    forward = GraphPass(graph, texts, patch=patch, statistics=statistics, listener=listener, keep=keep)
     with still(graph.model, gradients=listener is not None):
         return forward.run()
 

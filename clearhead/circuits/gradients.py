@@ -184,11 +184,11 @@ class RelP(Method):
     """
 
     def score(self, contrast: Contrast) -> Scores:
-        with replacing(contrast.graph.model, Rules().replace):
+        with replacing(contrast.graph.model, RelPRules().replace):
             return attribute(contrast, statistics=own_statistics)
 
 
-class Rules:
+class RelPRules:
     """Replaces values inside feed-forwards by equal ones whose gradients follow the rules of RelP."""
 
     def __init__(self) -> None:

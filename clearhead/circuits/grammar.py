@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
-from clearhead.circuits.truth import Sample
+from clearhead.circuits.truth import BenchSample
 from clearhead.errors import ProgramError
 from clearhead.rasp.interpreter import run
 from clearhead.rasp.language import (
@@ -100,7 +100,7 @@ def meaning(program: Sequence) -> tuple[tuple[Any, ...], ...] | None:
     return answers if len(set(answers[-(len(VOCABULARY) ** LENGTH) :])) > 1 else None
 
 
-def generate_samples(count: int, seed: int = 0) -> Iterator[Sample]:
+def generate_samples(count: int, seed: int = 0) -> Iterator[BenchSample]:
     """Yield so many programs that fit, each with its truth."""
     rng, seen = random.Random(seed), set()
     found = 0
@@ -113,7 +113,7 @@ def generate_samples(count: int, seed: int = 0) -> Iterator[Sample]:
         name = f"generated {seed}.{found}"
         program = Program(name=name, about=output.name, output=output, vocabulary=VOCABULARY, plain=list, length=LENGTH)
         try:
-            sample = Sample.of(program)
+            sample = BenchSample.of(program)
         except ProgramError:
             continue
         if len(sample.graph.edges) >= FEWEST_EDGES and SHARES[0] <= sample.share <= SHARES[1]:

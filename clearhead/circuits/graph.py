@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from clearhead.calls import public
-from clearhead.circuits.forward import Forward
+from clearhead.circuits.forward import GraphPass
 from clearhead.circuits.ports import Port, Wiring
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
@@ -62,7 +62,7 @@ class Graph(Wiring):
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
         check_sides(self.names)
-        Forward.explore(self)
+        GraphPass.explore(self)
 
     @cached_property
     def edges(self) -> list[Edge]:

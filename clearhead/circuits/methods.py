@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.calls import public
-from clearhead.circuits.forward import Activations, Listener, Patch, Source, Statistics, run_graph
+from clearhead.circuits.forward import Activations, EdgeSource, Listener, Patch, Statistics, run_graph
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.metrics import Metric
 from clearhead.circuits.texts import Texts, check_pair
@@ -48,7 +48,7 @@ class Contrast:
         other: Texts,
         metric: Metric,
         *,
-        source: Source | None = None,
+        source: EdgeSource | None = None,
         only: Tensor | None = None,
     ) -> None:
         check_pair(graph.model, clean, other)
@@ -72,7 +72,7 @@ class Contrast:
         return run_graph(self.graph, self.other, keep=True)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> EdgeSource:
         """Return what patched edges carry: the other texts' values, unless something else was given."""
         return self.other_run if self.given_source is None else self.given_source
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from clearhead.calls import public
-from clearhead.circuits.forward import Activations, Patch, Source, Statistics, run_graph
+from clearhead.circuits.forward import Activations, EdgeSource, Patch, Statistics, run_graph
 from clearhead.circuits.graph import Edge, Graph, node_of
 from clearhead.circuits.ports import Parts, Port
 from clearhead.circuits.texts import Texts
@@ -40,7 +40,7 @@ def record(graph: Graph, texts: Texts, *, statistics: Statistics | None = None) 
 @final
 @public
 @dataclass(frozen=True, eq=False)
-class Mean(Source):
+class MeanSource(EdgeSource):
     """What each sender sends on average over the texts of a run, place by place."""
 
     run: Activations
@@ -52,7 +52,7 @@ class Mean(Source):
 @final
 @public
 @dataclass(frozen=True)
-class Zero(Source):
+class ZeroSource(EdgeSource):
     """Nothing: zero ablation."""
 
     def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
@@ -62,7 +62,7 @@ class Zero(Source):
 @final
 @public
 @dataclass(frozen=True, eq=False)
-class Constants(Source):
+class ConstantSource(EdgeSource):
     """A given vector for each sender, as its receivers get it; it may be learned. Senders without one send nothing."""
 
     vectors: Mapping[str, Tensor]
@@ -79,7 +79,7 @@ def patch_edges(
     graph: Graph,
     texts: Texts,
     edges: Iterable[Edge | str] | Tensor,
-    source: Source,
+    source: EdgeSource,
     *,
     statistics: Statistics | None = None,
 ) -> Tensor:
@@ -90,7 +90,7 @@ def patch_edges(
 
 
 @public
-def patch_path(graph: Graph, texts: Texts, path: Sequence[Edge | str], source: Source) -> Tensor:
+def patch_path(graph: Graph, texts: Texts, path: Sequence[Edge | str], source: EdgeSource) -> Tensor:
     """Return the logits while one path of edges alone carries the change: path patching.
 
     The first edge carries what the source has; each next edge, what its sender then sends.

@@ -13,13 +13,13 @@ from torch import Tensor
 from clearhead.attention.heads import Heads
 from clearhead.attention.weighting import Argmax, Softmax, Weighting
 from clearhead.circuits.graph import Graph
-from clearhead.circuits.truth import Sample, find_truth
+from clearhead.circuits.truth import BenchSample, find_truth
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.norms import RMSNorm
 from clearhead.rasp.compiled_model import CompiledModel
 
-Axis = Callable[[Sample, torch.Generator], Sample | None]
+Axis = Callable[[BenchSample, torch.Generator], BenchSample | None]
 SHARP = 10.0
 """The sharpness of softmax on the other axes."""
 LOUD = 100.0
@@ -42,17 +42,17 @@ class Remap:
     """With it the last direction is a constant of that size, and live norms stand before every branch."""
 
 
-def with_weighting(sample: Sample, weighting: Weighting, sharpness: float) -> Sample:
+def with_weighting(sample: BenchSample, weighting: Weighting, sharpness: float) -> BenchSample:
     """Return the same program compiled with another weighting; its edges and its truth are those of the exact one."""
     compiled = sample.program.compile(weighting=weighting, sharpness=sharpness)
     return replace(sample, compiled=compiled, graph=Graph(compiled.model))
 
 
-def exact(sample: Sample, generator: torch.Generator) -> Sample:
+def exact(sample: BenchSample, generator: torch.Generator) -> BenchSample:
     return sample
 
 
-def exact_without_gradient(sample: Sample, generator: torch.Generator) -> Sample:
+def exact_without_gradient(sample: BenchSample, generator: torch.Generator) -> BenchSample:
     return with_weighting(sample, Argmax(ties="average", gradient="none"), 1.0)
 
 
@@ -60,7 +60,7 @@ def softmax(sharpness: float) -> Axis:
     return lambda sample, generator: keeping(with_weighting(sample, Softmax(), sharpness))
 
 
-def rotated(sample: Sample, generator: torch.Generator) -> Sample | None:
+def rotated(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:
     """Return the model with its residual stream in a random rotation, in float64."""
     soft = with_weighting(sample, Softmax(), SHARP)
     d = len(soft.compiled.directions)
@@ -68,7 +68,7 @@ def rotated(sample: Sample, generator: torch.Generator) -> Sample | None:
     return keeping(remapped(soft, Remap(write=turn, read=turn.T), generator))
 
 
-def decoys(sample: Sample, generator: torch.Generator) -> Sample | None:
+def decoys(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:
     """Return the model with heads and units that read what is used, and write what nobody reads."""
     soft = with_weighting(sample, Softmax(), SHARP)
     d = len(soft.compiled.directions)
@@ -78,7 +78,7 @@ def decoys(sample: Sample, generator: torch.Generator) -> Sample | None:
     return None if changed is None else with_truth(changed, remap)
 
 
-def superposed(sample: Sample, generator: torch.Generator) -> Sample | None:
+def superposed(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:
     """Return the model with more features than dimensions: as few dimensions as still give every answer.
 
     The map is random with orthonormal columns, and its transpose reads; a tenth, a twentieth, or one dimension is left
@@ -95,7 +95,7 @@ def superposed(sample: Sample, generator: torch.Generator) -> Sample | None:
     return None
 
 
-def normed(sample: Sample, generator: torch.Generator) -> Sample | None:
+def normed(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:
     """Return the model with live RMSNorms before every branch and at the end."""
     soft = with_weighting(sample, Softmax(), SHARP)
     d = len(soft.compiled.directions)
@@ -119,12 +119,12 @@ MAIN = ("argmax", "argmax, no gradient", "softmax 10")
 """Axes that all programs are graded on; the others take time, and are graded on some."""
 
 
-def keeping(sample: Sample) -> Sample | None:
+def keeping(sample: BenchSample) -> BenchSample | None:
     """Return the sample if its model still gives every answer; else None."""
     return sample if sample.keeps_answers() else None
 
 
-def with_truth(sample: Sample, remap: Remap) -> Sample:
+def with_truth(sample: BenchSample, remap: Remap) -> BenchSample:
     """Return the sample with its truth found anew, for its own model: on drawn pairs, since all values differ there."""
     graph, program, compiled = sample.graph, sample.program, sample.compiled
     truth = find_truth(graph, program, compiled, turn=remap.read, most_pairs=MOST_PAIRS, joint_pairs=0)
@@ -132,7 +132,7 @@ def with_truth(sample: Sample, remap: Remap) -> Sample:
 
 
 @torch.no_grad()
-def remapped(sample: Sample, remap: Remap, generator: torch.Generator) -> Sample:
+def remapped(sample: BenchSample, remap: Remap, generator: torch.Generator) -> BenchSample:
     """Return the sample with its model written anew."""
     old = sample.compiled
     spec = old.model.spec.map_stacks(lambda stack: change_stack(stack, remap))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clearhead.circuits.baselines import reader_matrices, writer_matrix
-from clearhead.circuits.forward import Activations, Patch, Source, run_graph
+from clearhead.circuits.forward import Activations, EdgeSource, Patch, run_graph
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.ports import Parts, Port
 from clearhead.circuits.texts import Texts
@@ -104,7 +104,7 @@ class AnswerReader:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Rows(Source):
+class RowSource(EdgeSource):
     """What senders sent in some texts of a run: row i of a batch carries that of text `index[i]`."""
 
     run: Activations
@@ -206,7 +206,7 @@ class CausalSearch:
     def patched(self, length: int, pairs: Tensor, mask: Tensor) -> Tensor:
         self.count += len(pairs)
         texts = self.inputs[length].texts.map(lambda rows: rows[pairs[:, 0]])
-        patch = Patch(mask.unsqueeze(0), Rows(self.runs[length], pairs[:, 1]))
+        patch = Patch(mask.unsqueeze(0), RowSource(self.runs[length], pairs[:, 1]))
         return self.decode(run_graph(self.graph, texts, patch=patch).logits[0])
 
     def alone(self, edges: Sequence[int], generator: torch.Generator, most_pairs: int | None = None) -> Tensor:
@@ -276,7 +276,7 @@ def find_truth(
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sample:
+class BenchSample:
     """A program that methods are graded on: a model that computes it, and the truth about that model's edges."""
 
     program: Program
@@ -285,7 +285,7 @@ class Sample:
     truth: Truth
 
     @classmethod
-    def of(cls, program: Program) -> "Sample":
+    def of(cls, program: Program) -> "BenchSample":
         """Return a program compiled exactly, with its truth."""
         compiled = program.compile()
         graph = Graph(compiled.model)

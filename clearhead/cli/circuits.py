@@ -17,7 +17,7 @@ from clearhead.files import write_text
 from clearhead.training.outputs import check_output
 
 if TYPE_CHECKING:
-    from clearhead.circuits.bench import Report
+    from clearhead.circuits.bench import BenchReport
 
 ABOUT = """Find which edges of a model make an answer, and grade the methods that find them.
 
@@ -111,7 +111,7 @@ def say(line: str) -> None:
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
-def bench_page(report: "Report") -> list[RenderableType]:
+def bench_page(report: "BenchReport") -> list[RenderableType]:
     """Return one table an axis: methods by average precision, with intervals, ROC, nodes and what they cost."""
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clearhead.circuits.bench import SMALL, Report, bench_samples, make_contrast, run_bench, shipped_samples
+from clearhead.circuits.bench import SMALL, BenchReport, bench_samples, make_contrast, run_bench, shipped_samples
 from clearhead.circuits.grammar import generate_samples
 from clearhead.rasp.programs import PROGRAMS
 
@@ -33,7 +33,7 @@ def test_a_report_has_every_figure(report):
     assert row["programs"] == 4
     assert (row["forwards"], row["backwards"]) == (1, 1)
     assert 0 <= row["roc_size"]["low"] <= row["roc_size"]["high"] <= 1
-    assert isinstance(report, Report)
+    assert isinstance(report, BenchReport)
 
 
 @pytest.mark.slow

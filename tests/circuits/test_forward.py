@@ -5,7 +5,7 @@ import torch
 
 from clearhead import model as m
 from clearhead.circuits import Graph, record
-from clearhead.circuits.forward import Forward, Patch, run_graph, still
+from clearhead.circuits.forward import GraphPass, Patch, run_graph, still
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import BranchConnection
 from tests.circuits.random_models import LINEAR, SPECS, make
@@ -81,7 +81,7 @@ def test_with_frozen_norms_the_pass_is_the_same_and_edges_add_up(name):
 
 def patched_inputs(graph, texts, patch, statistics):
     """Return what the last port reads, by its change: the pass keeps the stream, so the patch is added again here."""
-    forward = Forward(graph, texts, patch=patch, statistics=statistics)
+    forward = GraphPass(graph, texts, patch=patch, statistics=statistics)
     with still(graph.model):
         forward.run()
         port = list(graph.ports.values())[-1]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from clearhead.circuits import Constants, Edge, Graph, Mean, Zero, patch_edges, patch_path, record
+from clearhead.circuits import ConstantSource, Edge, Graph, MeanSource, ZeroSource, patch_edges, patch_path, record
 from clearhead.errors import OptionError
 from clearhead.taps import replacing
 from tests.circuits.random_models import SPECS, make
@@ -23,7 +23,7 @@ def test_zeroing_a_head_is_ablating_it():
 
     with torch.no_grad(), replacing(case.model, ablate):
         ablated = case.model(case.clean.tokens["decoder"])
-    patched = patch_edges(graph, case.clean, graph.edges_of(f"{site}.head.{head}"), Zero())
+    patched = patch_edges(graph, case.clean, graph.edges_of(f"{site}.head.{head}"), ZeroSource())
     assert (patched - ablated).abs().max() < 1e-12
     assert (patched - record(graph, case.clean).logits[0]).abs().max() > 1e-3
 
@@ -32,7 +32,7 @@ def test_the_mean_over_copies_of_a_text_is_that_text():
     case = make("post")
     graph = Graph(case.model)
     row = case.other[:1]
-    mean = Mean(record(graph, row.repeat(3)))
+    mean = MeanSource(record(graph, row.repeat(3)))
     from_text = patch_edges(graph, case.clean[:1], graph.edges[3:40], record(graph, row))
     assert (patch_edges(graph, case.clean[:1], graph.edges[3:40], mean) - from_text).abs().max() < 1e-12
 
@@ -45,7 +45,7 @@ def test_a_constant_is_sent_at_every_place():
     run = record(graph, case.clean)
     out = run.inputs[receiver][0] - run.vectors[sender][0] + vector
     expected = case.model.output(out)
-    patched = patch_edges(graph, case.clean, [Edge(sender, receiver)], Constants({sender: vector}))
+    patched = patch_edges(graph, case.clean, [Edge(sender, receiver)], ConstantSource({sender: vector}))
     assert (patched - expected).abs().max() < 1e-12
 
 

@@ -7,13 +7,13 @@ import torch
 
 from clearhead.attention.weighting import Softmax
 from clearhead.circuits.realism import AXES, DECOYS, with_weighting
-from clearhead.circuits.truth import Sample
+from clearhead.circuits.truth import BenchSample
 from clearhead.rasp.programs import PROGRAMS
 
 
 @pytest.fixture(scope="module")
 def sample():
-    return Sample.of(replace(PROGRAMS["sort"], length=3))
+    return BenchSample.of(replace(PROGRAMS["sort"], length=3))
 
 
 @pytest.mark.slow

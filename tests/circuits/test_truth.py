@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clearhead.circuits import Graph
-from clearhead.circuits.truth import AnswerReader, CausalSearch, Sample, every_input
+from clearhead.circuits.truth import AnswerReader, BenchSample, CausalSearch, every_input
 from clearhead.errors import ProgramError
 from clearhead.rasp import aggregate, indices, map, select, selector_width, sequence_map, tokens
 from clearhead.rasp.interpreter import Interpreter, run
@@ -17,7 +17,7 @@ from clearhead.rasp.programs import PROGRAMS, Program
 
 def sample_of(output, vocabulary=(0, 1, 2), length=3, **fields):
     program = Program(name="mine", about="", output=output, vocabulary=vocabulary, plain=list, length=length, **fields)
-    return Sample.of(program)
+    return BenchSample.of(program)
 
 
 def labels(sample):
@@ -59,7 +59,7 @@ def test_what_one_way_backs_up_matters_only_jointly():
 
 def test_the_model_gives_every_answer():
     for name in ("sort", "pattern", "fraction-of-previous"):
-        assert Sample.of(replace(PROGRAMS[name], length=3)).keeps_answers()
+        assert BenchSample.of(replace(PROGRAMS[name], length=3)).keeps_answers()
 
 
 def test_values_that_a_receiver_cannot_tell_apart_are_tried_once():
