@@ -10,10 +10,11 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from clearhead.cli.craft_program import Changes, find_program
-from clearhead.cli.options import wrong
+from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import show, show_json
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, WordError
 from clearhead.files import write_text
+from clearhead.options import Option
 from clearhead.training.outputs import check_output
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ BENCH_EXAMPLES = """\b
 Examples:
   clearhead circuits bench --quick
   clearhead circuits bench --methods exact,eap,eap-ig --axes argmax,rotated
-  clearhead circuits bench --program mine.py:doubled --program sort
+  clearhead circuits bench --program mine.py:doubled,sort
   clearhead circuits bench -o bench.json"""
 QUICK, WHOLE = 8, 120
 QUICK_AXES = ("argmax", "argmax, no gradient", "softmax 10", "rotated", "decoys", "live norms")
@@ -44,25 +45,19 @@ def circuits() -> None:
     """Keep `bench` a command of its own while there is one alone."""
 
 
-@app.command("bench", epilog=BENCH_EXAMPLES, short_help="Grade methods against exact truth.")
+@app.command("bench", cls=Sectioned, epilog=BENCH_EXAMPLES, short_help="Grade methods against exact truth.")
+@flatten_groups
 def bench(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Eight programs and six axes: about a minute.")] = False,
-    methods: Annotated[
-        str | None, typer.Option(help="Methods, with commas between; without it all.", metavar="NAMES")
-    ] = None,
-    axes: Annotated[
-        str | None, typer.Option(help="Axes of realism, with commas between; without it all.", metavar="NAMES")
-    ] = None,
+    quick: Annotated[bool, Option(help="Eight programs and six axes.", word="quick")] = False,
+    methods: Annotated[str | None, Option(help="Methods, with commas between; without it all.", takes="NAMES")] = None,
+    axes: Annotated[str | None, Option(help="Axes of realism, with commas between.", takes="NAMES")] = None,
     program: Annotated[
-        list[str] | None,
-        typer.Option(help="A program to grade on, NAME or file.py:NAME; may be repeated.", metavar="PROGRAM"),
+        str | None, Option(help="Programs to grade on, NAME or file.py:NAME, with commas between.", takes="NAMES")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Draws programs, pairs of texts and rotations.", metavar="N")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write every figure as JSON.", metavar="FILE")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as one JSON object.")] = False,
+    seed: Annotated[int, Option(help="Draws programs, pairs of texts and rotations.", takes="N")] = 0,
+    output: Annotated[Path | None, Option(help="Write every figure as JSON.", takes="FILE", short="o")] = None,
+    as_json: Annotated[bool, Option(help="Print every figure as one JSON object.", word="json")] = False,
 ) -> None:
     """Grade methods that find circuits on compiled programs, whose true edges are known by enumeration.
 
@@ -80,15 +75,15 @@ def bench(
         try:
             find_method(name)
         except OptionError as error:
-            raise wrong("--methods", str(error)) from None
+            raise WordError("methods", str(error)) from None
     chosen = list(QUICK_AXES if quick else AXES) if axes is None else read_axes(axes, list(AXES))
-    own = [find_program(name, Changes()).program for name in program or ()]
+    own = [find_program(name.strip(), Changes()).program for name in (program or "").split(",") if name.strip()]
     say("finding the truth of the programs")
     samples = bench_samples(QUICK if quick else WHOLE, seed, own)
     if quick and not own:
         samples = [sample for sample in samples if len(sample.graph.edges) <= 200][:QUICK]
     if not samples:
-        raise wrong("--program", "there is nothing to rank in these programs: none or all of their edges are true")
+        raise WordError("program", "there is nothing to rank in these programs: none or all of their edges are true")
     report = run_bench(samples, methods=names, axes=chosen, some=4 if quick else 24, seed=seed + 1, progress=say)
     if output is not None:
         write_text(output, json.dumps(report.as_json(), indent=1))
@@ -101,7 +96,7 @@ def read_axes(text: str, known: list[str]) -> list[str]:
     if "no gradient" in wanted:
         wanted = [name for name in wanted if name != "no gradient"] + ["argmax, no gradient"]
     if unknown := [name for name in wanted if name not in known]:
-        raise wrong("--axes", f"there is no axis {unknown[0]!r}. There are: {'; '.join(known)}")
+        raise WordError("axes", f"there is no axis {unknown[0]!r}. There are: {'; '.join(known)}")
     return wanted
 
 
