@@ -275,7 +275,7 @@ def test_what_was_stopped_goes_on_and_ends_the_same(command, monkeypatch, home, 
             if line["step"] == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "open_progress", lambda: Interrupted(open_progress().console))
+    monkeypatch.setattr(demo, "open_progress", lambda **_: Interrupted(open_progress().console))
     assert command("demo", "--output", str(home))[0] == 130
     assert not (home / "evaluation.json").exists()
     monkeypatch.setattr(demo, "open_progress", open_progress)
