@@ -17,10 +17,7 @@ from torch.overrides import TorchFunctionMode
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
 SMALL = 8_000_000
-"""Numbers of a model up to which it is built for real to see its shapes, in a tenth of a second.
-
-The meta device would need torch._dynamo and sympy for it, and these take two seconds to import.
-"""
+"""Numbers of a model up to which it is built for real to see its shapes, in a tenth of a second."""
 
 
 @final
@@ -48,11 +45,33 @@ class Bounded(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+@final
+class WithoutValues(TorchFunctionMode):
+    """Within it, tensors are made on the meta device and never filled: what fills or scales one returns it as it is.
+
+    To compute on that device, torch imports 880 modules at the first use, which takes most of a second.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        fills = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+        scales = func is torch.Tensor.mul and isinstance(args[1], int | float)
+        if fills or scales:
+            return args[0] if args else kwargs["tensor"]
+        if func in (torch.rand, torch.randn):
+            func, kwargs = torch.empty, {key: value for key, value in kwargs.items() if key != "generator"}
+        if func is torch.arange:  # short, and computed with
+            kwargs = {**kwargs, "device": "cpu"}
+        return func(*args, **kwargs)
+
+
 def build_for_shapes(spec: EncoderSpec | DecoderSpec | EncoderDecoderSpec) -> nn.Module:
     """Build a model for its shapes alone: with real weights where it is small, else on the meta device."""
     try:
         with torch.random.fork_rng(devices=[]), Bounded(SMALL):
             return spec.build()
     except TooManyNumbers:
-        with torch.device("meta"):
+        with torch.device("meta"), WithoutValues():
             return spec.build()

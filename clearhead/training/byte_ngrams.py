@@ -25,8 +25,8 @@ END, SYMBOLS, BITS = 256, 257, 9
 """The sign that ends a document and stands before its first byte, how many symbols there are, and bits of each."""
 MOST_BYTES = 20_000_000
 """Bytes that are counted, and bytes that are scored, at most: a few hundred megabytes of memory."""
-BYTES_A_MINUTE = 5_000_000
-"""Bytes that are counted for each minute of a budget. Reading and counting them takes a second or two."""
+BYTES_A_MINUTE = 2_000_000
+"""Bytes that are counted for each minute of a budget. Counting them takes half a second."""
 BLOCK = 1 << 16
 """A sample of a text is made of blocks of so many bytes."""
 MOST_TIMES = 30.0

@@ -19,6 +19,7 @@ import torch
 from clearhead.errors import OptionError
 from clearhead.model.int8 import count_weights
 from clearhead.model.presets import Size
+from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec, with_size
 from clearhead.model.transformers import Transformer
 from clearhead.text.preparing import Prepared
@@ -27,10 +28,11 @@ from clearhead.training.averaging import Last
 from clearhead.training.default_models import text_bytes
 from clearhead.training.defaults import with_dropout
 from clearhead.training.machine import matmul_speed, with_serving_threads
-from clearhead.training.pacing import FEWEST_BATCHES, FINAL, SCORING
+from clearhead.training.pacing import FINAL, SCORING
 from clearhead.training.recipe import Budget, Plan, Recipe
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import Task, task_named
+from clearhead.training.tasks.measures import FEWEST_BATCHES
 from clearhead.training.timing import Pace, ScoringPace, time_ending, time_scoring, time_steps
 
 Log = Callable[[str], None]
@@ -202,8 +204,7 @@ def with_width(spec: Spec, width: int) -> Spec:
 @functools.lru_cache(maxsize=64)
 def active_parameters(spec: Spec) -> int:
     """Return the parameters that a token is multiplied with: all but the rows of tables that are only looked up."""
-    with torch.device("meta"):
-        total = sum(parameter.numel() for parameter in spec.build().parameters())
+    total = sum(parameter.numel() for parameter in build_for_shapes(spec).parameters())
     output_rows = spec.stacks[-1].vocabulary
     return max(1, total - (spec.table_rows - output_rows) * spec.d_model)
 
@@ -281,7 +282,7 @@ def plan_minutes(
         used_seconds=round(used, 3),
         reading_seconds=round(workload.reading, 3),
         late_seconds=round(late, 3),
-        sample=evaluations.batches if evaluations.batches < scoring.batches else None,
+        sample=evaluations.batches,
         shows_samples=evaluations.shows_samples,
         evaluation_seconds=round(evaluations.seconds, 3),
         scored=scored,

@@ -372,6 +372,7 @@ class Trainer:
             samples=checkpointing.samples if self.pacing.plan.shows_samples else 0,
             bfloat16=self.train_state.bfloat16,
             sample=self.pacing.sample,
+            deadline=time.perf_counter() + self.pacing.longest / 2,  # the other half is for outputs
         )
         started = time.perf_counter()
         model = self.train_state.parallel.evaluation_model(self.train_state.averaged_model(), self.build_model)
@@ -379,10 +380,11 @@ class Trainer:
         self.train_state.model.train()
         found = None
         if assessment is not None:
-            sample = self.pacing.narrow(assessment.standard_error, assessment.loss, assessment.batches)
-            found = {"score": self.task.goal(assessment.scores, assessment.loss), "sample": sample}
+            read = (assessment.standard_error, assessment.loss, assessment.batches)
+            found = {"score": self.task.goal(assessment.scores, assessment.loss), "read": read}
         found = self.processes.send(found)
-        score, self.pacing.sample = float(found["score"]), found["sample"]
+        self.pacing.narrow(*found["read"])
+        score = float(found["score"])
         better = math.isfinite(score) and (self.best is None or score > self.best["score"])
         self.since_best = 0 if better else self.since_best + 1
         if better:

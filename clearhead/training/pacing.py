@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from clearhead.training.recipe import Plan, Recipe
+from clearhead.training.tasks.measures import FEWEST_BATCHES
 
 TOLERANCE = 0.05
 """Steps this much slower or quicker than planned change nothing."""
@@ -25,14 +26,20 @@ SCORING, FINAL = 0.05, 0.06
 """The shares of the time after reading that evaluations during training, and the final one, are planned to take."""
 SLACK = 1.5
 """Evaluations that are slower than planned may take this many times their share; beyond it, some are left out."""
-NEARLY = 0.8
-"""The final evaluation reads the whole dev text if there seems to be time for this share of it."""
+OUTSIDE = 0.18
+"""The share of the time after reading that everything but steps may take: the final score is made to fit into it."""
+MARGIN = 1.5
+"""What comes after the last step may take this many times as long as is thought: the final score is then shorter."""
+LONGEST = 0.02
+"""The share of the time after reading at which the first evaluation reads no further batches."""
+LEAVING = 0.4
+"""The share of the end that comes after the final score: to write it, and to leave the program."""
+PRIOR = 0.5
+"""How many evaluations the planned time of one counts for, beside those that were measured."""
 PRECISION = 0.005
 """The standard error of the loss, as a share of it, that is small enough for an evaluation during training."""
-FEWEST_BATCHES = 8
-"""An evaluation reads this many batches at least: the scatter of fewer says little."""
 CLOCK = ("spent", "position", "stride", "step_seconds", "over")
-KEPT = (*CLOCK, "evaluating", "evaluation", "evaluated", "factor", "sample")
+KEPT = (*CLOCK, "evaluating", "evaluation", "evaluated", "log_factor", "sample", "cut")
 """What a checkpoint keeps of a pacing, beside its plan."""
 
 
@@ -53,9 +60,9 @@ class Pacing:
         self.evaluations = max(1, self.plan.steps // recipe.checkpointing.evaluate)
         self.position, self.stride, self.logged = 0.0, 1.0, self.plan.step_seconds
         self.spent = self.plan.used_seconds
-        self.step_seconds, self.factor = self.plan.step_seconds, 1.0
+        self.step_seconds, self.log_factor = self.plan.step_seconds, 0.0
         self.evaluating, self.evaluation, self.evaluated = 0.0, self.plan.evaluation_seconds, 0
-        self.sample = self.plan.sample
+        self.sample, self.cut = self.plan.sample, 1.0
         self.seen = (0.0, 0)
         self.steps, self.seconds, self.over = 0, 0.0, False
         self.announced = round_to_two_digits(self.plan.steps)
@@ -84,20 +91,27 @@ class Pacing:
         self.spent += seconds
         self.evaluating += seconds
         if scoring:
-            if not self.evaluated and self.plan.evaluation_seconds:
-                self.factor = min(10.0, max(0.1, seconds / self.plan.evaluation_seconds / self.slowdown))
             self.evaluation, self.evaluated = seconds, self.evaluated + 1
+            if self.plan.evaluation_seconds:
+                slower_steps = self.step_seconds / self.plan.step_seconds
+                planned = self.plan.evaluation_seconds * self.cut * slower_steps
+                self.log_factor += math.log(max(seconds, 1e-9) / planned)
         self.check_end()
 
-    def narrow(self, standard_error: float | None, loss: float, batches: int) -> int | None:
-        """Return how many batches the next evaluations need, by the scatter that the first one found.
-
-        After that the number stays: scores on the same batches can be compared.
+    @property
+    def longest(self) -> float:
+        """Return after how many seconds an evaluation reads no further batches. Only the first one is cut short: all
+        later ones read what it has read, so that their scores can be compared.
         """
-        if not self.minutes or self.evaluated or not standard_error:
-            return self.sample
-        needed = math.ceil(batches * (standard_error / (PRECISION * max(loss, 1e-9))) ** 2)
-        return max(FEWEST_BATCHES, needed) if needed < batches else self.sample
+        return LONGEST * self.free if self.minutes and not self.evaluated else math.inf
+
+    def narrow(self, standard_error: float | None, loss: float, batches: int) -> None:
+        """Set how many batches the next evaluations read: as many as the first one, or fewer by its scatter."""
+        if self.sample is None or self.evaluated:
+            return
+        self.cut = batches / self.sample
+        needed = batches * ((standard_error or loss) / (PRECISION * max(loss, 1e-9))) ** 2
+        self.sample = math.ceil(min(batches, max(FEWEST_BATCHES, needed)))
 
     @property
     def free(self) -> float:
@@ -116,17 +130,29 @@ class Pacing:
         return (max(self.step_seconds, 1e-9) / self.plan.step_seconds) ** belief
 
     @property
+    def factor(self) -> float:
+        """Return by what factor all that is not a step is slower than steps are, beside the plan: the geometric mean of
+        the evaluations so far, and of the plan.
+        """
+        return self.slowdown * math.exp(self.log_factor / (self.evaluated + PRIOR))
+
+    @property
     def final(self) -> float:
         """Return how many seconds the final evaluation will take, if it is of the whole dev text."""
-        return self.plan.scoring_seconds * self.slowdown * self.factor
+        return self.plan.scoring_seconds * self.factor
 
     @property
     def ending(self) -> float:
-        """Return the seconds to keep for what comes after the last step."""
+        """Return the seconds to keep for what comes after the last step.
+
+        The final score has what is left of its share and of `OUTSIDE`. It is the last of all, and made as long as there
+        is time, so it makes up for a last evaluation that takes longer.
+        """
         if not self.minutes:
             return 0.0
-        rest = self.plan.ending_seconds * self.slowdown
-        return self.evaluation + rest + min(self.final, FINAL * self.free)
+        certain = (self.plan.evaluation_seconds * self.cut + self.plan.ending_seconds) * self.factor
+        room = OUTSIDE * self.free - self.evaluating - certain
+        return max(MARGIN * certain, certain + min(self.final, FINAL * self.free, max(0.0, room)))
 
     @property
     def left(self) -> float:
@@ -135,7 +161,8 @@ class Pacing:
             return self.limit
         share = max(0.0, 1 - self.position / self.plan.steps)
         allowed = max(0.0, SLACK * SCORING * self.free - self.evaluating)
-        return self.limit - self.spent - self.ending - min(allowed, share * self.evaluations * self.evaluation)
+        evaluation = self.plan.evaluation_seconds * self.cut * self.factor
+        return self.limit - self.spent - self.ending - min(allowed, share * self.evaluations * evaluation)
 
     def affords_evaluation(self) -> bool:
         """Return whether there is time for an evaluation now: they must not take more than their share so far."""
@@ -144,13 +171,9 @@ class Pacing:
         gone = (self.spent - self.plan.used_seconds) / self.free
         return self.evaluating + self.evaluation <= SLACK * SCORING * self.free * gone
 
-    def final_share(self, elapsed: float) -> float:
-        """Return of what share of the dev text there is time for the final score, `elapsed` seconds after the last
-        step was counted.
-        """
-        available = self.limit - self.spent - elapsed
-        share = available / max(self.final, 1e-9)
-        return 1.0 if not self.minutes or share > NEARLY else max(0.0, share)
+    def available(self, elapsed: float) -> float:
+        """Return how long the final score may take, if it begins `elapsed` seconds after the last step was counted."""
+        return self.limit - self.spent - elapsed - LEAVING * self.plan.ending_seconds * self.factor
 
     def account(self, *, steps: float, end: float) -> dict[str, float]:
         """Return where the seconds of the budget went: the planned end, the real one, and what is between.

@@ -45,7 +45,6 @@ from clearhead.training.linear import Figures, LinearScore
 from clearhead.training.loop import Trainer, Watcher, Work
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import read_metrics, replace_nonfinite
-from clearhead.training.pacing import FEWEST_BATCHES
 from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
 from clearhead.training.phases import phase, to_stderr
 from clearhead.training.pretrained import (
@@ -504,21 +503,24 @@ def write_evaluation(
     """
     started = time.perf_counter()
     checkpointing, plan, pacing = trainer.recipe.checkpointing, trainer.recipe.plan, trainer.pacing
-    share, sample = pacing.final_share(started - trainer.ended), None
-    scored = MOST_ASSESSED if plan is None else plan.scored
-    if share < 1:
-        batches = sum(1 for _ in run.task.planner(prepared.dev, trainer.recipe.batching.at_once, 0).in_order())
-        sample, scored = max(FEWEST_BATCHES, round(share * batches)), max(LEAST_SCORED, round(share * scored))
-        log(f"the final score is that of about {share:.0%} of the dev text: there is no time for all of it")
+    batches = sum(1 for _ in run.task.planner(prepared.dev, trainer.recipe.batching.at_once, 0).in_order())
+    available = pacing.available(started - trainer.ended)
+    scored = MOST_ASSESSED
+    if plan is not None:
+        scored = max(LEAST_SCORED, round(plan.scored * min(1.0, available / max(pacing.final, 1e-9))))
     held_out = ValidationSet(
         store=prepared.dev,
         tokens=trainer.recipe.batching.at_once,
         score_records=scored if checkpointing.score_records else 0,
         samples=checkpointing.samples,
         bfloat16=trainer.train_state.bfloat16,
-        sample=sample,
+        sample=batches if pacing.minutes else None,
+        deadline=started + available,
     )
     assessed = assess(run.model, run.task, held_out)
+    share = assessed.batches / max(1, batches)
+    if share < 1:
+        log(f"the final score is that of {share:.0%} of the dev text: there was no time for all of it")
     evaluation = {
         "on": "dev",
         "records": len(prepared.dev),

@@ -1,7 +1,8 @@
 """How good a model is on held-out records: the loss of all of them, scores and samples of some."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from clearhead.model.transformers import Transformer
@@ -28,6 +29,8 @@ def assess(model: Transformer, task: Task, held: ValidationSet) -> Assessment:
     """Return the loss of the held-out records, all or a sample, and the task's own scores."""
     total = loss_of(model, task, held)
     n_targets = max(total.places, 1)
+    if held.sample is not None and total.batches < held.sample:  # the time was over: that of outputs is short as well
+        held = replace(held, score_records=math.ceil(held.score_records * total.batches / held.sample))
     scores, samples = task.score(model, held)
     if ACCURACY in task.measures:
         scores = {"accuracy": total.right / n_targets, **total.classes, **scores}

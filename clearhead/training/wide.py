@@ -5,6 +5,7 @@ are found once by L-BFGS, in seconds, and then stay as they are in ngrams.safete
 alone. When training ends, the validation set chooses how much each of the two counts.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.model.wide import ORDERS, SHARES, NgramLogits, ToNgramLogits, hash_ngrams
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline
-from clearhead.training.linear import Figures, Keys, LinearScore, Sparse, fit_linear, unique_pairs
+from clearhead.training.linear import Design, Figures, Keys, LinearScore, Sparse, fit_linear, unique_pairs
 from clearhead.training.scores import macro_f1
 
 Values = NDArray[np.float64]
@@ -164,11 +165,17 @@ def pick_buckets(occurrences: Occurrences, least: int, classes: int) -> Keys:
 
 
 def fit_wide(
-    rows: Sequence[Sequence[int]], target: Tensor, tokenizer: Tokenizer, class_weight: Tensor | None = None
+    rows: Sequence[Sequence[int]],
+    target: Tensor,
+    tokenizer: Tokenizer,
+    class_weight: Tensor | None = None,
+    *,
+    seconds: float = math.inf,
 ) -> tuple[NgramLogits, ToNgramLogits, int]:
     """Return the spec of a wide part, the part itself, and how many n-grams it has weights for.
 
     `target` has a row for each row of ids: 1 for its class, else 0. Without `class_weight` all classes weigh the same.
+    Weights are looked for at most so many `seconds`.
     """
     class_weight = torch.ones(target.shape[1]) if class_weight is None else class_weight
     letters, classes, n, buckets = letters_of(tokenizer), target.shape[1], len(rows), count_buckets(rows)
@@ -189,18 +196,24 @@ def fit_wide(
             df[0] = 1  # n-grams without a row are rare ones
         idf[name] = np.log((1 + n) / (1 + df)) + 1
         norm = np.sqrt(np.bincount(occurrences.documents, occurrences.squares * idf[name][column] ** 2, n))
-        value = occurrences.shares * idf[name][column] / np.maximum(norm, 1e-6)[occurrences.documents]
+        scale, stored = idf[name][column], occurrences
+        if name == "letters":  # by token: the groups of each token, times their idf, are a matrix of their own
+            scale, stored, column, width = 1.0, found["token"], found["token"].keys, tokenizer.vocabulary
+        value = stored.shares * scale / np.maximum(norm, 1e-6)[stored.documents]
         weighs = column > 0 if name in slots else np.ones(len(column), bool)
         values.append(value[weighs])
         columns.append(column[weighs] + first)
-        documents.append(occurrences.documents[weighs])
+        documents.append(stored.documents[weighs])
         first += width
     order = np.argsort(np.concatenate(documents), kind="stable")
     starts = np.searchsorted(np.concatenate(documents)[order], np.arange(n + 1))
     column = np.concatenate(columns)[order]
     value = torch.from_numpy(np.concatenate(values)[order].astype(np.float32))
-    x = Sparse(torch.from_numpy(starts), torch.from_numpy(column), value, first)
-    fill_tables(part, fit_linear(x, target, class_weight), idf, letters)
+    records = Sparse(torch.from_numpy(starts), torch.from_numpy(column), value, first)
+    groups = torch.from_numpy(idf["letters"][letters.groups].astype(np.float32))
+    inside = Sparse(torch.from_numpy(letters.starts), torch.from_numpy(letters.groups), groups, letters.n_groups)
+    x = Design(records, inside, first - tokenizer.vocabulary)
+    fill_tables(part, fit_linear(x, target, class_weight, seconds=seconds), idf, letters)
     for name, slot in slots.items():
         part.get_buffer(f"slots_{name}").copy_(torch.from_numpy(slot))
     return spec, part, len(np.unique(column))

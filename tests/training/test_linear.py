@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.training.linear import Figures, LinearScore, Sparse, class_weights, fit_linear, records_apart
+from clearhead.training.linear import Design, Figures, LinearScore, Sparse, class_weights, fit_linear, records_apart
 
 
 def sparse(dense):
@@ -14,6 +14,16 @@ def sparse(dense):
     starts = torch.from_numpy(np.searchsorted(rows, np.arange(len(dense) + 1)))
     values = torch.from_numpy(dense[rows, columns].astype(np.float32))
     return Sparse(starts, torch.from_numpy(columns), values, dense.shape[1])
+
+
+def design(dense, letters=0):
+    """The features as they are fitted: the last so many columns are groups of letters, one for each token."""
+    own = np.eye(letters) * 2.0
+    return Design(
+        sparse(np.c_[dense[:, : dense.shape[1] - letters], dense[:, dense.shape[1] - letters :] / 2]),
+        sparse(own),
+        dense.shape[1] - letters,
+    )
 
 
 @given(seed=st.integers(0, 99), rows=st.integers(1, 6), width=st.integers(1, 5))
@@ -27,12 +37,13 @@ def test_products_are_those_of_dense_matrices(seed, rows, width):
     torch.testing.assert_close(made.transposed().times(left.float()), whole.T @ left.float())
 
 
-def test_weights_are_where_autograd_finds_no_slope():
+@pytest.mark.parametrize("letters", [0, 2])
+def test_weights_are_where_autograd_finds_no_slope(letters):
     """At the minimum, the gradient of the loss as it is written down, by autograd and in float64, is zero."""
     draw = np.random.default_rng(0)
     dense, wanted = draw.normal(size=(40, 6)), torch.from_numpy(draw.integers(0, 3, 40))
     target = torch.nn.functional.one_hot(wanted, 3).float()
-    weights = fit_linear(sparse(dense), target, class_weights(target), 2.0).double().requires_grad_()
+    weights = fit_linear(design(dense, letters), target, class_weights(target), 2.0).double().requires_grad_()
     logits = torch.from_numpy(dense) @ weights[:-1] + weights[-1]
     loss = 2.0 / 80 * weights[:-1].square().sum()
     for own, row in zip(wanted.tolist(), logits, strict=True):
@@ -41,6 +52,15 @@ def test_weights_are_where_autograd_finds_no_slope():
             loss = loss + short**2 / 40 * (class_weights(target)[k].item() if k == own else 1)
     (slope,) = torch.autograd.grad(loss, weights)
     assert slope.abs().max() < 1e-3
+
+
+def test_a_fit_ends_when_its_seconds_are_over():
+    """What is found by then is better than nothing: the first direction is taken as far as it is good."""
+    dense = np.random.default_rng(0).normal(size=(40, 6))
+    target = torch.from_numpy(dense[:, :2] > 0).float()
+    found = design(dense).logits(fit_linear(design(dense), target, torch.ones(2), seconds=0.0))
+    whole = design(dense).logits(fit_linear(design(dense), target, torch.ones(2)))
+    assert ((found > 0) == (target > 0)).float().mean() < ((whole > 0) == (target > 0)).float().mean()
 
 
 def test_rare_classes_weigh_by_the_root_of_their_frequency():

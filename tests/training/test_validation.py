@@ -14,6 +14,7 @@ from clearhead.training.scores import score_translations
 from clearhead.training.tasks import Classify, Fill, Translate
 from clearhead.training.tasks.base import loss_of
 from clearhead.training.tasks.fill import with_blank
+from clearhead.training.tasks.measures import FEWEST_BATCHES
 from clearhead.training.validation import ValidationSet, assess
 from tests.training import small_runs
 from tests.training.small_runs import trained
@@ -120,6 +121,19 @@ def test_a_sample_is_some_of_the_batches_and_tells_how_sure_it_is(kind, of):
     assert (some.batches, some.places < total.places) == (total.batches - 1, True)
     assert some.nats / some.places == pytest.approx(total.nats / total.places, abs=3 * total.standard_error + 0.01)
     assert loss_of(run.model, run.task, replace(held, sample=1)).standard_error is None
+
+
+@kinds
+def test_at_its_deadline_an_evaluation_has_read_the_fewest_batches_that_tell_something(kind, of):
+    """What was read is the beginning of the same sample, so that a sample of as many batches has the same loss."""
+    run, held = of(kind, tokens=2)
+    whole = loss_of(run.model, run.task, held)
+    cut = loss_of(run.model, run.task, replace(held, deadline=0.0))
+    assert cut.batches == min(FEWEST_BATCHES, whole.batches)
+    if cut.batches < whole.batches:
+        assert cut == loss_of(run.model, run.task, replace(held, sample=cut.batches))
+    scored = assess(run.model, run.task, replace(held, sample=whole.batches, deadline=0.0, score_records=10))
+    assert scored.batches == cut.batches
 
 
 def test_without_records_to_score_there_are_no_scores(of):

@@ -75,8 +75,8 @@ def test_the_tables_give_what_was_fitted(fitted, monkeypatch):
     (spec, part, _), rows, wanted, tokenizer = fitted
     seen = {}
 
-    def spy(x, target, class_weight):
-        seen["logits"] = x.logits(weights := fit_linear(x, target, class_weight))
+    def spy(x, target, class_weight, *, seconds):
+        seen["logits"] = x.logits(weights := fit_linear(x, target, class_weight, seconds=seconds))
         return weights
 
     monkeypatch.setattr("clearhead.training.wide.fit_linear", spy)

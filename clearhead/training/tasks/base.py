@@ -27,7 +27,7 @@ from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.scores import macro_f1
 from clearhead.training.tasks.answering import Answering
 from clearhead.training.tasks.learning import Learning
-from clearhead.training.tasks.measures import ACCURACY, EvaluationOptions, ValidationSet
+from clearhead.training.tasks.measures import ACCURACY, FEWEST_BATCHES, EvaluationOptions, ValidationSet
 from clearhead.training.tasks.showing import Showing
 from clearhead.training.tasks.texts import AT_ONCE
 
@@ -98,9 +98,13 @@ def loss_of(model: Transformer, task: Task, held: ValidationSet) -> TotalLoss:
     has_classes = bool(task.labels) and ACCURACY in task.measures
     with eval_mode(model), torch.autocast(device.type, torch.bfloat16, enabled=held.bfloat16):
         planned = list(task.planner(held.store, held.tokens, DEV_SEED).in_order())
-        if held.sample is not None:
-            planned = [planned[i] for i in spread(len(planned), held.sample)]
+        if len(planned) > (held.sample or len(planned)) or held.deadline < math.inf:
+            # In random order, so that a smaller sample is the beginning of a larger one, wherever it is cut off.
+            order = np.random.default_rng(DEV_SEED).permutation(len(planned))
+            planned = [planned[i] for i in order[: held.sample]]
         for rows in planned:
+            if len(nll) >= FEWEST_BATCHES and time.perf_counter() > held.deadline:
+                break
             read = task.read(held.store, rows, random, filled=False)
             batch = {name: tensor.to(device) for name, tensor in read.items()}
             logits, targets = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
@@ -116,7 +120,7 @@ def loss_of(model: Transformer, task: Task, held: ValidationSet) -> TotalLoss:
     losses = torch.stack(nll).cpu().numpy().astype(float) if nll else np.zeros(0)
     error = standard_error(losses, np.array(places, float))
     commonest = max(counts.values(), default=0)
-    return TotalLoss(float(losses.sum()), counts.total(), int(right.item()), commonest, classes, error, len(planned))
+    return TotalLoss(float(losses.sum()), counts.total(), int(right.item()), commonest, classes, error, len(nll))
 
 
 def standard_error(totals: NDArray[np.float64], counts: NDArray[np.float64]) -> float | None:

@@ -48,7 +48,8 @@ LITTLE = 200_000
 MOST_SCORED = 5000
 """Dev records that the linear model is scored on, and that choose how much it counts."""
 LONGEST_FIT = 0.05
-"""Share of a budget of minutes after which no second fit, with weights by class, is begun."""
+"""Share of a budget of minutes that weights are looked for; if half of it is gone, there is no second fit, with weights
+by class."""
 
 
 class Class(NamedTuple):
@@ -144,12 +145,13 @@ class Classify(OneLabel):
         target = F.one_hot(labels, classes).float()
         held, truths = self.labelled_rows(prepared.dev, spread(len(prepared.dev), MOST_SCORED))
         fits = list[tuple[Figures, NgramLogits, ToNgramLogits, int, Tensor]]()
+        seconds = math.inf if minutes is None else LONGEST_FIT * 60 * minutes
         for class_weight in (None, class_weights(target)):
-            spec, part, features = fit_wide(rows, target, self.tokenizer, class_weight)
+            spec, part, features = fit_wide(rows, target, self.tokenizer, class_weight, seconds=seconds)
             batches = (pad_right(held[i : i + 64], torch.device("cpu")) for i in range(0, len(held), 64))
             logits = torch.cat([part(*batch) for batch in batches])
             fits.append((score_logits(logits, truths), spec, part, features, logits))
-            if minutes is not None and time.perf_counter() - started > LONGEST_FIT * minutes * 60:
+            if time.perf_counter() - started > seconds / 2:
                 break
         # Weights by class are for rare labels: kept where the dev records are better off, and no less often right.
         plain, last = fits[0][0], fits[-1][0]

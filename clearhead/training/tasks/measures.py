@@ -36,6 +36,8 @@ class Measure(NamedTuple):
 
 ACCURACY = Measure("accuracy", "accuracy %", 100)
 MACRO_F1 = Measure("macro_f1", "macro F1 %", 100)
+FEWEST_BATCHES = 8
+"""A loss is that of so many batches at least: the scatter of fewer says little."""
 LOSS = Measure("loss", "dev loss", digits=3, higher=False)
 
 
@@ -44,7 +46,8 @@ LOSS = Measure("loss", "dev loss", digits=3, higher=False)
 class ValidationSet:
     """The records that a model is assessed on: a store of held-out ones, read in batches of so many tokens.
 
-    `sample`: the loss is that of so many batches from all over them, the same ones each time; None: of all.
+    `sample`: the loss is that of so many batches from all over them, the same ones each time; None: of all. At
+    `deadline`, by `time.perf_counter`, no further batch is begun if `FEWEST_BATCHES` were read.
     """
 
     store: Store
@@ -53,6 +56,7 @@ class ValidationSet:
     samples: int
     bfloat16: bool = False
     sample: int | None = None
+    deadline: float = math.inf
 
 
 @final
