@@ -3,6 +3,7 @@
 """
 
 import difflib
+import gc
 import importlib
 import os
 import re
@@ -174,7 +175,9 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an arrow on a terminal that knows only ASCII is no reason to stop
-    sys.exit(run(words))
+    code = run(words)
+    gc.freeze()  # else Python looks at every object of torch before it ends: 0.15 s of processor instead of 0.7
+    sys.exit(code)
 
 
 def print_candidates(words: Sequence[str]) -> None:

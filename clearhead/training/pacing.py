@@ -32,6 +32,8 @@ MARGIN = 1.5
 """What comes after the last step may take this many times as long as is thought: the final score is then shorter."""
 LONGEST = 0.02
 """The share of the time after reading at which the first evaluation reads no further batches."""
+LONGEST_END = 0.25
+"""The largest share of the time after reading that is kept for the end."""
 LEAVING = 0.4
 """The share of the end that comes after the final score: to write it, and to leave the program."""
 PRIOR = 0.5
@@ -109,7 +111,8 @@ class Pacing:
         """Set how many batches the next evaluations read: as many as the first one, or fewer by its scatter."""
         if self.sample is None or self.evaluated:
             return
-        self.cut = batches / self.sample
+        # Half of an evaluation is taken to be outputs, saving and the like, however few batches are read.
+        self.cut = (1 + batches / self.sample) / 2
         needed = batches * ((standard_error or loss) / (PRECISION * max(loss, 1e-9))) ** 2
         self.sample = math.ceil(min(batches, max(FEWEST_BATCHES, needed)))
 
@@ -152,7 +155,8 @@ class Pacing:
             return 0.0
         certain = (self.plan.evaluation_seconds * self.cut + self.plan.ending_seconds) * self.factor
         room = OUTSIDE * self.free - self.evaluating - certain
-        return max(MARGIN * certain, certain + min(self.final, FINAL * self.free, max(0.0, room)))
+        needed = max(MARGIN * certain, certain + min(self.final, FINAL * self.free, max(0.0, room)))
+        return min(needed, LONGEST_END * self.free)  # one slow evaluation is not believed beyond that
 
     @property
     def left(self) -> float:

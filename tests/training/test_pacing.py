@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clearhead.training.loop import crosses
-from clearhead.training.pacing import FINAL, LEAVING, LONGEST, PRECISION, Pacing
+from clearhead.training.pacing import FINAL, LEAVING, LONGEST, LONGEST_END, PRECISION, Pacing
 from clearhead.training.recipe import Budget, Checkpointing, Plan
 from clearhead.training.tasks.measures import FEWEST_BATCHES
 from tests.training import small_runs
@@ -129,8 +129,18 @@ def test_a_first_evaluation_that_is_cut_short_says_how_long_the_others_take(reci
     assert pacing.longest == LONGEST * 555
     pacing.narrow(None, 3.0, 10)
     pacing.spend(3.0, scoring=True)
-    assert (pacing.sample, pacing.cut, pacing.longest) == (10, 0.25, math.inf)
-    assert 2.0 < pacing.factor < 4.0  # a quarter of the batches in the planned time
+    assert (pacing.sample, pacing.cut, pacing.longest) == (10, 0.625, math.inf)
+    assert 1.3 < pacing.factor < 1.6  # a quarter of the batches in the planned time
+
+
+def test_one_slow_evaluation_does_not_end_a_run(recipe):
+    """A run of a minute ended after half of it: its first evaluation was cut short, but took long."""
+    pacing = Pacing(recipe, quiet)
+    pacing.count_step(0.25, logs=True)
+    pacing.narrow(None, 3.0, FEWEST_BATCHES)
+    pacing.spend(240.0, scoring=True)
+    assert pacing.ending == LONGEST_END * 555
+    assert not pacing.is_over()
 
 
 def test_where_the_time_went_adds_up(recipe):
