@@ -62,6 +62,8 @@ class WithoutValues(TorchFunctionMode):
             return args[0] if args else kwargs["tensor"]
         if func in (torch.rand, torch.randn):
             func, kwargs = torch.empty, {key: value for key, value in kwargs.items() if key != "generator"}
+        if func in (torch.rand_like, torch.randn_like):
+            return torch.empty(args[0].shape)
         if func is torch.arange:  # short, and computed with
             kwargs = {**kwargs, "device": "cpu"}
         return func(*args, **kwargs)

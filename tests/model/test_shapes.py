@@ -22,6 +22,7 @@ from tests.training.test_weight_files import GPT, check_shapes, header_of
 
 for kind in ("encoder", "decoder", "encoder-decoder"):
     build_for_shapes(sized(kind, 100_000, vocabulary=50))
+    build_for_shapes(sized(kind, 30_000_000, vocabulary=50))
     sized(kind, 10**10, vocabulary=50_000)
 check_shapes(GPT, header_of(GPT), "w")
 model = GPT.build()
