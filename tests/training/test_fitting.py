@@ -274,4 +274,4 @@ def test_a_run_of_minutes_is_fitted_trained_and_resumed_by_its_recipe(tmp_path, 
     longer = folder.recipe()
     assert (longer.model, longer.optimizer, longer.batching) == (fitted.model, fitted.optimizer, fitted.batching)
     assert longer.plan.steps > done  # at the speed that it had, so not always more than were planned
-    assert folder.checkpoints.all()[0].state["planned"] == longer.plan.steps
+    assert folder.checkpoints.all()[0].state["pacing"]["planned"] == longer.plan.steps
