@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from tests.attack import (  # noqa: F401 - they put their attacks into the table
+    bombs,
     commands,
     damage,
     disks,
@@ -22,6 +23,7 @@ from tests.attack import (  # noqa: F401 - they put their attacks into the table
     folders,
     kills,
     load,
+    mutants,
     pairs,
     readers,
     requests,
@@ -44,18 +46,26 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="these attacks, or those that begin so")
     parser.add_argument("--count", type=int, help="how many cases of each")
     parser.add_argument("--workers", type=int, default=2, help="how many processes attack at a time")
+    parser.add_argument("--case", default="", metavar="TEXT", help="of an attack's list of cases, those with this text")
     parser.add_argument("--minutes", type=float, help="how long the load lasts")
     parser.add_argument("--json", type=Path, default=Path("build/attack.json"), help="where the table goes as JSON")
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    parser.add_argument(
+        "--mutations", action="store_true", help="break the package, one promise at a time, and attack it"
+    )
     asked = parser.parse_args(args)
-    names = [name for name in ATTACKS if not asked.only or any(name.startswith(one) for one in asked.only)]
+    if asked.mutations:
+        return mutants.main(asked.only, asked.workers)
+    names = [name for name in ATTACKS if not asked.only or any(map(name.startswith, asked.only))]
+    if asked.only and all(one in ATTACKS for one in asked.only):  # `kill` is one of them, and begins others
+        names = [name for name in ATTACKS if name in asked.only]
     if not names:
         parser.error(f"there is no attack called {asked.only}; there are {', '.join(ATTACKS)}")
     torch.set_num_threads(1)
     since = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=FAST if os.access(FAST, os.W_OK) else None) as home:
         warm_up(Path(home))
-        tries = Tries(asked.seed, short=asked.short, count=asked.count, minutes=asked.minutes)
+        tries = Tries(asked.seed, short=asked.short, count=asked.count, minutes=asked.minutes, case=asked.case)
         rows = run_all(Path(home), names, tries, asked.workers)
     seconds = time.perf_counter() - since
     print(as_text(rows))

@@ -50,6 +50,7 @@ class Tries:
     part: int = 0
     parts: int = 1
     minutes: float | None = None
+    case: str = ""
 
     def numbers(self, there: int | None, *, full: int, short: int) -> list[int]:
         """Return the numbers of the cases to try, of those there are; None: any number is a case."""
@@ -77,6 +78,8 @@ class Tries:
     ) -> Row:
         """Try each case, which returns what is wrong or ""; without a list, a case is its number."""
         row = Row("", note=note)
+        if cases is not None and self.case:
+            cases = [one for one in cases if self.case in str(one)]
         for turn, number in enumerate(self.numbers(None if cases is None else len(cases), full=full, short=short)):
             one = number if cases is None else cases[number]
             try:

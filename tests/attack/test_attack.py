@@ -3,13 +3,14 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.attack import running, table  # noqa: F401 - it imports every attack
+from tests.attack import mutants, running, table  # noqa: F401 - it imports every attack
 from tests.attack.calls import Calls
 from tests.attack.changing import Kept, flip_bit, mutate
 from tests.attack.forking import ONE_THREAD, Outcome
@@ -109,3 +110,35 @@ def test_a_changed_file_is_put_back_as_it_was(tmp_path):
     assert different > 90
     assert "bit" in flip_bit(path, draw)
     assert changes(before, tmp_path) == "model.json"
+
+
+def test_every_promise_names_its_attacks_and_every_attack_a_promise():
+    """A paragraph that promises something says which attacks try to break it; no page names one that is not there."""
+    security, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("SECURITY.md", "docs/reliability.md"))
+    promised = page.partition("## What is promised")[2].partition("An example.")[0]
+    threats = [line for line in security.splitlines() if line.startswith("|")][2:]
+    named = set()
+    for promise in [*re.findall(r"^\*\*.*?(?=\n\n|\Z)", promised, re.M | re.S), *threats]:
+        found = {name for name in re.findall(r"`([a-z][a-z_.-]+)`", promise) if name in ATTACKS}
+        assert found, f"no attack is named beside: {promise[:80]}"
+        named |= found
+    assert named | {*re.findall(r"\[`([a-z-]+)`\]", promised)} >= {*ATTACKS}, {*ATTACKS} - named
+    brackets = " ".join(re.findall(r"\[(`[^\]]+`)\](?!\()", promised))
+    assert {*re.findall(r"`([^`]+)`", brackets)} <= {*ATTACKS}
+
+
+def test_every_mutant_can_be_made():
+    """The text that it replaces is there, once; whether it is noticed takes minutes."""
+    for mutant in mutants.MUTANTS:
+        text = (ROOT / "clearhead" / mutant.file).read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, mutant.name
+        assert mutant.attack in ATTACKS
+    assert len(mutants.MUTANTS) >= 24
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_is_noticed(mutant):
+    seen, told = mutants.noticed(mutant)
+    assert seen, told
