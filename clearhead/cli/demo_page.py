@@ -15,7 +15,7 @@ from clearhead.cli.number_words import HELD_OUT_DIGITS, ROUND, Numbers, english,
 from clearhead.cli.progress import format_duration
 from clearhead.cli.screen import named_row, prose, rule
 from clearhead.serve.page import page_of
-from clearhead.serve.trace_request import TraceRequest
+from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import Traced
 from clearhead.tracing.survey import View, information, survey, views
 from clearhead.tracing.trace import Trace
@@ -153,7 +153,7 @@ def score_by_digits(run: Run, numbers: Numbers) -> list[dict[str, Any]]:
 
 def trace_translation(run: Run, text: str) -> TracedTranslation:
     traced = trace(run, text)
-    request = TraceRequest(source=text, target=None, edits=[], step=run.step)
+    request = AskTrace(source=text, target=None, step=run.step)
     target_tokens = traced.sides["decoder"].tokens[1:]
     return TracedTranslation(
         traced=Traced(request, run, traced), source=traced.sides["encoder"].tokens, target=[*target_tokens, END]

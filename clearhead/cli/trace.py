@@ -18,7 +18,7 @@ from clearhead.errors import WordError, no_such
 from clearhead.files import write_text
 from clearhead.options import Option
 from clearhead.serve.page import check_built, page_of
-from clearhead.serve.trace_request import TraceRequest
+from clearhead.serve.questions.trace import AskTrace, meta_of
 from clearhead.serve.traced import Traced
 from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Head
@@ -94,7 +94,7 @@ def trace(
     traced = tracing.trace(loaded, split_pair(text) if pairs else text, target_text, method=method)
     surveys = survey(traced)
     view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
-    request = TraceRequest(source=text, target=target_text, edits=[], step=loaded.step)
+    request = AskTrace(source=text, target=target_text, step=loaded.step)
     looked = SurveyedTrace(traced=Traced(request, loaded, traced), surveys=surveys, view=view)
     files = write_files(looked, html=html, svg=svg, exact=exact)
     if as_json:
@@ -161,7 +161,7 @@ def as_object(
     looked: SurveyedTrace, files: Mapping[str, WrittenFile], *, site: str | None, head: str | None
 ) -> dict[str, Any]:
     """Return the whole trace for a program; heads count from 0, the mean is null, and so is -inf."""
-    meta = looked.traced.meta()
+    meta = meta_of(looked.traced)
     heads, limited = given_weights(looked, site, head)
     weights: dict[str, dict[str, Any]] = {}
     for head_trace in heads:

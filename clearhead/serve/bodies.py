@@ -1,4 +1,4 @@
-"""The types of what requests send. The names that a request may have, and /openapi.json, follow from them.
+"""The types of what requests to the API send. The names that a request may have, and /openapi.json, follow from them.
 
 How large a number may be, or how long a text, is checked where it is read.
 """
@@ -133,99 +133,6 @@ class ChatBody(WritingBody, total=False):
     service_tier: str
 
 
-class EditBody(TypedDict, total=False):
-    """A change inside the model: of one step's value, or of a site's weighting."""
-
-    at: Required[str]
-    step: str
-    head: int
-    query: int
-    key: int
-    unit: int
-    to: float | bool
-    times: float
-    weighting: str
-
-
-class TraceBody(TypedDict, total=False):
-    """A request of the explorer for a trace."""
-
-    source: Required[str]
-    target: str | list[int]
-    edits: list[EditBody]
-    step: int
-
-
-class ContextBody(TypedDict, total=False):
-    """A request of the explorer for the vectors of a word in several texts."""
-
-    texts: Required[list[str]]
-    word: Required[str]
-    step: int
-
-
-class DecodeBody(TypedDict, total=False):
-    """A request of the explorer for a search with a beam."""
-
-    source: Required[str]
-    beam: int
-    candidates: int
-    max_new: int
-    step: int
-    edits: list[EditBody]
-
-
-class SampleBody(TypedDict, total=False):
-    """A request of the explorer for a sample."""
-
-    source: Required[str]
-    mode: Literal["greedy", "sample"]
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    candidates: int
-    max_new: int
-    step: int
-    edits: list[EditBody]
-
-
-class TokenizeBody(TypedDict, total=False):
-    """A request of the explorer for the way of a text through its tokeniser."""
-
-    text: Required[str]
-    field: str
-
-
-class Query(TypedDict, total=False):
-    """Parameters of the explorer's addresses; each question reads those that it needs."""
-
-    after: int
-    box: str
-    column: int
-    columns: int
-    count: int
-    head: str
-    key: int
-    level: int
-    most: int
-    n: int
-    name: str
-    at: str
-    places: str
-    query: int
-    role: str
-    rollout: int
-    row: int
-    rows: int
-    side: str
-    site: str
-    step: str
-    table: str
-    token: int
-    unit: int
-
-
 BODIES: dict[str, Any] = {
     "/v1/translate": TranslateBody,
     "/v1/completions": CompletionBody,
@@ -234,11 +141,6 @@ BODIES: dict[str, Any] = {
     "/v1/fill": FillBody,
     "/v1/embeddings": EmbedBody,
     "/v1/answer": AnswerBody,
-    "/api/trace": TraceBody,
-    "/api/context": ContextBody,
-    "/api/decode": DecodeBody,
-    "/api/sample": SampleBody,
-    "/api/tokenize": TokenizeBody,
 }
 """The body of each address that takes one."""
 
@@ -246,7 +148,7 @@ BODIES: dict[str, Any] = {
 def names_of_body(kind: Any) -> tuple[str, ...]:
     """Return the names that a body may have.
 
-    >>> names_of_body(TokenizeBody)
-    ('text', 'field')
+    >>> names_of_body(StreamOptions)
+    ('include_usage', 'include_obfuscation')
     """
     return tuple(get_type_hints(kind))

@@ -1,8 +1,8 @@
-"""The explorer's routes: its method for each address, and the form of its answer."""
+"""The explorer's routes: an address for each question, and the form of its answer."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, final
@@ -17,7 +17,10 @@ from clearhead.serve.app import Front, Service, at_once
 from clearhead.serve.budget import TooMuchError
 from clearhead.serve.errors import ApiError, ClientGone
 from clearhead.serve.explorer import Explorer, GoneError
+from clearhead.serve.openapi import QuestionRoute
 from clearhead.serve.params import Params, read_json
+from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.questions.question import Matrix, Question, Thumbs, TraceQuestion, answer_type, read_question
 from clearhead.serve.replies import as_bytes, as_json, as_numbers
 from clearhead.tracing.stopping import StoppedError, stopping_when
 
@@ -25,33 +28,10 @@ STATIC = Path(__file__).parent / "static"
 """The page, as `make web` builds it."""
 STATUSES = {GoneError: 410, TooMuchError: 413, TraceError: 500}
 """Statuses of the package's errors that are not 400."""
-Form = Callable[[Any], Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
-INSIDE: dict[str, Form] = {
-    "tile": as_numbers,
-    "thumbs": as_bytes,
-    "row": as_json,
-    "column": as_json,
-    "cell": as_json,
-    "vectors": as_numbers,
-    "readings": as_json,
-    "lens": as_json,
-    "effects": as_json,
-    "stream": as_json,
-    "spaces": as_json,
-    "sequence": as_json,
-    "box": as_json,
-    "terms": as_json,
-    "neurons": as_json,
-}
-"""The questions about a trace, by the explorer's method of that name, and the form of the answer."""
-ASKED = ("sentence", "positions", "embeddings", "neighbours")
-SENT = ("trace", "context", "decode", "sample", "tokenize")
-"""The other questions, by the explorer's method: those of an address, and those with a body."""
-LONG = ("readings",)
-"""Questions that read every weight of a trace, seconds for a long text, and need no model: tiles do not wait for
-them.
-"""
+Form = Callable[[Any], Response]
+FORMS: dict[Any, Form] = {Matrix: as_numbers, Thumbs: as_bytes}
+"""How answers are sent that are not JSON, by their type."""
 
 
 @final
@@ -67,10 +47,10 @@ class ExplorerPages(Service):
         self.explorer, self.static = explorer, static or STATIC
 
     def routes(self, front: Front) -> list[BaseRoute]:
-        turns, long_turns = Turns(), Turns()
-        routes = questions_of(self.explorer, "/api", turns, long_turns)
+        turns = {"model": Turns(), "weights": Turns()}
+        routes = routes_of(self.explorer, "/api", turns)
         if self.explorer.beside is not None:
-            routes += questions_of(self.explorer.beside, "/b/api", turns, long_turns)
+            routes += routes_of(self.explorer.beside, "/b/api", turns)
         return [*routes, Mount("/", StaticFiles(directory=self.static, html=True))]
 
 
@@ -79,36 +59,27 @@ def check_page() -> None:
         raise RunError(f"the explorer's page is not built: there is no {STATIC / 'index.html'}; run `make web`")
 
 
-def questions_of(explorer: Explorer, at: str, turns: "Turns", long_turns: "Turns") -> list[BaseRoute]:
+def routes_of(explorer: Explorer, at: str, turns: "Mapping[str, Turns]") -> list[BaseRoute]:
     """Return the addresses of all questions about a run."""
-    return [
-        Route(f"{at}/health", at_once(lambda _: as_json({"ok": True}))),
-        Route(f"{at}/run", read_files(lambda _: explorer.run_facts())),
-        Route(f"{at}/curves", read_files(explorer.curves)),
-        *(Route(f"{at}/{name}", turns.get(getattr(explorer, name))) for name in ASKED),
-        *(Route(f"{at}/{name}", turns.post(getattr(explorer, name)), methods=["POST"]) for name in SENT),
-        *(
-            Route(
-                f"{at}/trace/{{trace}}/{name}",
-                (long_turns if name in LONG else turns).get(with_trace(getattr(explorer, name)), form),
-            )
-            for name, form in INSIDE.items()
-        ),
-    ]
+    health = Route(f"{at}/health", at_once(lambda _: as_json({"ok": True})))
+    return [health, *(route_of(explorer, at, name, kind, turns.get(kind.turn)) for name, kind in QUESTIONS.items())]
 
 
-def read_files(answer: Callable[[Params], object]) -> Endpoint:
-    """Return an endpoint for a question that only reads files, and does not wait for the model."""
+def route_of(explorer: Explorer, at: str, name: str, kind: type[Question[Any]], turns: "Turns | None") -> QuestionRoute:
+    """Return the address of a question; one that needs files alone waits for nobody's turn."""
+    form = FORMS.get(answer_type(kind), as_json)
 
     async def endpoint(request: Request) -> Response:
-        return as_json(await asyncio.to_thread(answer, parameters(request)))
+        body = await request.body() if kind.sent else None
 
-    return endpoint
+        def work() -> Response:
+            params = parameters(request) if body is None else read_json(body)
+            return form(explorer.ask(read_question(kind, params)))
 
+        return await (asyncio.to_thread(work) if turns is None else turns.take(request, work))
 
-def with_trace(answer: Callable[[str, Params], object]) -> Callable[[Params], object]:
-    """Return the same question with the trace taken from the request."""
-    return lambda params: answer(params.text("trace"), params)
+    path = f"{at}/trace/{{trace}}/{name}" if issubclass(kind, TraceQuestion) else f"{at}/{name}"
+    return QuestionRoute(path, endpoint, methods=["POST" if kind.sent else "GET"], asks=kind)
 
 
 def parameters(request: Request) -> Params:
@@ -125,19 +96,6 @@ class Turns:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-
-    def get(self, answer: Callable[[Params], object], form: Form = as_json) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
-            return await self.take(request, lambda: form(answer(parameters(request))))
-
-        return endpoint
-
-    def post(self, answer: Callable[[Params], object]) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
-            body = await request.body()
-            return await self.take(request, lambda: as_json(answer(read_json(body))))
-
-        return endpoint
 
     async def take(self, request: Request, work: Callable[[], Response]) -> Response:
         """Wait for a turn and run the work; stop working for a reader who has gone, as when a map is panned."""

@@ -18,11 +18,11 @@ from clearhead.errors import OptionError
 from clearhead.model.int8 import count_weights
 from clearhead.model.shapes import build_for_shapes
 from clearhead.serve.curves import Curves
-from clearhead.serve.facts import run_facts
 from clearhead.serve.live_plan import Planner, known_weightings
 from clearhead.serve.live_text import task_plan, tokenizer_plan
 from clearhead.serve.page import PLACE, read_template, script_json
-from clearhead.serve.waves import positions
+from clearhead.serve.questions.positions import Positions, positions
+from clearhead.serve.questions.run import RunFacts, run_facts
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 
@@ -105,22 +105,21 @@ def live_page(run: Run) -> LivePage:
     return LivePage(script_json(data), weights, parameters, data["dtype"])
 
 
-def position_words(run: Run) -> dict[str, Any]:
+def position_words(run: Run) -> Positions:
     """Return what is said of each kind of position; the page makes the tables itself."""
-    facts = {**positions(run, 2), "bias": positions(run, POSITIONS)["bias"]}
-    return facts | {"kinds": [kind | {"table": None, "similarity": []} for kind in facts["kinds"]]}
+    facts = positions(run, 2)
+    for kind in facts["kinds"]:
+        kind["table"], kind["similarity"] = None, []
+    facts["bias"] = positions(run, POSITIONS)["bias"]
+    return facts
 
 
-def page_facts(run: Run, weightings: list[str]) -> dict[str, Any]:
+def page_facts(run: Run, weightings: list[str]) -> RunFacts:
     """Return the facts of a run for a page: without its path on disk, and without checkpoints."""
     facts = run_facts(run, Curves(run.folder.metrics))
-    page_only = {
-        "path": run.folder.path.resolve().name,
-        "steps": [run.step],
-        "training": False,
-        "weightings": weightings,
-    }
-    return facts | page_only
+    facts["path"], facts["steps"], facts["training"] = run.folder.path.resolve().name, [run.step], False
+    facts["weightings"] = weightings
+    return facts
 
 
 def page_dtype(parameters: int) -> torch.dtype:

@@ -33,8 +33,8 @@ from clearhead.model.outputs import ToClasses, ToVocabulary
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.model.wide import ORDERS, ToNgramLogits
 from clearhead.serialization import name_in_files
-from clearhead.serve.facts import part_name
-from clearhead.serve.trace_request import weightings
+from clearhead.serve.edit_json import weightings
+from clearhead.serve.questions.run import part_name
 from clearhead.tracing.arithmetic import weighting_kind
 from clearhead.tracing.names import sides_of
 

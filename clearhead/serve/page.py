@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,8 +20,11 @@ from torch import Tensor
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.curves import Curves
-from clearhead.serve.facts import run_facts
-from clearhead.serve.params import Params
+from clearhead.serve.questions.lens import AskLens
+from clearhead.serve.questions.readings import AskReadings
+from clearhead.serve.questions.run import SideName, run_facts
+from clearhead.serve.questions.stream import AskStream
+from clearhead.serve.questions.trace import meta_of
 from clearhead.serve.traced import Traced
 from clearhead.tracing.arithmetic import angles_of
 from clearhead.tracing.site import Head, Site
@@ -43,7 +46,6 @@ SPARE = 1_000
 VERSION = 1
 DIGITS = 6
 """Digits of numbers that are drawn, and never computed with."""
-EVERYTHING = Params({})
 
 
 class Page(NamedTuple):
@@ -93,20 +95,23 @@ def read_template(file: Path, *tags: str) -> list[str]:
 
 def page_data(traced: Traced, view: View) -> dict[str, Any]:
     """Return the page's data, all but the exact numbers."""
-    trace, run = traced.trace, traced.run
+    trace, run, of = traced.trace, traced.run, traced.request.id
     return {
         "version": VERSION,
         "run": run_facts(run, Curves(run.folder.metrics)) | {"path": run.folder.path.name, "opening": view.opening},
-        "meta": traced.meta(),
+        "meta": meta_of(traced),
         # A byte for each weight: weight × 255.
         "weights": {
             name: pack(torch.stack([(head.weight.clamp(0, 1) * 255).round().to(torch.uint8) for head in site.head]))
             for name, site in trace.sites.items()
         },
         "allowed": {name: bits for name, site in trace.sites.items() if (bits := mask_of(site)) is not None},
-        "readings": round_numbers(traced.readings(EVERYTHING)),
-        "lens": round_numbers(traced.lens(EVERYTHING)) if trace.candidates else None,
-        "stream": {side: round_numbers(traced.stream(Params({"side": side}))) for side in trace.sides},
+        "readings": round_numbers(AskReadings(trace=of).answer_of(traced)),
+        "lens": round_numbers(AskLens(trace=of).answer_of(traced)) if trace.candidates else None,
+        "stream": {
+            side: round_numbers(AskStream(trace=of, side=cast(SideName, side)).answer_of(traced))
+            for side in trace.sides
+        },
         "boxes": box_numbers(traced.boxes),
     }
 

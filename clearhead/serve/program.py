@@ -52,11 +52,6 @@ class RunProgram:
         """Return whether its answers are tokens that it reads, so that a text can be continued with them."""
         return not self.numeric and set(self.answers) <= set(self.vocabulary)
 
-    def facts(self, run: Run) -> dict[str, Any]:
-        """Return what a page shows of it. `exact`: the weights are still those that were compiled."""
-        facts = {"name": self.program, "about": self.about, "listing": self.listing, "layers": self.layers}
-        return facts | {"exact": run.step == 0}
-
     def answers_to(self, run: Run, trace: Trace) -> list[str] | None:
         """Return the program's answer at every token of the traced text, changed as the trace is.
 

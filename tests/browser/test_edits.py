@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.page import is_built, page_of
-from clearhead.serve.trace_request import TraceRequest
+from clearhead.serve.questions.trace import AskTrace
 from clearhead.tracing.names import Names
 from clearhead.tracing.survey import View, survey
 from tests.browser.looking import missing
@@ -130,7 +130,7 @@ def test_the_banner_fits_a_phone(tabs):
 def test_a_saved_page_says_what_is_changed(chromium, demo, tmp_path):
     if not is_built():
         missing("the explorer's page is not built; run `make web`")
-    traced = Explorer(demo).make_trace(TraceRequest(source=SOURCE, target=None, edits=[HEAD_OFF], step=demo.step))
+    traced = Explorer(demo).traced(AskTrace(source=SOURCE, target=None, edits=[HEAD_OFF], step=demo.step))
     file = tmp_path / "page.html"
     view = View(site=SITE, head=0)
     file.write_text(page_of(traced, survey(traced.trace), view=view).text, encoding="utf-8")

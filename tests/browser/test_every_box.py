@@ -319,13 +319,13 @@ def test_nothing_hangs_over_on_a_phone_and_small_text_can_be_read(case, chromium
 def test_a_saved_page_opens_its_boxes_without_a_server(case, chromium, tmp_path):
     """Of a short text every token is there; the weights of the model are not."""
     from clearhead.serve.page import page_of
-    from clearhead.serve.trace_request import TraceRequest
+    from clearhead.serve.questions.trace import AskTrace
     from clearhead.serve.traced import Traced
     from clearhead.tracing.survey import clearest, survey
 
     run, text, made, _ = case
     found, file = survey(made), tmp_path / "page.html"
-    traced = Traced(TraceRequest(source=text, target=None, edits=[], step=run.step), run, made)
+    traced = Traced(AskTrace(source=text, target=None, step=run.step), run, made)
     file.write_text(page_of(traced, found, view=clearest(found)).text)
     tabs = Tabs(chromium, file.as_uri())
     page = tabs.context(width=2000, height=1000).new_page()

@@ -24,8 +24,8 @@ from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.serve import page as serve_page
 from clearhead.serve.curves import Curves
-from clearhead.serve.facts import run_facts
 from clearhead.serve.live import live_page
+from clearhead.serve.questions.run import run_facts
 from clearhead.tracing.survey import views
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import lock

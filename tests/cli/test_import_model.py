@@ -9,8 +9,8 @@ import clearhead as ch
 from clearhead.cli import run
 from clearhead.cli.import_model import describe_import
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
 from tests.interop import saved_models
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -143,18 +143,18 @@ def test_they_are_listed(runs, command):
 def test_the_explorer_opens_it(runs, name):
     loaded = ch.load(runs / name, device="cpu")
     explorer = Explorer(loaded)
-    facts = explorer.run_facts()
+    facts = ask(explorer, "run")
     assert facts["examples"]  # of a few general sentences those that its tokenizer can read
     assert not any(loaded.unseen(example["source"]) for example in facts["examples"])
     for example in facts["examples"]:
-        assert explorer.trace(Params(example))["sites"]
-    made = explorer.trace(Params({"source": TEXTS.get(name, TEXT)}))
+        assert ask(explorer, "trace", example)["sites"]
+    made = ask(explorer, "trace", {"source": TEXTS.get(name, TEXT)})
     site = made["sites"][-1]["name"]
-    assert explorer.tile(made["id"], Params({"site": site, "head": "1", "step": "weight"})).shape[0]
-    assert explorer.row(made["id"], Params({"site": site, "head": "0", "query": "1"}))
-    assert explorer.curves(Params({}))["lines"] == []
+    assert ask(explorer, "tile", {"site": site, "head": "1", "step": "weight"}, made["id"]).shape[0]
+    assert ask(explorer, "row", {"site": site, "head": "0", "query": "1"}, made["id"])
+    assert ask(explorer, "curves")["lines"] == []
     edit = {"at": site, "head": 0, "step": "weight", "to": 0.0}
-    changed = explorer.trace(Params({"source": TEXTS.get(name, TEXT), "edits": [edit]}))
+    changed = ask(explorer, "trace", {"source": TEXTS.get(name, TEXT), "edits": [edit]})
     assert changed["id"] != made["id"]
 
 

@@ -15,9 +15,9 @@ import torch
 
 from clearhead.cli import run
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
 from clearhead.training.run import load
 from tests.covering import few
+from tests.serve.asking import ask
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -234,7 +234,7 @@ def test_a_variant_is_trained_resumed_evaluated_translated_with_and_looked_into(
     assert json.loads(capsys.readouterr().out)["bleu"] >= 0
     assert run(["translate", str(path), one, "--beam", "2", "--device", "cpu"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
-    found = Explorer(now).trace(Params({"source": "eins zwei"}))
+    found = ask(Explorer(now), "trace", {"source": "eins zwei"})
     assert {site["name"].split(".")[-1] for site in found["sites"]} == {"attention", "cross"}
 
 

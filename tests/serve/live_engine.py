@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from clearhead.serve.embeddings import tables_of
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.live import live_page
-from clearhead.serve.params import Params
+from clearhead.serve.questions.embeddings import tables_of
 from clearhead.training.metrics import replace_nonfinite
 from tests.browser.looking import missing
 from tests.once import made_once
+from tests.serve.asking import ask
 
 WEB = Path(__file__).parents[2] / "web"
 TOLERANCE = 1e-4
@@ -138,7 +138,7 @@ class Asked:
         """Ask both, and hold the answers together. A request is what `ask.ts` takes."""
         last = ""
         for request, got in zip(requests, self.engine.ask(requests), strict=True):
-            method, *given = request
+            method, given = request
             wanted = self.expected(method, last, given)
             where = json.dumps(request)[:200]
             assert "answer" in got, (where, got)
@@ -164,65 +164,50 @@ class Asked:
         return bool((gaps < 1e-6 * values[0]).any())
 
     def expected(self, method, last, given):
-        names = {"row": ("site", "head", "query"), "column": ("site", "head", "key"), "effects": ("site",),
-                 "cell": ("site", "head", "query", "key"), "thumbs": ("site",), "readings": ("site",),
-                 "stream": ("side",), "lens": (), "spaces": ("site", "head", "places")}  # fmt: skip
-        ask = getattr(self.explorer, method)
-        if method in ("trace", "decode", "sample", "context"):
-            return as_json(ask(Params(given[0])))
-        if method == "positions":
-            return as_json(ask(Params({"n": given[0]})))
-        if method in ("embeddings", "neighbours"):
-            held = dict(zip(("table", "token") if method == "neighbours" else ("table",), given, strict=False))
-            return as_json(ask(Params({name: value for name, value in held.items() if value is not None})))
-        asked = (
-            given[1]
-            if method in ("tile", "vectors", "box", "terms", "neurons")
-            else dict(zip(names[method], given[1:], strict=False))
-        )
+        asked = {name: value for name, value in given.items() if name != "trace"}
         if "places" in asked:
             asked["places"] = ",".join(map(str, asked["places"]))
-        return as_json(ask(last, Params(asked)))
+        return as_json(ask(self.explorer, method, asked, last if "trace" in given else None))
 
 
 def everything(meta, run_facts):
     """Every question about a trace: of each attention its steps, of each box its numbers, and so on."""
     for site in meta["sites"]:
         name, heads, queries, keys = site["name"], site["n_heads"], site["n_query"], site["n_key"]
-        query, key = queries - 1, keys // 2
+        query, key, here = queries - 1, keys // 2, {"trace": "$", "site": name}
         for step in ("score", "scaled", "masked", "weight", "allowed"):
-            yield ["tile", "$", tile(name, heads - 1, step)]
-        yield ["tile", "$", tile(name, "mean", "weight")]
-        yield ["thumbs", "$", name]
-        yield ["row", "$", name, heads - 1, query]
-        yield ["row", "$", name, "mean", 0]
-        yield ["column", "$", name, 0, key]
-        yield ["cell", "$", name, heads - 1, query, key]
+            yield ["tile", tile(name, heads - 1, step)]
+        yield ["tile", tile(name, "mean", "weight")]
+        yield ["thumbs", {**here}]
+        yield ["row", {**here, "head": heads - 1, "query": query}]
+        yield ["row", {**here, "head": "mean", "query": 0}]
+        yield ["column", {**here, "head": 0, "key": key}]
+        yield ["cell", {**here, "head": heads - 1, "query": query, "key": key}]
         for role in ("query", "key", "value", "context"):
-            yield ["vectors", "$", {"site": name, "head": heads - 1, "role": role}]
+            yield ["vectors", {**here, "head": heads - 1, "role": role}]
         if site["slot"] == "attention":
-            yield ["spaces", "$", name, 0, [0, query]]
+            yield ["spaces", {**here, "head": 0, "places": [0, query]}]
     for box in (box["name"] for side in run_facts["sides"] for box in side["boxes"] if box["kind"] == "feed_forward"):
         last = len(meta["sides"][box.partition(".")[0]]["ids"]) - 1
-        yield ["neurons", "$", {"at": box, "token": last, "most": 4, "unit": 1}]
-    yield ["embeddings", None, None]
+        yield ["neurons", {"trace": "$", "at": box, "token": last, "most": 4, "unit": 1}]
+    yield ["embeddings", {}]
     for table in tables(run_facts):
-        yield ["embeddings", table, None]
-        yield ["neighbours", table, 3, None]
-    yield ["readings", "$"]
-    yield ["effects", "$", meta["sites"][-1]["name"]]
+        yield ["embeddings", {"table": table}]
+        yield ["neighbours", {"table": table, "token": 3}]
+    yield ["readings", {"trace": "$"}]
+    yield ["effects", {"trace": "$", "site": meta["sites"][-1]["name"]}]
     if meta["candidates"]:
-        yield ["lens", "$"]
+        yield ["lens", {"trace": "$"}]
     heads = min(site["n_heads"] for site in meta["sites"])
     for side in run_facts["sides"]:
-        yield ["stream", "$", side["side"]]
+        yield ["stream", {"trace": "$", "side": side["side"]}]
         last = len(meta["sides"][side["side"]]["ids"]) - 1
         for box in side["boxes"]:
-            yield ["box", "$", {"box": box["name"], "token": last, "key": 0, "head": heads - 1}]
+            yield ["box", {"trace": "$", "box": box["name"], "token": last, "key": 0, "head": heads - 1}]
             for value in box["values"]:
                 if value["map"]:
                     row = 0 if value["rows"] in ("key", "whole") else last
-                    yield ["terms", "$", {"name": value["name"], "row": row, "unit": 0, "head": heads - 1}]
+                    yield ["terms", {"trace": "$", "name": value["name"], "row": row, "unit": 0, "head": heads - 1}]
 
 
 def tables(run_facts):
@@ -231,4 +216,4 @@ def tables(run_facts):
 
 
 def tile(site, head, step):
-    return {"site": site, "head": head, "step": step, "level": 0, "row": 0, "column": 0}
+    return {"trace": "$", "site": site, "head": head, "step": step, "level": 0, "row": 0, "column": 0}

@@ -16,9 +16,10 @@ from clearhead.model.presets import Size
 from clearhead.serve.budget import Budget, Cost, TooMuchError
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.explorer_routes import INSIDE
-from clearhead.serve.params import Params
-from clearhead.serve.trace_request import TraceRequest
+from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.questions.column import AskColumn
+from clearhead.serve.questions.question import TraceQuestion
+from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import Traced
 from clearhead.tracing import site as site_module
 from clearhead.tracing.head_metrics import compare_answers, lens
@@ -26,6 +27,7 @@ from clearhead.tracing.site import Head
 from clearhead.tracing.trace import trace_model
 from clearhead.training.default_models import decoder
 from clearhead.training.tracing import trace
+from tests.serve.asking import ask
 from tests.serve.conftest import serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,15 +64,15 @@ WITHOUT = {
 """And those that are asked of the run."""
 
 
-@pytest.mark.parametrize("question", INSIDE)
+@pytest.mark.parametrize("question", [name for name, kind in QUESTIONS.items() if issubclass(kind, TraceQuestion)])
 def test_every_question_about_a_trace_is_held_to_the_budget(translator, question):
     made = trace(translator, "eins zwei", "12")
-    wanted = TraceRequest(source="eins zwei", target="12", edits=[], step=translator.step)
+    wanted = AskTrace(source="eins zwei", target="12", step=translator.step)
 
     def answer(budget):
         explorer = Explorer(translator)
         explorer.traces.get_or_make(wanted.id, lambda: Traced(wanted, translator, made, budget))
-        return getattr(explorer, question)(wanted.id, Params(ASKED[question]))
+        return ask(explorer, question, ASKED[question], wanted.id)
 
     assert answer(Budget()) is not None
     with pytest.raises(TooMuchError, match=r"takes [\d,]+ .* (are|MB are) the most for one answer; "):
@@ -79,9 +81,9 @@ def test_every_question_about_a_trace_is_held_to_the_budget(translator, question
 
 @pytest.mark.parametrize("question", WITHOUT)
 def test_every_question_about_a_run_is_held_to_the_budget(translator, question):
-    assert getattr(Explorer(translator), question)(Params(WITHOUT[question]))
+    assert ask(Explorer(translator), question, WITHOUT[question])
     with pytest.raises(TooMuchError, match=r"takes [\d,]+ .* the most for one answer; "):
-        getattr(Explorer(translator, Budget(cells=0, memory=0)), question)(Params(WITHOUT[question]))
+        ask(Explorer(translator, Budget(cells=0, memory=0)), question, WITHOUT[question])
 
 
 def test_what_takes_too_much_is_413_with_a_sentence_and_not_computed(translator, tmp_path, monkeypatch):
@@ -89,10 +91,10 @@ def test_what_takes_too_much_is_413_with_a_sentence_and_not_computed(translator,
         connection = stack.enter_context(
             contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=300))
         )
-        name = ask(connection, server, "POST", "api/trace", {"source": "eins zwei drei", "target": "1" * 13})[1]["id"]
+        name = send(connection, server, "POST", "api/trace", {"source": "eins zwei drei", "target": "1" * 13})[1]["id"]
         monkeypatch.setattr(Head, "rows", None)
         column = f"api/trace/{name}/column?site=decoder.0.attention&key=0&head="
-        status, found = ask(connection, server, "GET", f"{column}mean")
+        status, found = send(connection, server, "GET", f"{column}mean")
     assert status == 413
     assert found["error"] == (
         "a column of all 2 heads of decoder.0.attention takes 392 attention weights, and 300 are the most for one "
@@ -100,7 +102,7 @@ def test_what_takes_too_much_is_413_with_a_sentence_and_not_computed(translator,
     )
 
 
-def ask(connection, server, method, path, body=None):
+def send(connection, server, method, path, body=None):
     sent = None if body is None else json.dumps(body)
     connection.request(method, f"/{server.place.token}/{path}", sent, {"Content-Type": "application/json"})
     reply = connection.getresponse()
@@ -112,14 +114,14 @@ def test_the_longest_text_follows_from_the_budget(documents):
     costs = ModelCosts(documents.model)
     assert budget.most(lambda n: costs.trace({"decoder": n}), documents.task.context) == 10  # 10 x 10 for one head
     with pytest.raises(TooMuchError, match=r"a trace of 16 decoder tokens takes 256 .* the longest has 10 tokens here"):
-        Explorer(documents, budget).trace(Params({"source": text * 3}))
-    assert Explorer(documents, budget).trace(Params({"source": text}))["sides"]["decoder"]["ids"]
+        ask(Explorer(documents, budget), "trace", {"source": text * 3})
+    assert ask(Explorer(documents, budget), "trace", {"source": text})["sides"]["decoder"]["ids"]
 
 
 def test_an_edit_inside_an_attention_counts_what_the_reference_holds(documents):
     costs, n = ModelCosts(documents.model), {"decoder": 3000}
     edit = {"at": "decoder.0.attention", "step": "score", "to": 1.0, "head": None, "query": 0, "key": 0}
-    changes = TraceRequest(source="", target=None, edits=[edit], step=0).changes
+    changes = AskTrace(source="", target=None, edits=[edit], step=0).changes
     assert costs.trace(n, changes).memory - costs.trace(n).memory >= 2 * 3000 * 3000 * 4 * 5
     assert costs.trace(n, changes * 100).cells > 40 * costs.trace(n, changes).cells
 
@@ -127,16 +129,14 @@ def test_an_edit_inside_an_attention_counts_what_the_reference_holds(documents):
 def test_a_word_that_stands_everywhere_is_refused_before_it_is_compared(translator):
     texts = ["eins " * 6] * 20
     with pytest.raises(TooMuchError, match=r"comparing 'eins' in 120 places takes .* take fewer or shorter texts"):
-        Explorer(translator, Budget(memory=2_500_000)).context(Params({"texts": texts, "word": "eins"}))
+        ask(Explorer(translator, Budget(memory=2_500_000)), "context", {"texts": texts, "word": "eins"})
 
 
 def test_kept_traces_stay_within_the_budget(translator):
-    one = (
-        Explorer(translator).make_trace(TraceRequest(source="eins", target="1", edits=[], step=translator.step)).nbytes
-    )
+    one = Explorer(translator).traced(AskTrace(source="eins", target="1", step=translator.step)).nbytes
     explorer = Explorer(translator, Budget(memory=5 * one // 2))
     for text in ("eins", "zwei", "drei"):
-        explorer.trace(Params({"source": text, "target": "1"}))
+        ask(explorer, "trace", {"source": text, "target": "1"})
     assert len(explorer.traces.values) == 2
 
 
@@ -191,9 +191,11 @@ def test_reading_a_head_holds_a_block_or_two_at_a_time(long, monkeypatch, read):
 def test_a_column_that_is_asked_for_holds_a_block_or_two_at_a_time(documents, monkeypatch):
     text = "the cat eats the plum, the dog eats the cat, the cow eats the apple, größer"
     made = trace(documents, text)
-    wanted = TraceRequest(source=text, target=None, edits=[], step=documents.step)
+    wanted = AskTrace(source=text, target=None, step=documents.step)
     blocks = Blocks(monkeypatch, 1)
-    found = Traced(wanted, documents, made).column(Params({"site": "decoder.0.attention", "head": "0", "key": "0"}))
+    found = AskColumn(trace=wanted.id, site="decoder.0.attention", head=0, key=0).answer_of(
+        Traced(wanted, documents, made)
+    )
     assert blocks.made == len(found["weight"]) >= 16
     assert blocks.most <= 3
 

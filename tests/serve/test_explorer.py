@@ -21,8 +21,7 @@ from clearhead.model.outputs import Classes
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import OTHERS_SHARE, TRACES, Explorer, model_bytes, side_by_side
-from clearhead.serve.params import Params
-from clearhead.serve.trace_request import TraceRequest
+from clearhead.serve.questions.trace import AskTrace
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.head_metrics import effects, lens, readings
@@ -36,6 +35,7 @@ from clearhead.training.run import Run, load
 from clearhead.training.tasks import ClassifyPairs
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tracing import trace
+from tests.serve.asking import ask
 from tests.serve.conftest import Client, serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -120,17 +120,17 @@ def test_examples_come_from_the_log_then_from_the_data_then_from_the_vocabulary(
     for name, run in runs.items():
         folder = tmp_path / name
         shutil.copytree(run.folder.path, folder)
-        logged = Explorer(load(folder, device="cpu")).run_facts()["examples"]
+        logged = ask(Explorer(load(folder, device="cpu")), "run")["examples"]
         (folder / "metrics.jsonl").unlink()
-        stored = Explorer(load(folder, device="cpu")).run_facts()["examples"]
+        stored = ask(Explorer(load(folder, device="cpu")), "run")["examples"]
         shutil.rmtree(folder / "data")
         explorer = Explorer(load(folder, device="cpu"))
-        made_up = explorer.run_facts()["examples"]
+        made_up = ask(explorer, "run")["examples"]
         assert len(made_up) == 1
         assert logged
         assert len(stored) >= (2 if name != "stretch" else 1)
         for example in (*logged, *stored, *made_up):
-            assert explorer.trace(Params(example))["sites"]
+            assert ask(explorer, "trace", example)["sites"]
 
 
 def test_the_meta_of_a_trace(case):
@@ -179,7 +179,7 @@ def test_a_given_target_is_the_target(translator, client_of):
 def test_the_same_request_has_the_same_id_and_is_made_once(translator, client_of, monkeypatch):
     client = client_of(translator)
     _, first = client.post("api/trace", {"source": "drei"})
-    monkeypatch.setattr("clearhead.serve.explorer.trace", None)
+    monkeypatch.setattr("clearhead.serve.questions.trace.trace", None)
     assert client.post("api/trace", {"source": "drei", "target": None, "edits": [], "step": None}) == (200, first)
 
 
@@ -396,10 +396,10 @@ def test_readings_of_some_rows(case):
 
 def test_of_a_long_text_one_site_is_read_at_a_time(translator):
     asked = Explorer(translator, Budget(cells=60))
-    name = asked.trace(Params({"source": "vier", "target": "44"}))["id"]
+    name = ask(asked, "trace", {"source": "vier", "target": "44"})["id"]
     with pytest.raises(TooMuchError, match=r"reading every weight of all attentions .* ask for one attention"):
-        asked.readings(name, Params({}))
-    assert set(asked.readings(name, Params({"site": "decoder.0.cross"}))) == {"decoder.0.cross"}
+        ask(asked, "readings", {}, name)
+    assert set(ask(asked, "readings", {"site": "decoder.0.cross"}, name)) == {"decoder.0.cross"}
 
 
 def test_the_lens_shows_what_each_layer_would_answer(case):
@@ -740,7 +740,7 @@ def test_positions_side_by_side(runs, client_of):
 
 def test_a_compiled_table_of_positions_is_not_called_learned(tmp_path):
     compile_to_run(PROGRAMS["reverse"], tmp_path / "reverse")
-    found = Explorer(load(tmp_path / "reverse", device="cpu")).positions(Params({}))
+    found = ask(Explorer(load(tmp_path / "reverse", device="cpu")), "positions")
     [own] = [kind for kind in found["kinds"] if kind["used"]]
     assert (found["used"], own["name"], own["title"], own["trained"]) == ("compiled", "compiled", "Compiled", False)
     assert "the compiler wrote" in own["sentence"]
@@ -832,29 +832,29 @@ def test_curves_grow_with_the_log_and_are_cut_back_with_it(translator, tmp_path)
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
     path = tmp_path / "run" / "metrics.jsonl"
     known = path.read_bytes()
-    before = explorer.curves(Params({}))["lines"]
+    before = ask(explorer, "curves")["lines"]
     with path.open("ab") as file:
         file.write(b'{"kind":"step","step":61,"loss":0.5}\n{"kind":"step","st')
-    assert explorer.curves(Params({"after": "60"}))["lines"] == [{"kind": "training", "step": 61, "loss": 0.5}]
+    assert ask(explorer, "curves", {"after": "60"})["lines"] == [{"kind": "training", "step": 61, "loss": 0.5}]
     with path.open("ab") as file:
         file.write(b'ep":62,"loss":null}\n')
-    assert [line["loss"] for line in explorer.curves(Params({"after": 60}))["lines"]] == [0.5, None]
+    assert [line["loss"] for line in ask(explorer, "curves", {"after": 60})["lines"]] == [0.5, None]
     path.write_bytes(known + b'{"kind":"step","step":61,"loss":0.25}\n{"kind":"step","step":62,"loss":0.2}\n')
-    assert [line["loss"] for line in explorer.curves(Params({"after": 60}))["lines"]] == [0.25, 0.2]
+    assert [line["loss"] for line in ask(explorer, "curves", {"after": 60})["lines"]] == [0.25, 0.2]
     path.write_bytes(b"")
-    assert explorer.curves(Params({})) == {"lines": [], "training": False, "last": None}
+    assert ask(explorer, "curves") == {"lines": [], "training": False, "last": None}
     path.write_bytes(known)
-    assert explorer.curves(Params({}))["lines"] == before
+    assert ask(explorer, "curves")["lines"] == before
 
 
 def test_a_run_that_is_being_trained_says_so(translator, tmp_path):
     shutil.copytree(translator.folder.path, tmp_path / "run")
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
     with explorer.run.folder.lock():
-        assert explorer.curves(Params({}))["training"] is True
-        assert explorer.run_facts()["training"] is True
+        assert ask(explorer, "curves")["training"] is True
+        assert ask(explorer, "run")["training"] is True
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
-    assert explorer.curves(Params({}))["training"] is False
+    assert ask(explorer, "curves")["training"] is False
 
 
 def unsealed(state):
@@ -868,8 +868,8 @@ def test_another_checkpoint_is_loaded_when_it_is_asked_for(translator, tmp_path)
     [saved] = checkpoints.all()
     checkpoints.save(30, saved.model(), saved.training(), unsealed(saved.state))
     explorer = Explorer(load(tmp_path / "run", device="cpu"))
-    assert explorer.run_facts()["steps"] == [30, 60]
-    one, other = (explorer.trace(Params({"source": "zwei", "step": step})) for step in (30, 60))
+    assert ask(explorer, "run")["steps"] == [30, 60]
+    one, other = (ask(explorer, "trace", {"source": "zwei", "step": step}) for step in (30, 60))
     assert (one["step"], other["step"]) == (30, 60)
     assert one["id"] != other["id"]
     assert one["candidates"] == other["candidates"]
@@ -878,23 +878,23 @@ def test_another_checkpoint_is_loaded_when_it_is_asked_for(translator, tmp_path)
 
 def test_every_frame_of_the_film_is_answered_for(translator):
     explorer = Explorer(translator)
-    assert explorer.run_facts()["film"] == [0, 1, 2, 4, 8, 16, 32]
+    assert ask(explorer, "run")["film"] == [0, 1, 2, 4, 8, 16, 32]
     asked = {"source": "zwei", "target": "2"}
-    first = explorer.trace(Params({**asked, "step": 0}))
+    first = ask(explorer, "trace", {**asked, "step": 0})
     expected = trace(load(translator.folder.path, device="cpu", step=0), "zwei", "2")
-    assert (first["step"], first["answer"]) != (translator.step, explorer.trace(Params(asked))["answer"])
+    assert (first["step"], first["answer"]) != (translator.step, ask(explorer, "trace", asked)["answer"])
     tile = {"site": "decoder.0.cross", "head": 1, "step": "weight", "level": 0, "row": 0, "column": 0}
-    assert torch.allclose(explorer.tile(first["id"], Params(tile)), expected["decoder.0.cross"].head[1].weight)
+    assert torch.allclose(ask(explorer, "tile", tile, first["id"]), expected["decoder.0.cross"].head[1].weight)
 
 
 def test_learned_positions_are_those_of_the_step(documents):
     explorer = Explorer(documents)
     for step in (0, documents.step):
-        [own] = [kind for kind in explorer.positions(Params({"n": 16, "step": step}))["kinds"] if kind["used"]]
+        [own] = [kind for kind in ask(explorer, "positions", {"n": 16, "step": step})["kinds"] if kind["used"]]
         table = load(documents.folder.path, device="cpu", step=step).model.embedding.position.table
         assert own["trained"]
         assert own["table"] == table[:16].tolist()
-    assert explorer.positions(Params({"n": 16})) != explorer.positions(Params({"n": 16, "step": 0}))
+    assert ask(explorer, "positions", {"n": 16}) != ask(explorer, "positions", {"n": 16, "step": 0})
 
 
 def test_effects_of_heads_know_the_segments_of_a_pair(tmp_path):
@@ -908,8 +908,8 @@ def test_effects_of_heads_know_the_segments_of_a_pair(tmp_path):
     model = dataclasses.replace(spec, embedding=embedding).build().eval()
     torch.nn.init.normal_(model.embedding.segment)
     explorer = Explorer(Run(RunFolder(tmp_path), task, model, 0))
-    made = explorer.make_trace(TraceRequest(source="abc\tde", target=None, edits=[], step=0))
-    found = made.effects(Params({"site": "encoder.0.attention"}))["effects"]
+    made = explorer.traced(AskTrace(source="abc\tde", target=None, step=0))
+    found = ask(explorer, "effects", {"site": "encoder.0.attention"}, made.request.id)["effects"]
     whole = torch.tensor([one.log_prob for one in sorted(made.trace.candidates[0])])
     for head, one in enumerate(found):
         off = Edit(at="encoder.0.attention", step="context", head=head, times=0.0)
@@ -924,8 +924,8 @@ def test_loaded_frames_take_a_share_of_the_memory_and_their_traces_go_with_them(
     size = model_bytes(translator)
     explorer = Explorer(translator, Budget(memory=OTHERS_SHARE * (5 * size // 2)))  # there is room for two
     asked = {"source": "zwei", "target": "2"}
-    own = explorer.trace(Params(asked))
-    made = [explorer.trace(Params({**asked, "step": step})) for step in (0, 1, 2)]
+    own = ask(explorer, "trace", asked)
+    made = [ask(explorer, "trace", {**asked, "step": step}) for step in (0, 1, 2)]
     assert list(explorer.others.values) == [1, 2]
     assert [meta["id"] in explorer.traces.values for meta in (own, *made)] == [True, False, True, True]
     assert explorer.traces.room == explorer.budget.memory - 2 * size

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clearhead.serve import explorer, traced
+from clearhead.serve.questions import readings
+from clearhead.serve.questions import trace as trace_question
 from clearhead.training.tracing import trace
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,7 +45,7 @@ def test_the_page_is_served_while_the_model_is_at_work(translator, client_of, mo
         assert goes_on.wait(300)
         return trace(*args, **kwargs)
 
-    monkeypatch.setattr(explorer, "trace", waits)
+    monkeypatch.setattr(trace_question, "trace", waits)
     with ThreadPoolExecutor(max_workers=3) as clients:
         first = clients.submit(client.post, "api/trace", {"source": "vier vier vier"})
         assert begun.wait(300)
@@ -70,7 +71,7 @@ def test_one_thing_is_worked_on_at_a_time(translator, client_of, monkeypatch):
             lock.release()
         return trace(*args, **kwargs)
 
-    monkeypatch.setattr(explorer, "trace", alone)
+    monkeypatch.setattr(trace_question, "trace", alone)
     with ThreadPoolExecutor(max_workers=8) as clients:
         found = list(clients.map(lambda i: client.post("api/trace", {"source": "eins " * (i + 1)})[0], range(6)))
     assert found == [200] * 6
@@ -86,7 +87,7 @@ def test_whoever_has_gone_is_not_worked_for(translator, client_of, monkeypatch):
         assert goes_on.wait(300)
         return trace(run, source, *args, **kwargs)
 
-    monkeypatch.setattr(explorer, "trace", waits)
+    monkeypatch.setattr(trace_question, "trace", waits)
     with ThreadPoolExecutor(max_workers=2) as clients:
         first = clients.submit(client.post, "api/trace", {"source": "zwei drei vier"})
         assert begun.wait(300)
@@ -109,14 +110,14 @@ def leave(client, body):
 
 def test_tiles_do_not_wait_for_readings(translator, client_of, monkeypatch):
     client, begun, goes_on = client_of(translator), threading.Event(), threading.Event()
-    found = traced.readings
+    found = readings.readings
 
     def waits(*args):
         begun.set()
         assert goes_on.wait(300)
         return found(*args)
 
-    monkeypatch.setattr(traced, "readings", waits)
+    monkeypatch.setattr(readings, "readings", waits)
     _, meta = client.post("api/trace", {"source": "drei drei eins", "target": "331"})
     with ThreadPoolExecutor(max_workers=1) as clients:
         slow = clients.submit(client.get, f"api/trace/{meta['id']}/readings", site="decoder.0.cross")

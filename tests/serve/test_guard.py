@@ -38,7 +38,7 @@ def test_without_the_token_there_is_nothing(client, path):
 
 
 def test_every_reply_has_its_headers(client):
-    for path, status in (("", 200), ("api/run", 200), ("nowhere", 404), ("api/trace/x/tile", 410)):
+    for path, status in (("", 200), ("api/run", 200), ("nowhere", 404), ("api/trace/x/lens", 410)):
         found, headers, _ = client.send("GET", f"/{client.place.token}/{path}")
         assert found == status
         assert headers["Content-Security-Policy"].startswith("default-src 'self';")
@@ -199,12 +199,12 @@ def test_a_body_that_is_not_what_it_should_be_gets_a_sentence(client, body):
 
 
 def test_what_the_server_did_not_expect_is_told_on_stderr_alone(client, monkeypatch, capfd):
-    from clearhead.serve import explorer
+    from clearhead.serve.questions import trace
 
     def fails(*args, **kwargs):
         raise ZeroDivisionError("the secret reason")
 
-    monkeypatch.setattr(explorer, "trace", fails)
+    monkeypatch.setattr(trace, "trace", fails)
     status, found = client.post("api/trace", {"source": "old cow"})
     assert status == 500
     assert found == {"error": "this should not happen: the server's log has where"}

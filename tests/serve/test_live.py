@@ -21,6 +21,7 @@ from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Generate
 from tests.covering import few
+from tests.serve.asking import ask
 from tests.serve.live_engine import ODD, Asked, Engine, everything, tile
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -46,8 +47,13 @@ def runs(translator, documents, stretch, filler, classifier):
 def test_every_answer_is_the_explorers(kind, runs, script, tmp_path):
     run, text = runs[kind], TEXTS[kind]
     asked = Asked(script, run, tmp_path)
-    meta = asked.expected("trace", "", [{"source": text}])
-    requests = [["run"], ["trace", {"source": text}], *everything(meta, asked.explorer.run_facts()), ["positions", 16]]
+    meta = asked.expected("trace", "", {"source": text})
+    requests = [
+        ["run", {}],
+        ["trace", {"source": text}],
+        *everything(meta, ask(asked.explorer, "run")),
+        ["positions", {"n": 16}],
+    ]
     word = text.split()[-1]
     requests += [["context", {"texts": [text, f"{word} {word}"], "word": word}]]
     if run.task.target != "none":
@@ -96,13 +102,13 @@ def edits_of(meta):
 def test_edits_change_what_they_change_in_the_explorer(kind, runs, script, tmp_path):
     run, text = runs[kind], TEXTS[kind]
     asked = Asked(script, run, tmp_path)
-    meta = asked.expected("trace", "", [{"source": text}])
+    meta = asked.expected("trace", "", {"source": text})
     site, requests = meta["sites"][-1]["name"], []
     for edits in edits_of(meta):
         requests.append(["trace", {"source": text, "edits": edits}])
-        requests += [["tile", "$", tile(site, head, step)] for head in (0, 1) for step in ("masked", "weight")]
+        requests += [["tile", tile(site, head, step)] for head in (0, 1) for step in ("masked", "weight")]
         requests.append(
-            ["box", "$", {"box": site.rpartition(".")[0] + ".feed_forward", "token": 0, "key": 0, "head": 0}]
+            ["box", {"trace": "$", "box": site.rpartition(".")[0] + ".feed_forward", "token": 0, "key": 0, "head": 0}]
         )
         if run.task.target != "none":
             requests.append(["decode", {"source": text, "beam": 2, "candidates": 2, "max_new": 4, "edits": edits}])
@@ -126,7 +132,7 @@ def test_a_large_model_is_rounded_and_the_page_is_equal_to_the_rounded_one(token
     assert any(not torch.equal(value, before[name]) for name, value in run.model.state_dict().items())
     asked = Asked(script, run, tmp_path)
     asked.engine = page
-    asked.check([["trace", {"source": "the cow"}], ["tile", "$", tile("decoder.0.attention", 3, "weight")]])
+    asked.check([["trace", {"source": "the cow"}], ["tile", tile("decoder.0.attention", 3, "weight")]])
 
 
 @pytest.mark.parametrize("name", few(["reverse", "histogram"], 1))
@@ -134,10 +140,10 @@ def test_a_compiled_program_answers_on_the_page(name, script, tmp_path):
     compile_to_run(PROGRAMS[name], tmp_path / "run")
     run = load(tmp_path / "run", device="cpu")
     asked = Asked(script, run, tmp_path)
-    [example, *_] = asked.explorer.run_facts()["examples"]
-    meta = asked.expected("trace", "", [{"source": example["source"]}])
+    [example, *_] = ask(asked.explorer, "run")["examples"]
+    meta = asked.expected("trace", "", {"source": example["source"]})
     assert meta["program"]["answers"]
-    asked.check([["trace", {"source": example["source"]}], *everything(meta, asked.explorer.run_facts())])
+    asked.check([["trace", {"source": example["source"]}], *everything(meta, ask(asked.explorer, "run"))])
 
 
 def check_texts(run, texts, script, folder):
@@ -145,8 +151,8 @@ def check_texts(run, texts, script, folder):
     asked, requests = Asked(script, run, folder), []
     for text in texts:
         site = f"{[*run_sides(run)][-1]}.0.attention"
-        requests += [["trace", {"source": text}], ["tile", "$", tile(site, 1, "weight")]]
-        requests += [["stream", "$", side] for side in run_sides(run)]
+        requests += [["trace", {"source": text}], ["tile", tile(site, 1, "weight")]]
+        requests += [["stream", {"trace": "$", "side": side}] for side in run_sides(run)]
     asked.check(requests)
 
 
@@ -220,7 +226,7 @@ def test_edits_that_cannot_be_are_refused_as_in_the_explorer(translator, script,
         strict=True,
     ):
         with pytest.raises(OptionError) as raised:
-            asked.expected("trace", "", [{"source": "vier", "target": "4", "edits": edits}])
+            asked.expected("trace", "", {"source": "vier", "target": "4", "edits": edits})
         said, expected = (text.partition("\n")[0].replace("'", "") for text in (got["error"], str(raised.value)))
         if edits[0]["step"] == "juice":  # the page lists the steps that it can change, and they are fewer
             said, expected = (text.partition("; ")[0] for text in (said, expected))

@@ -24,6 +24,7 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
 from clearhead.training.tasks import Generate, Translate
+from tests.serve.asking import ask
 from tests.serve.live_engine import Asked, everything
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -90,8 +91,8 @@ def with_attentions(run, attentions):
 def test_every_part_of_attention(first, tokenizer, script, tmp_path):
     run = with_attentions(untrained(tmp_path, tokenizer), [*ATTENTIONS.values()][first : first + 5])
     asked = Asked(script, run, tmp_path)
-    meta = asked.expected("trace", "", [{"source": "zwei null", "target": "vier"}])
-    requests = [["trace", {"source": "zwei null", "target": "vier"}], *everything(meta, asked.explorer.run_facts())]
+    meta = asked.expected("trace", "", {"source": "zwei null", "target": "vier"})
+    requests = [["trace", {"source": "zwei null", "target": "vier"}], *everything(meta, ask(asked.explorer, "run"))]
     asked.check([*requests, ["decode", {"source": "zwei", "beam": 3, "candidates": 2, "max_new": 6}]])
 
 
@@ -137,9 +138,9 @@ def test_every_block_and_embedding(names, embedding, tokenizer, script, tmp_path
     )
     run = Run(RunFolder(tmp_path), Generate(tokenizers={"text": tokenizer}, context=60), spec.build().eval(), 0)
     asked, request = Asked(script, run, tmp_path), {"source": "the cow eats the plum"}
-    meta = asked.expected("trace", "", [request])
-    more = [["decode", {**request, "beam": 2, "candidates": 3, "max_new": 5}], ["positions", 80]]
-    asked.check([["trace", request], *everything(meta, asked.explorer.run_facts()), *more])
+    meta = asked.expected("trace", "", request)
+    more = [["decode", {**request, "beam": 2, "candidates": 3, "max_new": 5}], ["positions", {"n": 80}]]
+    asked.check([["trace", request], *everything(meta, ask(asked.explorer, "run")), *more])
 
 
 class Halved(ch.weighting.Weighting):

@@ -6,10 +6,13 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 import pytest
 
-from clearhead.serve import messages
-from clearhead.serve.explorer_routes import INSIDE
-from clearhead.serve.replies import as_json
-from tests.serve.write_messages import WRITTEN, typescript
+from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.questions.cell import Turn
+from clearhead.serve.questions.question import answer_type
+from clearhead.serve.questions.row import Row
+from clearhead.serve.questions.stream import Stream
+from clearhead.serve.questions.trace import Arithmetic
+from tests.serve.write_messages import OPEN, WRITTEN, typescript
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,7 +52,7 @@ def dict_faults(value: object, wanted: Any, at: str) -> list[str]:
         return [f"{at}: no {wanted.__name__}, but {value!r:.80}"]
     hints = get_type_hints(wanted)
     missing = [f"{at}: has no {name}" for name in sorted(wanted.__required_keys__ - set(value))]
-    more = [] if wanted.__name__ in messages.OPEN else sorted(set(value) - set(hints))
+    more = [] if wanted.__name__ in OPEN else sorted(set(value) - set(hints))
     inside = [fault for name in hints if name in value for fault in faults(value[name], hints[name], f"{at}.{name}")]
     return [*missing, *(f"{at}: {name} is in no message" for name in more), *inside]
 
@@ -58,17 +61,10 @@ def test_the_pages_types_are_written_from_ours():
     assert WRITTEN.read_text(encoding="utf-8") == typescript(), "run `python -m tests.serve.write_messages`"
 
 
-def test_every_reply_in_json_has_a_type():
-    inside = {name for name, form in INSIDE.items() if form is as_json}
-    others = {"run", "trace", "sentence", "context", "positions", "decode", "curves", "sample"}
-    others |= {"embeddings", "neighbours", "tokenize"}
-    assert inside | others == set(messages.REPLIES)
-
-
 def test_a_fault_of_every_kind_is_found():
     """What the checks below rest on: a field renamed, left out, of another type or new is told with its place."""
     good = {"name": "a", "norm": [1.0], "cosine": [1]}
-    assert faults({"rows": [good]}, messages.Stream, "stream") == []
+    assert faults({"rows": [good]}, Stream, "stream") == []
     for bad, said in (
         ({"name": "a", "norms": [1.0], "cosine": [1.0]}, ["has no norm", "norms is in no message"]),
         ({**good, "norm": [None]}, ["norm[0]: no float, but None"]),
@@ -76,14 +72,14 @@ def test_a_fault_of_every_kind_is_found():
         ({**good, "name": 1}, ["name: no str"]),
         ({**good, "cosine": [True]}, ["cosine[0]: no float"]),
     ):
-        found = faults({"rows": [bad]}, messages.Stream, "stream")
+        found = faults({"rows": [bad]}, Stream, "stream")
         assert all(any(one in fault for fault in found) for one in said), found
-    turn = {name: [] for name in get_type_hints(messages.Turn)}
-    assert any("pairs[0]: no 2 items" in one for one in faults({**turn, "pairs": [[1]]}, messages.Turn, "turn"))
-    assert faults({"kind": "tile"}, messages.Arithmetic, "site") != []
+    turn = {name: [] for name in get_type_hints(Turn)}
+    assert any("pairs[0]: no 2 items" in one for one in faults({**turn, "pairs": [[1]]}, Turn, "turn"))
+    assert faults({"kind": "tile"}, Arithmetic, "site") != []
     assert faults({"a": 1}, dict[str, str], "labels") == ["labels.a: no str, but 1"]
-    assert faults(None, messages.Turn | None, "turn") == []
-    assert typing.get_type_hints(messages.Row, include_extras=True)["query"] == NotRequired[list[float]]
+    assert faults(None, Turn | None, "turn") == []
+    assert typing.get_type_hints(Row, include_extras=True)["query"] == NotRequired[list[float]]
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -95,7 +91,7 @@ def test_every_reply_is_what_its_message_says(name, request, client_of):
     def check(reply, of, at=""):
         status, answer = reply
         assert status == 200, answer
-        assert faults(answer, messages.REPLIES[of], at or of) == []
+        assert faults(answer, answer_type(QUESTIONS[of]), at or of) == []
         return answer
 
     facts = check(client.get("api/run"), "run")

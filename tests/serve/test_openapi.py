@@ -7,11 +7,13 @@ import json
 import pytest
 
 from clearhead.serve.api.routes import Api
-from clearhead.serve.bodies import BODIES, names_of_body
+from clearhead.serve.bodies import BODIES
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.explorer_routes import ExplorerPages
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Logs
+from clearhead.serve.openapi import fields_of
+from clearhead.serve.questions import QUESTIONS
 from clearhead.serve.server import Server
 from tests.serve.api_serving import running
 from tests.serve.requests_by_schema import ODD, Maker
@@ -19,6 +21,7 @@ from tests.serve.requests_by_schema import ODD, Maker
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 TEXTS = ("eins <mask>", "the cat", "a", "")
+SENT = BODIES | {f"/api/{name}": kind for name, kind in QUESTIONS.items() if kind.sent}
 MODELS = {
     "/v1/translate": "translator", "/v1/completions": "documents", "/v1/chat/completions": "talker",
     "/v1/classify": "classifier", "/v1/fill": "filler", "/v1/embeddings": "filler", "/v1/answer": "classifier",
@@ -64,17 +67,17 @@ def schema_of(send):
 def test_both_tables_are_served_and_described(both):
     send, _ = both
     schema = schema_of(send)
-    assert set(BODIES) < set(schema["paths"])
+    assert set(SENT) < set(schema["paths"])
     assert {"/api/trace/{trace}/tile", "/v1/models/{name}", "/healthz"} < set(schema["paths"])
     assert schema["components"]["schemas"]["FillBody"]["required"] == ["input"]
     assert send("GET", "/")[1] == b"page"
     assert send("GET", "/v1/models")[0] == send("GET", "/api/run")[0] == 200
 
 
-@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("path", SENT)
 def test_a_body_may_have_the_names_of_its_type_and_no_others(both, path):
     send, _ = both
-    for name in names_of_body(BODIES[path]):
+    for name in fields_of(SENT[path])[0]:
         assert b"is not an option here" not in send("POST", path, json.dumps({name: {"x": 1}}).encode())[1]
     status, body = send("POST", path, b'{"nothing": 1}')
     assert (status, b"'nothing' is not an option here" in body) == (400, True)

@@ -4,9 +4,9 @@ import pytest
 
 from clearhead.errors import OptionError
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
 from clearhead.tracing.edits import Edit
 from clearhead.training.tracing import trace
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,7 +25,7 @@ def test_an_edit_that_overflows_is_told_as_that(translator, edit):
     edits = [{"at": "encoder.0.attention", **edit}, {"at": "encoder.0.attention", "step": "value", "to": 1e38}]
     for target in ("1", None):
         with pytest.raises(OptionError, match=TOLD):
-            Explorer(translator).trace(Params({"source": "eins", "target": target, "edits": edits}))
+            ask(Explorer(translator), "trace", {"source": "eins", "target": target, "edits": edits})
 
 
 def test_the_page_is_told_400(translator, client_of):
@@ -44,9 +44,9 @@ def test_a_rebuild_of_what_overflowed_is_no_mismatch(translator):
 def test_a_search_with_a_model_that_overflows_is_told(documents):
     edits = [{"at": "decoder.0.attention", "step": "query", "to": 1e38}]
     with pytest.raises(OptionError, match=r"decoder\.output\.logits overflows"):
-        Explorer(documents).decode(Params({"source": "the cat", "max_new": 3, "edits": edits}))
+        ask(Explorer(documents), "decode", {"source": "the cat", "max_new": 3, "edits": edits})
 
 
 def test_a_large_edit_that_overflows_nothing_is_made(translator):
     edits = [{"at": "encoder.0.attention", "step": "masked", "query": 0, "key": 0, "to": 1e30}]
-    assert Explorer(translator).trace(Params({"source": "eins", "target": "1", "edits": edits}))["id"]
+    assert ask(Explorer(translator), "trace", {"source": "eins", "target": "1", "edits": edits})["id"]

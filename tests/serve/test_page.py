@@ -22,7 +22,7 @@ from clearhead.model.outputs import Blanks
 from clearhead.model.presets import Size
 from clearhead.serve import page
 from clearhead.serve.page import PLACE, page_of
-from clearhead.serve.trace_request import TraceRequest
+from clearhead.serve.questions.trace import AskTrace, meta_of
 from clearhead.serve.traced import Traced
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.survey import View, clearest, survey
@@ -67,7 +67,7 @@ def translating(tokenizer, folder, **parts):
 
 
 def traced(run, source, target=None, edits=()):
-    wanted = TraceRequest(source=source, target=target, edits=[], step=0)
+    wanted = AskTrace(source=source, target=target, step=0)
     return Traced(wanted, run, trace(run, source, target, edits=edits))
 
 
@@ -198,7 +198,7 @@ def test_the_rest_is_as_the_explorer_gives_it(tokenizer, tmp_path):
     data = data_of(made(one).text)
     assert set(data) == {"version", "run", "meta", "weights", "allowed", "exact", "readings", "lens", "stream", "boxes"}
     assert data["version"] == 1
-    assert data["meta"] == json.loads(json.dumps(one.meta()))
+    assert data["meta"] == json.loads(json.dumps(meta_of(one)))
     assert str(tmp_path.parent) not in json.dumps(data)
     assert list(data["stream"]) == ["encoder", "decoder"]
     norm = data["stream"]["decoder"]["rows"][-1]

@@ -12,12 +12,12 @@ from clearhead.errors import RunError
 from clearhead.files import seal
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
 from clearhead.serve.program import load_program
 from clearhead.training import resume
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import Budget
 from tests.covering import few
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -27,8 +27,10 @@ def look(tmp_path):
     """Write a program as a run, and look into it."""
 
     def made(name, **options):
-        ask = Ask(program=PROGRAMS[name], **options)
-        return ask, Explorer(ch.load(compile_to_run(ask.program, tmp_path / name, **options).path, device="cpu"))
+        program = Ask(program=PROGRAMS[name], **options)
+        return program, Explorer(
+            ch.load(compile_to_run(program.program, tmp_path / name, **options).path, device="cpu")
+        )
 
     return made
 
@@ -36,11 +38,11 @@ def look(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", few([name for name, one in PROGRAMS.items() if one.source_vocabulary is None], 6))
 def test_the_answer_is_what_craft_run_prints(look, name):
-    ask, explorer = look(name)
-    text = list(ask.program.example)
-    meta = explorer.trace(Params({"source": in_words(text)}))
+    program, explorer = look(name)
+    text = list(program.program.example)
+    meta = ask(explorer, "trace", {"source": in_words(text)})
     wanted = ["–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one)
-              for one in compare(ask, text, None).answers]  # fmt: skip
+              for one in compare(program, text, None).answers]  # fmt: skip
     assert meta["program"]["answers"] == wanted
     assert meta["answer"] == " ".join(wanted)
 
@@ -48,39 +50,39 @@ def test_the_answer_is_what_craft_run_prints(look, name):
 @pytest.mark.slow
 def test_sort_answers_with_the_tokens_in_order(look):
     _, explorer = look("sort")
-    assert explorer.trace(Params({"source": "c a b b a"}))["answer"] == "a a b b c"
-    assert explorer.trace(Params({"source": "b"}))["answer"] == "b"
+    assert ask(explorer, "trace", {"source": "c a b b a"})["answer"] == "a a b b c"
+    assert ask(explorer, "trace", {"source": "b"})["answer"] == "b"
 
 
 def test_with_a_soft_weighting_the_answer_is_still_read_as_craft_run_reads_it(look):
-    ask, explorer = look("sort", weighting=Softmax(), sharpness=8.0)
-    answers = compare(ask, list("cabba"), None).answers
-    assert explorer.trace(Params({"source": "c a b b a"}))["answer"] == in_words(answers)
+    program, explorer = look("sort", weighting=Softmax(), sharpness=8.0)
+    answers = compare(program, list("cabba"), None).answers
+    assert ask(explorer, "trace", {"source": "c a b b a"})["answer"] == in_words(answers)
 
 
 def test_an_edited_program_answers_as_edited(look):
     _, explorer = look("sort")
-    [site] = [layer["heads"][0]["site"] for layer in explorer.run_facts()["program"]["layers"][-1:]]
+    [site] = [layer["heads"][0]["site"] for layer in ask(explorer, "run")["program"]["layers"][-1:]]
     off = {"at": site, "step": "context", "times": 0.0}
-    assert explorer.trace(Params({"source": "c a b", "edits": [off]}))["answer"] == "– – –"
+    assert ask(explorer, "trace", {"source": "c a b", "edits": [off]})["answer"] == "– – –"
 
 
 def test_copy_is_answered_by_what_it_writes(look):
     _, explorer = look("copy")
-    assert explorer.trace(Params({"source": "a b ."}))["answer"] == "a b ."
+    assert ask(explorer, "trace", {"source": "a b ."})["answer"] == "a b ."
 
 
 def test_the_page_is_told_what_the_program_is_and_which_head_does_what(look):
-    ask, explorer = look("sort")
-    told = explorer.run_facts()["program"]
-    assert (told["name"], told["about"], told["exact"]) == ("sort", ask.program.about, True)
+    program, explorer = look("sort")
+    told = ask(explorer, "run")["program"]
+    assert (told["name"], told["about"], told["exact"]) == ("sort", program.program.about, True)
     assert told["listing"][-1] == "in order = aggregate(select(rank, indices, key = query), tokens)"
     heads = [head for layer in told["layers"] for head in layer["heads"]]
     assert heads[0]["site"] == "encoder.0.attention"
     assert "select(tokens, tokens, key < query), then count what is selected → 1 / (1 + smaller)" in [
         head["words"] for head in heads
     ]
-    sites = {site["name"]: site["n_heads"] for site in explorer.trace(Params({"source": "a"}))["sites"]}
+    sites = {site["name"]: site["n_heads"] for site in ask(explorer, "trace", {"source": "a"})["sites"]}
     assert all(head["head"] < sites[head["site"]] for head in heads)
     stored = json.loads((explorer.run.folder.path / "program.json").read_text())
     assert stored["layers"] == told["layers"]
@@ -98,16 +100,16 @@ def test_the_page_is_told_what_the_program_is_and_which_head_does_what(look):
 )
 def test_views_with_nothing_to_show_are_absent_with_a_reason(look, name, absent):
     _, explorer = look(name)
-    told = explorer.run_facts()["absent"]
+    told = ask(explorer, "run")["absent"]
     assert set(told) == absent
     assert "compiled from a program, not trained" in told["training"]
     if "decoding" not in absent:
-        assert explorer.decode(Params({"source": explorer.run_facts()["examples"][0]["source"]}))["outputs"]
+        assert ask(explorer, "decode", {"source": ask(explorer, "run")["examples"][0]["source"]})["outputs"]
 
 
 def test_trained_runs_lack_only_what_their_task_lacks(translator, documents, filler, classifier):
     for run, absent in ((translator, []), (documents, []), (filler, ["decoding"]), (classifier, ["decoding"])):
-        facts = Explorer(run).run_facts()
+        facts = ask(Explorer(run), "run")
         assert list(facts["absent"]) == absent
         assert "program" not in facts
 
@@ -116,10 +118,10 @@ def test_trained_runs_lack_only_what_their_task_lacks(translator, documents, fil
 def test_a_program_that_was_trained_on_has_curves_and_its_own_answer_no_longer(look):
     _, explorer = look("shift")
     again = Explorer(resume(explorer.run.folder.path, budget=Budget(steps=1), log=lambda line: None))
-    facts = again.run_facts()
+    facts = ask(again, "run")
     assert "training" not in facts["absent"]
     assert facts["program"]["exact"] is False
-    assert "program" not in again.trace(Params({"source": "a b"}))
+    assert "program" not in ask(again, "trace", {"source": "a b"})
 
 
 def changed(told, **fields):

@@ -1,45 +1,98 @@
-"""Writes web/src/lib/messages.ts from the messages of clearhead/serve: `python -m tests.serve.write_messages`."""
+"""Writes web/src/lib/messages.ts from the questions of clearhead/serve: `python -m tests.serve.write_messages`."""
 
 import ast
+import dataclasses
+import inspect
 from pathlib import Path
 
-from clearhead.serve import messages, part_messages, run_messages
+from clearhead.serve import edit_json
+from clearhead.serve.questions import QUESTIONS, question
+from clearhead.serve.questions.question import Matrix, Thumbs, answer_type
 
 WRITTEN = Path(__file__).parents[2] / "web/src/lib/messages.ts"
 HEADER = """\
-/** What the server answers. Written by `python -m tests.serve.write_messages`: change clearhead/serve/messages.py. */
+/** What the page asks, and what is answered. Written by `python -m tests.serve.write_messages` from the files of
+ * clearhead/serve/questions: change those. */
 """
+OPEN = {"CurveLine"}
+"""Messages that hold more than is said: a line of the log has the scores of its task."""
 NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean", "None": "null", "Any": "unknown"}
 
 
 def typescript() -> str:
-    """Return every message as a TypeScript type, in the order of the Python files."""
-    sources = [
-        Path(str(module.__file__)).read_text(encoding="utf-8") for module in (run_messages, part_messages, messages)
-    ]
+    """Return every message as a TypeScript type, file by file, and the table of questions."""
+    files = [edit_json.__file__, question.__file__, *map(inspect.getfile, QUESTIONS.values())]
     parts = [HEADER.strip()]
-    for node in [node for source in sources for node in ast.parse(source).body]:
+    for node in [node for path in files for node in ast.parse(Path(path).read_text(encoding="utf-8")).body]:
         match node:
-            case ast.ClassDef():
-                parts.append(interface(node))
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript() as value):
+            case ast.ClassDef(bases=[ast.Name(id="TypedDict")]):
+                parts.append(interface(node, optional=set(), more=[]))
+            case ast.ClassDef(name=name) if name.startswith("Ask"):
+                parts.append(asked(node))
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if is_type(value):
                 parts.append(f"export type {name} = {as_type(value)};")
             case _:
                 pass
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *tables()]) + "\n"
 
 
-def interface(node: ast.ClassDef) -> str:
-    lines = [f"export interface {node.name} {{"]
+def is_type(value: ast.expr) -> bool:
+    named = isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal"
+    return named or (isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr))
+
+
+def asked(node: ast.ClassDef) -> str:
+    """Return what a question asks; about a trace, its id too."""
+    kind = QUESTIONS[node.name.removeprefix("Ask").lower()]
+    fields = dataclasses.fields(kind)
+    optional = {one.name for one in fields if not one.default is one.default_factory is dataclasses.MISSING}
+    return interface(node, optional, ["  trace: string;"] if any(one.name == "trace" for one in fields) else [])
+
+
+def tables() -> list[str]:
+    """Return the questions by name: what each asks and answers, and the form of the request and the reply."""
+    forms = {Matrix: "matrix", Thumbs: "thumbs"}
+    rows = {name: (kind, as_type(ast.parse(answer_name(kind), mode="eval").body)) for name, kind in QUESTIONS.items()}
+    types = [f"  {name}: {{ asks: {kind.__name__}; answers: {answer} }};" for name, (kind, answer) in rows.items()]
+    told = {name: "sent" if kind.sent else forms.get(answer_type(kind), "json") for name, (kind, _) in rows.items()}
+    return [
+        "/** Row by row. */\nexport interface Matrix {\n  rows: number;\n  columns: number;\n  data: Float32Array;\n}",
+        "/** Head by head, row by row. */\n"
+        "export interface Thumbs {\n  heads: number;\n  rows: number;\n  columns: number;\n  data: Uint8Array;\n}",
+        "\n".join(["export interface Questions {", *types, "}"]),
+        "/** How each is asked and answered: with a body, or by its address alone; in JSON, or in numbers. */\n"
+        'export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs"> = {\n'
+        + "".join(f'  {name}: "{form}",\n' for name, form in told.items())
+        + "};",
+    ]
+
+
+def answer_name(kind: type) -> str:
+    """Return the answer's type as the file has it: TraceQuestion[Row] answers Row."""
+    [node] = ast.parse(inspect.getsource(kind)).body
+    match node:
+        case ast.ClassDef(bases=[ast.Subscript(slice=answers)]):
+            return ast.unparse(answers)
+        case _:
+            raise ValueError(f"{kind.__name__} does not say what it answers: write Question[…]")
+
+
+def interface(node: ast.ClassDef, optional: set[str], more: list[str]) -> str:
+    lines = [f"export interface {node.name} {{", *more]
     for field, following in zip(node.body, [*node.body[1:], None], strict=True):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            lines += [f"  {comment(said)}"] if (said := string_of(following)) else []
-            kind, optional = field.annotation, ""
-            if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "NotRequired":
-                kind, optional = kind.slice, "?"
-            lines.append(f"  {field.target.id}{optional}: {as_type(kind)};")
-    lines += ["  [more: string]: unknown;"] if node.name in messages.OPEN else []
+        match field:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
+                lines += [f"  {comment(said)}"] if (said := string_of(following)) else []
+                mark = "?" if name in optional else ""
+                if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "NotRequired":
+                    kind, mark = kind.slice, "?"
+                lines.append(f"  {name}{mark}: {as_type(kind)};")
+            case _:
+                pass
+    lines += ["  [more: string]: unknown;"] if node.name in OPEN else []
     said = ast.get_docstring(node)
+    if len(lines) == 1:
+        return f"{comment(said or '')}\nexport type {node.name} = Record<string, never>;"
     return "\n".join([*([comment(said)] if said else []), *lines, "}"])
 
 

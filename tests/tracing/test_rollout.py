@@ -7,8 +7,8 @@ import torch
 import clearhead as ch
 from clearhead.model import presets
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
 from clearhead.tracing.trace import trace_model
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,18 +61,18 @@ def test_what_is_not_there_is_told(translated):
 @pytest.mark.parametrize(("run", "text"), [("translator", "zwei null vier"), ("documents", "the cat eats")])
 def test_the_page_has_it_in_tiles(request, run, text):
     explorer = Explorer(request.getfixturevalue(run))
-    meta = explorer.trace(Params({"source": text}))
+    meta = ask(explorer, "trace", {"source": text})
     trace = explorer.find_trace(meta["id"]).trace
     for site in meta["sites"]:
         asked = {"site": site["name"], "head": "0", "rollout": "1", "step": "weight"}
         wanted = trace.rollout(site["name"])
-        assert torch.equal(explorer.tile(meta["id"], Params(asked)), wanted)
-        coarse = explorer.tile(meta["id"], Params({**asked, "level": "1"}))
+        assert torch.equal(ask(explorer, "tile", asked, meta["id"]), wanted)
+        coarse = ask(explorer, "tile", {**asked, "level": "1"}, meta["id"])
         assert coarse.max() == wanted.max()
         assert coarse.shape == tuple(-(-n // 2) for n in wanted.shape)
-        mask = explorer.tile(meta["id"], Params({**asked, "step": "allowed"}))
+        mask = ask(explorer, "tile", {**asked, "step": "allowed"}, meta["id"])
         assert torch.equal(mask, (wanted > 0).float())
     with pytest.raises(ch.errors.OptionError, match="rolled out"):
-        explorer.tile(meta["id"], Params({**asked, "step": "score"}))
+        ask(explorer, "tile", {**asked, "step": "score"}, meta["id"])
     with pytest.raises(ch.errors.OptionError, match="no tile"):
-        explorer.tile(meta["id"], Params({**asked, "row": "7"}))
+        ask(explorer, "tile", {**asked, "row": "7"}, meta["id"])

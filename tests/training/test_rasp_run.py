@@ -18,6 +18,7 @@ from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import Budget
 from clearhead.training.tracing import encode_inputs
 from tests.covering import few
+from tests.serve.asking import ask
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_the_end_of_a_source_is_no_place_of_it(tmp_path):
 def test_the_explorer_begins_with_the_programs_example(made):
     for name, example in (("sort", {"source": "c a b b a"}), ("copy", {"source": "a b .", "target": "a b ."})):
         explorer = Explorer(made(name))
-        assert explorer.run_facts()["examples"] == [example]
+        assert ask(explorer, "run")["examples"] == [example]
 
 
 def test_the_folder_names_the_directions_and_the_runs_are_listed(made, capsys, tmp_path):
@@ -137,6 +138,6 @@ def test_an_encoder_decoder_that_cannot_translate_soundly_is_refused(tmp_path, v
 
 
 def test_the_explorer_knows_the_directions_by_name(made):
-    facts = Explorer(made("shift")).run_facts()
+    facts = ask(Explorer(made("shift")), "run")
     assert facts["directions"][:3] == ["one", "here", "sink"]
     assert len(facts["directions"]) == facts["sides"][0]["d_model"]

@@ -1,12 +1,13 @@
 /** Asks the engine of a live page under node: `node ask.mjs PAGE REQUESTS`, both files.
  *
  * PAGE has the page's JSON in its first line and its weights in the second. REQUESTS has a JSON array of
- * [method, ...arguments] a line; "$" stands for the id of the last trace; "tokens" is for the tokeniser alone. The answers are printed, one a line.
+ * [name, what is asked] a line; the id of a trace stands for the last one; "tokens" is for the tokeniser alone. The answers are printed, one a line.
  */
 
 import { readFileSync } from "node:fs";
 
 import { Engine } from "../src/live/engine";
+import type { QuestionName } from "../src/lib/source";
 import type { Live } from "../src/live/plan";
 import { Tokenizer } from "../src/live/tokenizer";
 import { unpackWeights } from "../src/live/weights";
@@ -18,10 +19,10 @@ const said: string[] = [];
 let last = "";
 
 for (const line of requests) {
-  const [method, ...given] = JSON.parse(line) as [string, ...unknown[]];
+  const [method, given] = JSON.parse(line) as [string, object | string];
   const started = performance.now();
   try {
-    const answer = method === "tokens" ? tokens(given[0] as string) : ask(method, given);
+    const answer = method === "tokens" ? tokens(given as string) : ask(method as QuestionName, given as object);
     if (method === "trace") last = (answer as { id: string }).id;
     const ms = performance.now() - started;
     said.push(JSON.stringify({ answer: listed(answer), ms }));
@@ -31,12 +32,9 @@ for (const line of requests) {
 }
 process.stdout.write(`${said.join("\n")}\n`);
 
-function ask(method: string, given: unknown[]): unknown {
-  const own = engine[method as "run"] as (...given: unknown[]) => unknown;
-  return own.apply(
-    engine,
-    given.map((one) => (one === "$" ? last : one)),
-  );
+function ask(name: QuestionName, asked: object): unknown {
+  const method = engine[name as "run"] as (asked: object) => unknown;
+  return method.call(engine, "trace" in asked ? { ...asked, trace: last } : asked);
 }
 
 /** What the first tokeniser makes of a text. */

@@ -2,27 +2,47 @@
 
 import { cellOf, cosine, length, rowSteps, type RowInputs, type Weighting } from "../src/lib/arithmetic";
 import {
-  type Candidate,
+  type Answering,
+  type Answers,
+  type AskBox,
+  type AskCell,
+  type AskColumn,
+  type AskContext,
+  type AskCurves,
+  type AskDecode,
+  type AskEffects,
+  type AskLens,
+  askOwn,
+  type AskPositions,
+  type AskReadings,
+  type AskRow,
+  type Asks,
+  type AskSentence,
+  type AskSpaces,
+  type AskStream,
+  type AskTerms,
+  type AskThumbs,
+  type AskTile,
+  type AskTrace,
+  type AskVectors,
   type BoxNumbers,
-  type BoxRequest,
   type BoxTerms,
+  type Candidate,
   type Cell,
   type Column,
   type ContextAnswer,
-  type ContextRequest,
   type Curves,
   type Decoded,
   type DecodeNode,
-  type DecodeRequest,
   type Effects,
-  type HeadChoice,
   type Lens,
   type Matrix,
   type Meta,
   type Positions,
+  type QuestionName,
   type Readings,
   type Row,
-  type Run,
+  type RunFacts,
   type Sentence,
   type Sequence,
   type SideName,
@@ -33,11 +53,7 @@ import {
   SourceError,
   type Spaces,
   type Stream,
-  type TermsRequest,
   type Thumbs,
-  type TileRequest,
-  type TraceRequest,
-  type VectorRequest,
 } from "../src/lib/source";
 import { thumbByte } from "../src/lib/thumbs";
 import { tileOf, TILE } from "../src/lib/tiles";
@@ -68,11 +84,15 @@ export class FakeSource implements Source {
     return this;
   }
 
+  ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
+    return askOwn(this as unknown as Answering, name, asked);
+  }
+
   exact(): boolean {
     return true;
   }
 
-  async run(): Promise<Run> {
+  async run(): Promise<RunFacts> {
     const side = (name: SideName): SideSpec => ({
       side: name,
       n_layers: LAYERS,
@@ -111,7 +131,7 @@ export class FakeSource implements Source {
     };
   }
 
-  async trace(request: TraceRequest): Promise<Meta> {
+  async trace(request: AskTrace): Promise<Meta> {
     await wait(60);
     if (request.source.trim() === "") throw new SourceError("The source is empty: type a text to look at.", 400);
     const id = hash(JSON.stringify(request)).toString(16);
@@ -191,14 +211,14 @@ export class FakeSource implements Source {
     return meta;
   }
 
-  async tile(id: string, request: TileRequest): Promise<Matrix> {
+  async tile({ trace: id, ...request }: Required<AskTile>): Promise<Matrix> {
     await wait(30);
     const site = this.site(id, request.site);
-    if (site.n_query * site.n_key > 1e6) return bigTile(site, request);
-    return tileOf(this.matrix(id, request), request.level, request.row, request.column);
+    if (site.n_query * site.n_key > 1e6) return bigTile(site, { trace: id, ...request });
+    return tileOf(this.matrix(id, { trace: id, ...request }), request.level, request.row, request.column);
   }
 
-  async thumbs(id: string, site: string): Promise<Thumbs> {
+  async thumbs({ trace: id, site }: AskThumbs): Promise<Thumbs> {
     const meta = this.site(id, site);
     const size = (n: number): number => Math.min(48, n);
     const [rows, columns] = [size(meta.n_query), size(meta.n_key)];
@@ -206,7 +226,16 @@ export class FakeSource implements Source {
     if (meta.n_query * meta.n_key > 1e6)
       return { heads: HEADS, rows, columns, data: data.map((_, i) => (i * 7) % 255) };
     for (let head = 0; head < HEADS; head++) {
-      const matrix = this.matrix(id, { site, head, step: "weight", level: 0, row: 0, column: 0 });
+      const matrix = this.matrix(id, {
+        trace: id,
+        site,
+        head,
+        rollout: 0,
+        step: "weight",
+        level: 0,
+        row: 0,
+        column: 0,
+      });
       for (let y = 0; y < meta.n_query; y++)
         for (let x = 0; x < meta.n_key; x++) {
           const [ty, tx] = [Math.floor((y * rows) / meta.n_query), Math.floor((x * columns) / meta.n_key)];
@@ -217,7 +246,7 @@ export class FakeSource implements Source {
     return { heads: HEADS, rows, columns, data };
   }
 
-  async row(id: string, site: string, head: HeadChoice, query: number): Promise<Row> {
+  async row({ trace: id, site, head, query }: Required<AskRow>): Promise<Row> {
     const meta = this.site(id, site);
     if (head === "mean") {
       const rows = Array.from({ length: HEADS }, (_, h) => rowSteps(this.head(id, site, h).inputs(query)).weight);
@@ -236,13 +265,13 @@ export class FakeSource implements Source {
     };
   }
 
-  async column(id: string, site: string, head: HeadChoice, key: number): Promise<Column> {
+  async column({ trace: id, site, head, key }: Required<AskColumn>): Promise<Column> {
     const meta = this.site(id, site);
-    const rows = Array.from({ length: meta.n_query }, (_, query) => this.row(id, site, head, query));
+    const rows = Array.from({ length: meta.n_query }, (_, query) => this.row({ trace: id, site, head, query }));
     return { weight: (await Promise.all(rows)).map((row) => row.weight[key]) };
   }
 
-  async cell(id: string, site: string, head: number, query: number, key: number): Promise<Cell> {
+  async cell({ trace: id, site, head, query, key }: Required<AskCell>): Promise<Cell> {
     const { n_query, n_key } = this.site(id, site);
     return {
       ...cellOf(this.head(id, site, head).inputs(query), key, { kind: "softmax", n_query, n_key }),
@@ -250,18 +279,13 @@ export class FakeSource implements Source {
     };
   }
 
-  async vectors(id: string, request: VectorRequest): Promise<Matrix> {
-    if ("name" in request) {
-      const side = request.name.startsWith("encoder") ? "encoder" : "decoder";
-      const n = this.found(id).meta.sides[side]!.tokens.length;
-      return matrixOf(Array.from({ length: n }, (_, place) => noise(hash(request.name) + place, D_MODEL)));
-    }
-    const head = this.head(id, request.site, request.head);
-    if (request.role === "context") return matrixOf(head.queries.map((_, q) => rowSteps(head.inputs(q)).context));
-    return matrixOf({ query: head.queries, key: head.keys, value: head.values }[request.role]);
+  async vectors({ trace: id, site, head: index, role }: AskVectors): Promise<Matrix> {
+    const head = this.head(id, site!, index!);
+    if (role === "context") return matrixOf(head.queries.map((_, q) => rowSteps(head.inputs(q)).context));
+    return matrixOf({ query: head.queries, key: head.keys, value: head.values }[role!]);
   }
 
-  async readings(id: string): Promise<Record<string, Readings>> {
+  async readings({ trace: id }: AskReadings): Promise<Record<string, Readings>> {
     const of = (seed: number, low: number, high: number): number[] =>
       Array.from({ length: HEADS }, (_, head) => low + (high - low) * chance(seed + head));
     return Object.fromEntries(
@@ -284,7 +308,7 @@ export class FakeSource implements Source {
     );
   }
 
-  async lens(id: string): Promise<Lens> {
+  async lens({ trace: id }: AskLens): Promise<Lens> {
     const n = this.found(id).meta.sides.decoder!.tokens.length;
     const names = [
       "decoder.embedding.out",
@@ -305,7 +329,7 @@ export class FakeSource implements Source {
     };
   }
 
-  async effects(id: string, site: string): Promise<Effects> {
+  async effects({ trace: id, site }: Required<AskEffects>): Promise<Effects> {
     this.found(id);
     return {
       effects: Array.from({ length: HEADS }, (_, head) => {
@@ -315,7 +339,7 @@ export class FakeSource implements Source {
     };
   }
 
-  async stream(id: string, side: SideName): Promise<Stream> {
+  async stream({ trace: id, side }: Required<AskStream>): Promise<Stream> {
     const n = this.found(id).meta.sides[side]!.tokens.length;
     return {
       rows: streamNames(side).map((name, depth) => ({
@@ -326,7 +350,7 @@ export class FakeSource implements Source {
     };
   }
 
-  async spaces(id: string, name: string, head: number, places: readonly number[]): Promise<Spaces> {
+  async spaces({ trace: id, site: name, head, places }: Required<AskSpaces>): Promise<Spaces> {
     const side = this.found(id).meta.sites.find((site) => site.name === name)!.query_side;
     const tokens = places.map((place) => this.found(id).meta.sides[side]!.tokens[place]);
     const table = (seed: number): number[][] =>
@@ -345,11 +369,11 @@ export class FakeSource implements Source {
     return { svg: "<svg viewBox='0 0 200 40'><text x='8' y='24'>only a server draws this</text></svg>" };
   }
 
-  async sentence(token: number): Promise<Sentence> {
+  async sentence({ token = 0 }: AskSentence): Promise<Sentence> {
     return { tokens: ["a", "fluffy", "blue", "cute", "creature"], token, ...(await this.sequence()) };
   }
 
-  async box(id: string, request: BoxRequest): Promise<BoxNumbers> {
+  async box({ trace: id, ...request }: Required<AskBox>): Promise<BoxNumbers> {
     const [side] = request.box.split(".") as [SideName];
     const box = boxesOfSide(side, LAYERS, branchesOf(side), true).find((one) => one.name === request.box);
     if (box === undefined) throw new SourceError(`There is no box called ${request.box}.`, 400);
@@ -365,12 +389,12 @@ export class FakeSource implements Source {
     return { values: Object.fromEntries(known), constants: { scale: D ** -0.5 }, labels: { "3": " four" } };
   }
 
-  async terms(_: string, request: TermsRequest): Promise<BoxTerms> {
+  async terms({ ...request }: Required<AskTerms>): Promise<BoxTerms> {
     const [x, weight] = [noise(request.unit, D_MODEL), noise(request.unit + 1, D_MODEL)];
     return { x, weight, bias: 0.1, start: 0, value: x.reduce((sum, one, i) => sum + one * weight[i], 0.1) };
   }
 
-  async context(request: ContextRequest): Promise<ContextAnswer> {
+  async context(request: AskContext): Promise<ContextAnswer> {
     const layers = ["embedding", "0", "1"];
     const places = request.texts.map((text) => {
       const tokens = text.split(" ");
@@ -406,7 +430,7 @@ export class FakeSource implements Source {
     };
   }
 
-  async positions(n: number): Promise<Positions> {
+  async positions({ n }: Required<AskPositions>): Promise<Positions> {
     const sinusoid = Array.from({ length: n }, (_, place) =>
       Array.from({ length: D_MODEL }, (_, d) => {
         const angle = place / 10000 ** ((2 * Math.floor(d / 2)) / D_MODEL);
@@ -453,7 +477,7 @@ export class FakeSource implements Source {
     };
   }
 
-  async decode(request: DecodeRequest): Promise<Decoded> {
+  async decode(request: Required<AskDecode>): Promise<Decoded> {
     if (request.source.trim() === "") throw new SourceError("The source is empty: type a text to decode.", 400);
     const nodes: DecodeNode[] = [];
     const add = (
@@ -517,27 +541,7 @@ export class FakeSource implements Source {
     };
   }
 
-  embeddings(): Promise<never> {
-    return Promise.reject(new Error("This source has no tables."));
-  }
-
-  neighbours(): Promise<never> {
-    return this.embeddings();
-  }
-
-  tokenize(): Promise<never> {
-    return this.embeddings();
-  }
-
-  neurons(): Promise<never> {
-    return Promise.reject(new Error("This source has no units."));
-  }
-
-  sample(): Promise<never> {
-    return Promise.reject(new Error("This source draws nothing."));
-  }
-
-  async curves(after: number): Promise<Curves> {
+  async curves({ after }: Required<AskCurves>): Promise<Curves> {
     const lines = Array.from({ length: 60 }, (_, index) => {
       const step = (index + 1) * 5;
       return {
@@ -576,7 +580,7 @@ export class FakeSource implements Source {
     return heads.get(name)!;
   }
 
-  private matrix(id: string, request: TileRequest): Matrix {
+  private matrix(id: string, request: Required<AskTile>): Matrix {
     const { n_query, n_key } = this.site(id, request.site);
     const data = new Float32Array(n_query * n_key);
     const heads = request.head === "mean" ? Array.from({ length: HEADS }, (_, head) => head) : [request.head];
@@ -638,7 +642,7 @@ function lookedAt(site: SiteMeta, head: number, query: number): number {
 }
 
 /** A large head without rows of its own: a band along the diagonal and a few columns that all look at. */
-function bigTile(site: SiteMeta, request: TileRequest): Matrix {
+function bigTile(site: SiteMeta, request: Required<AskTile>): Matrix {
   const pool = 2 ** request.level;
   const size = (n: number, at: number): number => Math.min(TILE, Math.ceil(n / pool) - at * TILE);
   const [rows, columns] = [size(site.n_query, request.row), size(site.n_key, request.column)];

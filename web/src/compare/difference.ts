@@ -1,6 +1,6 @@
 /** What two traces have in common, cell by cell and head by head, and what cannot be compared. */
 
-import type { Matrix, Meta, Run, SiteMeta, Thumbs } from "../lib/source";
+import type { Matrix, Meta, RunFacts, SiteMeta, Thumbs } from "../lib/source";
 
 /** Why a figure of the difference is not there, or how far it may be trusted; words are in text/. */
 export type Caveat =
@@ -17,7 +17,7 @@ export interface Comparison {
 }
 
 export interface Shown {
-  run: Pick<Run, "name" | "path" | "vocabulary">;
+  run: Pick<RunFacts, "name" | "path" | "vocabulary">;
   meta: Pick<Meta, "source" | "sides">;
   site: Pick<SiteMeta, "name" | "query_side" | "key_side"> | null;
 }

@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 
 import { read } from "../lib/address";
-import type { Meta, Run } from "../lib/source";
+import type { Meta, RunFacts } from "../lib/source";
 import { CLOSED } from "../lib/state.svelte";
 import { canCompare, isComparing, openedBeside } from "./opening";
 
-const RUN = { step: 90, target: "writes", examples: [{ source: "one" }, { source: "two" }] } as Run;
+const RUN = { step: 90, target: "writes", examples: [{ source: "one" }, { source: "two" }] } as RunFacts;
 const META = { sides: { decoder: { ids: [1, 7, 8] } } } as unknown as Meta;
 const HERE = {
   address: "#/head?source=one&site=decoder.0.cross&head=2&beside=off",
@@ -29,12 +29,12 @@ describe("what is opened beside", () => {
 
   it("is another text where there is one step", () => {
     expect(read(openedBeside({ ...HERE, steps: [90] })).request).toMatchObject({ source: "two", target: null });
-    const alone = { ...RUN, examples: [{ source: "one" }] } as Run;
+    const alone = { ...RUN, examples: [{ source: "one" }] } as RunFacts;
     expect(read(openedBeside({ ...HERE, steps: [90], run: alone })).request?.source).toBe("one");
   });
 
   it("is the second run, with the text and without ids of the first one's tokens", () => {
-    const run = { ...RUN, beside: "other" } as Run;
+    const run = { ...RUN, beside: "other" } as RunFacts;
     const request = { ...HERE.request, target: [7, 8], step: 1 };
     expect(read(openedBeside({ ...HERE, run, request })).request).toMatchObject({
       source: "one",

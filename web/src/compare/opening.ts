@@ -1,7 +1,7 @@
 /** What is opened beside the run: another step of it, another text, or the second run that the server has. */
 
 import { read, write } from "../lib/address";
-import type { Example, TraceRequest } from "../lib/source";
+import type { Example, AskTrace } from "../lib/source";
 import { CLOSED, type AddressBar, type Explorer } from "../lib/state.svelte";
 
 /** Whether two are shown now. */
@@ -23,7 +23,7 @@ export function openedBeside(explorer: Opened): string {
   return write({ ...state, beside: null, request });
 }
 
-function otherRequest(explorer: Opened, request: TraceRequest): TraceRequest {
+function otherRequest(explorer: Opened, request: AskTrace): AskTrace {
   const { run, steps, step, meta } = explorer;
   if (run?.beside !== undefined) return { ...request, target: textOnly(request), edits: [], step: null };
   if (steps.length > 1) {
@@ -36,7 +36,7 @@ function otherRequest(explorer: Opened, request: TraceRequest): TraceRequest {
 }
 
 /** A target in words; ids of tokens mean others to another tokeniser. */
-function textOnly(request: TraceRequest): string | null {
+function textOnly(request: AskTrace): string | null {
   return typeof request.target === "string" ? request.target : null;
 }
 

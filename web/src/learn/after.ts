@@ -44,7 +44,7 @@ export const residual: Chapter = {
   async prepare(lesson) {
     const words = lesson.text.residual;
     const side = answeringSide(lesson.run);
-    const { rows } = await lesson.source.stream(lesson.meta.id, side);
+    const { rows } = await lesson.source.ask("stream", { trace: lesson.meta.id, side });
     const [first, last] = [rows[0], rows[rows.length - 1]];
     const list = tokensOf(lesson, side).slice(0, LANES);
     const at = lowest(last.cosine.slice(0, list.length));
@@ -113,7 +113,13 @@ export const feedforward: Chapter = {
       0,
       list.findIndex((one, index) => index > 0 && !isSign(one)),
     );
-    const numbers = await lesson.source.box(lesson.meta.id, { box: box.name, token: at, key: 0, head: 0 });
+    const numbers = await lesson.source.ask("box", {
+      trace: lesson.meta.id,
+      box: box.name,
+      token: at,
+      key: 0,
+      head: 0,
+    });
     const units = (numbers.values[hidden] ?? []).map((one) => one ?? 0);
     const best = highest(units.map(Math.abs));
     const start = best === 0 ? Math.min(1, units.length - 1) : 0;
@@ -248,7 +254,7 @@ async function switchOff(lesson: Lesson, best: Candidate): Promise<Task | null> 
   const words = lesson.text.output;
   const worth: { site: SiteMeta; effect: HeadEffect }[] = [];
   for (const site of lesson.meta.sites) {
-    const { effects } = await lesson.source.effects(lesson.meta.id, site.name);
+    const { effects } = await lesson.source.ask("effects", { trace: lesson.meta.id, site: site.name });
     worth.push(...effects.map((effect) => ({ site, effect })));
   }
   const at = place(
@@ -305,7 +311,7 @@ export const sampling: Chapter = {
 async function stepsTaken(lesson: Lesson, beam: string): Promise<{ text: string; p: number }[]> {
   const { source, step } = lesson.meta;
   const asked = { source, beam: Number(beam), candidates: CANDIDATES, edits: [], step };
-  const { nodes, best } = await lesson.source.decode(asked);
+  const { nodes, best } = await lesson.source.ask("decode", asked);
   return best
     .map((id) => nodes[id])
     .filter((node) => node !== undefined && node.parent !== null)
@@ -373,7 +379,7 @@ async function decisive(lesson: Lesson, told: Focus): Promise<{ focus: Focus; ke
   const { meta, source } = lesson;
   const sites = sitesToChange(lesson);
   if (sites.reduce((sum, site) => sum + site.n_heads, 0) > HEADS_MEASURED) return null;
-  const worth = await Promise.all(sites.map((site) => source.effects(meta.id, site.name)));
+  const worth = await Promise.all(sites.map((site) => source.ask("effects", { trace: meta.id, site: site.name })));
   const heads = worth
     .flatMap(({ effects }, at) => effects.map(({ head, change }) => ({ site: sites[at], head, change })))
     .sort((one, other) => one.change - other.change);
@@ -385,14 +391,14 @@ async function decisive(lesson: Lesson, told: Focus): Promise<{ focus: Focus; ke
     );
     const queries = most.map((_, query) => query).sort((one, other) => most[other] - most[one]);
     for (const query of queries.slice(0, QUERIES_TRIED)) {
-      const row = await source.row(meta.id, site.name, head, query);
+      const row = await source.ask("row", { trace: meta.id, site: site.name, head, query });
       const focus = { ...told, site, head, query, row, key: highest(row.weight) };
       focus.queries = tokensOf(lesson, site.query_side);
       focus.keys = tokensOf(lesson, site.key_side);
       const key = otherKey(focus);
       if (key === null) continue;
       const edits = [scoreEdit({ at: site.name, head, query, key }, enoughFor(focus))];
-      const changed = await source.trace({ source: meta.source, target, edits, step: meta.step });
+      const changed = await source.ask("trace", { source: meta.source, target, edits, step: meta.step });
       if (!sameAnswers(changed, meta)) return { focus, key };
     }
   }
@@ -433,7 +439,7 @@ function lookElsewhere(lesson: Lesson, focus: Focus, key: number): Task {
     ask: words.ask(named),
     async check(now) {
       if (now.meta.edits.length === 0) return { solved: false, said: words.hint({ score: enough }) };
-      const { weight } = await lesson.source.row(now.meta.id, site.name, head, query);
+      const { weight } = await lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const found = { ...named, weight: percent(weight[key]) };
       if (!reaches(weight[key], Math.max(...weight)))
         return { solved: false, said: `${words.wrong(found)} ${words.hint({ score: enough })}` };

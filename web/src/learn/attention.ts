@@ -134,7 +134,7 @@ function findBest(lesson: Lesson, focus: Focus): Task {
     async check(now) {
       if (!onHead(now, focus) || now.query !== query || !within(now.key, keys))
         return { solved: false, said: words.hint };
-      const row = await lesson.source.row(now.meta.id, site.name, head, query);
+      const row = await lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const [allowed, scores] = [allowedOf(row), finite(row.score ?? [])];
       const found = { query: asked, key: tokenAt(keys, now.key, "key"), score: shown(scores[now.key], 3) };
       if (!allowed[now.key]) return { solved: false, said: words.blocked(found) };
@@ -233,7 +233,7 @@ function turnTemperature(lesson: Lesson, focus: Focus, now: number): Task | null
     ask: sharper ? words.askSharp(asked) : words.askEven(asked),
     async check(seen) {
       if (seen.meta.edits.length === 0) return { solved: false, said: words.hint };
-      const row = await lesson.source.row(seen.meta.id, site.name, head, query);
+      const row = await lesson.source.ask("row", { trace: seen.meta.id, site: site.name, head, query });
       const weight = Math.max(...row.weight);
       const found = { weight: percent(weight) };
       const solved = sharper ? weight >= goal - 1e-9 : weight <= goal + 1e-9;
@@ -259,7 +259,7 @@ function findLowest(lesson: Lesson, focus: Focus, start: number): Task | null {
     async check(now) {
       if (!onHead(now, focus) || now.query !== query || !within(now.key, keys))
         return { solved: false, said: words.hintKey };
-      const row = await lesson.source.row(now.meta.id, site.name, head, query);
+      const row = await lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const found = { key: tokenAt(keys, now.key, "key"), scaled: shown(row.scaled?.[now.key], 3) };
       return reaches(-value(row, now.key), -least(row))
         ? { solved: true, said: words.rightKey(found) }
@@ -277,7 +277,7 @@ export const mask: Chapter = {
     const site = story(lesson).findLast((one) => one.arithmetic.masks)!;
     const focus = (await focusOf(lesson, [site]))!;
     const tile = { site: site.name, head: focus.head, step: "allowed", level: 0, row: 0, column: 0 } as const;
-    const { rows, columns, data } = await lesson.source.tile(lesson.meta.id, tile);
+    const { rows, columns, data } = await lesson.source.ask("tile", { trace: lesson.meta.id, ...tile });
     const counts = Array.from({ length: rows }, (_, query) =>
       data.subarray(query * columns, (query + 1) * columns).reduce((sum, one) => sum + (one > 0 ? 1 : 0), 0),
     );
@@ -330,12 +330,18 @@ export const softmax: Chapter = {
     const words = lesson.text.softmax;
     const focus = (await focusOf(lesson, story(lesson), smallLead))!;
     const { site, head, query, key, queries, keys } = focus;
-    const cell = await lesson.source.cell(lesson.meta.id, site.name, head, query, key);
+    const cell = await lesson.source.ask("cell", { trace: lesson.meta.id, site: site.name, head, query, key });
     const second = secondKey(focus);
     const runnerUp = async (
       at: number,
     ): Promise<{ key: string; power: string; exponential: string; weight: string; close: boolean }> => {
-      const { masked, exponential, weight } = await lesson.source.cell(lesson.meta.id, site.name, head, query, at);
+      const { masked, exponential, weight } = await lesson.source.ask("cell", {
+        trace: lesson.meta.id,
+        site: site.name,
+        head,
+        query,
+        key: at,
+      });
       const [own, most] = worked([masked, cell.masked], (one, other) => Math.exp(one - other), shown, 3);
       return {
         close: weight * 3 > cell.weight,
@@ -413,7 +419,12 @@ function findQuery(lesson: Lesson, focus: Focus, wanted: number): Task {
     ask: words.ask({ key: tokenAt(keys, wanted, "key") }),
     async check(now) {
       if (!onHead(now, focus) || !within(now.query, queries)) return { solved: false, said: words.hint };
-      const { weight } = await lesson.source.row(now.meta.id, site.name, head, now.query);
+      const { weight } = await lesson.source.ask("row", {
+        trace: now.meta.id,
+        site: site.name,
+        head,
+        query: now.query,
+      });
       const best = highest(weight);
       const named = (key: number): { query: string; key: string; weight: string } => ({
         query: tokenAt(queries, now.query ?? 0, "query"),
@@ -464,8 +475,8 @@ interface Given {
 /** How long the share of each key is in what a query takes. */
 async function givenBy(lesson: Lesson, id: string, { site, head, query }: Focus): Promise<Given[]> {
   const [row, values] = await Promise.all([
-    lesson.source.row(id, site.name, head, query),
-    lesson.source.vectors(id, { site: site.name, head, role: "value" }),
+    lesson.source.ask("row", { trace: id, site: site.name, head, query }),
+    lesson.source.ask("vectors", { trace: id, site: site.name, head, role: "value" }),
   ]);
   return row.weight.map((weight, key) => {
     const size = length(values.data.subarray(key * values.columns, (key + 1) * values.columns));
@@ -506,7 +517,9 @@ export const heads: Chapter = {
     const all = rivals(lesson, focus.site);
     const byLayer = all[0].site.n_heads === 1;
     const rows = await Promise.all(
-      all.map(({ site, head }) => lesson.source.row(lesson.meta.id, site.name, head, focus.query)),
+      all.map(({ site, head }) =>
+        lesson.source.ask("row", { trace: lesson.meta.id, site: site.name, head, query: focus.query }),
+      ),
     );
     const weights = rows.map((row) => row.weight[focus.key]);
     const start = lowest(weights);
@@ -556,7 +569,7 @@ function findHead(
       if (now.head === "mean") return { solved: false, said: words.hint };
       if (chosen === undefined) return { solved: false, said: words.elsewhere };
       const rows = await Promise.all(
-        all.map(({ site, head }) => lesson.source.row(now.meta.id, site.name, head, query)),
+        all.map(({ site, head }) => lesson.source.ask("row", { trace: now.meta.id, site: site.name, head, query })),
       );
       const weights = rows.map((row) => row.weight[key]);
       const weight = weights[all.indexOf(chosen)];
@@ -616,7 +629,7 @@ function findLooker(lesson: Lesson, focus: Focus, wanted: number): Task {
     ask: words.ask({ key: tokenAt(keys, wanted, "key") }),
     async check(now) {
       if (!onHead(now, focus) || !within(now.query, queries)) return { solved: false, said: words.hint };
-      const { weight } = await lesson.source.column(now.meta.id, site.name, head, wanted);
+      const { weight } = await lesson.source.ask("column", { trace: now.meta.id, site: site.name, head, key: wanted });
       const mine = weight[now.query];
       const found = {
         query: tokenAt(queries, now.query, "query"),

@@ -1,18 +1,32 @@
 /** Runs made up for tests: their numbers come out of sines, and every answer is worked out from the same vectors. */
 
 import { rowSteps, type RowInputs, type Weighting } from "../lib/arithmetic";
-import type {
-  Candidate,
-  Cell,
-  Matrix,
-  Meta,
-  Row,
-  Run,
-  SideName,
-  SiteMeta,
-  Source,
-  TraceRequest,
-  ViewName,
+import {
+  type Answering,
+  type Answers,
+  type AskBox,
+  type AskCell,
+  type AskColumn,
+  type AskEffects,
+  askOwn,
+  type AskRow,
+  type Asks,
+  type AskSpaces,
+  type AskStream,
+  type AskTile,
+  type AskTrace,
+  type AskVectors,
+  type Candidate,
+  type Cell,
+  type Matrix,
+  type Meta,
+  type QuestionName,
+  type Row,
+  type RunFacts,
+  type SideName,
+  type SiteMeta,
+  type Source,
+  type ViewName,
 } from "../lib/source";
 
 export type FakeKind = "translator" | "decoder" | "classifier" | "program" | "linear";
@@ -59,7 +73,7 @@ function siteOf(kind: FakeKind, name: string, n_query: number, n_key: number, ca
 }
 
 /** A run, its trace of a text, and a source that answers with the numbers of both. */
-export function fake(kind: FakeKind): { run: Run; meta: Meta; source: Source } {
+export function fake(kind: FakeKind): { run: RunFacts; meta: Meta; source: Source } {
   const encoder = ["<s>", "red", "cat", "sees", "house"];
   const decoder = ["<s>", "rote", "Katze", "sieht"];
   const both = kind === "translator";
@@ -140,7 +154,7 @@ export function fake(kind: FakeKind): { run: Run; meta: Meta; source: Source } {
         },
       ],
     })),
-  } as unknown as Run;
+  } as unknown as RunFacts;
   return { run, meta, source: new FakeSource(kind, meta) as unknown as Source };
 }
 
@@ -149,6 +163,10 @@ class FakeSource {
     private readonly kind: FakeKind,
     private readonly meta: Meta,
   ) {}
+
+  ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
+    return askOwn(this as unknown as Answering, name, asked);
+  }
 
   exact(): boolean {
     return true;
@@ -168,39 +186,41 @@ class FakeSource {
     };
   }
 
-  async row(_: string, site: string, head: number, query: number): Promise<Row> {
-    const inputs = this.inputs(site, head, query);
+  async row({ site, head, query }: Required<AskRow>): Promise<Row> {
+    const inputs = this.inputs(site, head as number, query);
     const steps = rowSteps(inputs);
     return { ...steps, masked: steps.masked.map((one) => (one === -Infinity ? null : one)), allowed: inputs.allowed };
   }
 
-  async column(id: string, name: string, head: number, key: number): Promise<{ weight: number[] }> {
+  async column({ trace: id, site: name, head, key }: Required<AskColumn>): Promise<{ weight: number[] }> {
     const site = this.meta.sites.find((one) => one.name === name)!;
-    const rows = await Promise.all(Array.from({ length: site.n_query }, (_, query) => this.row(id, name, head, query)));
+    const rows = await Promise.all(
+      Array.from({ length: site.n_query }, (_, query) => this.row({ trace: id, site: name, head, query })),
+    );
     return { weight: rows.map((row) => row.weight[key]) };
   }
 
-  async cell(_: string, site: string, head: number, query: number, key: number): Promise<Partial<Cell>> {
+  async cell({ site, head, query, key }: Required<AskCell>): Promise<Partial<Cell>> {
     const steps = rowSteps(this.inputs(site, head, query));
     const [exponential, total] = [steps.exponential[key], steps.total];
     return { masked: steps.masked[key], exponential, total, weight: steps.weight[key], ties: [key] };
   }
 
-  async tile(id: string, asked: { site: string; head: number; step: string }): Promise<Matrix> {
+  async tile({ trace: id, ...asked }: Required<AskTile>): Promise<Matrix> {
     const { n_query: rows, n_key: columns } = this.meta.sites.find((one) => one.name === asked.site)!;
     const all = await Promise.all(
-      Array.from({ length: rows }, (_, query) => this.row(id, asked.site, asked.head, query)),
+      Array.from({ length: rows }, (_, query) => this.row({ trace: id, site: asked.site, head: asked.head, query })),
     );
     const numbers = all.flatMap((row) => (asked.step === "allowed" ? row.allowed!.map(Number) : row.weight));
     return { rows, columns, data: Float32Array.from(numbers) };
   }
 
-  async vectors(_: string, asked: { site: string; head: number }): Promise<Matrix> {
-    const { values } = this.inputs(asked.site, asked.head, 0);
+  async vectors({ ...asked }: Required<AskVectors>): Promise<Matrix> {
+    const { values } = this.inputs(asked.site!, asked.head!, 0);
     return { rows: values.length, columns: D, data: Float32Array.from(values.flatMap((one) => Array.from(one))) };
   }
 
-  async stream(_: string, side: SideName): Promise<{ rows: { name: string; norm: number[]; cosine: number[] }[] }> {
+  async stream({ side }: Required<AskStream>): Promise<{ rows: { name: string; norm: number[]; cosine: number[] }[] }> {
     const tokens = this.meta.sides[side]!.tokens;
     const row = (at: number): { name: string; norm: number[]; cosine: number[] } => ({
       name: `row ${at}`,
@@ -210,7 +230,7 @@ class FakeSource {
     return { rows: [row(0), row(1)] };
   }
 
-  async spaces(_: string, site: string, __: number, places: number[]): Promise<unknown> {
+  async spaces({ site, places }: Required<AskSpaces>): Promise<unknown> {
     const tokens = this.meta.sides[site.split(".")[0] as SideName]!.tokens;
     const embedding = places.map((one) =>
       places.map((other) => (one === other ? 1 : Math.sin(one * other + one + other))),
@@ -219,12 +239,12 @@ class FakeSource {
     return { places, tokens: places.map((place) => tokens[place]), embedding, query_key };
   }
 
-  async box(_: string, asked: { box: string; token: number }): Promise<unknown> {
+  async box({ ...asked }: Required<AskBox>): Promise<unknown> {
     const hidden = Array.from({ length: 6 }, (_, unit) => Math.max(0, number(asked.token, unit)));
     return { values: { [`${asked.box}.hidden`]: hidden }, constants: {}, labels: {} };
   }
 
-  async trace(asked: TraceRequest): Promise<Meta> {
+  async trace(asked: AskTrace): Promise<Meta> {
     return { ...this.meta, edits: asked.edits ?? [], step: asked.step ?? 1 };
   }
 
@@ -237,7 +257,7 @@ class FakeSource {
     return { side, layers };
   }
 
-  async effects(_: string, site: string): Promise<unknown> {
+  async effects({ site }: Required<AskEffects>): Promise<unknown> {
     return {
       effects: [0, 1].map((head) => ({
         head,

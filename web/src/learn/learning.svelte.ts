@@ -61,7 +61,7 @@ export class Learning {
     this.unchanged = explorer.resource((source) => {
       const { meta, request } = turn.of(() => ({ meta: explorer.meta, request: explorer.request }));
       if (meta === null || request === null) return null;
-      return meta.edits.length === 0 ? Promise.resolve(meta) : source.trace(requestWith(request, []));
+      return meta.edits.length === 0 ? Promise.resolve(meta) : source.ask("trace", requestWith(request, []));
     });
     this.preparing = explorer.resource(
       () => {

@@ -1,12 +1,12 @@
 /** What a chapter is given, and what it makes of it. Everything comes through `Source`, so a chapter holds for any run. */
 
-import type { HeadChoice, Matrix, Meta, Row, Run, SideName, SiteMeta, Source, ViewName } from "../lib/source";
+import type { HeadChoice, Matrix, Meta, Row, RunFacts, SideName, SiteMeta, Source, ViewName } from "../lib/source";
 import type { LearnText } from "../text/learn.en";
 import type { ChapterName } from "./links";
 
 /** A text as it was traced, without edits, and everything one needs to speak of it. */
 export interface Lesson {
-  run: Run;
+  run: RunFacts;
   meta: Meta;
   source: Source;
   /** The views this page has for the run. */
@@ -86,7 +86,7 @@ export function tokensOf(lesson: Lesson, side: SideName): readonly string[] {
 }
 
 /** The side that answers: the decoder where there is one. */
-export function answeringSide(run: Run): SideName {
+export function answeringSide(run: RunFacts): SideName {
   return run.sides[run.sides.length - 1].side;
 }
 
@@ -124,7 +124,7 @@ export function reaches(value: number, most: number): boolean {
 /** The weights of a head: of a long text those of the first tokens, which is what one tile holds. */
 export function weightsOf(lesson: Lesson, site: SiteMeta, head: HeadChoice): Promise<Matrix> {
   const tile = { site: site.name, head, step: "weight", level: 0, row: 0, column: 0 } as const;
-  return lesson.source.tile(lesson.meta.id, tile);
+  return lesson.source.ask("tile", { trace: lesson.meta.id, ...tile });
 }
 
 const known = new WeakMap<Lesson, { effect: Effect; sites: string; found: Promise<Focus | null> }[]>();
@@ -178,7 +178,7 @@ async function findFocus(lesson: Lesson, sites: SiteMeta[], effect: Effect): Pro
   const { site, head, query, key } = best;
   return {
     ...{ site, head, query, key },
-    row: await lesson.source.row(lesson.meta.id, site.name, head, query),
+    row: await lesson.source.ask("row", { trace: lesson.meta.id, site: site.name, head, query }),
     queries: tokensOf(lesson, site.query_side),
     keys: tokensOf(lesson, site.key_side),
   };

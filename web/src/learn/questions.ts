@@ -37,7 +37,7 @@ export const roles: Chapter = {
     const all = list.map((_, at) => at);
     const plain = all.filter((at) => !isSign(list[at]));
     const places = (plain.length > 1 ? plain : all).slice(0, COMPARED);
-    const spaces = await lesson.source.spaces(lesson.meta.id, site.name, head, places);
+    const spaces = await lesson.source.ask("spaces", { trace: lesson.meta.id, site: site.name, head, places });
     const [far, near] = [mirrored(spaces)[0], mirrored(spaces).at(-1)];
     const own = { places: places.join(","), pair: near === undefined ? "0,0" : `${near.row},${near.column}` };
     const link = linkOf("roles", lesson.views)!;
@@ -87,7 +87,12 @@ function findOneSided(lesson: Lesson, site: SiteMeta, head: number, goal: number
       if (now.view !== "spaces" || now.own.pair === undefined || now.site !== site.name || now.head !== head)
         return { solved: false, said: words.hint };
       const places = chosenPlaces(now.own.places ?? null, count);
-      const { tokens, query_key: table } = await lesson.source.spaces(now.meta.id, site.name, head, places);
+      const { tokens, query_key: table } = await lesson.source.ask("spaces", {
+        trace: now.meta.id,
+        site: site.name,
+        head,
+        places,
+      });
       const [row, column] = pairOf(now.own.pair, tokens.length);
       const [there, back] = [table[row][column], table[column][row]];
       const found = {
@@ -115,7 +120,7 @@ export const layers: Chapter = {
   async prepare(lesson) {
     const words = lesson.text.layers;
     const side = answeringSide(lesson.run);
-    const lens = await lesson.source.lens(lesson.meta.id);
+    const lens = await lesson.source.ask("lens", { trace: lesson.meta.id });
     const settled = tokensOf(lesson, side)
       .slice(0, LANES)
       .map((_, at) => settledAt(lens, at));
@@ -169,12 +174,12 @@ export const film: Chapter = {
     const words = lesson.text.film;
     const { run, source } = lesson;
     const target = run.target === "writes" ? (lesson.meta.sides.decoder?.ids.slice(1) ?? null) : null;
-    const at = (step: number | null) => source.trace({ source: lesson.meta.source, target, edits: [], step });
+    const at = (step: number | null) => source.ask("trace", { source: lesson.meta.source, target, edits: [], step });
     // Whatever step is shown, the story is that of the weights at the end.
     const end = await at(null);
     const sites = selfSites(lesson);
     const { site, head, query, key, row, queries, keys } = (await focusOf({ ...lesson, meta: end }, sites))!;
-    const first = await source.row((await at(run.film[0])).id, site.name, head, query);
+    const first = await source.ask("row", { trace: (await at(run.film[0])).id, site: site.name, head, query });
     const [start, last] = [first.weight[key], row.weight[key]];
     const named = { query: tokenAt(queries, query, "query"), key: tokenAt(keys, key, "key") };
     const link = linkOf("film", lesson.views)!;
@@ -187,7 +192,7 @@ export const film: Chapter = {
     };
 
     async function findEarlier(now: Now): Promise<Verdict> {
-      const { weight } = await source.row(now.meta.id, site.name, head, query);
+      const { weight } = await source.ask("row", { trace: now.meta.id, site: site.name, head, query });
       const found = { step: countText(now.meta.step ?? run.step), weight: percent(weight[key]) };
       return weight[key] < goal
         ? { solved: true, said: words.right(found) }

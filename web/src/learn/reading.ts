@@ -95,7 +95,12 @@ async function compareEmbeddings(lesson: Lesson, link: Link, site: SiteMeta): Pr
   const list = tokensOf(lesson, site.query_side);
   const places = list.map((_, at) => at).filter((at) => !isSign(list[at]));
   const compared = (places.length > 2 ? places : list.map((_, at) => at)).slice(0, COMPARED);
-  const spaces = await lesson.source.spaces(lesson.meta.id, site.name, 0, compared);
+  const spaces = await lesson.source.ask("spaces", {
+    trace: lesson.meta.id,
+    site: site.name,
+    head: 0,
+    places: compared,
+  });
   const pairs = pairsOf(spaces);
   // It opens on the pair that is least alike, which is not the answer unless there is only one.
   const start = pairs.at(-1);
@@ -141,7 +146,7 @@ function findPair(lesson: Lesson, site: SiteMeta): Task {
       const shownSite =
         now.meta.sites.find((one) => one.name === now.site)?.slot === "attention" ? now.site! : site.name;
       const places = chosenPlaces(now.own.places ?? null, count);
-      const spaces = await lesson.source.spaces(now.meta.id, shownSite, 0, places);
+      const spaces = await lesson.source.ask("spaces", { trace: now.meta.id, site: shownSite, head: 0, places });
       const [row, column] = pairOf(now.own.pair, spaces.tokens.length);
       const [one, other] = [spaces.tokens[row], spaces.tokens[column]];
       if (one === other) return { solved: false, said: words.same };

@@ -1,6 +1,6 @@
 /** The state of the page in its address: `#/head?source=…&site=…&head=3`, read and written in one place. */
 
-import type { EditJson, HeadChoice, TraceRequest, ViewName } from "./source";
+import type { EditJson, HeadChoice, AskTrace, ViewName } from "./source";
 
 export const VIEWS: readonly ViewName[] = [
   "model",
@@ -25,7 +25,7 @@ export type Theme = "light" | "dark";
 
 export interface State {
   view: ViewName;
-  request: TraceRequest | null;
+  request: AskTrace | null;
   /** Whether the model is looked at without the edits of the request. */
   unchanged: boolean;
   site: string | null;
@@ -85,7 +85,7 @@ export function read(hash: string): State {
   };
 }
 
-function writeRequest(values: URLSearchParams, request: TraceRequest): void {
+function writeRequest(values: URLSearchParams, request: AskTrace): void {
   values.set("source", request.source);
   if (Array.isArray(request.target)) values.set("target_ids", request.target.join(","));
   else if (request.target != null) values.set("target", request.target);
@@ -93,7 +93,7 @@ function writeRequest(values: URLSearchParams, request: TraceRequest): void {
   if (request.step != null) values.set("step", String(request.step));
 }
 
-function readRequest(values: URLSearchParams): TraceRequest | null {
+function readRequest(values: URLSearchParams): AskTrace | null {
   const source = values.get("source");
   if (source === null) return null;
   const ids = values.get("target_ids");

@@ -1,6 +1,6 @@
 /** Changes to what happens inside the model, as the server takes them: made, put in place of each other, told in words. */
 
-import type { EditJson, HeadChoice, StepEdit, TraceRequest, WeightingEdit } from "./source";
+import type { EditJson, HeadChoice, StepEdit, AskTrace, WeightingEdit } from "./source";
 import { piece, shown, siteTitle } from "./words";
 import { t } from "../text";
 
@@ -176,7 +176,7 @@ export function headOf(head: HeadChoice): number | null {
 }
 
 /** The same text, without or with other edits. */
-export function requestWith(request: TraceRequest, edits: EditJson[]): TraceRequest {
+export function requestWith(request: AskTrace, edits: EditJson[]): AskTrace {
   return { ...request, edits };
 }
 

@@ -17,7 +17,7 @@ const page = new EmbeddedSource(readSaved(JSON.stringify(saved)));
 
 /** A page as the Python side writes it, of the fake trace; one site exact. */
 async function save(): Promise<Saved> {
-  const meta = await fake.trace({ source: "vier" });
+  const meta = await fake.ask("trace", { source: "vier" });
   const weights: Record<string, string> = {};
   for (const site of meta.sites) {
     const bytes: number[] = [];
@@ -26,12 +26,12 @@ async function save(): Promise<Saved> {
     weights[site.name] = pack(Uint8Array.from(bytes));
   }
   const all = async (role: "query" | "key" | "value"): Promise<string> => {
-    const heads = [0, 1, 2, 3].map((head) => fake.vectors(meta.id, { site: EXACT, head, role }));
+    const heads = [0, 1, 2, 3].map((head) => fake.ask("vectors", { trace: meta.id, site: EXACT, head, role }));
     return floats((await Promise.all(heads)).flatMap((one) => [...one.data]));
   };
   return {
     version: 1,
-    run: await fake.run(),
+    run: await fake.ask("run", {}),
     meta,
     weights,
     allowed: { [EXACT]: pack(causalBits(10)) },
@@ -45,7 +45,7 @@ async function save(): Promise<Saved> {
         allowed: pack(causalBits(10)),
       },
     },
-    readings: await fake.readings(meta.id),
+    readings: await fake.ask("readings", { trace: meta.id }),
     lens: null,
     stream: {},
     boxes: {
@@ -59,8 +59,8 @@ async function save(): Promise<Saved> {
 }
 
 async function rows(site: string, head: number): Promise<Row[]> {
-  const { id } = await fake.trace({ source: "vier" });
-  return Promise.all(Array.from({ length: 10 }, (_, query) => fake.row(id, site, head, query)));
+  const { id } = await fake.ask("trace", { source: "vier" });
+  return Promise.all(Array.from({ length: 10 }, (_, query) => fake.ask("row", { trace: id, site, head, query })));
 }
 
 function causalBits(n: number): Uint8Array {
@@ -77,7 +77,15 @@ describe("a saved page", () => {
 
   it("has the weights of every head to within half a byte", async () => {
     for (const site of saved.meta.sites) {
-      const tile = await page.tile("", { site: site.name, head: 2, step: "weight", level: 0, row: 0, column: 0 });
+      const tile = await page.ask("tile", {
+        trace: "",
+        site: site.name,
+        head: 2,
+        step: "weight",
+        level: 0,
+        row: 0,
+        column: 0,
+      });
       const expected = (await rows(site.name, 2)).flatMap((row) => row.weight);
       tile.data.forEach((value, cell) =>
         expect(Math.abs(value - expected[cell])).toBeLessThanOrEqual(0.5 / 255 + 1e-6),
@@ -87,41 +95,51 @@ describe("a saved page", () => {
 
   it("has the exact arithmetic of a chosen site", async () => {
     const [query, key] = [6, 3];
-    const cell = await page.cell("", EXACT, 1, query, key);
-    const { id } = await fake.trace({ source: "vier" });
-    const expected = await fake.cell(id, EXACT, 1, query, key);
+    const cell = await page.ask("cell", { trace: "", site: EXACT, head: 1, query, key });
+    const { id } = await fake.ask("trace", { source: "vier" });
+    const expected = await fake.ask("cell", { trace: id, site: EXACT, head: 1, query, key });
     expect(cell.score).toBeCloseTo(expected.score!, 4);
     expect(cell.weight).toBeCloseTo(expected.weight, 5);
     expect(cell.context[0]).toBeCloseTo(expected.context[0], 4);
   });
 
   it("keeps the mask: the future has no weight and no masked score", async () => {
-    const row = await page.row("", EXACT, 0, 4);
+    const row = await page.ask("row", { trace: "", site: EXACT, head: 0, query: 4 });
     expect(row.masked!.slice(5)).toEqual([null, null, null, null, null]);
     expect(row.weight.slice(5).every((one) => one === 0)).toBe(true);
     expect(row.allowed!.filter(Boolean)).toHaveLength(5);
   });
 
   it("the mean is the mean of the heads", async () => {
-    const mean = await page.row("", EXACT, "mean", 7);
-    const heads = await Promise.all([0, 1, 2, 3].map((head) => page.row("", EXACT, head, 7)));
+    const mean = await page.ask("row", { trace: "", site: EXACT, head: "mean", query: 7 });
+    const heads = await Promise.all(
+      [0, 1, 2, 3].map((head) => page.ask("row", { trace: "", site: EXACT, head, query: 7 })),
+    );
     const third = heads.reduce((sum, row) => sum + row.weight[2], 0) / 4;
     expect(mean.weight[2]).toBeCloseTo(third, 6);
   });
 
   it("small pictures are the weights", async () => {
-    const thumbs = await page.thumbs("", EXACT);
+    const thumbs = await page.ask("thumbs", { trace: "", site: EXACT });
     expect([thumbs.heads, thumbs.rows, thumbs.columns]).toEqual([4, 10, 10]);
-    const row = await page.row("", EXACT, 3, 9);
+    const row = await page.ask("row", { trace: "", site: EXACT, head: 3, query: 9 });
     expect(thumbs.data[3 * 100 + 90]).toBe(thumbByte(Math.round(row.weight[0] * 255) / 255));
   });
 
   it("masked cells are told from a weight of 0, in small pictures and in tiles", async () => {
-    const thumbs = await page.thumbs("", EXACT);
+    const thumbs = await page.ask("thumbs", { trace: "", site: EXACT });
     expect([...thumbs.data.subarray(0, 10)].slice(1)).toEqual(new Array(9).fill(255));
-    const tile = await page.tile("", { site: EXACT, head: "mean", step: "allowed", level: 0, row: 0, column: 0 });
+    const tile = await page.ask("tile", {
+      trace: "",
+      site: EXACT,
+      head: "mean",
+      step: "allowed",
+      level: 0,
+      row: 0,
+      column: 0,
+    });
     expect([...tile.data.subarray(10, 20)]).toEqual([1, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
-    const open = await page.tile("", { ...TILE, site: "encoder.0.attention", step: "allowed" });
+    const open = await page.ask("tile", { trace: "", ...TILE, site: "encoder.0.attention", step: "allowed" });
     expect(Math.min(...open.data)).toBe(1);
   });
 
@@ -136,10 +154,10 @@ describe("a saved page", () => {
       key_angles: floats(Array.from({ length: 10 }, (_, n) => n / 20)),
     };
     const turning = new EmbeddedSource({ ...saved, exact: { [EXACT]: { ...saved.exact[EXACT], turn } } });
-    const cell = await turning.cell("", EXACT, 1, 7, 3);
+    const cell = await turning.ask("cell", { trace: "", site: EXACT, head: 1, query: 7, key: 3 });
     expect(cell.turn).toMatchObject({ query: [34, 35], key: [-26, -27], query_position: 7, key_position: 3 });
     expect(cell.turn!.query_angles[0]).toBeCloseTo(0.7);
-    expect((await page.cell("", EXACT, 1, 7, 3)).turn).toBeNull();
+    expect((await page.ask("cell", { trace: "", site: EXACT, head: 1, query: 7, key: 3 })).turn).toBeNull();
   });
 
   it("has the weights that it cannot compute as they were", async () => {
@@ -148,18 +166,22 @@ describe("a saved page", () => {
     const meta = structuredClone(saved.meta);
     meta.sites.find((site) => site.name === EXACT)!.arithmetic.kind = "rows";
     const own = new EmbeddedSource({ ...saved, meta, exact: { [EXACT]: exact } });
-    const row = await own.row("", EXACT, 2, 7);
+    const row = await own.ask("row", { trace: "", site: EXACT, head: 2, query: 7 });
     row.weight.forEach((one, key) => expect(one).toBeCloseTo(weights[270 + key], 6));
-    expect(row.masked).toEqual((await page.row("", EXACT, 2, 7)).masked);
-    expect(await own.cell("", EXACT, 2, 7, 3)).toMatchObject({ kind: "rows", exponential: null, total: null });
+    expect(row.masked).toEqual((await page.ask("row", { trace: "", site: EXACT, head: 2, query: 7 })).masked);
+    expect(await own.ask("cell", { trace: "", site: EXACT, head: 2, query: 7, key: 3 })).toMatchObject({
+      kind: "rows",
+      exponential: null,
+      total: null,
+    });
   });
 
   it("says in words what it does not hold", async () => {
-    await expect(page.cell("", "encoder.0.attention", 0, 0, 0)).rejects.toThrow(
-      /only the weights of encoder.0.attention/,
-    );
-    await expect(page.decode()).rejects.toThrow(/clearhead look/);
-    await expect(page.trace({ source: "another" })).rejects.toThrow(/views 1 to 4/);
+    await expect(
+      page.ask("cell", { trace: "", site: "encoder.0.attention", head: 0, query: 0, key: 0 }),
+    ).rejects.toThrow(/only the weights of encoder.0.attention/);
+    await expect(page.ask("decode", {} as never)).rejects.toThrow(/clearhead look/);
+    await expect(page.ask("trace", { source: "another" })).rejects.toThrow(/views 1 to 4/);
     expect(() => readSaved("")).toThrow(/clearhead trace/);
   });
 });
@@ -168,17 +190,17 @@ describe("the boxes of a saved page", () => {
   const asked = { key: 1, head: 2 };
 
   it("have the numbers of the tokens it holds", async () => {
-    const { values } = await page.box("", { ...asked, box: "decoder.norm", token: 9 });
+    const { values } = await page.ask("box", { trace: "", ...asked, box: "decoder.norm", token: 9 });
     expect(values).toEqual({ "decoder.norm.mean": [0.5], "decoder.normed": [4, 5], "decoder.norm.gamma": [2, 3] });
   });
 
   it("say of other tokens which there are", async () => {
-    const absent = page.box("", { ...asked, box: "decoder.0.feed_forward", token: 3 });
+    const absent = page.ask("box", { trace: "", ...asked, box: "decoder.0.feed_forward", token: 3 });
     await expect(absent).rejects.toThrow(/for the tokens 9 of the decoder/);
   });
 
   it("have the heads of an exact site for every token, as far as they were compared as they are", async () => {
-    const { values } = await page.box("", { ...asked, box: EXACT, token: 3 });
+    const { values } = await page.ask("box", { trace: "", ...asked, box: EXACT, token: 3 });
     const [row] = await rows(EXACT, 2).then((all) => [all[3]]);
     expect(values[`${EXACT}.weight`]).toHaveLength(10);
     values[`${EXACT}.weight`].forEach((one, key) => expect(one).toBeCloseTo(row.weight[key], 5));
@@ -187,6 +209,6 @@ describe("the boxes of a saved page", () => {
   });
 
   it("have no products: the weights are not on it", async () => {
-    await expect(page.terms()).rejects.toThrow(/weights of the model are not on this page/);
+    await expect(page.ask("terms", {} as never)).rejects.toThrow(/clearhead look/);
   });
 });

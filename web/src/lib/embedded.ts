@@ -6,8 +6,20 @@
 
 import { cellOf, finite, rowSteps, type RowInputs, type Weighting } from "./arithmetic";
 import {
+  type Answering,
+  type Answers,
+  type AskBox,
+  type AskCell,
+  type AskColumn,
+  askOwn,
+  type AskRow,
+  type Asks,
+  type AskStream,
+  type AskThumbs,
+  type AskTile,
+  type AskTrace,
+  type AskVectors,
   type BoxNumbers,
-  type BoxRequest,
   type Cell,
   type Column,
   type HeadChoice,
@@ -15,19 +27,18 @@ import {
   type Matrix,
   type MatrixStep,
   type Meta,
+  type QuestionName,
   type Readings,
   type Row,
-  type Run,
+  type RunFacts,
   type SideName,
   type SiteMeta,
   type Source,
   SourceError,
   type Stream,
   type Thumbs,
-  type TileRequest,
-  type TraceRequest,
   type Turn,
-  type VectorRequest,
+  type VectorRole,
   type ViewName,
 } from "./source";
 import { MASKED, thumbByte } from "./thumbs";
@@ -36,7 +47,7 @@ import { tileOf } from "./tiles";
 /** Everything a saved page holds. */
 export interface Saved {
   version: 1;
-  run: Run;
+  run: RunFacts;
   meta: Meta;
   /** Of every site: one byte a weight (weight × 255, rounded), [head][query][key]. */
   weights: Record<string, string>;
@@ -125,21 +136,25 @@ export class EmbeddedSource implements Source {
     return this;
   }
 
+  ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
+    return askOwn(this as unknown as Answering, name, asked);
+  }
+
   exact(site: string): boolean {
     return site in this.saved.exact;
   }
 
-  async run(): Promise<Run> {
+  async run(): Promise<RunFacts> {
     const { meta, run } = this.saved;
     return { ...run, examples: [{ source: meta.source }] };
   }
 
-  async trace(request: TraceRequest): Promise<Meta> {
+  async trace(request: AskTrace): Promise<Meta> {
     if (request.source !== this.saved.meta.source) throw new SourceError(HERE);
     return this.saved.meta;
   }
 
-  async tile(_: string, request: TileRequest): Promise<Matrix> {
+  async tile({ ...request }: Required<AskTile>): Promise<Matrix> {
     if (request.step === "allowed") {
       const mask = await this.mask(request.site, request.head === "mean" ? 0 : request.head);
       return tileOf(mask, request.level, request.row, request.column);
@@ -148,7 +163,7 @@ export class EmbeddedSource implements Source {
     return tileOf(matrix, request.level, request.row, request.column);
   }
 
-  async thumbs(_: string, name: string): Promise<Thumbs> {
+  async thumbs({ site: name }: AskThumbs): Promise<Thumbs> {
     const site = this.site(name);
     const bytes = await this.weights(name);
     const masks = await Promise.all(Array.from({ length: site.n_heads }, (_, head) => this.mask(name, head)));
@@ -167,7 +182,7 @@ export class EmbeddedSource implements Source {
     return { heads: site.n_heads, rows, columns, data };
   }
 
-  async row(_: string, name: string, head: HeadChoice, query: number): Promise<Row> {
+  async row({ site: name, head, query }: Required<AskRow>): Promise<Row> {
     const site = this.site(name);
     if (head === "mean" || !this.exact(name)) {
       const matrix = await this.matrix(name, head, "weight");
@@ -186,19 +201,20 @@ export class EmbeddedSource implements Source {
     };
   }
 
-  async column(_: string, name: string, head: HeadChoice, key: number): Promise<Column> {
+  async column({ site: name, head, key }: Required<AskColumn>): Promise<Column> {
     const { data, columns } = await this.matrix(name, head, "weight");
     return { weight: Array.from({ length: this.site(name).n_query }, (_, query) => data[query * columns + key]) };
   }
 
-  async cell(_: string, name: string, head: number, query: number, key: number): Promise<Cell> {
+  async cell({ site: name, head, query, key }: Required<AskCell>): Promise<Cell> {
     const { n_query, n_key, arithmetic } = this.site(name);
     const cell = cellOf(await this.inputs(name, head, query), key, { kind: arithmetic.kind, n_query, n_key });
     return { ...cell, turn: await this.turn(name, head, query, key) };
   }
 
-  async vectors(_: string, request: VectorRequest): Promise<Matrix> {
-    if ("name" in request) throw new SourceError(HERE);
+  async vectors(asked: AskVectors): Promise<Matrix> {
+    if (asked.name) throw new SourceError(HERE);
+    const request = asked as { site: string; head: number; role: VectorRole };
     const site = this.site(request.site);
     if (request.role === "context") return this.contexts(site, request.head);
     const numbers = await this.numbers(request.site);
@@ -217,12 +233,12 @@ export class EmbeddedSource implements Source {
     return this.saved.lens;
   }
 
-  async stream(_: string, side: SideName): Promise<Stream> {
+  async stream({ side }: Required<AskStream>): Promise<Stream> {
     return this.saved.stream[side] ?? { rows: [] };
   }
 
   /** What the page holds of a box; it may be less than all of it. */
-  async box(_: string, request: BoxRequest): Promise<BoxNumbers> {
+  async box({ ...request }: Required<AskBox>): Promise<BoxNumbers> {
     const side = request.box.split(".")[0] as SideName;
     const box = this.saved.run.sides.find((one) => one.side === side)?.boxes.find((one) => one.name === request.box);
     if (box === undefined) throw new SourceError(`There is no box called ${request.box} on this page.`);
@@ -242,24 +258,6 @@ export class EmbeddedSource implements Source {
       labels: this.labels(request.token),
     };
   }
-
-  terms(): Promise<never> {
-    return Promise.reject(new SourceError(`The weights of the model are not on this page. ${HERE}`));
-  }
-
-  effects = absent;
-  spaces = absent;
-  sequence = absent;
-  sentence = absent;
-  context = absent;
-  positions = absent;
-  decode = absent;
-  curves = absent;
-  sample = absent;
-  neurons = absent;
-  embeddings = absent;
-  neighbours = absent;
-  tokenize = absent;
 
   private site(name: string): SiteMeta {
     const site = this.saved.meta.sites.find((one) => one.name === name);
@@ -389,12 +387,17 @@ export class EmbeddedSource implements Source {
   }
 
   /** The steps of one head, of a site that the page has every number of. */
-  private async ofHead(request: BoxRequest): Promise<Record<string, (number | null)[]>> {
+  private async ofHead(request: Required<AskBox>): Promise<Record<string, (number | null)[]>> {
     const [at, { token, key, head }] = [request.box, request];
     if (!this.exact(at)) return {};
-    const { query, score, scaled, masked, weight, context } = await this.row("", at, head, token);
+    const { query, score, scaled, masked, weight, context } = await this.row({
+      trace: "",
+      site: at,
+      head,
+      query: token,
+    });
     const vector = async (role: "key" | "value"): Promise<number[]> => {
-      const { columns, data } = await this.vectors("", { site: at, head, role });
+      const { columns, data } = await this.vectors({ trace: "", site: at, head, role });
       return Array.from(data.subarray(key * columns, (key + 1) * columns));
     };
     const plain = this.saved.exact[at].plain ? { query, key: await vector("key") } : {};
@@ -417,10 +420,6 @@ export class EmbeddedSource implements Source {
     const sites = Object.keys(this.saved.exact).join(", ") || "none";
     return `This page holds only the weights of ${name}; every number is here of: ${sites}.`;
   }
-}
-
-function absent(): Promise<never> {
-  return Promise.reject(new SourceError(HERE));
 }
 
 async function unpacked(exact: Exact): Promise<Numbers> {

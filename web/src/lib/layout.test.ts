@@ -3,13 +3,13 @@ import { describe, expect, it } from "vitest";
 import { ALONE, boxesOfSide, POST } from "../../dev/boxes";
 import { FakeSource } from "../../dev/fake";
 import { cableOf, countsOf, diagramOf, entryOf, grid, laneOf, windowOf } from "./layout";
-import type { Meta, Run } from "./source";
+import type { Meta, RunFacts } from "./source";
 
 const source = new FakeSource();
-const run: Run = await source.run();
-const meta: Meta = await source.trace({ source: "vier" });
+const run: RunFacts = await source.ask("run", {});
+const meta: Meta = await source.ask("trace", { source: "vier" });
 
-function decoderOnly(layers: number): [Run, Meta] {
+function decoderOnly(layers: number): [RunFacts, Meta] {
   const side = { ...run.sides[0], side: "decoder" as const, n_layers: layers };
   const boxes = boxesOfSide("decoder", layers, [{ kind: "attention", places: POST }], false);
   const deep = { ...side, boxes, layers: Array.from({ length: layers }, () => side.layers[0]) };

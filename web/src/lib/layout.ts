@@ -1,6 +1,6 @@
 /** Where everything of the whole model's picture lies: lanes of tokens, and the boxes they pass on their way. */
 
-import type { BoxKind, BoxSpec, Meta, Run, SideName, SideSpec } from "./source";
+import type { BoxKind, BoxSpec, Meta, RunFacts, SideName, SideSpec } from "./source";
 import type { Span } from "./tiles";
 import { BOX_TITLES } from "./words";
 
@@ -90,7 +90,13 @@ export function countsOf(meta: Pick<Meta, "sides">): TokenCounts {
 }
 
 /** The picture of a run on a text, as wide as there is room, or wider where the model is deep. */
-export function diagramOf(run: Pick<Run, "sides">, counts: TokenCounts, room: number, chosen = 0, most = 24): Diagram {
+export function diagramOf(
+  run: Pick<RunFacts, "sides">,
+  counts: TokenCounts,
+  room: number,
+  chosen = 0,
+  most = 24,
+): Diagram {
   const sides = run.sides.filter((side) => counts[side.side] !== undefined);
   const spans = sides.map((side) => windowOf(counts[side.side]!, chosen, most));
   const line = lineOf(spans);

@@ -1,4 +1,401 @@
-/** What the server answers. Written by `python -m tests.serve.write_messages`: change clearhead/serve/messages.py. */
+/** What the page asks, and what is answered. Written by `python -m tests.serve.write_messages` from the files of
+ * clearhead/serve/questions: change those. */
+
+/** A change of one step of one site: a head off is {step: "context", head, times: 0}. */
+export interface StepEdit {
+  at: string;
+  step: string;
+  head?: number | null;
+  query?: number | null;
+  key?: number | null;
+  unit?: number | null;
+  to?: number | boolean | null;
+  times?: number | null;
+}
+
+/** One weighting in place of another. */
+export interface WeightingEdit {
+  at: string;
+  weighting: string;
+}
+
+export type EditJson = StepEdit | WeightingEdit;
+
+export type HeadChoice = number | "mean";
+
+/** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −∞. */
+export interface BoxNumbers {
+  values: Record<string, (number | null)[]>;
+  /** Numbers of formulas that are no value of the trace: the scale of a head. */
+  constants: Record<string, number>;
+  /** What units of an output are called, the likeliest of them. */
+  labels: Record<string, string>;
+}
+
+/** Every number of a box for one token (and, of keys and values, one key) in one head, by name. */
+export interface AskBox {
+  trace: string;
+  box: string;
+  token?: number;
+  key?: number;
+  head?: number;
+}
+
+/** A query and a key before their turn, and by how much each pair of their numbers is turned, in radians. */
+export interface Turn {
+  query: number[];
+  key: number[];
+  query_position: number;
+  key_position: number;
+  pairs: [number, number][];
+  query_angles: number[];
+  key_angles: number[];
+}
+
+/** Every number of one cell's arithmetic. */
+export interface Cell {
+  kind: WeightingKind;
+  query: number[];
+  key: number[];
+  products: number[];
+  score: number | null;
+  scale: number;
+  scaled: number | null;
+  bias: number | null;
+  allowed: boolean;
+  masked: number | null;
+  highest: number | null;
+  /** What softmax divides by before the exponential. */
+  temperature: number;
+  /** What the weight is a share of `total` of; null in weightings that are no share. */
+  exponential: number | null;
+  total: number | null;
+  weight: number;
+  ties: number[];
+  value: number[];
+  share: number[];
+  context: number[];
+  /** How the positions turned query and key before they were compared; null where they did not. */
+  turn: Turn | null;
+  /** What the head reads of the query's vector: in sliced heads, its slice. */
+  input: number[] | null;
+  /** The place of the first of these numbers in the vector; null where the head reads all of it. */
+  input_start: number | null;
+  /** The key's value between V_down and V_up; null where values are not of low rank. */
+  latent: number[] | null;
+  n_query: number;
+  n_key: number;
+}
+
+/** Every number of one cell's arithmetic. */
+export interface AskCell {
+  trace: string;
+  site: string;
+  head: number;
+  query: number;
+  key: number;
+}
+
+export interface Column {
+  weight: number[];
+}
+
+/** The weights of one key, query by query. */
+export interface AskColumn {
+  trace: string;
+  site: string;
+  head: HeadChoice;
+  key: number;
+}
+
+export interface ContextPlace {
+  text: string;
+  tokens: string[];
+  places: number[];
+}
+
+export interface Attended {
+  index: number;
+  text: string;
+  weight: number;
+}
+
+export interface ContextAnswer {
+  word: string;
+  places: ContextPlace[];
+  layers: string[];
+  cosine: number[][][];
+  path: [number, number][][];
+  responsible: Attended[][][];
+}
+
+/** The vectors of one word in several texts. */
+export interface AskContext {
+  texts: string[];
+  word: string;
+  step?: number | null;
+}
+
+/** A line of the log. It holds more than is said here: the scores of its task. */
+export interface CurveLine {
+  kind: string;
+  step: number;
+  loss?: number | null;
+  [more: string]: unknown;
+}
+
+export interface Curves {
+  lines: CurveLine[];
+  training: boolean;
+  last: number | null;
+}
+
+/** The lines of the log after a step. */
+export interface AskCurves {
+  after?: number;
+}
+
+export type NodeState = "live" | "pruned" | "ended" | "best";
+
+export interface DecodeNode {
+  id: number;
+  parent: number | null;
+  step: number;
+  token: number;
+  text: string;
+  log_prob: number;
+  total: number;
+  state: NodeState;
+  rank: number;
+  candidates: Candidate[];
+}
+
+export interface DecodeOutput {
+  text: string;
+  score: number;
+  ids: number[];
+  ended: boolean;
+}
+
+export interface CrossWeights {
+  step: number;
+  weight: number[][];
+}
+
+export interface Decoded {
+  nodes: DecodeNode[];
+  best: number[];
+  outputs: DecodeOutput[];
+  source_tokens: string[];
+  cross: CrossWeights[] | null;
+  edits: EditJson[];
+}
+
+/** A search with a beam, step by step, and where its best output looked in the source. With edits it is the changed model that is searched with, and looked into. */
+export interface AskDecode {
+  source: string;
+  beam?: number;
+  candidates?: number;
+  max_new?: number | null;
+  step?: number | null;
+  edits?: EditJson[];
+}
+
+export interface HeadEffect {
+  head: number;
+  change: number;
+  kl: number;
+}
+
+export interface Effects {
+  effects: HeadEffect[];
+}
+
+/** What the answers lose without each head of a site. */
+export interface AskEffects {
+  trace: string;
+  site: string;
+}
+
+/** A table with a vector for every token. */
+export interface TableFacts {
+  /** "encoder.embedding", "decoder.embedding", or "output": the unembedding, where it is not the same table. */
+  name: string;
+  /** Whether the output reads the same table. */
+  tied: boolean;
+}
+
+/** The vectors of all tokens along the two directions in which they differ most (PCA). */
+export interface EmbeddingMap {
+  table: string;
+  tables: TableFacts[];
+  d_model: number;
+  /** The shares of the variance along the two directions. */
+  explained: number[];
+  points: [number, number][];
+  tokens: string[];
+}
+
+/** The map of a table; the first one's where none is named. */
+export interface AskEmbeddings {
+  table?: string | null;
+  step?: number | null;
+}
+
+export interface LensLayer {
+  name: string;
+  rows: Candidate[][];
+}
+
+export interface Lens {
+  side: SideName;
+  layers: LensLayer[];
+}
+
+/** What each layer would answer at each token. */
+export interface AskLens {
+  trace: string;
+}
+
+export interface Neighbour {
+  id: number;
+  text: string;
+  cosine: number;
+}
+
+export interface TableNeighbours {
+  table: string;
+  /** The length of the token's own vector. */
+  length: number;
+  near: Neighbour[];
+}
+
+/** The tokens whose vectors point most nearly the same way, in every table of the same vocabulary. */
+export interface Neighbours {
+  token: number;
+  text: string;
+  tables: TableNeighbours[];
+}
+
+/** The nearest tokens by the cosine of their vectors, in this and in other tables of the same tokens. */
+export interface AskNeighbours {
+  table: string;
+  token: number;
+  count?: number;
+  step?: number | null;
+}
+
+/** How much a unit adds to the logit of an answer at a token. */
+export interface UnitEffect {
+  id: number;
+  text: string;
+  change: number;
+}
+
+/** A hidden unit of a feed-forward at one token. */
+export interface NeuronUnit {
+  unit: number;
+  /** The values that make it, the last of them its activation, `hidden`. */
+  steps: Record<string, number>;
+  /** The length of the vector that it adds to the output: its activation times its output weights. */
+  norm: number;
+  /** How much of the output that vector is; all units and the bias make 1. */
+  share: number;
+  promotes: UnitEffect[];
+  suppresses: UnitEffect[];
+}
+
+export interface Neurons {
+  at: string;
+  token: number;
+  d_ff: number;
+  /** Units whose activation is above 0. */
+  active: number;
+  /** The fewest units whose norms are half of all norms. */
+  half: number;
+  bias: number;
+  units: NeuronUnit[];
+  /** How the activation is made. */
+  formula: string;
+  /** Why no unit promotes an answer; "" where they do. */
+  silent: string;
+}
+
+/** The units of the feed-forward `at` that add most at a token. */
+export interface AskNeurons {
+  trace: string;
+  at: string;
+  token?: number;
+  most?: number;
+  /** A unit that is wanted wherever it ranks. */
+  unit?: number | null;
+}
+
+export interface PositionKind {
+  name: string;
+  title: string;
+  /** What the kind is. */
+  sentence: string;
+  /** What this run has of it. */
+  note: string;
+  /** Whether this run has it. */
+  used: boolean;
+  trained: boolean;
+  table: number[][] | null;
+  similarity: number[];
+}
+
+export interface Positions {
+  used: string;
+  kinds: PositionKind[];
+  /** What the position adds to the scores of each head of the first layer, from the furthest key before it on. */
+  bias: number[][] | null;
+}
+
+/** The first `n` positions of each kind. */
+export interface AskPositions {
+  n?: number;
+  step?: number | null;
+}
+
+/** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
+export interface Readings {
+  entropy: (number | null)[];
+  distance: (number | null)[];
+  first: (number | null)[];
+  itself: (number | null)[];
+  previous: (number | null)[];
+  same: (number | null)[];
+  induction: (number | null)[];
+  /** What W_O makes of the head: how many times as long as its contexts is what it adds to the stream. */
+  gain: (number | null)[];
+}
+
+/** Of one site, or of all; of a long text, from no more than `rows` queries. */
+export interface AskReadings {
+  trace: string;
+  site?: string | null;
+  rows?: number | null;
+}
+
+/** null stands for −∞. The mean of heads has only its weight. */
+export interface Row {
+  query?: number[];
+  score?: (number | null)[];
+  scaled?: (number | null)[];
+  masked?: (number | null)[];
+  weight: number[];
+  context?: number[];
+  allowed?: boolean[];
+}
+
+/** One query's numbers against every key, of one head or of the mean. */
+export interface AskRow {
+  trace: string;
+  site: string;
+  head: HeadChoice;
+  query: number;
+}
 
 export type SideName = "encoder" | "decoder";
 
@@ -10,7 +407,7 @@ export type WeightingKind = "softmax" | "kernelized" | "argmax" | "rows";
 
 export type BoxKind = "token" | "position" | "norm" | "attention" | "cross" | "add" | "feed_forward" | "output";
 
-export interface AttentionSpec {
+export interface AttentionFacts {
   n_heads: number;
   n_kv_heads: number;
   d_head: number;
@@ -20,8 +417,8 @@ export interface AttentionSpec {
 }
 
 export interface LayerSpec {
-  attention: AttentionSpec;
-  cross?: AttentionSpec;
+  attention: AttentionFacts;
+  cross?: AttentionFacts;
   feed_forward: string | null;
   arrangement: string;
 }
@@ -91,7 +488,7 @@ export interface ProgramLayer {
 }
 
 /** The program that was compiled into a run. */
-export interface Program {
+export interface ProgramFacts {
   name: string;
   about: string;
   /** The program, a line for each sequence it computes. */
@@ -107,7 +504,7 @@ export interface Opening {
   head: number | "mean";
 }
 
-export interface Run {
+export interface RunFacts {
   name: string;
   path: string;
   task: string;
@@ -142,82 +539,169 @@ export interface Run {
   weightings?: string[];
   /** Of a compiled program: what each direction of the residual stream is called. */
   directions?: string[];
-  program?: Program;
+  program?: ProgramFacts;
 }
 
-/** How much a unit adds to the logit of an answer at a token. */
-export interface UnitEffect {
+/** What a run is. */
+export type AskRun = Record<string, never>;
+
+export type Cut = "" | "top_k" | "top_p" | "never";
+
+/** A token that could have come next: its probability, and the one it was drawn with. */
+export interface SampleCandidate {
   id: number;
   text: string;
-  change: number;
+  p: number;
+  /** After the temperature and the cuts; 0 where it was cut. */
+  after: number;
+  /** What cut it: top-k, top-p, or a rule that it may never come; "" where it could be drawn. */
+  cut: Cut;
 }
 
-/** A hidden unit of a feed-forward at one token. */
-export interface NeuronUnit {
-  unit: number;
-  /** The values that make it, the last of them its activation, `hidden`. */
-  steps: Record<string, number>;
-  /** The length of the vector that it adds to the output: its activation times its output weights. */
-  norm: number;
-  /** How much of the output that vector is; all units and the bias make 1. */
-  share: number;
-  promotes: UnitEffect[];
-  suppresses: UnitEffect[];
-}
-
-export interface Neurons {
-  at: string;
+/** One token that was drawn, or taken as the likeliest, and what it was drawn from. */
+export interface SampleStep {
   token: number;
-  d_ff: number;
-  /** Units whose activation is above 0. */
-  active: number;
-  /** The fewest units whose norms are half of all norms. */
-  half: number;
-  bias: number;
-  units: NeuronUnit[];
-  /** How the activation is made. */
-  formula: string;
-  /** Why no unit promotes an answer; "" where they do. */
-  silent: string;
+  text: string;
+  p: number;
+  after: number;
+  /** The random number in [0, 1): the token is the one in whose stretch of the probabilities it lies. */
+  drawn: number | null;
+  /** Where that stretch begins: the sum of the probabilities of all likelier tokens. */
+  begins: number;
+  /** The number of tokens that could be drawn. */
+  left: number;
+  candidates: SampleCandidate[];
 }
 
-/** A table with a vector for every token. */
-export interface TableFacts {
-  /** "encoder.embedding", "decoder.embedding", or "output": the unembedding, where it is not the same table. */
-  name: string;
-  /** Whether the output reads the same table. */
-  tied: boolean;
+/** Text that was sampled, token by token: the same as the library's for the same seed. */
+export interface Sampled {
+  steps: SampleStep[];
+  text: string;
+  /** After each step, how many characters of the text are certain. */
+  ends: number[];
+  ids: number[];
+  ended: boolean;
+  /** The most new tokens that there can be. */
+  room: number;
+  source_tokens: string[];
+  cross: CrossWeights[] | null;
+  edits: EditJson[];
 }
 
-/** The vectors of all tokens along the two directions in which they differ most (PCA). */
-export interface EmbeddingMap {
-  table: string;
-  tables: TableFacts[];
-  d_model: number;
-  /** The shares of the variance along the two directions. */
-  explained: number[];
-  points: [number, number][];
+/** A sampled output, or the likeliest token each time, and what each token was drawn from. With edits it is the changed model that is sampled. */
+export interface AskSample {
+  source: string;
+  mode?: "greedy" | "sample";
+  temperature?: number;
+  top_k?: number | null;
+  top_p?: number | null;
+  seed?: number;
+  candidates?: number;
+  max_new?: number | null;
+  step?: number | null;
+  edits?: EditJson[];
+}
+
+/** The diagram of a token of the sentence, as an SVG element. */
+export interface Sentence {
+  svg: string;
   tokens: string[];
-}
-
-export interface Neighbour {
-  id: number;
-  text: string;
-  cosine: number;
-}
-
-export interface TableNeighbours {
-  table: string;
-  /** The length of the token's own vector. */
-  length: number;
-  near: Neighbour[];
-}
-
-/** The tokens whose vectors point most nearly the same way, in every table of the same vocabulary. */
-export interface Neighbours {
   token: number;
-  text: string;
-  tables: TableNeighbours[];
+}
+
+/** The sequence diagram of the notes' sentence. */
+export interface AskSentence {
+  token?: number;
+}
+
+/** A sequence diagram of one attention step, as an SVG element. */
+export interface Sequence {
+  svg: string;
+}
+
+/** One attention step as a sequence diagram; `columns`: how many lifelines there is room for. */
+export interface AskSequence {
+  trace: string;
+  site: string;
+  head: number;
+  query: number;
+  columns?: number;
+}
+
+/** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
+export interface Spaces {
+  places: number[];
+  tokens: string[];
+  embedding: number[][];
+  query_key: number[][];
+  score: number[][];
+  value: number[][];
+}
+
+/** How alike some tokens are as embeddings, as queries and keys, and as values. */
+export interface AskSpaces {
+  trace: string;
+  site: string;
+  head: number;
+  places: number[];
+}
+
+export interface StreamRow {
+  name: string;
+  norm: number[];
+  cosine: number[];
+}
+
+/** How long each position's vector is along the stream, and its cosine with the embedding. */
+export interface Stream {
+  rows: StreamRow[];
+}
+
+/** The residual stream of a side, value by value. */
+export interface AskStream {
+  trace: string;
+  side: SideName;
+}
+
+/** A number that a linear map makes: the sum of x · weight, and bias. */
+export interface BoxTerms {
+  x: number[];
+  weight: number[];
+  bias: number;
+  value: number;
+  /** The place of the first x: in sliced heads, where the head's slice begins. */
+  start: number;
+}
+
+/** The sum of products that one number of the value `name` is. */
+export interface AskTerms {
+  trace: string;
+  name: string;
+  unit: number;
+  row?: number;
+  head?: number;
+}
+
+/** Head by head, row by row: 254 × √weight; 255 where all keys are masked. */
+export interface AskThumbs {
+  trace: string;
+  site: string;
+}
+
+export type MatrixStep = "score" | "scaled" | "masked" | "weight" | "allowed";
+
+/** The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles. */
+export interface AskTile {
+  trace: string;
+  site: string;
+  head?: HeadChoice;
+  /** `allowed` is the mask: 1 where a key may be attended. */
+  step: MatrixStep;
+  level?: number;
+  row?: number;
+  column?: number;
+  /** 1: the attention rollout up to the site, in the place of a head. */
+  rollout?: number;
 }
 
 /** A part of a token: a character or byte, or two parts that were merged. */
@@ -262,22 +746,10 @@ export interface TokenizedText {
   unknown: number;
 }
 
-/** A change of one step of one site: a head off is {step: "context", head, times: 0}. */
-export interface StepEdit {
-  at: string;
-  step: string;
-  head?: number | null;
-  query?: number | null;
-  key?: number | null;
-  unit?: number | null;
-  to?: number | boolean | null;
-  times?: number | null;
-}
-
-/** One weighting in place of another. */
-export interface WeightingEdit {
-  at: string;
-  weighting: string;
+/** A text's tokens, by the tokeniser of a field; of the first where none is named. */
+export interface AskTokenize {
+  text: string;
+  field?: string | null;
 }
 
 export interface SideMeta {
@@ -360,7 +832,7 @@ export interface Meta {
   id: string;
   source: string;
   target: string | null;
-  edits: (StepEdit | WeightingEdit)[];
+  edits: EditJson[];
   step: number | null;
   notes: string[];
   kind: ModelKind;
@@ -373,283 +845,96 @@ export interface Meta {
   program?: ProgramAnswers;
 }
 
-/** One query's numbers against every key; null stands for −∞. The mean of heads has only its weight. */
-export interface Row {
-  query?: number[];
-  score?: (number | null)[];
-  scaled?: (number | null)[];
-  masked?: (number | null)[];
-  weight: number[];
-  context?: number[];
-  allowed?: boolean[];
+/** A trace of a text, with edits inside the model, by the weights of a step: the run's own where none is named. */
+export interface AskTrace {
+  source: string;
+  /** The output, as text or ids; without it, the model's own. */
+  target?: string | number[] | null;
+  edits?: EditJson[];
+  step?: number | null;
 }
 
-export interface Column {
-  weight: number[];
+export type VectorRole = "query" | "key" | "value" | "context";
+
+/** A row for each token: of a head (`site`, `head`, `role`), or of the stream (`name`). */
+export interface AskVectors {
+  trace: string;
+  site?: string | null;
+  head?: number | null;
+  role?: VectorRole | null;
+  name?: string | null;
 }
 
-/** A query and a key before their turn, and by how much each pair of their numbers is turned, in radians. */
-export interface Turn {
-  query: number[];
-  key: number[];
-  query_position: number;
-  key_position: number;
-  pairs: [number, number][];
-  query_angles: number[];
-  key_angles: number[];
+/** Row by row. */
+export interface Matrix {
+  rows: number;
+  columns: number;
+  data: Float32Array;
 }
 
-/** Every number of one cell's arithmetic. */
-export interface Cell {
-  kind: WeightingKind;
-  query: number[];
-  key: number[];
-  products: number[];
-  score: number | null;
-  scale: number;
-  scaled: number | null;
-  bias: number | null;
-  allowed: boolean;
-  masked: number | null;
-  highest: number | null;
-  /** What softmax divides by before the exponential. */
-  temperature: number;
-  /** What the weight is a share of `total` of; null in weightings that are no share. */
-  exponential: number | null;
-  total: number | null;
-  weight: number;
-  ties: number[];
-  value: number[];
-  share: number[];
-  context: number[];
-  /** How the positions turned query and key before they were compared; null where they did not. */
-  turn: Turn | null;
-  /** What the head reads of the query's vector: in sliced heads, its slice. */
-  input: number[] | null;
-  /** The place of the first of these numbers in the vector; null where the head reads all of it. */
-  input_start: number | null;
-  /** The key's value between V_down and V_up; null where values are not of low rank. */
-  latent: number[] | null;
-  n_query: number;
-  n_key: number;
+/** Head by head, row by row. */
+export interface Thumbs {
+  heads: number;
+  rows: number;
+  columns: number;
+  data: Uint8Array;
 }
 
-/** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
-export interface Readings {
-  entropy: (number | null)[];
-  distance: (number | null)[];
-  first: (number | null)[];
-  itself: (number | null)[];
-  previous: (number | null)[];
-  same: (number | null)[];
-  induction: (number | null)[];
-  /** What W_O makes of the head: how many times as long as its contexts is what it adds to the stream. */
-  gain: (number | null)[];
+export interface Questions {
+  box: { asks: AskBox; answers: BoxNumbers };
+  cell: { asks: AskCell; answers: Cell };
+  column: { asks: AskColumn; answers: Column };
+  context: { asks: AskContext; answers: ContextAnswer };
+  curves: { asks: AskCurves; answers: Curves };
+  decode: { asks: AskDecode; answers: Decoded };
+  effects: { asks: AskEffects; answers: Effects };
+  embeddings: { asks: AskEmbeddings; answers: EmbeddingMap };
+  lens: { asks: AskLens; answers: Lens };
+  neighbours: { asks: AskNeighbours; answers: Neighbours };
+  neurons: { asks: AskNeurons; answers: Neurons };
+  positions: { asks: AskPositions; answers: Positions };
+  readings: { asks: AskReadings; answers: Record<string, Readings> };
+  row: { asks: AskRow; answers: Row };
+  run: { asks: AskRun; answers: RunFacts };
+  sample: { asks: AskSample; answers: Sampled };
+  sentence: { asks: AskSentence; answers: Sentence };
+  sequence: { asks: AskSequence; answers: Sequence };
+  spaces: { asks: AskSpaces; answers: Spaces };
+  stream: { asks: AskStream; answers: Stream };
+  terms: { asks: AskTerms; answers: BoxTerms };
+  thumbs: { asks: AskThumbs; answers: Thumbs };
+  tile: { asks: AskTile; answers: Matrix };
+  tokenize: { asks: AskTokenize; answers: TokenizedText };
+  trace: { asks: AskTrace; answers: Meta };
+  vectors: { asks: AskVectors; answers: Matrix };
 }
 
-export interface LensLayer {
-  name: string;
-  rows: Candidate[][];
-}
-
-export interface Lens {
-  side: SideName;
-  layers: LensLayer[];
-}
-
-export interface HeadEffect {
-  head: number;
-  change: number;
-  kl: number;
-}
-
-export interface Effects {
-  effects: HeadEffect[];
-}
-
-export interface StreamRow {
-  name: string;
-  norm: number[];
-  cosine: number[];
-}
-
-/** How long each position's vector is along the stream, and its cosine with the embedding. */
-export interface Stream {
-  rows: StreamRow[];
-}
-
-/** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
-export interface Spaces {
-  places: number[];
-  tokens: string[];
-  embedding: number[][];
-  query_key: number[][];
-  score: number[][];
-  value: number[][];
-}
-
-/** A sequence diagram of one attention step, as an SVG element. */
-export interface Sequence {
-  svg: string;
-}
-
-/** The same of the notes' sentence, whose head was set by hand. */
-export interface Sentence {
-  svg: string;
-  tokens: string[];
-  token: number;
-}
-
-/** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −∞. */
-export interface BoxNumbers {
-  values: Record<string, (number | null)[]>;
-  /** Numbers of formulas that are no value of the trace: the scale of a head. */
-  constants: Record<string, number>;
-  /** What units of an output are called, the likeliest of them. */
-  labels: Record<string, string>;
-}
-
-/** A number that a linear map makes: the sum of x · weight, and bias. */
-export interface BoxTerms {
-  x: number[];
-  weight: number[];
-  bias: number;
-  value: number;
-  /** The place of the first x: in sliced heads, where the head's slice begins. */
-  start: number;
-}
-
-export interface ContextPlace {
-  text: string;
-  tokens: string[];
-  places: number[];
-}
-
-export interface Attended {
-  index: number;
-  text: string;
-  weight: number;
-}
-
-export interface ContextAnswer {
-  word: string;
-  places: ContextPlace[];
-  layers: string[];
-  cosine: number[][][];
-  path: [number, number][][];
-  responsible: Attended[][][];
-}
-
-export interface PositionKind {
-  name: string;
-  title: string;
-  /** What the kind is. */
-  sentence: string;
-  /** What this run has of it. */
-  note: string;
-  /** Whether this run has it. */
-  used: boolean;
-  trained: boolean;
-  table: number[][] | null;
-  similarity: number[];
-}
-
-export interface Positions {
-  used: string;
-  kinds: PositionKind[];
-  /** What the position adds to the scores of each head of the first layer, from the furthest key before it on. */
-  bias: number[][] | null;
-}
-
-export interface DecodeNode {
-  id: number;
-  parent: number | null;
-  step: number;
-  token: number;
-  text: string;
-  log_prob: number;
-  total: number;
-  state: "live" | "pruned" | "ended" | "best";
-  rank: number;
-  candidates: Candidate[];
-}
-
-export interface DecodeOutput {
-  text: string;
-  score: number;
-  ids: number[];
-  ended: boolean;
-}
-
-export interface CrossWeights {
-  step: number;
-  weight: number[][];
-}
-
-export interface Decoded {
-  nodes: DecodeNode[];
-  best: number[];
-  outputs: DecodeOutput[];
-  source_tokens: string[];
-  cross: CrossWeights[] | null;
-  edits: (StepEdit | WeightingEdit)[];
-}
-
-/** A token that could have come next: its probability, and the one it was drawn with. */
-export interface SampleCandidate {
-  id: number;
-  text: string;
-  p: number;
-  /** After the temperature and the cuts; 0 where it was cut. */
-  after: number;
-  /** What cut it: top-k, top-p, or a rule that it may never come; "" where it could be drawn. */
-  cut: "" | "top_k" | "top_p" | "never";
-}
-
-/** One token that was drawn, or taken as the likeliest, and what it was drawn from. */
-export interface SampleStep {
-  token: number;
-  text: string;
-  p: number;
-  after: number;
-  /** The random number in [0, 1): the token is the one in whose stretch of the probabilities it lies. */
-  drawn: number | null;
-  /** Where that stretch begins: the sum of the probabilities of all likelier tokens. */
-  begins: number;
-  /** The number of tokens that could be drawn. */
-  left: number;
-  candidates: SampleCandidate[];
-}
-
-/** Text that was sampled, token by token: the same as the library's for the same seed. */
-export interface Sampled {
-  steps: SampleStep[];
-  text: string;
-  /** After each step, how many characters of the text are certain. */
-  ends: number[];
-  ids: number[];
-  ended: boolean;
-  /** The most new tokens that there can be. */
-  room: number;
-  source_tokens: string[];
-  cross: CrossWeights[] | null;
-  edits: (StepEdit | WeightingEdit)[];
-}
-
-export interface CurveLine {
-  kind: string;
-  step: number;
-  loss?: number | null;
-  [more: string]: unknown;
-}
-
-export interface Curves {
-  lines: CurveLine[];
-  training: boolean;
-  last: number | null;
-}
-
-/** What went wrong, in a sentence. */
-export interface Problem {
-  error: string;
-}
+/** How each is asked and answered: with a body, or by its address alone; in JSON, or in numbers. */
+export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs"> = {
+  box: "json",
+  cell: "json",
+  column: "json",
+  context: "sent",
+  curves: "json",
+  decode: "sent",
+  effects: "json",
+  embeddings: "json",
+  lens: "json",
+  neighbours: "json",
+  neurons: "json",
+  positions: "json",
+  readings: "json",
+  row: "json",
+  run: "json",
+  sample: "sent",
+  sentence: "json",
+  sequence: "json",
+  spaces: "json",
+  stream: "json",
+  terms: "json",
+  thumbs: "thumbs",
+  tile: "matrix",
+  tokenize: "sent",
+  trace: "sent",
+  vectors: "matrix",
+};

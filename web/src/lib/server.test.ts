@@ -26,8 +26,10 @@ it("asks for a trace again when the server has let it go", async () => {
     json({ id: "a" }),
     json({ weight: [1] }),
   ]);
-  await source.trace({ source: "x" });
-  expect(await source.row("a", "encoder.0.attention", 0, 2)).toEqual({ weight: [1] });
+  await source.ask("trace", { source: "x" });
+  expect(await source.ask("row", { trace: "a", site: "encoder.0.attention", head: 0, query: 2 })).toEqual({
+    weight: [1],
+  });
   expect(asked).toEqual([
     "POST api/trace",
     "GET api/trace/a/row?site=encoder.0.attention&head=0&query=2",
@@ -38,16 +40,24 @@ it("asks for a trace again when the server has let it go", async () => {
 
 it("asks the same only once, and again after a failure", async () => {
   const { source, asked } = served([json({ error: "no such site" }, 404), json({ weight: [1] })]);
-  await expect(source.row("a", "s", 0, 0)).rejects.toThrow("no such site");
-  await source.row("a", "s", 0, 0);
-  await source.row("a", "s", 0, 0);
+  await expect(source.ask("row", { trace: "a", site: "s", head: 0, query: 0 })).rejects.toThrow("no such site");
+  await source.ask("row", { trace: "a", site: "s", head: 0, query: 0 });
+  await source.ask("row", { trace: "a", site: "s", head: 0, query: 0 });
   expect(asked).toHaveLength(2);
 });
 
 it("reads numbers with their shape", async () => {
   const body = new Float32Array([1, 2, 3, 4, 5, 6]).buffer;
   const { source } = served([() => new Response(body, { headers: { "X-Rows": "2", "X-Columns": "3" } })]);
-  const tile = await source.tile("a", { site: "s", head: "mean", step: "weight", level: 0, row: 0, column: 0 });
+  const tile = await source.ask("tile", {
+    trace: "a",
+    site: "s",
+    head: "mean",
+    step: "weight",
+    level: 0,
+    row: 0,
+    column: 0,
+  });
   expect([tile.rows, tile.columns, tile.data[5]]).toEqual([2, 3, 6]);
 });
 
@@ -57,7 +67,7 @@ it("says in words that nobody answers", async () => {
       throw new TypeError("failed");
     },
   ]);
-  await expect(source.run()).rejects.toThrow(/does not answer/);
+  await expect(source.ask("run", {})).rejects.toThrow(/does not answer/);
 });
 
 describe("a request that several wait for", () => {
@@ -74,7 +84,9 @@ describe("a request that several wait for", () => {
   it("is aborted when none of them waits any longer", async () => {
     const { source, signals } = waiting();
     const [one, other] = [new AbortController(), new AbortController()];
-    const rows = [one, other].map(({ signal }) => source.during(signal).row("a", "s", 0, 0));
+    const rows = [one, other].map(({ signal }) =>
+      source.during(signal).ask("row", { trace: "a", site: "s", head: 0, query: 0 }),
+    );
     one.abort();
     expect(signals.map((signal) => signal.aborted)).toEqual([false]);
     other.abort();
@@ -87,9 +99,9 @@ describe("a request that several wait for", () => {
     const stop = new AbortController();
     void source
       .during(stop.signal)
-      .row("a", "s", 0, 0)
+      .ask("row", { trace: "a", site: "s", head: 0, query: 0 })
       .catch(() => {});
-    void source.row("a", "s", 0, 0).catch(() => {});
+    void source.ask("row", { trace: "a", site: "s", head: 0, query: 0 }).catch(() => {});
     stop.abort();
     expect(signals.map((signal) => signal.aborted)).toEqual([false]);
   });
@@ -97,22 +109,24 @@ describe("a request that several wait for", () => {
   it("is made anew after it was aborted, and not at all where the signal is aborted already", async () => {
     const { source, signals } = waiting();
     const stop = new AbortController();
-    const row = source.during(stop.signal).row("a", "s", 0, 0);
+    const row = source.during(stop.signal).ask("row", { trace: "a", site: "s", head: 0, query: 0 });
     stop.abort();
-    void source.row("a", "s", 0, 0).catch(() => {});
+    void source.ask("row", { trace: "a", site: "s", head: 0, query: 0 }).catch(() => {});
     await expect(row).rejects.toThrow();
-    void source.row("a", "s", 0, 0).catch(() => {});
+    void source.ask("row", { trace: "a", site: "s", head: 0, query: 0 }).catch(() => {});
     expect(signals.map((signal) => signal.aborted)).toEqual([true, false]);
-    await expect(source.during(stop.signal).row("a", "s", 0, 1)).rejects.toThrow(/abort/i);
+    await expect(source.during(stop.signal).ask("row", { trace: "a", site: "s", head: 0, query: 1 })).rejects.toThrow(
+      /abort/i,
+    );
     expect(signals).toHaveLength(2);
   });
 
   it("is not asked for again after its answer, though all who waited have gone", async () => {
     const { source, asked } = served([json({ weight: [1] })]);
     const stop = new AbortController();
-    await source.during(stop.signal).row("a", "s", 0, 0);
+    await source.during(stop.signal).ask("row", { trace: "a", site: "s", head: 0, query: 0 });
     stop.abort();
-    expect(await source.row("a", "s", 0, 0)).toEqual({ weight: [1] });
+    expect(await source.ask("row", { trace: "a", site: "s", head: 0, query: 0 })).toEqual({ weight: [1] });
     expect(asked).toHaveLength(1);
   });
 });

@@ -2,44 +2,16 @@
 
 import { Cache } from "./cache";
 import {
-  type BoxNumbers,
-  type BoxRequest,
-  type BoxTerms,
-  type Cell,
-  type Column,
-  type ContextAnswer,
-  type ContextRequest,
-  type Curves,
-  type Decoded,
-  type DecodeRequest,
-  type Effects,
-  type EmbeddingMap,
-  type HeadChoice,
-  type Lens,
+  type Answers,
+  type Asks,
+  type AskTrace,
+  FORMS,
   type Matrix,
   type Meta,
-  type Neighbours,
-  type Neurons,
-  type NeuronsRequest,
-  type Positions,
-  type Readings,
-  type Row,
-  type Run,
-  type Sampled,
-  type SampleRequest,
-  type Sentence,
-  type Sequence,
-  type SideName,
+  type QuestionName,
   type Source,
   SourceError,
-  type Spaces,
-  type Stream,
-  type TermsRequest,
   type Thumbs,
-  type TileRequest,
-  type TokenizedText,
-  type TraceRequest,
-  type VectorRequest,
   type ViewName,
 } from "./source";
 
@@ -63,12 +35,13 @@ const ALL: readonly ViewName[] = [
   "tokens",
 ];
 
-type Values = Record<string, string | number>;
 type Make<Answer> = (signal: AbortSignal) => Promise<Answer>;
+/** Answers that change while the page is open: they are asked for anew each time. */
+const GROWING: ReadonlySet<QuestionName> = new Set(["run", "curves"]);
 
 /** What was answered lately, and is not asked for again. */
 class Kept {
-  readonly requests = new Cache<TraceRequest>(64);
+  readonly requests = new Cache<AskTrace>(64);
   /** One text at every step of a film, and a few more. */
   readonly metas = new Cache<Shared<Meta>>(48);
   readonly small = new Cache<Shared<unknown>>(1000);
@@ -100,141 +73,27 @@ export class ServerSource implements Source {
     return true;
   }
 
-  run(): Promise<Run> {
-    return this.json("run", {}, { signal: this.signal });
+  ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
+    const make = (signal?: AbortSignal): Promise<Answers<Name>> => this.answer(name, asked, signal);
+    if (GROWING.has(name)) return make(this.signal);
+    const key = `${name} ${JSON.stringify(asked)}`;
+    const caches: { [Name in QuestionName]?: unknown } = { trace: this.kept.metas, tile: this.kept.tiles };
+    const cache = (caches[name] ?? this.kept.small) as Cache<Shared<Answers<Name>>>;
+    return this.remember(cache, key, make, name === "tile" ? (tile) => (tile as Matrix).data.byteLength : undefined);
   }
 
-  trace(request: TraceRequest): Promise<Meta> {
-    return this.remember(this.kept.metas, JSON.stringify(request), (signal) => this.post(request, signal));
-  }
-
-  tile(id: string, request: TileRequest): Promise<Matrix> {
-    const make = async (signal: AbortSignal): Promise<Matrix> =>
-      matrix(await this.ofTrace(id, "tile", { ...request }, signal));
-    return this.remember(this.kept.tiles, `${id} ${JSON.stringify(request)}`, make, (tile) => tile.data.byteLength);
-  }
-
-  thumbs(id: string, site: string): Promise<Thumbs> {
-    return this.once(`thumbs ${id} ${site}`, async (signal) => {
-      const answer = await this.ofTrace(id, "thumbs", { site }, signal);
-      const [heads, rows, columns] = ["X-Heads", "X-Rows", "X-Columns"].map((name) => Number(answer.headers.get(name)));
-      return { heads, rows, columns, data: new Uint8Array(await answer.arrayBuffer()) };
-    });
-  }
-
-  row(id: string, site: string, head: HeadChoice, query: number): Promise<Row> {
-    return this.part(id, "row", { site, head, query });
-  }
-
-  column(id: string, site: string, head: HeadChoice, key: number): Promise<Column> {
-    return this.part(id, "column", { site, head, key });
-  }
-
-  cell(id: string, site: string, head: number, query: number, key: number): Promise<Cell> {
-    return this.part(id, "cell", { site, head, query, key });
-  }
-
-  vectors(id: string, request: VectorRequest): Promise<Matrix> {
-    const name = `vectors ${id} ${JSON.stringify(request)}`;
-    return this.once(name, async (signal) => matrix(await this.ofTrace(id, "vectors", { ...request }, signal)));
-  }
-
-  readings(id: string, site?: string, rows?: number): Promise<Record<string, Readings>> {
-    const values = { ...(site === undefined ? {} : { site }), ...(rows === undefined ? {} : { rows }) };
-    return this.part(id, "readings", values);
-  }
-
-  lens(id: string): Promise<Lens> {
-    return this.part(id, "lens");
-  }
-
-  effects(id: string, site: string): Promise<Effects> {
-    return this.part(id, "effects", { site });
-  }
-
-  stream(id: string, side: SideName): Promise<Stream> {
-    return this.part(id, "stream", { side });
-  }
-
-  spaces(id: string, site: string, head: number, places: readonly number[]): Promise<Spaces> {
-    return this.part(id, "spaces", { site, head, places: places.join(",") });
-  }
-
-  sequence(id: string, site: string, head: number, query: number, columns: number): Promise<Sequence> {
-    return this.part(id, "sequence", { site, head, query, columns });
-  }
-
-  sentence(token: number): Promise<Sentence> {
-    return this.once(`sentence ${token}`, (signal) => this.json("sentence", { token }, { signal }));
-  }
-
-  box(id: string, request: BoxRequest): Promise<BoxNumbers> {
-    return this.part(id, "box", { ...request });
-  }
-
-  terms(id: string, request: TermsRequest): Promise<BoxTerms> {
-    return this.part(id, "terms", { ...request });
-  }
-
-  context(request: ContextRequest): Promise<ContextAnswer> {
-    return this.once(`context ${JSON.stringify(request)}`, (signal) =>
-      this.json("context", {}, { signal, body: request }),
-    );
-  }
-
-  positions(n: number, step: number | null): Promise<Positions> {
-    const values = { n, ...(step === null ? {} : { step }) };
-    return this.once(`positions ${JSON.stringify(values)}`, (signal) => this.json("positions", values, { signal }));
-  }
-
-  decode(request: DecodeRequest): Promise<Decoded> {
-    return this.once(`decode ${JSON.stringify(request)}`, (signal) =>
-      this.json("decode", {}, { signal, body: request }),
-    );
-  }
-
-  curves(after: number): Promise<Curves> {
-    return this.json("curves", { after }, { signal: this.signal });
-  }
-
-  sample(request: SampleRequest): Promise<Sampled> {
-    return this.once(`sample ${JSON.stringify(request)}`, (signal) =>
-      this.json("sample", {}, { signal, body: request }),
-    );
-  }
-
-  neurons(id: string, request: NeuronsRequest): Promise<Neurons> {
-    return this.part(id, "neurons", { ...request });
-  }
-
-  embeddings(table: string | null, step: number | null): Promise<EmbeddingMap> {
-    const values = { ...(table === null ? {} : { table }), ...(step === null ? {} : { step }) };
-    return this.once(`embeddings ${JSON.stringify(values)}`, (signal) => this.json("embeddings", values, { signal }));
-  }
-
-  neighbours(table: string, token: number, step: number | null): Promise<Neighbours> {
-    const values = { table, token, ...(step === null ? {} : { step }) };
-    return this.once(`neighbours ${JSON.stringify(values)}`, (signal) => this.json("neighbours", values, { signal }));
-  }
-
-  tokenize(text: string, field: string | null): Promise<TokenizedText> {
-    const body = { text, ...(field === null ? {} : { field }) };
-    return this.once(`tokenize ${JSON.stringify(body)}`, (signal) => this.json("tokenize", {}, { signal, body }));
-  }
-
-  private async post(request: TraceRequest, signal: AbortSignal): Promise<Meta> {
-    const meta = await this.json<Meta>("trace", {}, { signal, body: request });
-    this.kept.requests.set(meta.id, request);
-    return meta;
-  }
-
-  private part<Answer>(id: string, what: string, values: Values = {}): Promise<Answer> {
-    const name = `${what} ${id} ${JSON.stringify(values)}`;
-    return this.once(name, async (signal) => (await (await this.ofTrace(id, what, values, signal)).json()) as Answer);
-  }
-
-  private once<Answer>(name: string, make: Make<Answer>): Promise<Answer> {
-    return this.remember(this.kept.small as Cache<Shared<Answer>>, name, make);
+  private async answer<Name extends QuestionName>(
+    name: Name,
+    asked: Asks<Name>,
+    signal?: AbortSignal,
+  ): Promise<Answers<Name>> {
+    const { trace, ...values } = asked as Record<string, unknown> & { trace?: string };
+    const answer = await (trace === undefined
+      ? this.fetch(name, FORMS[name] === "sent" ? {} : values, signal, FORMS[name] === "sent" ? values : undefined)
+      : this.ofTrace(trace, name, values, signal));
+    const made = (await READ[FORMS[name]](answer)) as Answers<Name>;
+    if (name === "trace") this.kept.requests.set((made as Meta).id, asked as AskTrace);
+    return made;
   }
 
   /** A request kept under its name; one that fails or is aborted is forgotten, so that it is tried again. */
@@ -255,34 +114,26 @@ export class ServerSource implements Source {
   }
 
   /** Asks about a trace; one the server has let go is asked for again first. */
-  private async ofTrace(id: string, what: string, values: Values, signal: AbortSignal): Promise<Response> {
+  private async ofTrace(id: string, name: QuestionName, values: object, signal?: AbortSignal): Promise<Response> {
     try {
-      return await this.ask(`trace/${id}/${what}`, values, { signal });
+      return await this.fetch(`trace/${id}/${name}`, values, signal);
     } catch (error) {
       const request = this.kept.requests.get(id);
       if (!(error instanceof SourceError) || error.status !== GONE || request === undefined) throw error;
-      const meta = await this.post(request, signal);
-      return this.ask(`trace/${meta.id}/${what}`, values, { signal });
+      const meta = await this.answer("trace", request, signal);
+      return this.fetch(`trace/${meta.id}/${name}`, values, signal);
     }
   }
 
-  private async json<Answer>(path: string, values: Values, more: More): Promise<Answer> {
-    return (await (await this.ask(path, values, more)).json()) as Answer;
-  }
-
-  private async ask(path: string, values: Values, { signal, body }: More): Promise<Response> {
-    const asked = new URLSearchParams(Object.entries(values).map(([name, value]) => [name, String(value)])).toString();
+  private async fetch(path: string, values: object, signal?: AbortSignal, body?: unknown): Promise<Response> {
+    const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined);
+    const asked = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
     const address = this.base + path + (asked && `?${asked}`);
     const init = { signal, ...(body === undefined ? {} : posting(body)) };
     const answer = await this.fetcher(address, init).catch(unreachable);
     if (!answer.ok) throw new SourceError(await sentence(answer), answer.status);
     return answer;
   }
-}
-
-interface More {
-  signal?: AbortSignal;
-  body?: unknown;
 }
 
 /** A request that several wait for; it is aborted when none of them waits any longer. */
@@ -332,7 +183,19 @@ async function sentence(answer: Response): Promise<string> {
   return told.error ?? `The server answered ${answer.status} and gave no reason.`;
 }
 
-async function matrix(answer: Response): Promise<Matrix> {
-  const [rows, columns] = ["X-Rows", "X-Columns"].map((name) => Number(answer.headers.get(name)));
-  return { rows, columns, data: new Float32Array(await answer.arrayBuffer()) };
+function sizes(answer: Response, ...names: string[]): number[] {
+  return names.map((name) => Number(answer.headers.get(name)));
 }
+
+const READ: Record<(typeof FORMS)[QuestionName], (answer: Response) => Promise<unknown>> = {
+  sent: (answer) => answer.json(),
+  json: (answer) => answer.json(),
+  matrix: async (answer): Promise<Matrix> => {
+    const [rows, columns] = sizes(answer, "X-Rows", "X-Columns");
+    return { rows, columns, data: new Float32Array(await answer.arrayBuffer()) };
+  },
+  thumbs: async (answer): Promise<Thumbs> => {
+    const [heads, rows, columns] = sizes(answer, "X-Heads", "X-Rows", "X-Columns");
+    return { heads, rows, columns, data: new Uint8Array(await answer.arrayBuffer()) };
+  },
+};

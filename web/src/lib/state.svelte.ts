@@ -11,12 +11,12 @@ import type {
   EditJson,
   HeadChoice,
   Meta,
-  Run,
+  RunFacts,
   SideMeta,
   SideName,
   SiteMeta,
   Source,
-  TraceRequest,
+  AskTrace,
   ViewName,
 } from "./source";
 import { t } from "../text";
@@ -80,10 +80,10 @@ const PATIENCE = 1000;
 
 export class Explorer {
   readonly source: Source;
-  run = $state.raw<Run | null>(null);
+  run = $state.raw<RunFacts | null>(null);
   meta = $state.raw<Meta | null>(null);
   /** The text and the edits that are made, also while the model is shown without them. */
-  request = $state.raw<TraceRequest | null>(null);
+  request = $state.raw<AskTrace | null>(null);
   /** True while the model is shown without the edits of the request. */
   unchanged = $state(false);
   /** The edits that were made one after another, for undo and redo. */
@@ -107,7 +107,7 @@ export class Explorer {
   private readonly bar: AddressBar;
   private asked = 0;
   /** What is asked for, until it is there. */
-  private pending: { request: TraceRequest; unchanged: boolean } | null = null;
+  private pending: { request: AskTrace; unchanged: boolean } | null = null;
   private stepping = new AbortController();
   private resting: ReturnType<typeof setTimeout> | undefined;
   private awaited: History | null = null;
@@ -115,7 +115,7 @@ export class Explorer {
 
   readonly edits: EditJson[] = $derived(this.request?.edits ?? []);
   /** What `meta` is the trace of: the request, without its edits while the unchanged model is shown. */
-  readonly shownRequest: TraceRequest | null = $derived(
+  readonly shownRequest: AskTrace | null = $derived(
     this.request !== null && this.unchanged ? requestWith(this.request, []) : this.request,
   );
   readonly site: SiteMeta | null = $derived.by(() => {
@@ -162,7 +162,7 @@ export class Explorer {
     this.followMachine();
     this.bar.follow(() => this.followAddress());
     try {
-      this.run = await this.source.run();
+      this.run = await this.source.ask("run", {});
     } catch (error) {
       return this.fail(error);
     }
@@ -175,19 +175,19 @@ export class Explorer {
   }
 
   /** Where the address asked for what cannot be, there is something to look at all the same, and the reason. */
-  private async askInstead(request: TraceRequest): Promise<void> {
+  private async askInstead(request: AskTrace): Promise<void> {
     const reason = this.error;
     await this.ask(request);
     this.error = reason;
   }
 
   /** Traces a text with its edits; the model stays shown without them if it is, and they are the same. */
-  ask(request: TraceRequest): Promise<void> {
+  ask(request: AskTrace): Promise<void> {
     return this.load(request, { push: false, unchanged: this.keepsUnchanged(request) });
   }
 
   /** Traces a text that somebody typed or chose: another text is a step in the browser's history. */
-  async submit(source: string, target: TraceRequest["target"]): Promise<void> {
+  async submit(source: string, target: AskTrace["target"]): Promise<void> {
     const kept = target === null && Array.isArray(this.request?.target) && this.step !== this.run?.step;
     const request = { ...this.request, source, target };
     await this.load(request, { push: true, unchanged: this.keepsUnchanged(request) });
@@ -208,7 +208,7 @@ export class Explorer {
     if (!keepOutput && Array.isArray(wanted.target)) wanted.target = null;
     if (run.target !== "writes" || !keepOutput || wanted.target != null) return this.load(wanted, asking);
     const mine = ++this.asked;
-    const own = await source.trace({ edits: [], ...request, target: null, step: null }).catch(() => null);
+    const own = await source.ask("trace", { edits: [], ...request, target: null, step: null }).catch(() => null);
     if (mine !== this.asked) return;
     await this.load({ ...wanted, target: own?.sides.decoder?.ids.slice(1) ?? null }, asking);
   }
@@ -217,7 +217,7 @@ export class Explorer {
   async followTraining(): Promise<void> {
     const known = this.run;
     if (known === null || !known.training) return;
-    const found = await this.source.run().catch(() => null);
+    const found = await this.source.ask("run", {}).catch(() => null);
     if (found === null || this.run !== known) return;
     const { film, steps, training } = found;
     const same = JSON.stringify([film, steps, training]) === JSON.stringify([known.film, known.steps, known.training]);
@@ -250,12 +250,12 @@ export class Explorer {
     this.awaited = null;
   }
 
-  private keepsUnchanged(request: TraceRequest): boolean {
+  private keepsUnchanged(request: AskTrace): boolean {
     return this.unchanged && sameEdits(request.edits ?? [], this.edits);
   }
 
   /** What was asked later wins; the page keeps what it shows until the answer is there. */
-  private async load(request: TraceRequest, { source = this.source, ...asking }: Asking): Promise<void> {
+  private async load(request: AskTrace, { source = this.source, ...asking }: Asking): Promise<void> {
     const mine = ++this.asked;
     const whole = { edits: [], step: null, target: null, ...request };
     const plain = asking.unchanged && whole.edits.length > 0 && !COMPARING.includes(this.view);
@@ -263,7 +263,7 @@ export class Explorer {
     this.error = null;
     this.pending = { request: whole, unchanged: plain };
     try {
-      const meta = await source.trace(plain ? requestWith(whole, []) : whole);
+      const meta = await source.ask("trace", plain ? requestWith(whole, []) : whole);
       const made = plain ? whole : requestWith(whole, meta.edits);
       if (mine === this.asked) this.accept(made, meta, { ...asking, unchanged: plain });
     } catch (error) {
@@ -340,7 +340,7 @@ export class Explorer {
     return write(this.state());
   }
 
-  private accept(request: TraceRequest, meta: Meta, { push, unchanged, late = false }: Asking): void {
+  private accept(request: AskTrace, meta: Meta, { push, unchanged, late = false }: Asking): void {
     const edits = request.edits ?? [];
     const other = this.meta !== null && !sameText(this.request, request);
     this.request = request;
@@ -390,7 +390,7 @@ export class Explorer {
   }
 
   /** Chooses the head that the run opens on; `shown`: goes to its view as well. */
-  private openOn(opening: Run["opening"], shown: boolean): void {
+  private openOn(opening: RunFacts["opening"], shown: boolean): void {
     if (opening === undefined) return;
     [this.siteName, this.head] = [opening.site, opening.head];
     if (shown) this.view = "head";
@@ -438,13 +438,13 @@ export class Explorer {
   }
 }
 
-function stepsOf(run: Run | null): number[] {
+function stepsOf(run: RunFacts | null): number[] {
   if (run === null) return [];
   return [...new Set([...(run.film ?? []), ...(run.steps ?? []), run.step])].sort((one, other) => one - other);
 }
 
 /** Whether two requests ask for the same, in whatever order their parts stand. */
-function sameRequest(one: TraceRequest, other: TraceRequest | null): boolean {
+function sameRequest(one: AskTrace, other: AskTrace | null): boolean {
   return (
     other !== null &&
     sameText(one, other) &&
@@ -453,7 +453,7 @@ function sameRequest(one: TraceRequest, other: TraceRequest | null): boolean {
   );
 }
 
-function sameText(one: TraceRequest | null, other: TraceRequest): boolean {
+function sameText(one: AskTrace | null, other: AskTrace): boolean {
   return one?.source === other.source && JSON.stringify(one.target ?? null) === JSON.stringify(other.target ?? null);
 }
 

@@ -1,6 +1,16 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import type { EditJson, HeadChoice, Meta, Run, Source, TraceRequest } from "./source";
+import {
+  type Answering,
+  askOwn,
+  type AskTrace,
+  type EditJson,
+  type HeadChoice,
+  type Meta,
+  type RunFacts,
+  type Source,
+  type ViewName,
+} from "./source";
 import { Explorer } from "./state.svelte";
 
 const OFF: EditJson = { at: "encoder.0.attention", step: "context", head: 1, times: 0 };
@@ -31,15 +41,25 @@ class Pages {
 }
 
 let pages: Pages;
-let asked: TraceRequest[];
+let asked: AskTrace[];
+
+function sourceOf(own: Answering, views: ViewName[] = []): Source {
+  const source: Source = {
+    views,
+    ask: (name, asked) => askOwn(own, name, asked),
+    during: () => source,
+    exact: () => true,
+  };
+  return source;
+}
 
 function explorerOf(fixed?: Meta): Explorer {
-  const trace = async (request: TraceRequest): Promise<Meta> => {
+  const trace = async (request: AskTrace): Promise<Meta> => {
     asked.push(request);
     return fixed ?? ({ id: String(asked.length), source: request.source, edits: request.edits, sites: [] } as never);
   };
-  const run = async (): Promise<Run> => ({ examples: [{ source: "first" }] }) as Run;
-  return new Explorer({ views: ["model", "head", "intervene"], trace, run } as unknown as Source);
+  const run = async (): Promise<RunFacts> => ({ examples: [{ source: "first" }] }) as RunFacts;
+  return new Explorer(sourceOf({ trace, run }, ["model", "head", "intervene"]));
 }
 
 beforeEach(() => {
@@ -75,12 +95,13 @@ describe("a page", () => {
 
   async function opened(
     hash: string,
-    at: Run["opening"] | null = opening,
+    at: RunFacts["opening"] | null = opening,
   ): Promise<[string, string | undefined, HeadChoice]> {
     pages.entries[0] = hash;
-    const trace = async ({ source }: TraceRequest): Promise<Meta> => ({ id: "1", source, sites }) as never;
-    const run = async (): Promise<Run> => ({ examples: [{ source: "first" }], opening: at ?? undefined }) as Run;
-    const explorer = new Explorer({ views: ["model", "head", "intervene"], trace, run } as unknown as Source);
+    const trace = async ({ source }: AskTrace): Promise<Meta> => ({ id: "1", source, sites }) as never;
+    const run = async (): Promise<RunFacts> =>
+      ({ examples: [{ source: "first" }], opening: at ?? undefined }) as RunFacts;
+    const explorer = new Explorer(sourceOf({ trace, run }, ["model", "head", "intervene"]));
     await explorer.start();
     return [explorer.view, explorer.site?.name, explorer.head];
   }
@@ -204,10 +225,16 @@ describe("edits", () => {
 
 describe("steps of training", () => {
   const IDS = [1, 7, 8];
-  const run = { examples: [{ source: "first" }], target: "writes", step: 90, steps: [60, 90], film: [0, 1, 64] } as Run;
+  const run = {
+    examples: [{ source: "first" }],
+    target: "writes",
+    step: 90,
+    steps: [60, 90],
+    film: [0, 1, 64],
+  } as RunFacts;
 
   function filmed(): Explorer {
-    const trace = async (request: TraceRequest): Promise<Meta> => {
+    const trace = async (request: AskTrace): Promise<Meta> => {
       asked.push(request);
       return {
         id: String(asked.length),
@@ -217,8 +244,7 @@ describe("steps of training", () => {
         sides: { decoder: { ids: IDS } },
       } as never;
     };
-    const source = { views: ["model"], trace, run: async () => run, during: () => source };
-    return new Explorer(source as unknown as Source);
+    return new Explorer(sourceOf({ trace, run: async () => run }, ["model"]));
   }
 
   it("are those of the film and of the checkpoints together", async () => {
@@ -261,7 +287,10 @@ describe("steps of training", () => {
     const first = { examples: [{ source: "first" }], step: 8, steps: [8], film: [0, 8], training: true };
     const answers = [first, first, { ...first, step: 32, steps: [8, 32], film: [0, 8, 16, 32] }];
     const explorer = explorerOf();
-    (explorer.source as { run: Source["run"] }).run = async () => (answers.shift() ?? first) as Run;
+    explorer.source.ask = sourceOf({
+      trace: async ({ source }) => ({ id: "1", source, edits: [], sites: [] }) as never,
+      run: async () => (answers.shift() ?? first) as RunFacts,
+    }).ask;
     await explorer.start();
     const run = explorer.run;
     await explorer.followTraining();
@@ -275,7 +304,7 @@ describe("steps of training", () => {
     const explorer = explorerOf();
     await explorer.start();
     const run = vi.fn();
-    (explorer.source as { run: Source["run"] }).run = run;
+    explorer.source.ask = run;
     await explorer.followTraining();
     expect(run).not.toHaveBeenCalled();
   });

@@ -15,7 +15,7 @@ export type TileLoader = Loader & { allowed?: Loader };
 
 /** The tiles of one step of a site's head, with those of its mask. */
 export function tilesOf(
-  source: Pick<Source, "tile">,
+  source: Pick<Source, "ask">,
   id: string,
   site: Pick<SiteMeta, "name" | "arithmetic"> | null,
   head: HeadChoice,
@@ -25,7 +25,16 @@ export function tilesOf(
   const of =
     (step: MatrixStep): Loader =>
     (level, row, column) =>
-      source.tile(id, { site: site?.name ?? "", head, step, level, row, column, ...(rollout ? { rollout: 1 } : {}) });
+      source.ask("tile", {
+        trace: id,
+        site: site?.name ?? "",
+        head,
+        step,
+        level,
+        row,
+        column,
+        ...(rollout ? { rollout: 1 } : {}),
+      });
   return Object.assign(of(step), site?.arithmetic.masks ? { allowed: of("allowed") } : {});
 }
 

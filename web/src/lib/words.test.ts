@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import type { Run } from "./source";
+import type { RunFacts } from "./source";
 import { glimpse, hasJob, percent, piece, shown, siteTitle, size, sentences, stageOf } from "./words";
 
 it("numbers are short and honest", () => {
@@ -32,8 +32,8 @@ it("sites and sizes have names", () => {
 });
 
 it("only weights that were trained here have a step", () => {
-  const run = { step: 0 } as Run;
-  const stages = [run, { ...run, imported: true }, { ...run, program: { exact: true, name: "sort" } } as Run];
+  const run = { step: 0 } as RunFacts;
+  const stages = [run, { ...run, imported: true }, { ...run, program: { exact: true, name: "sort" } } as RunFacts];
   expect(stages.map((one) => stageOf(one, { step: 7 }))).toEqual([
     "step 7",
     "imported",
@@ -43,9 +43,9 @@ it("only weights that were trained here have a step", () => {
 
 it("heads that a compiled program has no use for are said to do nothing", () => {
   const heads = [{ site: "encoder.0.attention", head: 1 }];
-  const run = { program: { exact: true, layers: [{ heads }] } } as unknown as Run;
+  const run = { program: { exact: true, layers: [{ heads }] } } as unknown as RunFacts;
   expect([0, 1].map((head) => hasJob(run, "encoder.0.attention", head))).toEqual([false, true]);
-  expect(hasJob({} as Run, "encoder.0.attention", 0)).toBe(true);
+  expect(hasJob({} as RunFacts, "encoder.0.attention", 0)).toBe(true);
 });
 
 it("a token's space is seen", () => {

@@ -1,6 +1,6 @@
 /** How things are called on the page. */
 
-import type { BoxKind, Meta, Run, SiteMeta, ViewName } from "./source";
+import type { BoxKind, Meta, RunFacts, SiteMeta, ViewName } from "./source";
 import { local } from "./local";
 import { t } from "../text";
 import { spoken } from "../text/server";
@@ -44,20 +44,20 @@ export function siteTitle(site: Pick<SiteMeta, "side" | "layer" | "slot">): stri
 }
 
 /** What training has made the weights that are shown: "step 360", "imported", "compiled from the program sort". */
-export function stageOf(run: Run | null, meta: Pick<Meta, "step"> | null): string {
+export function stageOf(run: RunFacts | null, meta: Pick<Meta, "step"> | null): string {
   if (run === null) return "";
   if (run.program?.exact) return t.page.compiled(run.program.name);
   return run.imported ? t.page.imported : t.page.step(meta?.step ?? run.step);
 }
 
 /** Whether a head does anything: those that a compiled program has no use for write nothing, wherever they look. */
-export function hasJob(run: Run | null, site: string, head: number): boolean {
+export function hasJob(run: RunFacts | null, site: string, head: number): boolean {
   if (!run?.program?.exact) return true;
   return run.program.layers.some((layer) => layer.heads.some((one) => one.site === site && one.head === head));
 }
 
 /** What is said of a head beside its name: nothing, unless it does nothing. */
-export function idleWords(run: Run | null, site: string, head: number): string {
+export function idleWords(run: RunFacts | null, site: string, head: number): string {
   return hasJob(run, site, head) ? "" : `: ${t.program.noHead}`;
 }
 

@@ -3,17 +3,36 @@
 import { cosine, finite } from "../lib/arithmetic";
 import { Cache } from "../lib/cache";
 import {
+  type Answering,
+  type AskBox,
+  type AskCell,
+  type AskColumn,
+  type AskContext,
+  type AskDecode,
+  type AskEffects,
+  type AskEmbeddings,
+  type AskLens,
+  type AskNeighbours,
+  type AskNeurons,
+  type AskPositions,
+  type AskReadings,
+  type AskRow,
+  type AskSample,
+  type AskSpaces,
+  type AskStream,
+  type AskTerms,
+  type AskThumbs,
+  type AskTile,
+  type AskTrace,
+  type AskVectors,
   type BoxNumbers,
-  type BoxRequest,
   type BoxTerms,
   type Candidate,
   type Cell,
   type Column,
   type ContextAnswer,
-  type ContextRequest,
   type Decoded,
   type DecodeNode,
-  type DecodeRequest,
   type EditJson,
   type Effects,
   type EmbeddingMap,
@@ -23,20 +42,16 @@ import {
   type Meta,
   type Neighbours,
   type Neurons,
-  type NeuronsRequest,
   type Positions,
   type Readings,
   type Row,
-  type Run,
+  type RunFacts,
+  type Sampled,
   type SideName,
   SourceError,
   type Spaces,
   type Stream,
-  type TermsRequest,
   type Thumbs,
-  type TileRequest,
-  type TraceRequest,
-  type VectorRequest,
 } from "../lib/source";
 import { MASKED, thumbByte } from "../lib/thumbs";
 import { tileOf } from "../lib/tiles";
@@ -47,7 +62,7 @@ import { Model } from "./model";
 import type { Live } from "./plan";
 import { compareAnswers, readSite } from "./readings";
 import type { Site } from "./site";
-import { sample, type SampleRequest } from "./sample";
+import { sample } from "./sample";
 import { embeddingMap, neighboursOf } from "./tables";
 import { continuation, type Decoding, Task } from "./task";
 import { headVector, matrix, rowOf, type Tensor } from "./tensor";
@@ -75,7 +90,7 @@ interface Kept {
   known: Map<string, unknown>;
 }
 
-export class Engine {
+export class Engine implements Answering {
   private readonly model: Model;
   private readonly task: Task;
   private readonly traces = new Cache<Kept>(TRACES);
@@ -96,11 +111,11 @@ export class Engine {
     return boxesOf(this.live.run).flatMap((box) => box.values.map((value) => value.name));
   }
 
-  run(): Run {
+  run(): RunFacts {
     return this.live.run;
   }
 
-  trace(request: TraceRequest): Meta {
+  trace(request: AskTrace): Meta {
     this.checkStep(request.step);
     const asked = { source: request.source, target: request.target ?? null, edits: request.edits ?? [] };
     const id = fingerprint(JSON.stringify(asked));
@@ -246,15 +261,14 @@ export class Engine {
     return known.get(name) as Value;
   }
 
-  tile(id: string, request: TileRequest): Matrix {
-    const site = this.site(id, request.site);
-    const { step, level, row, column } = request;
+  tile({ trace: id, site: name, head: choice = "mean", step, level = 0, row = 0, column = 0 }: AskTile): Matrix {
+    const site = this.site(id, name);
     return meanOf(
-      this.heads(site, request.head).map((head) => tileOf(this.matrix(id, site, head, step), level, row, column)),
+      this.heads(site, choice).map((head) => tileOf(this.matrix(id, site, head, step), level, row, column)),
     );
   }
 
-  private matrix(id: string, site: Site, head: number, step: TileRequest["step"]): Matrix {
+  private matrix(id: string, site: Site, head: number, step: AskTile["step"]): Matrix {
     const name = `${id} ${site.name} ${head} ${step}`;
     let found = this.matrices.get(name);
     if (found === undefined) {
@@ -264,7 +278,7 @@ export class Engine {
     return found;
   }
 
-  thumbs(id: string, name: string): Thumbs {
+  thumbs({ trace: id, site: name }: AskThumbs): Thumbs {
     return this.once(id, `thumbs ${name}`, () => {
       const site = this.site(id, name);
       const [height, width] = [Math.ceil(site.n_query / THUMB), Math.ceil(site.n_key / THUMB)];
@@ -284,7 +298,7 @@ export class Engine {
     });
   }
 
-  row(id: string, name: string, head: HeadChoice, query: number): Row {
+  row({ trace: id, site: name, head, query }: AskRow): Row {
     const site = this.site(id, name);
     this.checkPlace(site, "query", query, site.n_query);
     const heads = this.heads(site, head);
@@ -306,7 +320,7 @@ export class Engine {
       throw new SourceError(`${site.name}: there is no ${what} ${place}; there are ${n}, counted from 0`);
   }
 
-  column(id: string, name: string, head: HeadChoice, key: number): Column {
+  column({ trace: id, site: name, head, key }: AskColumn): Column {
     const site = this.site(id, name);
     this.checkPlace(site, "key", key, site.n_key);
     const columns = this.heads(site, head).map((each) =>
@@ -318,7 +332,7 @@ export class Engine {
     return { weight: mean(columns) };
   }
 
-  cell(id: string, name: string, head: number, query: number, key: number): Cell {
+  cell({ trace: id, site: name, head, query, key }: AskCell): Cell {
     const site = this.site(id, name);
     this.heads(site, head);
     this.checkPlace(site, "query", query, site.n_query);
@@ -326,30 +340,29 @@ export class Engine {
     return site.cell(head, query, key, this.find(id).trace.readBy(name, head, query, key));
   }
 
-  vectors(id: string, request: VectorRequest): Matrix {
-    if ("name" in request) {
-      const found = this.find(id).trace.stream.get(request.name);
-      if (found === undefined) throw new SourceError(`there is no ${request.name} in this trace's stream`);
+  vectors({ trace: id, name, site: at, head: choice, role }: AskVectors): Matrix {
+    if (name) {
+      const found = this.find(id).trace.stream.get(name);
+      if (found === undefined) throw new SourceError(`there is no ${name} in this trace's stream`);
       return found;
     }
-    const site = this.site(id, request.site);
-    const [head] = this.heads(site, request.head);
-    const { role } = request;
+    const site = this.site(id, at!);
+    const [head] = this.heads(site, choice!);
     const n = role === "query" || role === "context" ? site.n_query : site.n_key;
     const vector = (row: number): Float32Array =>
       role === "query"
         ? headVector(site.vectors.query, head, row)
         : role === "context"
           ? headVector(site.context, head, row)
-          : site.shared(role, head, row);
+          : site.shared(role!, head, row);
     const made = matrix(n, n === 0 ? 0 : vector(0).length);
     for (let row = 0; row < n; row++) made.data.set(vector(row), row * made.columns);
     return made;
   }
 
-  readings(id: string, name?: string, most?: number): Record<string, Readings> {
+  readings({ trace: id, site: name, rows: most }: AskReadings): Record<string, Readings> {
     const { trace } = this.find(id);
-    const sites = name === undefined ? [...trace.sites.values()] : [this.site(id, name)];
+    const sites = !name ? [...trace.sites.values()] : [this.site(id, name)];
     return Object.fromEntries(
       sites.map((site) => {
         const ids = site.name.endsWith(".cross") ? null : trace.ids(site.name.split(".")[0] as SideName);
@@ -358,7 +371,7 @@ export class Engine {
     );
   }
 
-  lens(id: string): Lens {
+  lens({ trace: id }: AskLens): Lens {
     return this.once(id, "lens", () => {
       const { trace } = this.find(id);
       const layers = trace.lens(LENS).map(({ name, rows }) => ({ name, rows: rows.map((row) => this.withNames(row)) }));
@@ -366,7 +379,7 @@ export class Engine {
     });
   }
 
-  effects(id: string, name: string): Effects {
+  effects({ trace: id, site: name }: AskEffects): Effects {
     return this.once(id, `effects ${name}`, () => {
       const { trace } = this.find(id);
       const site = this.site(id, name);
@@ -380,7 +393,7 @@ export class Engine {
     });
   }
 
-  stream(id: string, side: SideName): Stream {
+  stream({ trace: id, side }: AskStream): Stream {
     const { trace } = this.find(id);
     const embedding = trace.stream.get(`${side}.embedding.token`)!;
     const rows = [...trace.stream].filter(([name]) => name.startsWith(`${side}.`));
@@ -396,7 +409,7 @@ export class Engine {
     };
   }
 
-  spaces(id: string, name: string, head: number, places: readonly number[]): Spaces {
+  spaces({ trace: id, site: name, head, places }: AskSpaces): Spaces {
     const { trace } = this.find(id);
     const site = this.site(id, name);
     this.heads(site, head);
@@ -423,7 +436,7 @@ export class Engine {
     };
   }
 
-  box(id: string, { box: name, token, key, head }: BoxRequest): BoxNumbers {
+  box({ trace: id, box: name, token = 0, key = 0, head = 0 }: AskBox): BoxNumbers {
     const { trace } = this.find(id);
     const box = boxesOf(this.live.run).find((one) => one.name === name);
     if (box === undefined) throw new SourceError(`there is no box called ${name} in this model`);
@@ -450,32 +463,33 @@ export class Engine {
     return Object.fromEntries(this.withNames(best).map(({ id, text }) => [id, text]));
   }
 
-  terms(id: string, { name, row, unit, head }: TermsRequest): BoxTerms {
+  terms({ trace: id, name, row = 0, unit, head = 0 }: AskTerms): BoxTerms {
     const { trace } = this.find(id);
     const { x, weight, bias, start } = trace.terms(name, row, unit, head);
     const value = trace.vector(name, row, head)[unit];
     return { x: Array.from(x), weight: Array.from(weight), bias, value, start };
   }
 
-  neurons(id: string, request: NeuronsRequest): Neurons {
-    const { trace } = this.find(id);
+  neurons({ token = 0, most = 20, ...rest }: AskNeurons): Neurons {
+    const request = { ...rest, token, most };
+    const { trace } = this.find(rest.trace);
     const side = request.at.split(".")[0] as SideName;
     if (!(request.token < (trace.inputs.ids[side]?.length ?? 0)))
       throw new SourceError(`token: expected one below ${trace.inputs.ids[side]?.length ?? 0}; came ${request.token}`);
     return unitsOf(trace, request, (ids) => this.task.answerNames(ids));
   }
 
-  embeddings(table: string | null, step: number | null): EmbeddingMap {
+  embeddings({ table = null, step }: AskEmbeddings): EmbeddingMap {
     this.checkStep(step);
     return embeddingMap(this.model, this.task, table);
   }
 
-  neighbours(table: string, token: number, step: number | null): Neighbours {
+  neighbours({ table, token, step }: AskNeighbours): Neighbours {
     this.checkStep(step);
     return neighboursOf(this.model, this.task, table, token);
   }
 
-  context({ texts, word }: ContextRequest): ContextAnswer {
+  context({ texts, word }: AskContext): ContextAnswer {
     const wanted = word.trim();
     if (wanted === "") throw new SourceError("there is no word to follow: write one that stands in every text");
     if (texts.length > MOST_TEXTS) throw new SourceError(`texts: ${MOST_TEXTS} at most; came ${texts.length}`);
@@ -488,7 +502,7 @@ export class Engine {
     return contextView(wanted, found);
   }
 
-  positions(n: number): Positions {
+  positions({ n = 64 }: AskPositions): Positions {
     return positionsOf(this.model, this.live.positions, Math.min(1024, Math.max(2, n)));
   }
 
@@ -506,7 +520,7 @@ export class Engine {
   }
 
   /** Samples an output, or takes the likeliest token each time, and says what each token was drawn from. */
-  sample(request: SampleRequest): unknown {
+  sample(request: AskSample): Sampled {
     this.checkStep(request.step);
     const edits = request.edits ?? [];
     this.checkEdits(edits);
@@ -534,14 +548,14 @@ export class Engine {
     };
   }
 
-  decode(request: DecodeRequest): Decoded {
+  decode({ beam = 4, candidates = 5, ...request }: AskDecode): Decoded {
     this.checkStep(request.step);
     const edits = request.edits ?? [];
     this.checkEdits(edits);
     const decoding = this.decoding(request.source, request.max_new ?? null);
     const session = openSession(this.model, this.live, decoding, edits);
-    const tree = new Tree(this.task, decoding.end, decoding.max_new, request.beam);
-    const found = beamSearch(session, decoding, request.beam, request.candidates, (step) => tree.watch(step));
+    const tree = new Tree(this.task, decoding.end, decoding.max_new, beam);
+    const found = beamSearch(session, decoding, beam, candidates, (step) => tree.watch(step));
     const best = tree.path(found[0].tokens);
     for (const place of best) tree.nodes[place].state = "best";
     return {

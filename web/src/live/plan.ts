@@ -1,11 +1,11 @@
 /** What a live page holds: a model as clearhead/serve/live_plan.py writes it, its texts, and where its weights lie. */
 
 import type { Weighting } from "../lib/arithmetic";
-import type { Run, SideName, WeightingKind } from "../lib/source";
+import type { RunFacts, SideName, WeightingKind } from "../lib/source";
 
 export interface Live {
   version: 1;
-  run: Run;
+  run: RunFacts;
   plan: Partial<Record<SideName, SidePlan>>;
   task: TaskPlan;
   tokenizers: TokenizerPlan[];
@@ -185,7 +185,7 @@ export interface TaskPlan {
   /** How a text becomes tokens. */
   reads: "translate" | "generate" | "fill" | "text" | "embed";
   name: string;
-  target: Run["target"];
+  target: RunFacts["target"];
   context: number;
   /** The most tokens of a text that are read. */
   longest: number;

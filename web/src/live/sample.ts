@@ -1,22 +1,9 @@
 /** Sampling as clearhead/decoding/sampling.py does it: the same tokens for the same seed, and what each was drawn from. */
 
-import type { EditJson } from "../lib/source";
+import type { AskSample } from "../lib/source";
 import type { Session } from "./decode";
 import type { Decoding } from "./task";
 import { logSoftmax, rowOf } from "./tensor";
-
-export interface SampleRequest {
-  source: string;
-  mode?: "greedy" | "sample";
-  temperature?: number | null;
-  top_k?: number | null;
-  top_p?: number | null;
-  seed?: number | null;
-  candidates?: number;
-  max_new?: number | null;
-  edits?: EditJson[];
-  step?: number | null;
-}
 
 /** A token that was drawn, its probability before and after the cuts, and the likeliest tokens beside it. */
 export interface DrawnToken {
@@ -69,7 +56,7 @@ export class Twister {
 }
 
 /** Draws tokens one after another, until one ends the output. */
-export function sample(session: Session, decoding: Decoding, request: SampleRequest): DrawnToken[] {
+export function sample(session: Session, decoding: Decoding, request: AskSample): DrawnToken[] {
   const twister = request.mode === "greedy" ? null : new Twister(request.seed ?? 0);
   const made: DrawnToken[] = [];
   while (made.length < decoding.max_new) {
@@ -88,7 +75,7 @@ function drawn(
   plain: Float64Array,
   never: Set<number>,
   twister: Twister | null,
-  request: SampleRequest,
+  request: AskSample,
 ): DrawnToken | null {
   const ranked = Array.from(plain, (_, token) => token).sort((a, b) => plain[b] - plain[a] || a - b);
   const able = ranked.filter((token) => !never.has(token));

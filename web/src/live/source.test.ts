@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from "vitest";
 
-import type { Meta, Run } from "../lib/source";
+import type { Meta, RunFacts } from "../lib/source";
 import { LiveSource, type Port } from "./source";
 import type { Answered, Question, Setup, Told } from "./worker";
 
@@ -17,7 +17,7 @@ class Fake {
   } as Port;
 
   get questions(): Question[] {
-    return this.told.filter((one): one is Question => "method" in one);
+    return this.told.filter((one): one is Question => "name" in one);
   }
 
   answer(place: number, given: Omit<Answered, "number">): void {
@@ -27,14 +27,14 @@ class Fake {
 
 function opened(): { fake: Fake; source: LiveSource } {
   const fake = new Fake();
-  const setup = { data: { run: { name: "demo" } as Run }, weights: "" } as unknown as Setup;
+  const setup = { data: { run: { name: "demo" } as RunFacts }, weights: "" } as unknown as Setup;
   return { fake, source: LiveSource.open(fake.port, setup) };
 }
 
 describe("a live page's source", () => {
   test("asks its worker, and the same question once", async () => {
     const { fake, source } = opened();
-    const both = [source.lens("a"), source.lens("a")];
+    const both = [source.ask("lens", { trace: "a" }), source.ask("lens", { trace: "a" })];
     expect(fake.questions).toHaveLength(1);
     fake.answer(0, { answer: "said" });
     expect(await Promise.all(both)).toEqual(["said", "said"]);
@@ -42,17 +42,17 @@ describe("a live page's source", () => {
 
   test("what went wrong is an error with its words, and is asked again", async () => {
     const { fake, source } = opened();
-    const first = source.positions(8);
+    const first = source.ask("positions", { n: 8 });
     fake.answer(0, { error: { message: "no such thing", status: 0 } });
     await expect(first).rejects.toThrow("no such thing");
-    void source.positions(8).catch(() => undefined);
+    void source.ask("positions", { n: 8 }).catch(() => undefined);
     expect(fake.questions).toHaveLength(2);
   });
 
   test("a question that is given up is taken back", async () => {
     const { fake, source } = opened();
     const stop = new AbortController();
-    const asked = source.during(stop.signal).lens("a");
+    const asked = source.during(stop.signal).ask("lens", { trace: "a" });
     stop.abort();
     await expect(asked).rejects.toThrow();
     expect(fake.told.at(-1)).toEqual({ stop: fake.questions[0].number });
@@ -61,8 +61,8 @@ describe("a live page's source", () => {
   test("what one gave up and another waits for is asked again", async () => {
     const { fake, source } = opened();
     const stop = new AbortController();
-    const gone = source.during(stop.signal).lens("a");
-    const stays = source.lens("a");
+    const gone = source.during(stop.signal).ask("lens", { trace: "a" });
+    const stays = source.ask("lens", { trace: "a" });
     stop.abort();
     await expect(gone).rejects.toThrow();
     await vi.waitFor(() => expect(fake.questions).toHaveLength(2));
@@ -72,14 +72,14 @@ describe("a live page's source", () => {
 
   test("a trace that the engine let go is made anew", async () => {
     const { fake, source } = opened();
-    const traced = source.trace({ source: "vier" });
+    const traced = source.ask("trace", { source: "vier" });
     fake.answer(0, { answer: { id: "a" } as Meta });
     await traced;
-    const asked = source.lens("a");
+    const asked = source.ask("lens", { trace: "a" });
     fake.answer(1, { error: { message: "no longer kept", status: 410 } });
-    await vi.waitFor(() => expect(fake.questions[2]?.method).toBe("trace"));
+    await vi.waitFor(() => expect(fake.questions[2]?.name).toBe("trace"));
     fake.answer(2, { answer: { id: "a" } as Meta });
-    await vi.waitFor(() => expect(fake.questions[3]?.method).toBe("lens"));
+    await vi.waitFor(() => expect(fake.questions[3]?.name).toBe("lens"));
     fake.answer(3, { answer: "said" });
     expect(await asked).toBe("said");
   });

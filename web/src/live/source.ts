@@ -2,23 +2,16 @@
 
 import { Cache } from "../lib/cache";
 import {
-  type BoxRequest,
-  type ContextRequest,
-  type DecodeRequest,
-  type HeadChoice,
+  type Answers,
+  type Asks,
+  type AskTrace,
   type Meta,
-  type NeuronsRequest,
-  type Run,
-  type SideName,
+  type QuestionName,
+  type RunFacts,
   type Source,
   SourceError,
-  type TermsRequest,
-  type TileRequest,
-  type TraceRequest,
-  type VectorRequest,
   type ViewName,
 } from "../lib/source";
-import type { SampleRequest } from "./sample";
 import type { Answered, Question, Setup } from "./worker";
 
 export const VIEWS: readonly ViewName[] = [
@@ -56,9 +49,9 @@ class Line {
     port.addEventListener("error", (event) => this.fail((event as ErrorEvent).message || "the page's worker stopped"));
   }
 
-  ask<Answer>(method: string, given: unknown[], signal?: AbortSignal): Promise<Answer> {
+  ask<Name extends QuestionName>(name: Name, asked: Asks<Name>, signal?: AbortSignal): Promise<Answers<Name>> {
     const number = ++this.count;
-    return new Promise<Answer>((resolve, reject) => {
+    return new Promise<Answers<Name>>((resolve, reject) => {
       if (signal?.aborted) return reject(signal.reason as Error);
       this.waiting.set(number, { resolve: resolve as Waiting["resolve"], reject });
       signal?.addEventListener("abort", () => {
@@ -66,7 +59,7 @@ class Line {
         this.port.postMessage({ stop: number });
         reject(signal.reason as Error);
       });
-      this.port.postMessage({ number, method, given: plain(given) } satisfies Question);
+      this.port.postMessage({ number, name, asked: plain(asked) } satisfies Question);
     });
   }
 
@@ -84,10 +77,8 @@ class Line {
 }
 
 /** Without the page's proxies, which cannot be sent. */
-function plain(given: unknown[]): unknown[] {
-  return given.map((one) =>
-    typeof one === "object" && one !== null ? (JSON.parse(JSON.stringify(one)) as unknown) : one,
-  );
+function plain<Value>(asked: Value): Value {
+  return JSON.parse(JSON.stringify(asked)) as Value;
 }
 
 /** What the page's sources share: the way to the worker, and answers that are not asked for again. */
@@ -95,10 +86,10 @@ class Shared {
   readonly line: Line;
   readonly known = new Cache<Promise<unknown>>(REMEMBERED);
   /** What each trace was asked with: the engine keeps only the last few. */
-  readonly requests = new Cache<TraceRequest>(64);
+  readonly requests = new Cache<AskTrace>(64);
 
   constructor(
-    readonly run: Run,
+    readonly run: RunFacts,
     port: Port,
   ) {
     this.line = new Line(port);
@@ -126,77 +117,41 @@ export class LiveSource implements Source {
     return true;
   }
 
-  async run(): Promise<Run> {
-    return this.shared.run;
-  }
-
-  async trace(request: TraceRequest): Promise<Meta> {
-    const meta = await this.once<Meta>("trace", [request]);
-    this.shared.requests.set(meta.id, request);
-    return meta;
-  }
-
-  tile = (id: string, request: TileRequest): Promise<never> => this.of(id, "tile", request);
-  thumbs = (id: string, site: string): Promise<never> => this.of(id, "thumbs", site);
-  row = (id: string, site: string, head: HeadChoice, query: number): Promise<never> =>
-    this.of(id, "row", site, head, query);
-  column = (id: string, site: string, head: HeadChoice, key: number): Promise<never> =>
-    this.of(id, "column", site, head, key);
-  cell = (id: string, site: string, head: number, query: number, key: number): Promise<never> =>
-    this.of(id, "cell", site, head, query, key);
-  vectors = (id: string, request: VectorRequest): Promise<never> => this.of(id, "vectors", request);
-  readings = (id: string, site?: string, rows?: number): Promise<never> => this.of(id, "readings", site, rows);
-  lens = (id: string): Promise<never> => this.of(id, "lens");
-  effects = (id: string, site: string): Promise<never> => this.of(id, "effects", site);
-  stream = (id: string, side: SideName): Promise<never> => this.of(id, "stream", side);
-  spaces = (id: string, site: string, head: number, places: readonly number[]): Promise<never> =>
-    this.of(id, "spaces", site, head, places);
-  box = (id: string, request: BoxRequest): Promise<never> => this.of(id, "box", request);
-  terms = (id: string, request: TermsRequest): Promise<never> => this.of(id, "terms", request);
-  context = (request: ContextRequest): Promise<never> => this.once("context", [request]);
-  positions = (n: number): Promise<never> => this.once("positions", [n]);
-  decode = (request: DecodeRequest): Promise<never> => this.once("decode", [request]);
-  sample = (request: SampleRequest): Promise<never> => this.once("sample", [request]);
-  neurons = (id: string, request: NeuronsRequest): Promise<never> => this.of(id, "neurons", request);
-  embeddings = (table: string | null, step: number | null): Promise<never> => this.once("embeddings", [table, step]);
-  neighbours = (table: string, token: number, step: number | null): Promise<never> =>
-    this.once("neighbours", [table, token, step]);
-  sequence = absent;
-  tokenize = absent;
-  sentence = absent;
-  curves = absent;
-
-  /** An answer about a trace; one that the engine has let go is made anew first. */
-  private async of<Answer>(id: string, method: string, ...given: unknown[]): Promise<Answer> {
+  /** An answer that is asked for once; about a trace that the engine has let go, the trace is made anew first. */
+  async ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
+    if (name === "run") return this.shared.run as Answers<Name>;
     try {
-      return await this.once<Answer>(method, [id, ...given]);
+      const answer = await this.once(name, asked);
+      if (name === "trace") this.shared.requests.set((answer as Meta).id, asked as AskTrace);
+      return answer;
     } catch (error) {
-      const request = this.shared.requests.get(id);
+      const request = this.shared.requests.get((asked as { trace?: string }).trace ?? "");
       if (!(error instanceof SourceError) || error.status !== GONE || request === undefined) throw error;
-      await this.shared.line.ask("trace", [request]);
-      return this.once<Answer>(method, [id, ...given]);
+      await this.shared.line.ask("trace", request);
+      return this.once(name, asked);
     }
   }
 
-  /** An answer that is asked for once; with a signal it may be given up while nobody else waits for it. */
-  private once<Answer>(method: string, given: unknown[]): Promise<Answer> {
-    const name = JSON.stringify([method, ...given]);
-    const known = this.shared.known.get(name) as Promise<Answer> | undefined;
-    if (known !== undefined) return known.catch((error: unknown) => this.again(error, name, method, given));
-    const made = this.shared.line.ask<Answer>(method, given, this.signal);
-    this.shared.known.set(name, made);
-    made.catch(() => this.shared.known.delete(name));
+  /** With a signal it may be given up while nobody else waits for it. */
+  private once<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
+    const key = `${name} ${JSON.stringify(asked)}`;
+    const known = this.shared.known.get(key) as Promise<Answers<Name>> | undefined;
+    if (known !== undefined) return known.catch((error: unknown) => this.again(error, key, name, asked));
+    const made = this.shared.line.ask(name, asked, this.signal);
+    this.shared.known.set(key, made);
+    made.catch(() => this.shared.known.delete(key));
     return made;
   }
 
   /** Where somebody else gave up what this one waits for too, it is asked again. */
-  private again<Answer>(error: unknown, name: string, method: string, given: unknown[]): Promise<Answer> {
+  private again<Name extends QuestionName>(
+    error: unknown,
+    key: string,
+    name: Name,
+    asked: Asks<Name>,
+  ): Promise<Answers<Name>> {
     if (error instanceof SourceError || this.signal?.aborted) throw error;
-    this.shared.known.delete(name);
-    return this.once(method, given);
+    this.shared.known.delete(key);
+    return this.once(name, asked);
   }
-}
-
-function absent(): Promise<never> {
-  return Promise.reject(new SourceError("This page does not have that view. Open the run: clearhead look RUN"));
 }

@@ -7,10 +7,10 @@ import type {
   Cell,
   EditJson,
   Matrix,
-  Run,
+  RunFacts,
   SideName,
   StepEdit,
-  TraceRequest,
+  AskTrace,
 } from "../lib/source";
 import { SourceError } from "../lib/source";
 import { Rows } from "./attention";
@@ -419,11 +419,11 @@ function likeliest(logits: Matrix, shown: number): Omit<Candidate, "text">[][] {
   });
 }
 
-export function boxesOf(run: Run): BoxSpec[] {
+export function boxesOf(run: RunFacts): BoxSpec[] {
   return run.sides.flatMap((side) => side.boxes);
 }
 
-function valuesOf(run: Run): Map<string, BoxValue> {
+function valuesOf(run: RunFacts): Map<string, BoxValue> {
   return new Map(boxesOf(run).flatMap((box) => box.values.map((value) => [value.name, value])));
 }
 
@@ -459,4 +459,4 @@ export function tapNames(model: Model): Set<string> {
   return found;
 }
 
-export type { Tensor, TraceRequest };
+export type { Tensor, AskTrace };

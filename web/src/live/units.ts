@@ -1,6 +1,6 @@
 /** The feed-forward view of a live page: the units of a layer at a token, as clearhead/tracing/neurons.py has them. */
 
-import { type Neurons, type NeuronsRequest, type NeuronUnit, type SideName, SourceError } from "../lib/source";
+import { type Neurons, type AskNeurons, type NeuronUnit, type SideName, SourceError } from "../lib/source";
 import type { Model } from "./model";
 import type { NormPlan } from "./plan";
 import { erf, largest, type Norm } from "./tensor";
@@ -19,7 +19,7 @@ const MOST_UNITS = 64;
 /** Return the units that add most at a token, and one that is asked for wherever it ranks. */
 export function unitsOf(
   trace: Trace,
-  { at, token, most, unit }: NeuronsRequest,
+  { at, token = 0, most = 20, unit = null }: AskNeurons,
   named: (ids: number[]) => string[],
 ): Neurons {
   const { model, live } = trace;
@@ -29,7 +29,7 @@ export function unitsOf(
   const { plan } = trace.branchOf(at);
   const hidden = trace.vector(`${at}.hidden`, token, 0);
   const out = trace.vector(`${at}.out`, token, 0);
-  if (unit !== undefined && unit >= hidden.length)
+  if (unit !== null && unit >= hidden.length)
     throw new SourceError(`${at}: there is no unit ${unit}; there are ${hidden.length}, counted from 0`);
   const down = model.tensor(plan.network!.down.weight).data;
   const added = (one: number): Float64Array =>
@@ -42,7 +42,7 @@ export function unitsOf(
     shares[one] = size === 0 ? 0 : dot(vector, out) / size;
   }
   const order = largest(norms, hidden.length);
-  const chosen = [...new Set([...order.slice(0, Math.min(most, MOST_UNITS)), ...(unit === undefined ? [] : [unit])])];
+  const chosen = [...new Set([...order.slice(0, Math.min(most, MOST_UNITS)), ...(unit === null ? [] : [unit])])];
   const silent = whySilent(model, side);
   const changes = silent === "" ? logitChanges(trace, at, token, out, chosen.map(added)) : null;
   const steps = box.values

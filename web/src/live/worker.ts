@@ -1,6 +1,6 @@
 /** The engine in a thread of its own, so that the page stays smooth while the model runs. */
 
-import { SourceError } from "../lib/source";
+import { askOwn, type QuestionName, SourceError } from "../lib/source";
 import { Engine } from "./engine";
 import { unpackWeights } from "./weights";
 
@@ -14,8 +14,8 @@ export interface Setup {
 /** A question by number; `stop`: its answer is not wanted any more. */
 export interface Question {
   number: number;
-  method: string;
-  given: unknown[];
+  name: QuestionName;
+  asked: object;
 }
 
 export type Told = Setup | Question | { stop: number };
@@ -46,8 +46,8 @@ async function answer(number: number): Promise<void> {
   if (question === undefined) return;
   waiting.delete(number);
   try {
-    const ask = made[question.method as "run"] as (...given: unknown[]) => unknown;
-    postMessage({ number, answer: ask.apply(made, question.given) } satisfies Answered);
+    const answer = await askOwn(made, question.name, question.asked as never);
+    postMessage({ number, answer } satisfies Answered);
   } catch (error) {
     const status = error instanceof SourceError ? error.status : 0;
     const message = error instanceof Error ? error.message : String(error);

@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
 
-import type { Run, Sampled, SampleStep } from "../../lib/source";
+import type { RunFacts, Sampled, SampleStep } from "../../lib/source";
 import { blockFor, modeOf, MOST, progressOf, settingsOf, stretchesOf, textOf } from "./sampling";
 
-const run = (target: Run["target"], more: Partial<Run> = {}): Run => ({ target, ...more }) as Run;
+const run = (target: RunFacts["target"], more: Partial<RunFacts> = {}): RunFacts => ({ target, ...more }) as RunFacts;
 
 describe("the method", () => {
   it("is the address's, else sampling for a run that continues texts", () => {
@@ -11,7 +11,7 @@ describe("the method", () => {
     expect(modeOf({ beam: "2" }, run("continues"))).toBe("beam");
     expect(modeOf({}, run("continues"))).toBe("sample");
     expect(modeOf({ mode: "odd" }, run("writes"))).toBe("beam");
-    expect(modeOf({}, run("continues", { program: {} as Run["program"] }))).toBe("beam");
+    expect(modeOf({}, run("continues", { program: {} as RunFacts["program"] }))).toBe("beam");
     expect(modeOf({}, null)).toBe("beam");
   });
 });

@@ -1,6 +1,6 @@
 /** The arithmetic of the sampling view: what is asked for, what is shown of it, and where a random number falls. */
 
-import type { Run, Sampled, SampleStep } from "../../lib/source";
+import type { RunFacts, Sampled, SampleStep } from "../../lib/source";
 
 export const MODES = ["greedy", "sample", "beam"] as const;
 export type Mode = (typeof MODES)[number];
@@ -13,7 +13,7 @@ export const MOST = 200;
 /** The method of an address; without one, a run that continues texts is sampled, and any other searched with a beam.
  *
  * A compiled program has one answer, so it opens on the beam too. */
-export function modeOf(own: Record<string, string>, run: Run | null): Mode {
+export function modeOf(own: Record<string, string>, run: RunFacts | null): Mode {
   const found = MODES.find((mode) => mode === own.mode);
   if (found !== undefined) return found;
   if (own.beam !== undefined) return "beam";

@@ -112,7 +112,7 @@ export class Designing {
       if (meta === null || site === null) return null;
       const of = `${meta.id} ${site.name} ${head}`;
       const where = { site: site.name, head, step: "allowed", level: 0, row: 0, column: 0 } as const;
-      return source.tile(meta.id, where).then((matrix) => ({ of, matrix }));
+      return source.ask("tile", { trace: meta.id, ...where }).then((matrix) => ({ of, matrix }));
     });
   }
 

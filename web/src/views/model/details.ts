@@ -1,6 +1,6 @@
 /** What is told of a token when it is opened. */
 
-import type { Candidate, Lens, Meta, Run, SideName, Stream } from "../../lib/source";
+import type { Candidate, Lens, Meta, RunFacts, SideName, Stream } from "../../lib/source";
 import { piece } from "../../lib/words";
 import { t } from "../../text";
 
@@ -20,7 +20,7 @@ export interface Details {
 }
 
 export interface Known {
-  run: Run;
+  run: RunFacts;
   meta: Meta;
   streams: Partial<Record<SideName, Stream>>;
   lens: Lens | null;

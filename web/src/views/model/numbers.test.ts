@@ -6,10 +6,13 @@ import { tokenDetails } from "./details";
 import { curvePath, curvesOf, knotsOf, normRange, thickness } from "./numbers";
 
 const source = new FakeSource();
-const run = await source.run();
-const meta = await source.trace({ source: "vier" });
-const streams = { encoder: await source.stream(meta.id, "encoder"), decoder: await source.stream(meta.id, "decoder") };
-const lens = await source.lens(meta.id);
+const run = await source.ask("run", {});
+const meta = await source.ask("trace", { source: "vier" });
+const streams = {
+  encoder: await source.ask("stream", { trace: meta.id, side: "encoder" }),
+  decoder: await source.ask("stream", { trace: meta.id, side: "decoder" }),
+};
+const lens = await source.ask("lens", { trace: meta.id });
 const diagram = diagramOf(run, countsOf(meta), 1040);
 const known = { run, meta, streams, lens };
 

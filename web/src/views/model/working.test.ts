@@ -4,11 +4,11 @@ import { FakeSource } from "../../../dev/fake";
 import { boxTitle, boxWords, firstPlaces, inWords, largestPlaces, rowsOf, workedOut } from "./working";
 
 const source = new FakeSource();
-const run = await source.run();
-const meta = await source.trace({ source: "vier" });
+const run = await source.ask("run", {});
+const meta = await source.ask("trace", { source: "vier" });
 const [encoder, decoder] = run.sides;
 const boxNamed = (name: string) => [...encoder.boxes, ...decoder.boxes].find((box) => box.name === name)!;
-const numbersOf = (name: string) => source.box(meta.id, { box: name, token: 1, key: 0, head: 0 });
+const numbersOf = (name: string) => source.ask("box", { trace: meta.id, box: name, token: 1, key: 0, head: 0 });
 
 describe("the title of a box", () => {
   it.each([

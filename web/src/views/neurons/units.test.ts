@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import type { NeuronUnit, Run } from "../../lib/source";
+import type { NeuronUnit, RunFacts } from "../../lib/source";
 import { boxesOf, effectBars, signedPercent, widthsOf } from "./units";
 
 const unit = (norm: number): NeuronUnit => ({
@@ -27,7 +27,7 @@ describe("the feed-forwards of a run", () => {
       box("feed_forward", "d.1.feed_forward", "", ""),
       box("attention", "d.0.attention", "W_O", "d.0.attention.concat"),
     ];
-    expect(boxesOf({ sides: [{ boxes }] } as unknown as Run)).toEqual(["d.0.feed_forward"]);
+    expect(boxesOf({ sides: [{ boxes }] } as unknown as RunFacts)).toEqual(["d.0.feed_forward"]);
     expect(boxesOf(null)).toEqual([]);
   });
 });

@@ -1,10 +1,10 @@
 /** Which feed-forwards a run has, and how long the bars of units are. */
 
-import type { NeuronUnit, Run } from "../../lib/source";
+import type { NeuronUnit, RunFacts } from "../../lib/source";
 import { percent } from "../../lib/words";
 
 /** The feed-forwards whose output is a linear map of hidden units, in order. */
-export function boxesOf(run: Run | null): string[] {
+export function boxesOf(run: RunFacts | null): string[] {
   const boxes = (run?.sides ?? []).flatMap((side) => side.boxes);
   return boxes
     .filter(({ kind, name, values }) => {

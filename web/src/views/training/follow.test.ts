@@ -1,18 +1,19 @@
 import { expect, it } from "vitest";
 
-import type { CurveLine, Curves, Run, Source } from "../../lib/source";
+import { type AskCurves, askOwn, type CurveLine, type Curves, type RunFacts, type Source } from "../../lib/source";
 import { follow, type Log } from "./follow";
 
 const line = (step: number, kind = "training"): CurveLine => ({ kind, step });
 
-function logged(answers: [CurveLine[], boolean][]): { source: Pick<Source, "curves" | "run">; asked: number[] } {
+function logged(answers: [CurveLine[], boolean][]): { source: Pick<Source, "ask">; asked: number[] } {
   const asked: number[] = [];
-  const curves = async (after: number): Promise<Curves> => {
+  const curves = async ({ after = -1 }: AskCurves): Promise<Curves> => {
     asked.push(after);
     const [lines, training] = answers.shift()!;
     return { lines, training, last: 0 };
   };
-  return { source: { curves, run: async () => ({ steps: [1, 2], film: [0, 1] }) as Run }, asked };
+  const own = { curves, run: async () => ({ steps: [1, 2], film: [0, 1] }) as RunFacts };
+  return { source: { ask: (name, given) => askOwn(own, name, given) }, asked };
 }
 
 const KNOWN: Log = { lines: [line(5), line(10)], training: true, checkpoints: [1], film: [0] };

@@ -15,15 +15,15 @@ export interface Log {
 
 /** Reads what is new in the log, and all of it where it has been cut back. The run is asked for its checkpoints again
  * where there may be others. */
-export async function follow(source: Pick<Source, "curves" | "run">, known: Log, first: boolean): Promise<Log> {
+export async function follow(source: Pick<Source, "ask">, known: Log, first: boolean): Promise<Log> {
   const after = askedAfter(known.lines);
-  let found = await source.curves(after);
+  let found = await source.ask("curves", { after });
   const cut = after >= 0 && found.lines.length === 0;
-  if (cut) found = await source.curves(-1);
+  if (cut) found = await source.ask("curves", { after: -1 });
   const lines = merged(cut ? [] : known.lines, found.lines);
   const ended = known.training && !found.training;
   const others = !first && (ended || evaluations(lines) !== evaluations(known.lines));
-  const run = others ? await source.run() : null;
+  const run = others ? await source.ask("run", {}) : null;
   const [checkpoints, film] = run === null ? [known.checkpoints, known.film] : [run.steps, run.film ?? []];
   return { lines, training: found.training, checkpoints, film };
 }

@@ -7,11 +7,11 @@ import clearhead as ch
 from clearhead.decoding import Greedy, Sample, generate
 from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
-from clearhead.serve.sampling import sample
-from clearhead.serve.tree import request_of
+from clearhead.serve.questions.decode import request_of
+from clearhead.serve.questions.sample import describe, draw
 from clearhead.tracing.edits import Edit
 from clearhead.tracing.recording import recording
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,11 +31,16 @@ def case(request):
 
 
 def asked(text, **more):
-    return Params({"source": text, **more})
+    return {"source": text, **more}
 
 
 def method_of(temperature=0.8, top_k=None, top_p=1.0, seed=0):
     return Sample(temperature=temperature, top_k=top_k, top_p=top_p, seeds=seed)
+
+
+def steps_of(run, request, method):
+    tokens, watched = draw(run, request, method, candidates=5)
+    return [describe(request, token, seen, greedy=False) for token, seen in zip(tokens, watched.seen, strict=False)]
 
 
 @pytest.mark.parametrize("given", METHODS)
@@ -43,7 +48,7 @@ def test_a_seed_gives_the_librarys_text(documents, given):
     """However many tokens are asked for at once: the page shows one after another."""
     text, explorer = "the cat", Explorer(documents)
     for n in (1, 5, 12):
-        found = explorer.sample(asked(text, max_new=n, **given))
+        found = ask(explorer, "sample", asked(text, max_new=n, **given))
         assert [found["text"]] == documents.generate([text], max_new=n, method=method_of(**given))
         assert found["text"] == found["text"][: found["ends"][-1]]
         assert [step["token"] for step in found["steps"]] == found["ids"]
@@ -56,7 +61,7 @@ def test_a_translator_draws_the_tokens_that_generate_draws(translator, given):
     [[wanted]] = generate(
         translator.model, [request.source], method_of(**given), rules=request.rules, prefix=request.prefix
     )
-    found = Explorer(translator).sample(asked(text, **given))
+    found = ask(Explorer(translator), "sample", asked(text, **given))
     assert (tuple(found["ids"]), found["ended"]) == (wanted.tokens, wanted.ended)
     own = [torch.tensor(step["p"]).log().item() for step in found["steps"]]
     assert own == pytest.approx(list(wanted.log_probs), abs=1e-5)
@@ -67,7 +72,7 @@ def test_greedy_is_the_likeliest_token_each_time(case):
     run, text = case
     request = request_of(run, text, 8)
     [[wanted]] = generate(run.model, [request.source], Greedy(), rules=request.rules, prefix=request.prefix)
-    found = Explorer(run).sample(asked(text, mode="greedy", max_new=8))
+    found = ask(Explorer(run), "sample", asked(text, mode="greedy", max_new=8))
     assert tuple(found["ids"]) == wanted.tokens
     for step in found["steps"]:
         assert (step["token"], step["drawn"], step["after"]) == (step["candidates"][0]["id"], None, 1.0)
@@ -78,7 +83,7 @@ def test_greedy_is_the_likeliest_token_each_time(case):
 def test_the_probabilities_follow_from_the_models_logits(case, given):
     """From a plain forward pass of every prefix, by the definition of each cut."""
     run, text = case
-    found = Explorer(run).sample(asked(text, max_new=6, candidates=7, **given))
+    found = ask(Explorer(run), "sample", asked(text, max_new=6, candidates=7, **given))
     request, how = request_of(run, text, 6), method_of(**given)
     prompt = [*(request.prefix or [request.source])[0]]
     for n, step in enumerate(found["steps"]):
@@ -105,7 +110,7 @@ def test_the_probabilities_follow_from_the_models_logits(case, given):
 
 
 def test_the_number_drawn_is_the_seeds(documents):
-    found = Explorer(documents).sample(asked("the cat", seed=41, max_new=4))
+    found = ask(Explorer(documents), "sample", asked("the cat", seed=41, max_new=4))
     random = torch.Generator().manual_seed(41)
     assert [step["drawn"] for step in found["steps"]] == [torch.rand((), generator=random).item() for _ in range(4)]
 
@@ -115,7 +120,7 @@ def test_with_edits_the_changed_model_is_sampled(case):
     changes = [Edit(at="decoder.0.attention", step="context", times=0.0)]
     edits = [{"at": "decoder.0.attention", "step": "context", "times": 0.0}]
     given = {"temperature": 1.3, "seed": 2, "max_new": 6}
-    found = Explorer(run).sample(asked(text, edits=edits, **given))
+    found = ask(Explorer(run), "sample", asked(text, edits=edits, **given))
     request = request_of(run, text, 6)
     prompt = [*(request.prefix or [request.source])[0]]
     rows = [torch.tensor([request.source])] if request.prefix else []
@@ -126,7 +131,7 @@ def test_with_edits_the_changed_model_is_sampled(case):
             logits = run.model(*rows, torch.tensor([[*prompt, *wanted]]))[:, -1]
         wanted += method_of(temperature=1.3).choose(torch.log_softmax(logits, -1), random).tolist()
     assert found["ids"] == wanted
-    plain = Explorer(run).sample(asked(text, **given))
+    plain = ask(Explorer(run), "sample", asked(text, **given))
     assert [one["p"] for one in plain["steps"]] != [one["p"] for one in found["steps"]]
 
 
@@ -134,14 +139,14 @@ def test_a_rule_is_told_apart_from_a_cut(documents):
     from dataclasses import replace
 
     request = request_of(documents, "the cat", 1)
-    best = sample(documents, request, Sample(), candidates=5)["steps"][0]["candidates"][0]["id"]
+    best = steps_of(documents, request, Sample())[0]["candidates"][0]["id"]
     never = replace(request, rules=replace(request.rules, never=(best,)))
-    [step] = sample(documents, never, Sample(top_k=2), candidates=5)["steps"]
+    [step] = steps_of(documents, never, Sample(top_k=2))
     assert [one["cut"] for one in step["candidates"]] == ["never", "", "", "top_k", "top_k"]
 
 
 def test_a_share_that_is_too_small_for_a_float_is_not_a_cut(documents):
-    found = Explorer(documents).sample(asked("the cat", temperature=0.001, max_new=1))
+    found = ask(Explorer(documents), "sample", asked("the cat", temperature=0.001, max_new=1))
     assert {one["cut"] for one in found["steps"][0]["candidates"]} == {""}
     assert found["steps"][0]["candidates"][-1]["after"] == 0.0
 
@@ -161,22 +166,22 @@ def test_a_share_that_is_too_small_for_a_float_is_not_a_cut(documents):
 )
 def test_what_cannot_be_is_told(documents, wrong, said):
     with pytest.raises(ch.errors.OptionError, match=said):
-        Explorer(documents).sample(asked("the cat", **wrong))
+        ask(Explorer(documents), "sample", asked("the cat", **wrong))
 
 
 def test_a_text_that_fills_the_context_is_refused_and_room_is_told(documents):
     context = documents.task.context
     explorer = Explorer(documents)
-    assert explorer.sample(asked("the cat", max_new=1))["room"] <= context
+    assert ask(explorer, "sample", asked("the cat", max_new=1))["room"] <= context
     with pytest.raises(ch.errors.OptionError, match="shorten it"):
-        explorer.sample(asked("the cat " * context))
+        ask(explorer, "sample", asked("the cat " * context))
 
 
 def test_the_cost_is_checked_first(documents):
     with pytest.raises(TooMuchError, match=r"sampling \d+ tokens with 10 candidates each"):
-        Explorer(documents, Budget(memory=10_000)).sample(asked("the cat"))
+        ask(Explorer(documents, Budget(memory=10_000)), "sample", asked("the cat"))
 
 
 def test_a_run_that_writes_nothing_says_so(filler):
     with pytest.raises(ch.errors.OptionError, match="answers in one step"):
-        Explorer(filler).sample(asked("the <mask> eats"))
+        ask(Explorer(filler), "sample", asked("the <mask> eats"))

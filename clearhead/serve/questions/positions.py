@@ -1,6 +1,7 @@
 """Positions as vectors: the table of each kind of encoding, and the similarity of two places by their distance."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict, final
 
 import torch
 from jaxtyping import Float
@@ -12,14 +13,55 @@ from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Si
 from clearhead.attention.positions.biases import LearnedT5Bias
 from clearhead.attention.positions.embedded import LearnedTable
 from clearhead.attention.score_index import ScoreIndex
+from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.program import load_program
+from clearhead.serve.questions.question import Question, bounded
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
+
+if TYPE_CHECKING:
+    from clearhead.serve.explorer import Explorer
 
 Table = Float[Tensor, "n d"]
 
 
-def positions(run: Run, n: int) -> dict[str, Any]:
+class PositionKind(TypedDict):
+    name: str
+    title: str
+    sentence: str
+    """What the kind is."""
+    note: str
+    """What this run has of it."""
+    used: bool
+    """Whether this run has it."""
+    trained: bool
+    table: list[list[float]] | None
+    similarity: list[float]
+
+
+class Positions(TypedDict):
+    used: str
+    kinds: list[PositionKind]
+    bias: list[list[float]] | None
+    """What the position adds to the scores of each head of the first layer, from the furthest key before it on."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskPositions(Question[Positions]):
+    """The first `n` positions of each kind."""
+
+    n: int = bounded(64, least=2, below=1025)
+    step: int | None = None
+
+    def answer(self, explorer: "Explorer") -> Positions:
+        n, width = self.n, max(part.spec.d_model for part in explorer.costs.sides.values())
+        cost = Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT))
+        explorer.budget.check(cost, f"{n} positions", "ask for fewer")
+        return positions(explorer.at(self.step), n)
+
+
+def positions(run: Run, n: int) -> Positions:
     """Return the three kinds side by side, with the run's own numbers for what it has."""
     part = next(iter(sides_of(run.model).values()))[1]
     added, inside = part.spec.embedding.position, part.stack.blocks[0].attention
@@ -60,7 +102,7 @@ def bias_by_distance(layer: Attention, n: int) -> list[list[float]] | None:
     return bias.expand(layer.shape.n_heads, keys.shape[1]).double().tolist()
 
 
-def sinusoidal(run_position: Sinusoidal | None, d_model: int, n: int) -> dict[str, Any]:
+def sinusoidal(run_position: Sinusoidal | None, d_model: int, n: int) -> PositionKind:
     width = max(2, d_model - d_model % 2)
     table = (run_position or Sinusoidal()).embed(width).double()(n)
     sentence = (
@@ -73,7 +115,7 @@ def sinusoidal(run_position: Sinusoidal | None, d_model: int, n: int) -> dict[st
     return kind("sinusoidal", table, by_distance(table), sentence=sentence, note=note, used=run_position is not None)
 
 
-def learned(run_table: nn.Module | None, n: int) -> dict[str, Any]:
+def learned(run_table: nn.Module | None, n: int) -> PositionKind:
     sentence = (
         "Every position has a vector of its own, learned like a word’s. Past the longest text of training there is "
         "none."
@@ -86,7 +128,7 @@ def learned(run_table: nn.Module | None, n: int) -> dict[str, Any]:
     return kind("learned", table, by_distance(table), sentence=sentence, note=note, used=True, trained=True)
 
 
-def compiled(run_table: nn.Module, n: int, steps: int) -> dict[str, Any]:
+def compiled(run_table: nn.Module, n: int, steps: int) -> PositionKind:
     """Return the table that the compiler of a program wrote."""
     table, cut = table_of(run_table, n)
     sentence = (
@@ -106,7 +148,7 @@ def table_of(module: nn.Module, n: int) -> tuple[Table, str]:
     return table[:n].detach().cpu().double(), f" It has {len(table)} positions." if len(table) < n else ""
 
 
-def rotary(run_position: Rotary | None, d_head: int, n: int) -> dict[str, Any]:
+def rotary(run_position: Rotary | None, d_head: int, n: int) -> PositionKind:
     """Return rotary positions: the similarity is the mean cosine of the angles between two places."""
     part = run_position or Rotary()
     width = max(2, d_head - d_head % 2) if part.width is None else part.width
@@ -144,7 +186,7 @@ def kind(
     note: str,
     used: bool = False,
     trained: bool = False,
-) -> dict[str, Any]:
+) -> PositionKind:
     return {
         "name": name,
         "title": name.capitalize(),

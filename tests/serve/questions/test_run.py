@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clearhead.serve.curves import Curves
-from clearhead.serve.facts import examples, run_facts
+from clearhead.serve.questions.run import examples, run_facts
 from clearhead.training.run import load
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, ClassVar, TypedDict, cast, final
 
 import torch
 from jaxtyping import Float
@@ -13,13 +13,40 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.serve.budget import JSON_NUMBER, Budget, Cost
 from clearhead.serve.costs import cells_of
+from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.trace import AskTrace
 from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import Trace
 
+if TYPE_CHECKING:
+    from clearhead.serve.explorer import Explorer
+
 RESPONSIBLE = 5
+MOST_TEXTS, LONGEST_WORD = 20, 100
 SLOWER = 6
 """How many attention weights are rebuilt in the time in which a token is decoded or read in Python."""
+
+
+class ContextPlace(TypedDict):
+    text: str
+    tokens: list[str]
+    places: list[int]
+
+
+class Attended(TypedDict):
+    index: int
+    text: str
+    weight: float
+
+
+class ContextAnswer(TypedDict):
+    word: str
+    places: list[ContextPlace]
+    layers: list[str]
+    cosine: list[list[list[float]]]
+    path: list[list[tuple[float, float]]]
+    responsible: list[list[list[Attended]]]
 
 
 @final
@@ -43,7 +70,7 @@ class Occurrence:
         layers = range(self.trace.sides[self.side].n_layers)
         return [[name for name in names if name.startswith(f"{self.side}.{layer}.")][-1] for layer in layers]
 
-    def responsible(self, layer: int) -> list[dict[str, Any]]:
+    def responsible(self, layer: int) -> list[Attended]:
         """Return the tokens it attends to most in a layer, in the mean of the heads."""
         site = self.trace[f"{self.side}.{layer}.attention"]
         rows = [head.rows(position, position + 1).weight[0] for head in site.head for position in self.places]
@@ -53,8 +80,33 @@ class Occurrence:
         pairs = zip(indices.tolist(), values.tolist(), strict=True)
         return [{"index": index, "text": tokens[index], "weight": value} for index, value in pairs]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ContextPlace:
         return {"text": self.text, "tokens": self.trace.sides[self.side].tokens, "places": self.places}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskContext(Question[ContextAnswer]):
+    """The vectors of one word in several texts."""
+
+    sent: ClassVar = True
+    texts: list[str] = bounded(most=MOST_TEXTS, longest=100_000)
+    word: str = bounded(longest=LONGEST_WORD)
+    step: int | None = None
+
+    def answer(self, explorer: "Explorer") -> ContextAnswer:
+        word, run, budget = self.word.strip(), explorer.at(self.step), explorer.budget
+        if not word:
+            raise OptionError("there is no word to follow: write one that stands in every text")
+        found, cost = [], Cost()
+        target = [] if run.task.target == "writes" else None  # the text is only read: nothing is translated
+        for text in self.texts:
+            traced = explorer.traced(AskTrace(source=text, target=target, step=run.step))
+            cost += explorer.costs.trace(traced.lengths)  # all of them are held at once
+            budget.check(Cost(memory=cost.memory), "traces of these texts together", "send fewer or shorter ones")
+            side = next(iter(traced.lengths))
+            found += occurrences(run.tokenizer, word, text, traced.trace, side, budget=budget)
+        return context_view(word, found, budget=budget)
 
 
 def occurrences(
@@ -92,7 +144,7 @@ def token_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int
     return [(min(ends[i], ends[i + 1]), ends[i + 1]) for i in range(len(ids))]
 
 
-def context_view(word: str, occurrences: Sequence[Occurrence], *, budget: Budget) -> dict[str, Any]:
+def context_view(word: str, occurrences: Sequence[Occurrence], *, budget: Budget) -> ContextAnswer:
     budget.check(
         view_cost(occurrences), f"comparing {word[:60]!r} in {len(occurrences):,} places", "take fewer or shorter texts"
     )
@@ -104,7 +156,7 @@ def context_view(word: str, occurrences: Sequence[Occurrence], *, budget: Budget
         "places": [occurrence.facts() for occurrence in occurrences],
         "layers": ["embedding", *map(str, range(n_layers))],
         "cosine": (unit @ unit.mT).tolist(),
-        "path": in_the_plane(paths).tolist(),
+        "path": cast(list[list[tuple[float, float]]], in_the_plane(paths).tolist()),
         "responsible": [
             [[], *(occurrence.responsible(layer) for layer in range(n_layers))] for occurrence in occurrences
         ],

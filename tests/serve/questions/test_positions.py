@@ -7,7 +7,7 @@ from clearhead.attention.heads import Heads
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import causal, everything
 from clearhead.attention.positions import ALiBi, Rotary, T5Bias
-from clearhead.serve.waves import bias_by_distance, by_distance, rotary
+from clearhead.serve.questions.positions import bias_by_distance, by_distance, rotary
 
 
 @pytest.mark.parametrize("part", [Rotary(), Rotary(pairing="halves"), Rotary(pairing="halves", width=4)])

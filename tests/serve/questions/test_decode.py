@@ -8,10 +8,10 @@ import torch
 import clearhead as ch
 from clearhead.decoding import Beam, generate
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
-from clearhead.serve.tree import grow, request_of
+from clearhead.serve.questions.decode import grow, request_of
 from clearhead.tracing.edits import Edit, Swap
 from clearhead.tracing.names import Names
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,17 +85,17 @@ def test_the_page_decodes_with_the_edits_it_sends(translator):
         {"at": "encoder.0.attention", "step": "context", "times": 0.0},
         {"at": "decoder.0.cross", "step": "score", "query": 60, "key": 0, "to": 3.0},
     ]
-    plain = explorer.decode(Params({"source": text, "beam": 2}))
-    changed = explorer.decode(Params({"source": text, "beam": 2, "edits": edits}))
+    plain = ask(explorer, "decode", {"source": text, "beam": 2})
+    changed = ask(explorer, "decode", {"source": text, "beam": 2, "edits": edits})
     assert (plain["edits"], changed["edits"]) == ([], edits)
     assert plain["outputs"] != changed["outputs"]
     ids = changed["outputs"][0]["ids"]
-    meta = explorer.trace(Params({"source": text, "target": ids[:-1], "edits": edits[:1]}))
-    [cross] = [explorer.row(meta["id"], Params({"site": "decoder.0.cross", "head": "mean", "query": 1}))["weight"]]
+    meta = ask(explorer, "trace", {"source": text, "target": ids[:-1], "edits": edits[:1]})
+    [cross] = [ask(explorer, "row", {"site": "decoder.0.cross", "head": "mean", "query": 1}, meta["id"])["weight"]]
     assert changed["cross"][1]["weight"][0] == pytest.approx(cross, abs=1e-6)
 
 
 def test_an_edit_that_cannot_be_is_told(translator):
     wrong = {"source": "eins", "edits": [{"at": "decoder.9.cross", "step": "context", "times": 0.0}]}
     with pytest.raises(ch.errors.OptionError, match=r"no attention called 'decoder\.9\.cross'"):
-        Explorer(translator).decode(Params(wrong))
+        ask(Explorer(translator), "decode", wrong)

@@ -4,11 +4,11 @@ import pytest
 
 import clearhead as ch
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
+from tests.serve.asking import ask
 
 
 def answer(run, text, **more):
-    return Explorer(run).tokenize(Params({"text": text, **more}))
+    return ask(Explorer(run), "tokenize", {"text": text, **more})
 
 
 def test_tokens_are_the_tokenizers_word_by_word(documents):

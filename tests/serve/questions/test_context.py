@@ -7,7 +7,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from clearhead.errors import OptionError
 from clearhead.serve.budget import Budget
-from clearhead.serve.contexts import occurrences
+from clearhead.serve.questions.context import occurrences
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import trace_model
 from tests.model.small import built, decoder_spec

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +16,9 @@ from clearhead.decoding.request import Model, check_request
 from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.session import Session
-from clearhead.serve.params import Params
+from clearhead.serve.edit_json import EditJson, changes_of, read_edits
+from clearhead.serve.questions.decode import CrossWeights, check_search, cross, request_of
+from clearhead.serve.questions.question import Question, bounded
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
 from clearhead.tracing.stopping import check_stopped
@@ -24,45 +26,126 @@ from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
 from clearhead.training.tasks.answering import Decoding
 
+if TYPE_CHECKING:
+    from clearhead.serve.explorer import Explorer
+
 MOST_NEW = 200
 """The most tokens that a text is continued by, as many as `clearhead generate` writes unless asked otherwise."""
 TEMPERATURE = 0.8
 """As `clearhead generate` has it."""
 
 
-def read_method(params: Params) -> Greedy | Sample:
-    """Return the method that a request asks for; `Sample` itself says which numbers cannot be."""
-    if "mode" in params.values and params.one_of("mode", ("greedy", "sample")) == "greedy":
-        return Greedy()
-    numbers = {name: params.number(name) for name in ("temperature", "top_p") if params.values.get(name) is not None}
-    top_k, seed = params.maybe_whole("top_k"), params.integer("seed", default=0)
-    return Sample(**{"temperature": TEMPERATURE, **numbers}, top_k=top_k, seeds=seed)
+Cut = Literal["", "top_k", "top_p", "never"]
 
 
-def sample(
+class SampleCandidate(TypedDict):
+    """A token that could have come next: its probability, and the one it was drawn with."""
+
+    id: int
+    text: str
+    p: float
+    after: float
+    """After the temperature and the cuts; 0 where it was cut."""
+    cut: Cut
+    """What cut it: top-k, top-p, or a rule that it may never come; "" where it could be drawn."""
+
+
+class SampleStep(TypedDict):
+    """One token that was drawn, or taken as the likeliest, and what it was drawn from."""
+
+    token: int
+    text: str
+    p: float
+    after: float
+    drawn: float | None
+    """The random number in [0, 1): the token is the one in whose stretch of the probabilities it lies."""
+    begins: float
+    """Where that stretch begins: the sum of the probabilities of all likelier tokens."""
+    left: int
+    """The number of tokens that could be drawn."""
+    candidates: list[SampleCandidate]
+
+
+class Sampled(TypedDict):
+    """Text that was sampled, token by token: the same as the library's for the same seed."""
+
+    steps: list[SampleStep]
+    text: str
+    ends: list[int]
+    """After each step, how many characters of the text are certain."""
+    ids: list[int]
+    ended: bool
+    room: int
+    """The most new tokens that there can be."""
+    source_tokens: list[str]
+    cross: list[CrossWeights] | None
+    edits: list[EditJson]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskSample(Question[Sampled]):
+    """A sampled output, or the likeliest token each time, and what each token was drawn from.
+
+    With edits it is the changed model that is sampled.
+    """
+
+    sent: ClassVar = True
+    source: str
+    mode: Literal["greedy", "sample"] = "sample"
+    temperature: float = TEMPERATURE
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    candidates: int = bounded(10, least=1, below=51)
+    max_new: int | None = bounded(None, least=1)
+    step: int | None = None
+    edits: list[EditJson] = field(default_factory=list, metadata={"read": read_edits})
+
+    def answer(self, explorer: "Explorer") -> Sampled:
+        run, method, changes = explorer.at(self.step), self.method(), changes_of(self.edits)
+        room = request_of(run, self.source, MOST_NEW if run.task.target == "continues" else None).rules.max_new
+        request = request_of(run, self.source, min(room, self.max_new or room))
+        check_search(explorer, request, changes, "sampling", width=1, candidates=self.candidates)
+        tokens, watched = draw(run, request, method, candidates=self.candidates, changes=changes)
+        ids = [token.token for token in tokens]
+        text = continued(request.writes, request.before, ids)
+        so_far = (continued(request.writes, request.before, ids[: i + 1]) for i in range(len(ids)))
+        return {
+            # The last may have chosen among nothing: then there is no token for it.
+            "steps": [
+                describe(request, token, seen, greedy=isinstance(method, Greedy))
+                for token, seen in zip(tokens, watched.seen, strict=False)
+            ],
+            "text": text,
+            "ends": [certain(begun, text) for begun in so_far],
+            "ids": ids,
+            "ended": bool(tokens) and tokens[-1].ended,
+            "room": room,
+            "source_tokens": token_names(run.tokenizer, request.source),
+            "cross": cross(explorer, run, self.source, ids, self.edits),
+            "edits": self.edits,
+        }
+
+    def method(self) -> Greedy | Sample:
+        """Return the method that is asked for; `Sample` itself says which numbers cannot be."""
+        if self.mode == "greedy":
+            return Greedy()
+        more = {} if self.top_p is None else {"top_p": self.top_p}
+        return Sample(temperature=self.temperature, top_k=self.top_k, seeds=self.seed, **more)
+
+
+def draw(
     run: Run, request: Decoding, method: Greedy | Sample, *, candidates: int, changes: Sequence[Change] = ()
-) -> dict[str, Any]:
+) -> tuple[list[Token], "Watched"]:
     """Return the tokens that a model draws one after another, changed as the changes say, and what from."""
     checked = check_request(cast(Model, run.model), [request.source], request.prefix, request.rules, candidates)
-    watched, tokens = Watched(method, candidates), []
+    watched, tokens = Watched(method, candidates), list[Token]()
     make_session = functools.partial(EditedSession, changes) if changes else Session
     for token in decode_tokens(checked, watched, request.rules, candidates, make_session=make_session):
         check_stopped()
         tokens.append(token)
-    ids = [token.token for token in tokens]
-    text = continued(request.writes, request.before, ids)
-    so_far = (continued(request.writes, request.before, ids[: i + 1]) for i in range(len(ids)))
-    return {
-        # The last may have chosen among nothing: then there is no token for it.
-        "steps": [
-            describe(request, token, seen, greedy=isinstance(method, Greedy))
-            for token, seen in zip(tokens, watched.seen, strict=False)
-        ],
-        "text": text,
-        "ends": [certain(begun, text) for begun in so_far],
-        "ids": ids,
-        "ended": bool(tokens) and tokens[-1].ended,
-    }
+    return tokens, watched
 
 
 def certain(begun: str, text: str) -> int:
@@ -80,7 +163,7 @@ def certain(begun: str, text: str) -> int:
 class Seen:
     """What one token was drawn from: of the likeliest tokens their shares, and what cut those that were cut."""
 
-    after: dict[int, tuple[float, str]]
+    after: dict[int, tuple[float, Cut]]
     forbidden: frozenset[int]
     share: float
     begins: float
@@ -132,16 +215,17 @@ class Watched(Chooser):
         )
 
 
-def describe(request: Decoding, token: Token, seen: Seen, *, greedy: bool) -> dict[str, Any]:
+def describe(request: Decoding, token: Token, seen: Seen, *, greedy: bool) -> SampleStep:
     """Return a step in the page's form: the likeliest tokens, and the one that came where it is not among them."""
     likeliest = [(token_id, math.exp(log_prob)) for token_id, log_prob in token.candidates]
     probability = math.exp(token.log_prob)
     if token.token not in dict(likeliest):
         likeliest = [*likeliest[:-1], (token.token, probability)]
     names = token_names(request.writes, [token_id for token_id, _ in likeliest])
-    candidates = []
+    candidates: list[SampleCandidate] = []
     for (token_id, p), name in zip(likeliest, names, strict=True):
-        after, cut = seen.after.get(token_id, (0.0, "" if greedy else "top_k"))
+        usual: Cut = "" if greedy else "top_k"
+        after, cut = seen.after.get(token_id, (0.0, usual))
         cut = "never" if token_id in seen.forbidden else cut
         candidates.append({"id": token_id, "text": name, "p": p, "after": after, "cut": cut})
     return {

@@ -1,10 +1,10 @@
-"""The tree of a beam search: every continuation it considered, its score, and what became of it."""
+"""A beam search as a tree: every continuation it considered, its score, and what became of it."""
 
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast, final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, final
 
 from clearhead.decoding import Beam, Hypothesis
 from clearhead.decoding.generating import decode
@@ -12,15 +12,22 @@ from clearhead.decoding.hypotheses import ROOT, Candidates, Considered, Node
 from clearhead.decoding.request import Model, check_request
 from clearhead.decoding.session import Session
 from clearhead.errors import OptionError
-from clearhead.serve.program import load_program
+from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
+from clearhead.serve.edit_json import EditJson, changes_of, read_edits
+from clearhead.serve.questions.question import Question, bounded, check_below
+from clearhead.serve.questions.run import one_step
+from clearhead.serve.questions.trace import AskTrace, Candidate
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
+from clearhead.tracing.rollout import mean_weight
 from clearhead.tracing.stopping import check_stopped
 from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
 from clearhead.training.tasks.answering import Decoding
-from clearhead.training.tasks.base import Task
 from clearhead.training.tracing import encode_inputs
+
+if TYPE_CHECKING:
+    from clearhead.serve.explorer import Explorer
 
 GENERATED = 24
 """New tokens of a continued text, unless more are asked for."""
@@ -41,24 +48,105 @@ def request_of(run: Run, text: str, max_new: int | None) -> Decoding:
     return replace(decoding, rules=replace(decoding.rules, max_new=min(room, decoding.rules.max_new)))
 
 
-def why_no_decoding(run: Run) -> str | None:
-    """Say why there is no decoding of this run to see; None where there is."""
-    if run.task.target == "none":
-        return one_step(run.task)
-    program = load_program(run)
-    if program is not None and run.task.target == "continues" and not program.continues_texts:
-        return (
-            f"the program {program.program} answers each token with something that is no token itself, so no text is "
-            "continued with its answers"
-        )
-    return None
+NodeState = Literal["live", "pruned", "ended", "best"]
 
 
-def one_step(task: Task) -> str:
-    return (
-        f"this run answers in one step ({task.name}): there is no decoding to see. Runs that translate or generate "
-        "have one"
-    )
+class DecodeNode(TypedDict):
+    id: int
+    parent: int | None
+    step: int
+    token: int
+    text: str
+    log_prob: float
+    total: float
+    state: NodeState
+    rank: int
+    candidates: list[Candidate]
+
+
+class DecodeOutput(TypedDict):
+    text: str
+    score: float
+    ids: list[int]
+    ended: bool
+
+
+class CrossWeights(TypedDict):
+    step: int
+    weight: list[list[float]]
+
+
+class Decoded(TypedDict):
+    nodes: list[DecodeNode]
+    best: list[int]
+    outputs: list[DecodeOutput]
+    source_tokens: list[str]
+    cross: list[CrossWeights] | None
+    edits: list[EditJson]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskDecode(Question[Decoded]):
+    """A search with a beam, step by step, and where its best output looked in the source.
+
+    With edits it is the changed model that is searched with, and looked into.
+    """
+
+    sent: ClassVar = True
+    source: str
+    beam: int = bounded(4, least=1, below=9)
+    candidates: int = bounded(5, least=1, below=51)
+    max_new: int | None = bounded(None, least=1)
+    step: int | None = None
+    edits: list[EditJson] = field(default_factory=list, metadata={"read": read_edits})
+
+    def answer(self, explorer: "Explorer") -> Decoded:
+        run = explorer.at(self.step)
+        if self.max_new is not None:
+            check_below("max_new", self.max_new, run.task.context + 1)
+        request, changes = request_of(run, self.source, self.max_new), changes_of(self.edits)
+        action = f"searching with a beam of {self.beam} for"
+        check_search(explorer, request, changes, action, width=self.beam, candidates=self.candidates)
+        grown = grow(run, request, width=self.beam, candidates=self.candidates, changes=changes)
+        return {
+            "nodes": grown.nodes,
+            "best": grown.best,
+            "outputs": grown.outputs(request),
+            "source_tokens": token_names(run.tokenizer, request.source),
+            "cross": cross(explorer, run, self.source, grown.hypotheses[0].tokens, self.edits),
+            "edits": self.edits,
+        }
+
+
+def check_search(
+    explorer: "Explorer", request: Decoding, changes: Sequence[Change], action: str, *, width: int, candidates: int
+) -> None:
+    """Check the cost of decoding with every step kept."""
+    costs, new = explorer.costs, request.rules.max_new
+    paired = len(costs.sides) > 1
+    sizes = (len(request.source), new) if paired else (len(request.source) + new,)
+    cost = costs.decoding(dict(zip(costs.sides, sizes, strict=True)), rows=width, new=new, changes=changes)
+    answer_bytes = costs.tree(width=width, candidates=candidates, new=new)
+    if paired:  # and where it looked in the source: weights of every layer, once as a matrix and once as JSON
+        layers = len(costs.sides["decoder"].stack.blocks)
+        answer_bytes += layers * new * len(request.source) * (JSON_NUMBER + 2 * FLOAT)
+    action = f"{action} {new:,} tokens with {candidates} candidates each"
+    explorer.budget.check(cost + Cost(memory=answer_bytes), action, "ask for fewer, or send a shorter text")
+
+
+def cross(
+    explorer: "Explorer", run: Run, source: str, tokens: Sequence[int], edits: list[EditJson]
+) -> list[CrossWeights] | None:
+    """Return for each token of an output how much each layer looked at each piece of the source."""
+    if len(explorer.costs.sides) == 1:
+        return None
+    reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
+    request = AskTrace(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
+    layers = [mean_weight(layer.cross) for layer in explorer.traced(request).trace.decoder if layer.cross]
+    return [
+        {"step": step, "weight": [weight[step - 1].tolist() for weight in layers]} for step in range(1, len(tokens) + 1)
+    ]
 
 
 @final
@@ -66,11 +154,11 @@ def one_step(task: Task) -> str:
 class Grown:
     """The tree of a search, node by node, and its outputs, the best first."""
 
-    nodes: list[dict[str, Any]]
+    nodes: list[DecodeNode]
     best: list[int]
     hypotheses: list[Hypothesis]
 
-    def outputs(self, request: Decoding) -> list[dict[str, Any]]:
+    def outputs(self, request: Decoding) -> list[DecodeOutput]:
         return [
             {
                 "text": continued(request.writes, request.before, hypothesis.tokens),
@@ -101,7 +189,7 @@ class Tree:
 
     def __init__(self, request: Decoding, width: int) -> None:
         self.writes, self.rules, self.width = request.writes, request.rules, width
-        self.nodes: list[dict[str, Any]] = []
+        self.nodes: list[DecodeNode] = []
         self.node_ids: dict[int, int] = {}
         self.kept: list[Node] = []
         self.root = self.add(ROOT, step=0, rank=0, state="best")
@@ -117,7 +205,7 @@ class Tree:
             considered = node or Node(parent, token, total, step.shown[beam])
             self.add(considered, step=step.length, rank=rank, state=state)
 
-    def add(self, node: Node, *, step: int, rank: int, state: str) -> int:
+    def add(self, node: Node, *, step: int, rank: int, state: NodeState) -> int:
         node_id, parent = len(self.nodes), node.parent
         self.node_ids[id(node)] = node_id
         self.kept.append(node)  # so that no other comes to have its id
@@ -137,7 +225,7 @@ class Tree:
         )
         return node_id
 
-    def likeliest(self, candidates: Candidates) -> list[dict[str, Any]]:
+    def likeliest(self, candidates: Candidates) -> list[Candidate]:
         names = token_names(self.writes, [token for token, _ in candidates])
         pairs = zip(candidates, names, strict=True)
         return [{"id": token, "text": name, "p": math.exp(log_prob)} for (token, log_prob), name in pairs]

@@ -6,9 +6,9 @@ import torch
 
 import clearhead as ch
 from clearhead.serve.budget import Budget, TooMuchError
-from clearhead.serve.embeddings import principal_plane, tables_of
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
+from clearhead.serve.questions.embeddings import principal_plane, tables_of
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,7 +43,7 @@ def test_vectors_that_are_all_alike_or_not_finite():
 
 
 def test_a_map_has_a_point_and_a_name_for_every_token(documents):
-    found = Explorer(documents).embeddings(Params({}))
+    found = ask(Explorer(documents), "embeddings")
     table = documents.model.embedding.table
     assert (found["table"], found["d_model"]) == ("decoder.embedding", table.shape[1])
     assert len(found["points"]) == len(found["tokens"]) == len(table)
@@ -55,7 +55,7 @@ def test_a_map_has_a_point_and_a_name_for_every_token(documents):
 
 def test_neighbours_are_those_of_the_cosine(documents):
     token = documents.tokenizer.encode("the cat")[-1]
-    found = Explorer(documents).neighbours(Params({"table": "decoder.embedding", "token": token, "count": 4}))
+    found = ask(Explorer(documents), "neighbours", {"table": "decoder.embedding", "token": token, "count": 4})
     table = documents.model.embedding.table.detach()
     cosine = torch.nn.functional.cosine_similarity(table, table[token], dim=-1)
     cosine[token] = -2
@@ -69,7 +69,7 @@ def test_tables_are_listed_once_and_the_unembedding_where_it_is_its_own(translat
     for run in (translator, documents):
         tables = tables_of(run)
         assert len({id(table) for table in tables.values()}) == len(tables)
-        found = Explorer(run).embeddings(Params({}))
+        found = ask(Explorer(run), "embeddings")
         assert [one["name"] for one in found["tables"]] == list(tables)
     from dataclasses import replace
 
@@ -79,7 +79,7 @@ def test_tables_are_listed_once_and_the_unembedding_where_it_is_its_own(translat
     spec = replace(documents.model.spec, output=NextToken(tied=False))
     run = Run(documents.folder, documents.task, spec.build(), 0)
     assert list(tables_of(run)) == ["decoder.embedding", "output"]
-    both = Explorer(run).neighbours(Params({"table": "output", "token": 5}))["tables"]
+    both = ask(Explorer(run), "neighbours", {"table": "output", "token": 5})["tables"]
     assert [one["table"] for one in both] == ["output", "decoder.embedding"]
     assert both[0]["near"] != both[1]["near"]
 
@@ -90,9 +90,9 @@ def test_tables_are_listed_once_and_the_unembedding_where_it_is_its_own(translat
 )
 def test_what_cannot_be_is_told(documents, wrong, said):
     with pytest.raises(ch.errors.OptionError, match=said):
-        Explorer(documents).neighbours(Params(wrong))
+        ask(Explorer(documents), "neighbours", wrong)
 
 
 def test_the_cost_is_checked_first(documents):
     with pytest.raises(TooMuchError, match="a map of"):
-        Explorer(documents, Budget(memory=1000)).embeddings(Params({}))
+        ask(Explorer(documents, Budget(memory=1000)), "embeddings")

@@ -5,15 +5,15 @@ import pytest
 import clearhead as ch
 from clearhead.serve.budget import Budget, TooMuchError
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
+from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def answer(run, text, at, **asked):
     explorer = Explorer(run)
-    meta = explorer.trace(Params({"source": text, "edits": asked.pop("edits", [])}))
-    return explorer.neurons(meta["id"], Params({"at": at, **asked}))
+    meta = ask(explorer, "trace", {"source": text, "edits": asked.pop("edits", [])})
+    return ask(explorer, "neurons", {"at": at, **asked}, meta["id"])
 
 
 def test_units_come_with_the_words_they_promote(documents):
@@ -44,15 +44,15 @@ def test_an_edit_of_a_unit_reaches_what_is_sampled_and_searched(documents):
     at, explorer = "decoder.0.feed_forward", Explorer(documents)
     unit = answer(documents, "the cat", at, token=1)["units"][0]["unit"]
     edits = [{"at": at, "step": "hidden", "unit": unit, "times": 0}]
-    found = explorer.sample(Params({"source": "the cat", "max_new": 6, "edits": edits, "temperature": 1.5}))
-    searched = explorer.decode(Params({"source": "the cat", "max_new": 6, "edits": edits, "beam": 2}))
+    found = ask(explorer, "sample", {"source": "the cat", "max_new": 6, "edits": edits, "temperature": 1.5})
+    searched = ask(explorer, "decode", {"source": "the cat", "max_new": 6, "edits": edits, "beam": 2})
     down = documents.model.stack.blocks[0].feed_forward.down
     kept = down.weight.detach().clone()
     try:
         down.weight.data[:, unit] = 0
         wanted = Explorer(documents)
-        plain = wanted.sample(Params({"source": "the cat", "max_new": 6, "temperature": 1.5}))
-        beam = wanted.decode(Params({"source": "the cat", "max_new": 6, "beam": 2}))
+        plain = ask(wanted, "sample", {"source": "the cat", "max_new": 6, "temperature": 1.5})
+        beam = ask(wanted, "decode", {"source": "the cat", "max_new": 6, "beam": 2})
     finally:
         down.weight.data.copy_(kept)
     assert found["ids"] == plain["ids"]
@@ -83,7 +83,7 @@ def test_what_cannot_be_is_told(documents, wrong, said):
 
 def test_the_cost_is_checked_first(documents):
     explorer = Explorer(documents)
-    meta = explorer.trace(Params({"source": "the cat"}))
+    meta = ask(explorer, "trace", {"source": "the cat"})
     explorer.traces.get(meta["id"]).budget = Budget(memory=1000)
     with pytest.raises(TooMuchError):
-        explorer.neurons(meta["id"], Params({"at": "decoder.0.feed_forward"}))
+        ask(explorer, "neurons", {"at": "decoder.0.feed_forward"}, meta["id"])

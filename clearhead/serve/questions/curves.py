@@ -1,0 +1,38 @@
+"""A run's loss and scores, step by step, also while it is trained."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NotRequired, TypedDict, cast, final
+
+from clearhead.serve.curves import is_training
+from clearhead.serve.questions.question import Question, bounded
+
+if TYPE_CHECKING:
+    from clearhead.serve.explorer import Explorer
+
+
+class CurveLine(TypedDict):
+    """A line of the log. It holds more than is said here: the scores of its task."""
+
+    kind: str
+    step: int
+    loss: NotRequired[float | None]
+
+
+class Curves(TypedDict):
+    lines: list[CurveLine]
+    training: bool
+    last: int | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskCurves(Question[Curves]):
+    """The lines of the log after a step."""
+
+    turn: ClassVar = "files"
+    after: int = bounded(-1, least=-1)
+
+    def answer(self, explorer: "Explorer") -> Curves:
+        lines = explorer.metrics.after(self.after)
+        last = max((line["step"] for line in lines), default=None)
+        return {"lines": cast(list[CurveLine], lines), "training": is_training(explorer.run.folder), "last": last}

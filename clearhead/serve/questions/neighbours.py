@@ -1,0 +1,92 @@
+"""The tokens whose vectors point most nearly the same way as a token's."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from clearhead.serve.budget import Cost
+from clearhead.serve.params import Params
+from clearhead.serve.questions.embeddings import DOUBLE, tables_of, tokenizer_of
+from clearhead.serve.questions.question import Question, bounded, check_below
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.training.answers import token_names
+
+if TYPE_CHECKING:
+    from clearhead.serve.explorer import Explorer
+
+MOST_NEIGHBOURS = 50
+
+
+class Neighbour(TypedDict):
+    id: int
+    text: str
+    cosine: float
+
+
+class TableNeighbours(TypedDict):
+    table: str
+    length: float
+    """The length of the token's own vector."""
+    near: list[Neighbour]
+
+
+class Neighbours(TypedDict):
+    """The tokens whose vectors point most nearly the same way, in every table of the same vocabulary."""
+
+    token: int
+    text: str
+    tables: list[TableNeighbours]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskNeighbours(Question[Neighbours]):
+    """The nearest tokens by the cosine of their vectors, in this and in other tables of the same tokens."""
+
+    table: str
+    token: int
+    count: int = bounded(10, least=1, below=MOST_NEIGHBOURS + 1)
+    step: int | None = None
+
+    def answer(self, explorer: "Explorer") -> Neighbours:
+        run = explorer.at(self.step)
+        tables = tables_of(run)
+        name = Params({"table": self.table}).one_of("table", tuple(tables))
+        token, tokenizer = check_below("token", self.token, len(tables[name])), tokenizer_of(run, name)
+        comparable = [
+            other
+            for other in tables
+            if tokenizer_of(run, other) is tokenizer and len(tables[other]) == len(tables[name])
+        ]
+        numel = max(tables[other].numel() for other in comparable)
+        explorer.budget.check(Cost(memory=2 * numel * DOUBLE), "comparing this token with all", "use a smaller model")
+        return {
+            "token": token,
+            "text": token_names(tokenizer, [token])[0],
+            "tables": [
+                {
+                    "table": other,
+                    "length": tables[other][token].double().norm().item(),
+                    "near": nearest(tables[other], token, self.count, tokenizer),
+                }
+                for other in sorted(comparable, key=lambda other: other != name)
+            ],
+        }
+
+
+@torch.no_grad()
+def nearest(table: Float[Tensor, "n d"], token: int, count: int, tokenizer: Tokenizer) -> list[Neighbour]:
+    """Return the tokens with the largest cosines, without the token itself."""
+    vectors = F.normalize(table.detach().double(), dim=-1)
+    cosine = vectors @ vectors[token]
+    cosine[token] = -2.0
+    values, ids = cosine.topk(min(count, len(cosine) - 1))
+    names = token_names(tokenizer, ids.tolist())
+    return [
+        {"id": token_id, "text": name, "cosine": value}
+        for token_id, name, value in zip(ids.tolist(), names, values.tolist(), strict=True)
+    ]

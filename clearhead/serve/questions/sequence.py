@@ -1,0 +1,50 @@
+"""One attention step as a sequence diagram."""
+
+from dataclasses import dataclass
+from typing import TypedDict, final
+
+from clearhead.serve.costs import row_cost
+from clearhead.serve.questions.question import TEXT, TraceQuestion, bounded, check_below
+from clearhead.serve.traced import Traced, name_heads
+from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
+
+MOST_COLUMNS = 100
+
+
+class Sequence(TypedDict):
+    """A sequence diagram of one attention step, as an SVG element."""
+
+    svg: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskSequence(TraceQuestion[Sequence]):
+    """One attention step as a sequence diagram; `columns`: how many lifelines there is room for."""
+
+    site: str
+    head: int
+    query: int
+    columns: int = bounded(MOST_COLUMNS, below=MOST_COLUMNS)
+
+    def answer_of(self, traced: Traced) -> Sequence:
+        head = traced.head(self.site, self.head)
+        site, trace = head.site, traced.trace
+        query, few = check_below("query", self.query, site.n_query), site.n_query <= MOST_QUERIES
+        traced.budget.check(row_cost([head], MOST_QUERIES), f"the diagram of {name_heads([head])}", TEXT)
+        steps = head.rows() if few else head.rows(query, query + 1)
+        key_side = "encoder" if site.slot == "cross" else site.side
+        tokens = [trace.sides[side].tokens for side in (site.side, key_side)]
+        exchange = exchange_of(
+            f"{site.name}, head {head.index}",
+            f"Followed: {tokens[0][query]}.",
+            (tokens[0] if few else [tokens[0][query]], tokens[1]),
+            steps,
+            query if few else 0,
+            scale=head.scale,
+            allowed=head.allowed(0, site.n_query) if few else head.allowed(query, query + 1),
+            weighting=site.weighting.called,
+            formula=site.similarity.formula,
+            columns=self.columns,
+        )
+        return {"svg": draw_sequence(exchange, standalone=False)}
