@@ -201,7 +201,7 @@ def run_facts(run: Run, curves: Curves) -> RunFacts:
         "task": run.task.name,
         "context": run.task.context,
         "step": run.step,
-        "steps": sorted(checkpoint.step for checkpoint in run.folder.checkpoints.all()),
+        "steps": saved_steps(run),
         "film": run.folder.film.steps(),
         "kind": cast(ModelKind, "-".join(sides)),
         "parameters": count_weights(run.model),
@@ -236,6 +236,12 @@ def program_facts(program: RunProgram, run: Run) -> ProgramFacts:
         "exact": run.step == 0,
     }
     return described
+
+
+def saved_steps(run: Run) -> list[int]:
+    """Return the steps whose checkpoints are kept; a run that was never saved has none."""
+    saved = run.folder.run_file.exists()
+    return sorted(checkpoint.step for checkpoint in run.folder.checkpoints.all()) if saved else []
 
 
 def is_imported(run: Run) -> bool:

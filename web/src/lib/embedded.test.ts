@@ -209,6 +209,6 @@ describe("the boxes of a saved page", () => {
   });
 
   it("have no products: the weights are not on it", async () => {
-    await expect(page.ask("terms", {} as never)).rejects.toThrow(/clearhead look/);
+    await expect(page.ask("terms", {} as never)).rejects.toThrow(/weights of the model are not on this page/);
   });
 });

@@ -259,6 +259,10 @@ export class EmbeddedSource implements Source {
     };
   }
 
+  async terms(): Promise<never> {
+    throw new SourceError(`The weights of the model are not on this page. ${HERE}`);
+  }
+
   private site(name: string): SiteMeta {
     const site = this.saved.meta.sites.find((one) => one.name === name);
     if (site === undefined) throw new SourceError(`There is no attention called ${name} on this page.`);
