@@ -19,7 +19,7 @@ from clearhead.serve.errors import ApiError, ClientGone
 from clearhead.serve.explorer import Explorer, GoneError
 from clearhead.serve.openapi import QuestionRoute
 from clearhead.serve.params import Params, read_json
-from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.question import Matrix, Question, Thumbs, TraceQuestion, answer_type, read_question
 from clearhead.serve.replies import as_bytes, as_json, as_numbers
 from clearhead.tracing.stopping import StoppedError, stopping_when

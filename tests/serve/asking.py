@@ -1,7 +1,7 @@
 """Questions asked without HTTP, as an address or a body would have them."""
 
 from clearhead.serve.params import Params
-from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.question import read_question
 
 

@@ -16,7 +16,7 @@ from clearhead.model.presets import Size
 from clearhead.serve.budget import Budget, Cost, TooMuchError
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.column import AskColumn
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.trace import AskTrace

@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 import pytest
 
-from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.cell import Turn
 from clearhead.serve.questions.question import answer_type
 from clearhead.serve.questions.row import Row

@@ -13,7 +13,7 @@ from clearhead.serve.explorer_routes import ExplorerPages
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Logs
 from clearhead.serve.openapi import fields_of
-from clearhead.serve.questions import QUESTIONS
+from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.server import Server
 from tests.serve.api_serving import running
 from tests.serve.requests_by_schema import ODD, Maker

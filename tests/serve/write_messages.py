@@ -6,7 +6,8 @@ import inspect
 from pathlib import Path
 
 from clearhead.serve import edit_json
-from clearhead.serve.questions import QUESTIONS, question
+from clearhead.serve.question_table import QUESTIONS
+from clearhead.serve.questions import question
 from clearhead.serve.questions.question import Matrix, Thumbs, answer_type
 
 WRITTEN = Path(__file__).parents[2] / "web/src/lib/messages.ts"
