@@ -31,8 +31,9 @@ from torch.nn import functional as F
 from clearhead.cli.demo import demo_recipe, draw_numbers, write_corpus
 from clearhead.compiling import missing_compiler
 from clearhead.text.preparing import prepare
+from clearhead.training.batches import BatchStream
 from clearhead.training.folder import RunFolder
-from clearhead.training.loop import Stream, Work
+from clearhead.training.loop import Trainer
 from clearhead.training.losses import NOTHING
 from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Recipe
@@ -128,7 +129,7 @@ class Plain:
         self.optimiser.step()
 
     @torch.no_grad()
-    def loss(self, work: Work) -> float:
+    def loss(self, work: Trainer) -> float:
         total = places = 0
         for rows in work.task.planner(work.prepared.dev, 1 << 14, 0).in_order():
             batch = work.task.read(work.prepared.dev, rows, None, filled=False)  # type: ignore[arg-type]
@@ -142,7 +143,7 @@ class Plain:
 class Clearhead:
     """Ours in training, with the average of its weights."""
 
-    def __init__(self, work: Work, steps: int) -> None:
+    def __init__(self, work: Trainer, steps: int) -> None:
         self.recipe, self.steps, self.done = work.recipe, steps, 0
         torch.manual_seed(self.recipe.seed)
         self.state = TrainState(work.spec.build(), work.task, self.recipe.optimizer, self.recipe.machine)
@@ -155,7 +156,7 @@ class Clearhead:
         self.stepper.step([batch], rate)
         self.state.update_average(ema_weight)
 
-    def loss(self, work: Work) -> float:
+    def loss(self, work: Trainer) -> float:
         held = ValidationSet(store=work.prepared.dev, tokens=1 << 14, score_records=0, samples=0)
         return assess(self.state.averaged_model(), work.task, held).loss
 
@@ -178,7 +179,7 @@ def main() -> None:
             prepared = prepare(recipe.corpus, layout, recipe.tokenizing, folder)
         task = task_named(recipe.task).of(prepared, recipe.batching.context)
         spec = task.fitted(recipe.model)
-        work = Work(folder=RunFolder(folder), recipe=recipe, prepared=prepared, task=task, spec=spec)
+        work = Trainer(RunFolder(folder), recipe, prepared, task, spec)
         compare(work, args.steps, args.setting)
 
 
@@ -189,7 +190,7 @@ def join_pages(path: Path) -> Path:
     return path
 
 
-def peers(work: Work, setting: str) -> dict[str, Plain]:
+def peers(work: Trainer, setting: str) -> dict[str, Plain]:
     """Return the plain models: as most write them, with torch's fused AdamW, and compiled where a shape is one."""
     sizes = [tokenizer.vocabulary for tokenizer in work.prepared.tokenizers.values()]
 
@@ -208,12 +209,14 @@ def peers(work: Work, setting: str) -> dict[str, Plain]:
     return found
 
 
-def compare(work: Work, steps: int, setting: str) -> None:
+def compare(work: Trainer, steps: int, setting: str) -> None:
     optimizer = work.recipe.optimizer
     trained: dict[str, Clearhead | Plain] = {"clearhead": Clearhead(work, steps), **peers(work, setting)}
     taken: dict[str, list[float]] = {name: [] for name in trained}
     order = list(trained)
-    for step, batch in zip(range(steps), Stream(work, filled=False).batches(0), strict=False):
+    for step, batch in zip(
+        range(steps), BatchStream(work.recipe, work.task, work.prepared.train, filled=False).batches(0), strict=False
+    ):
         rate = optimizer.lr * optimizer.schedule.at(step, total=steps)
         for name in order:
             begin = time.perf_counter()

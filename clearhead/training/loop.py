@@ -9,35 +9,40 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, final
 
 import numpy as np
 import torch
+from torch import nn
 
 from clearhead.devices import seed_random, synchronize
 from clearhead.errors import RunError
 from clearhead.extras import has_package, how_to_install
 from clearhead.files import os_errors_as_run_errors
+from clearhead.model.blocks import Stack
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.plots.curves import draw_curves
+from clearhead.serialization import to_json
 from clearhead.text.preparing import Prepared
-from clearhead.training.checkpoints import Checkpoint, named_tensors
+from clearhead.training.batches import BatchStream, split_rows
+from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
+from clearhead.training.distributed import current_processes
 from clearhead.training.divergence import LossWatch
 from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
-from clearhead.training.keyed_dropout import ROW_KEYS, draw_row_keys
-from clearhead.training.losses import NOTHING
-from clearhead.training.machine import ThreadWatch
+from clearhead.training.machine import ThreadWatch, prepare_machine
 from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
+from clearhead.training.parallel import build_model, choose_parallel
 from clearhead.training.phases import phase
-from clearhead.training.pretrained import prepare_parameters, trained_tensors, without_wide
-from clearhead.training.recipe import Recipe
+from clearhead.training.pretrained import check_saved, load_start, prepare_parameters, trained_tensors, without_wide
+from clearhead.training.recipe import CLASSES, Recipe
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
+from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
@@ -50,81 +55,96 @@ Watcher = Callable[[Mapping[str, Any]], None]
 """A callback that is given every line of metrics.jsonl as it is written, and a line when a checkpoint was saved."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """A run to be trained: its folder, its recipe, its data, its task and its model's spec."""
-
-    folder: RunFolder
-    recipe: Recipe
-    prepared: Prepared
-    task: Task
-    spec: Spec
-    began: float | None = None
-    """When the budget of minutes of a new run began, by the first process's clock."""
-
-
-class Stream:
-    """The batches of all epochs, one after another, starting anywhere."""
-
-    def __init__(self, work: Work, *, filled: bool) -> None:
-        self.store, self.task, self.seed, self.filled = work.prepared.train, work.task, work.recipe.seed, filled
-        self.keyed = bool(work.recipe.machine.keyed_dropout)
-        self.planner = work.task.planner(self.store, work.recipe.batching.at_once, self.seed)
-        self.taken = 0
-
-    def count(self) -> int:
-        """Return the number of batches in the first epoch."""
-        return sum(1 for _ in self.planner.epoch(0))
-
-    def batches(self, skip: int) -> Iterator[Batch]:
-        self.taken, epoch = 0, 0
-        while True:
-            for rows in self.planner.epoch(epoch):
-                self.taken += 1
-                if self.taken > skip:
-                    random = np.random.default_rng([self.seed, self.taken])
-                    batch = self.task.read(self.store, rows, random, filled=self.filled)
-                    yield {**batch, ROW_KEYS: draw_row_keys(random, len(batch["wanted"]))} if self.keyed else batch
-            epoch += 1
+def ignore(message: object) -> None:
+    """Drop a message: only the first process prints."""
 
 
 @final
 class Trainer:
-    """A run in training. `held` is its folder, which must stay where it is; `log` is given warnings.
+    """A run in training: its recipe, text and model, and the loop.
 
-    Several processes that train together each have one, and all of them take the same steps and decisions: by the first
-    one's clock and scores. Only the first one writes; the others have no `held`.
+    `hold` is its folder, which must stay where it is; `log` is given warnings; `began` is when the budget of minutes of
+    a new run began, by the first process's clock. Several processes that train together each have a trainer, and all
+    of them take the same steps and decisions: by the first one's clock and scores. Only the first one writes; the
+    others have no `hold`.
     """
 
     def __init__(
-        self, work: Work, train_state: TrainState, watcher: Watcher, *, hold: Hold | None, log: Callable[[str], None]
+        self,
+        folder: RunFolder,
+        recipe: Recipe,
+        prepared: Prepared,
+        task: Task,
+        spec: Spec,
+        *,
+        hold: Hold | None = None,
+        watcher: Watcher = ignore,
+        log: Callable[[str], None] = ignore,
+        began: float | None = None,
     ) -> None:
-        self.folder, self.recipe, self.prepared, self.task = work.folder, work.recipe, work.prepared, work.task
-        self.spec, self.processes = work.spec, train_state.parallel.processes
-        self.began, self.ended = work.began, 0.0
-        self.train_state, self.watcher, self.hold, self.log = train_state, watcher, hold, log
+        self.folder, self.recipe, self.prepared, self.task, self.spec = folder, recipe, prepared, task, spec
+        self.hold, self.watcher, self.log = hold, watcher, log
+        self.began, self.ended = began, 0.0
+        self.processes = current_processes()
         # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
-        tensors_of: Select = named_tensors if work.recipe.fine_tuning is None else trained_tensors
-        apart = work.folder.ngrams_file.exists()
+        tensors_of: Select = named_tensors if recipe.fine_tuning is None else trained_tensors
+        apart = folder.ngrams_file.exists()
         self.select: Select = (lambda model: without_wide(tensors_of(model))) if apart else tensors_of
-        self.stepper: Stepper = make_stepper(train_state, work.recipe.machine)
-        self.stream = Stream(work, filled=self.stepper.filled)
-        self.epoch_batches = self.stream.count()
-        self.done = self.tokens = self.step_tokens = 0
-        self.seconds = 0.0
-        self.pacing = Pacing(self.recipe, self.log)
-        adapts = self.recipe.machine.adapt_threads and self.processes.count == 1
-        self.threads = ThreadWatch(replace(self.recipe.machine, adapt_threads=adapts), self.log)
-        self.since_best = 0
+        self.pacing = Pacing(recipe, log)
+        self.watch = LossWatch(recipe.optimizer.schedule.warmup)
+        self.splits = recipe.machine.splits
+        self.done = self.tokens = self.step_tokens = self.since_best = self.log_size = self.stop_signal = 0
+        self.seconds = self.rate = 0.0
         self.best: dict[str, float] | None = None
-        self.rate = 0.0
-        self.splits = work.recipe.machine.splits
-        self.watch = LossWatch(self.recipe.optimizer.schedule.warmup)
-        self.log_size = self.stop_signal = 0
+        self.camera: FilmCamera | None = None
+        self.train_state: TrainState
+        self.stepper: Stepper
+        self.stream: BatchStream
+        self.threads: ThreadWatch
         self.metrics_log: MetricsLog
         self.saver: Saver
-        self.camera: FilmCamera | None = None
+
+    def build(self, checkpoint: Checkpoint | None) -> None:
+        """Build the model, on its device and shared with the other processes, and all that a step needs.
+
+        `checkpoint` is the one that will be restored: it must fit the model, and the other processes are told of it.
+        """
+        recipe, processes = self.recipe, self.processes
+        device = processes.device(prepare_machine(recipe.machine))
+        if checkpoint is not None:
+            check_saved(self.folder, self.spec, recipe.fine_tuning, checkpoint.folder / MODEL)
+        torch.manual_seed(recipe.seed)
+        model = build_model(recipe, self.spec, processes)
+        parallel = choose_parallel(recipe, processes, model, device)
+        if processes.is_first:
+            self.tell_the_others(checkpoint)
+            if checkpoint is None and recipe.vectors is not None:
+                start_from_vectors(model, self.task, recipe.vectors, self.log)
+        if recipe.fine_tuning is not None:
+            copy_into(without_wide(named_tensors(model)), load_start(self.folder), str(self.folder.pretrained_file))
+            prepare_parameters(model, recipe.fine_tuning)
+        processes.copy_from_first(model)
+        model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
+        if recipe.machine.activation_checkpointing:
+            checkpoint_activations(model)
+        self.train_state = TrainState(model, self.task, recipe.optimizer, recipe.machine, parallel)
+        self.stepper = make_stepper(self.train_state, recipe.machine)
+        self.stream = BatchStream(recipe, self.task, self.prepared.train, filled=self.stepper.filled)
+        self.epoch_batches = self.stream.count()
+        adapts = recipe.machine.adapt_threads and processes.count == 1
+        self.threads = ThreadWatch(replace(recipe.machine, adapt_threads=adapts), self.log)
+
+    def tell_the_others(self, checkpoint: Checkpoint | None) -> None:
+        """Tell the other processes what to train: where the run is, its recipe, and the checkpoint to go on from."""
+        self.processes.send(
+            {
+                "run": str(self.folder.path.absolute()),
+                "recipe": to_json(self.recipe, CLASSES),
+                "began": self.began,
+                "data": str(self.prepared.train.folder.parent.parent.absolute()),
+                "checkpoint": None if checkpoint is None else str(checkpoint.folder.absolute()),
+            }
+        )
 
     @property
     def total(self) -> int:
@@ -455,17 +475,11 @@ class Trainer:
             self.hold.saved = checkpoint.folder.name
 
 
-def split_rows(batch: Batch, parts: int) -> list[Batch]:
-    """Return a batch as `parts` smaller ones, of about equally many rows; those without a target are left out.
-
-    >>> [one["wanted"].tolist() for one in split_rows({"wanted": torch.tensor([[1], [2], [NOTHING]])}, 2)]
-    [[[1], [2]]]
-    """
-    if parts == 1:
-        return [batch]
-    split = {name: tensor.tensor_split(parts) for name, tensor in batch.items()}
-    micro_batches = [{name: parts_of_tensor[i] for name, parts_of_tensor in split.items()} for i in range(parts)]
-    return [smaller for smaller in micro_batches if (smaller["wanted"] != NOTHING).any()]
+def checkpoint_activations(model: nn.Module) -> None:
+    """Turn on activation checkpointing in every stack of blocks."""
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.checkpointing = True
 
 
 def crosses(before: float, after: float, every: int) -> bool:
@@ -492,8 +506,8 @@ def training_tensors(train_state: TrainState, select: Select = named_tensors) ->
     """
     tensors = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
     names = {id(parameter): name for name, parameter in train_state.model.named_parameters()}
-    for parameter, state in train_state.optimiser.state.items():
-        tensors |= {f"optimiser.{names[id(parameter)]}.{key}": value for key, value in state.items()}
+    for parameter, state in train_state.optimizer.state.items():
+        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
     if train_state.averaged is not train_state.model:
         tensors |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
     return tensors | {"nll": train_state.nll}

@@ -6,26 +6,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import nn
 
 from clearhead.calls import public
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors
-from clearhead.model.blocks import Stack
 from clearhead.model.int8 import count_weights
 from clearhead.model.sizes import resized
 from clearhead.model.wide import SHARES
-from clearhead.serialization import from_json, to_json
+from clearhead.serialization import from_json
 from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline
 from clearhead.training.byte_ngrams import NgramScore
-from clearhead.training.checkpoints import MODEL, Checkpoint, Checkpoints, check_no_link, copy_into, named_tensors
+from clearhead.training.checkpoints import Checkpoint, Checkpoints, check_no_link, named_tensors
 from clearhead.training.claiming import (
     check_new,
     check_unlinked,
@@ -42,28 +39,22 @@ from clearhead.training.fitting import LEAST_SCORED, Workload, check_minutes, ch
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.linear import Figures, LinearScore
-from clearhead.training.loop import Trainer, Watcher, Work
+from clearhead.training.loop import Trainer, Watcher
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import read_metrics, replace_nonfinite
-from clearhead.training.parallel import build_model, check_room, check_together, choose_parallel
+from clearhead.training.parallel import check_room, check_together
 from clearhead.training.phases import phase, to_stderr
 from clearhead.training.pretrained import (
     WIDE,
-    check_saved,
-    load_start,
-    prepare_parameters,
-    without_wide,
     write_wide,
 )
 from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
 from clearhead.training.recipe_options import recipe_of
 from clearhead.training.run import Run, check_fit, load
-from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopped, StoppedScoring, Stopping
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
-from clearhead.training.train_step import TrainState
 from clearhead.training.validation import ValidationSet, assess
 from clearhead.training.wide import has_wide
 
@@ -148,8 +139,10 @@ def train_first(
         if baseline is not None:
             folder.write_own(folder.baseline, baseline.as_json())
         began += 0.0 if recipe.plan is None else recipe.plan.late_seconds
-        work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec, began=began)
-        return Training(work, hold, watcher, log).run(None, lambda: None)
+        trainer = Trainer(
+            folder, recipe, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log, began=began
+        )
+        return run_to_end(trainer, None)
 
 
 def take_part(processes: Processes) -> Run:
@@ -164,12 +157,7 @@ def take_part(processes: Processes) -> Run:
     if message["checkpoint"] is not None:
         at = Path(message["checkpoint"])
         checkpoint = folder.checkpoints_at(at.parent).read(at)
-    work = Work(folder=folder, recipe=recipe, prepared=prepared, task=task, spec=spec, began=message["began"])
-    return Training(work, None, ignore, ignore).run(checkpoint, lambda: None)
-
-
-def ignore(message: object) -> None:
-    """Drop a message: only the first process prints."""
+    return run_to_end(Trainer(folder, recipe, prepared, task, spec, began=message["began"]), checkpoint)
 
 
 def starting_from(initial: Run | str | Path, recipe: Recipe) -> Recipe:
@@ -351,8 +339,8 @@ def resume_first(
             machine=resolve_machine(changed["machine"] or recipe.machine),
         )
         new = with_plan(new, recipe, checkpoint)
-        work = Work(folder=folder, recipe=new, prepared=prepared, task=task, spec=spec)
-        return Training(work, hold, watcher, log).run(checkpoint, lambda: take_over(work, checkpoints_found, hold))
+        trainer = Trainer(folder, new, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log)
+        return run_to_end(trainer, checkpoint, begin=lambda: take_over(folder, new, checkpoints_found, hold))
 
 
 def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Recipe:
@@ -378,9 +366,8 @@ def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpo
     return checkpoints
 
 
-def take_over(work: Work, checkpoints: Checkpoints, hold: Hold) -> None:
+def take_over(folder: RunFolder, recipe: Recipe, checkpoints: Checkpoints, hold: Hold) -> None:
     """Write what a resume changes in the folder, once all of the run was found to be whole."""
-    folder = work.folder
     hold.check()
     remove_litter(folder)
     if checkpoints.folder != folder.checkpoints.folder:
@@ -388,8 +375,8 @@ def take_over(work: Work, checkpoints: Checkpoints, hold: Hold) -> None:
     hold.add(folder.checkpoints.folder)
     with os_errors_as_run_errors(checkpoints.folder):
         checkpoints.clean()
-    if work.recipe != folder.recipe():
-        folder.begin(work.recipe)
+    if recipe != folder.recipe():
+        folder.begin(recipe)
 
 
 def load_prepared(data: Path, folder: RunFolder, tokenizers: Mapping[str, Tokenizer] | None) -> Prepared:
@@ -417,91 +404,40 @@ def checkpoint_to_resume(
     return newest
 
 
-@final
-class Training:
-    """A run about to be trained, in a folder that the first process holds."""
-
-    def __init__(self, work: Work, hold: Hold | None, watcher: Watcher | None, log: Callable[[str], None]) -> None:
-        self.work, self.hold, self.log = work, hold, log
-        self.watcher = ProgressLine() if watcher is None else watcher
-
-    def run(self, checkpoint: Checkpoint | None, begin: Callable[[], None]) -> Run:
-        """Train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
-        work, processes = self.work, current_processes()
-        device = processes.device(prepare_machine(work.recipe.machine))
+def run_to_end(trainer: Trainer, checkpoint: Checkpoint | None, begin: Callable[[], None] = lambda: None) -> Run:
+    """Build, train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
+    trainer.build(checkpoint)
+    processes, device = trainer.processes, str(trainer.train_state.device)
+    with Stopping(quiet=processes.together) as stopping:
         if checkpoint is not None:
-            check_saved(work.folder, work.spec, work.recipe.fine_tuning, checkpoint.folder / MODEL)
-        torch.manual_seed(work.recipe.seed)
-        model = build_model(work.recipe, work.spec, processes)
-        parallel = choose_parallel(work.recipe, processes, model, device)
-        if processes.is_first:
-            self.tell_the_others(checkpoint)
-            if checkpoint is None and work.recipe.vectors is not None:
-                start_from_vectors(model, work.task, work.recipe.vectors, self.log)
-        if work.recipe.fine_tuning is not None:
-            tensors = without_wide(named_tensors(model))
-            copy_into(tensors, load_start(work.folder), str(work.folder.pretrained_file))
-            prepare_parameters(model, work.recipe.fine_tuning)
-        processes.copy_from_first(model)
-        model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
-        if work.recipe.machine.activation_checkpointing:
-            checkpoint_activations(model)
-        train_state = TrainState(model, work.task, work.recipe.optimizer, work.recipe.machine, parallel)
-        with Stopping(quiet=processes.together) as stopping:
-            trainer = Trainer(work, train_state, self.watcher, hold=self.hold, log=self.log)
-            if checkpoint is not None:
-                trainer.restore(checkpoint)
-            begin()
-            trainer.train(stopping)
-        if trainer.stop_signal and not trainer.is_finished():
-            raise Stopped(work.folder.path, trainer.done, trainer.stop_signal)
-        if not processes.is_first:
-            processes.wait()
-            return load(work.folder.path, device=str(device))
-        run = self.score(trainer, device)
-        processes.wait()
-        return run
-
-    def score(self, trainer: Trainer, device: torch.device) -> Run:
-        """Load the weights to use, score them on the validation set, and write evaluation.json."""
-        work = self.work
-        try:
-            with phase("scoring the best weights on the validation set", self.log):
-                run = load(work.folder.path, device=str(device))
-                alone = run.task.weigh(run.model, work.prepared)
-                write_evaluation(run, work.prepared, trainer, alone, self.log)
-        except KeyboardInterrupt:
-            raise StoppedScoring(work.folder.path, trainer.done) from None
-        return run
-
-    def tell_the_others(self, checkpoint: Checkpoint | None) -> None:
-        """Tell the other processes what to train: where the run is, its recipe, and the checkpoint to go on from."""
-        current_processes().send(
-            {
-                "run": str(self.work.folder.path.absolute()),
-                "recipe": to_json(self.work.recipe, CLASSES),
-                "began": self.work.began,
-                "data": str(self.work.prepared.train.folder.parent.parent.absolute()),
-                "checkpoint": None if checkpoint is None else str(checkpoint.folder.absolute()),
-            }
-        )
+            trainer.restore(checkpoint)
+        begin()
+        trainer.train(stopping)
+    if trainer.stop_signal and not trainer.is_finished():
+        raise Stopped(trainer.folder.path, trainer.done, trainer.stop_signal)
+    run = score(trainer, device) if processes.is_first else None
+    processes.wait()
+    return run or load(trainer.folder.path, device=device)
 
 
-def checkpoint_activations(model: nn.Module) -> None:
-    """Turn on activation checkpointing in every stack of blocks."""
-    for module in model.modules():
-        if isinstance(module, Stack):
-            module.checkpointing = True
+def score(trainer: Trainer, device: str) -> Run:
+    """Load the weights to use, score them on the validation set, and write evaluation.json."""
+    try:
+        with phase("scoring the best weights on the validation set", trainer.log):
+            run = load(trainer.folder.path, device=device)
+            alone = run.task.weigh(run.model, trainer.prepared)
+            write_evaluation(run, trainer, alone)
+    except KeyboardInterrupt:
+        raise StoppedScoring(trainer.folder.path, trainer.done) from None
+    return run
 
 
-def write_evaluation(
-    run: Run, prepared: Prepared, trainer: Trainer, alone: Figures | None, log: Callable[[str], None]
-) -> None:
+def write_evaluation(run: Run, trainer: Trainer, alone: Figures | None) -> None:
     """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a linear model.
 
     `alone` has those of the Transformer without its linear part: how much each of the two counts goes to baseline.json.
     """
-    started = time.perf_counter()
+    started, prepared, log = time.perf_counter(), trainer.prepared, trainer.log
     checkpointing, plan, pacing = trainer.recipe.checkpointing, trainer.recipe.plan, trainer.pacing
     batches = sum(1 for _ in run.task.planner(prepared.dev, trainer.recipe.batching.at_once, 0).in_order())
     available = pacing.available(started - trainer.ended)

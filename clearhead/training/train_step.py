@@ -51,7 +51,7 @@ class Totals(NamedTuple):
 
 @final
 class TrainState:
-    """The state that a step changes: a model on its device, its optimiser, and the average (EMA) of its weights.
+    """The state that a step changes: a model on its device, its optimizer, and the average (EMA) of its weights.
 
     `parallel` is how it is trained together with other processes, None for one alone.
     """
@@ -65,7 +65,7 @@ class TrainState:
         parallel: Parallel | None = None,
     ) -> None:
         check_buffers(model)
-        self.model, self.task, self.optimizer = model, task, optimizer
+        self.model, self.task, self.clip = model, task, float("inf") if optimizer.clip is None else optimizer.clip
         self.parallel = SingleProcess(Processes()) if parallel is None else parallel
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
@@ -83,7 +83,7 @@ class TrainState:
             self.parallel.shard(self.averaged)
         self.device = next(model.parameters()).device
         self.parameters = [one for one in model.parameters() if one.requires_grad]
-        self.optimiser = make_optimizer(model, self.parameters, optimizer, self.device)
+        self.optimizer = make_optimizer(model, self.parameters, optimizer, self.device)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
         self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
@@ -116,10 +116,9 @@ class TrainState:
         self.nll += loss.nll
 
     def update(self) -> None:
-        """Clip the gradients, step the optimiser, and clear the gradients."""
-        clip = float("inf") if self.optimizer.clip is None else self.optimizer.clip
-        self.grad_norm.copy_(self.parallel.clip(self.parameters, clip, self.device))
-        self.optimiser.step()
+        """Clip the gradients, step the optimizer, and clear the gradients."""
+        self.grad_norm.copy_(self.parallel.clip(self.parameters, self.clip, self.device))
+        self.optimizer.step()
         self.clear_gradients()
 
     def gradients(self) -> list[Tensor]:
@@ -140,18 +139,18 @@ class TrainState:
 
     @torch.no_grad()
     def make_state(self) -> None:
-        """Create the optimiser's state for each parameter, by a step that changes nothing and is not counted."""
+        """Create the optimizer's state for each parameter, by a step that changes nothing and is not counted."""
         for one in self.parameters:
             one.grad = torch.zeros_like(one)
         self.set_rate(0.0)
-        self.optimiser.step()
-        for state in self.optimiser.state.values():
+        self.optimizer.step()
+        for state in self.optimizer.state.values():
             for one in state.values():  # a step count and momenta, all as before the first step
                 one.zero_()
         self.clear_gradients()
 
     def set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
@@ -314,7 +313,7 @@ class Stepper(ABC):
         self.train_state = train_state
 
     def step(self, batches: Sequence[Batch], rate: float) -> None:
-        """Take one optimiser step over these micro-batches, at this learning rate. They are those of all processes, and
+        """Take one optimizer step over these micro-batches, at this learning rate. They are those of all processes, and
         each computes its rows of every one.
         """
         places = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)

@@ -334,7 +334,7 @@ def test_weights_that_are_no_numbers_are_not_used_though_their_checksum_is_right
 
 
 def test_the_optimisers_own_numbers_may_be_anything(kept):
-    kept.save(15, {"a": torch.ones(2)}, {"optimiser.a.exp_avg": torch.tensor([float("inf")])}, STATE)
+    kept.save(15, {"a": torch.ones(2)}, {"optimizer.a.exp_avg": torch.tensor([float("inf")])}, STATE)
     assert kept.newest().step == 15
 
 

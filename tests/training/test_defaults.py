@@ -10,6 +10,7 @@ from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
+from clearhead.training.batches import BatchStream
 from clearhead.training.default_models import decoder, encoder, epochs, text_bytes
 from clearhead.training.defaults import (
     ATTENTIONS,
@@ -19,7 +20,6 @@ from clearhead.training.defaults import (
     with_dropout,
     with_position,
 )
-from clearhead.training.loop import Stream
 from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Budget, Checkpointing, Machine, read_recipe
 from clearhead.training.tasks import TASKS
@@ -156,7 +156,7 @@ def steps_of(recipe, home):
     """The losses of two steps, without a run folder."""
     work = work_on(recipe, home)
     train_state = TrainState(work.spec.build().train(), work.task, recipe.optimizer, resolve_machine(recipe.machine))
-    batches = Stream(work, filled=False).batches(0)
+    batches = BatchStream(work.recipe, work.task, work.prepared.train, filled=False).batches(0)
     losses = []
     for _ in range(2):
         Eager(train_state).step([next(batches)], 1e-3)

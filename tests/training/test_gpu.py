@@ -10,9 +10,9 @@ from clearhead.attention.kernels import blockwise
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.training import loop
 from clearhead.training.averaging import Ema, Last
+from clearhead.training.batches import BatchStream
 from clearhead.training.defaults import with_attention, with_position
 from clearhead.training.folder import RunFolder
-from clearhead.training.loop import Stream
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Machine, Optimizer
 from clearhead.training.schedules import CosineDecay
@@ -52,7 +52,7 @@ def taken(work, stepper_of, machine=GPU):
     train_state = TrainState(work.spec.build().cuda().train(), work.task, work.recipe.optimizer, machine)
     stepper = stepper_of(train_state)
     # Both get batches of the same shapes, whichever of them needs that.
-    batches = Stream(work, filled=True).batches(0)
+    batches = BatchStream(work.recipe, work.task, work.prepared.train, filled=True).batches(0)
     averaging = work.recipe.optimizer.averaging
     # Kernels that only captured steps take round otherwise than torch's, and Adam makes much of little.
     with recording_kernels():
@@ -131,7 +131,7 @@ def test_captured_is_eager_with_passes_r_drop_and_an_average(averaging, tmp_path
 
 def test_captured_dropout_differs_from_step_to_step_and_follows_the_seed(tmp_path):
     work = work_on(recipe_for(small_runs.stretch, tmp_path, dropout=0.5), tmp_path)
-    batch = next(Stream(work, filled=True).batches(0))
+    batch = next(BatchStream(work.recipe, work.task, work.prepared.train, filled=True).batches(0))
 
     def losses(seeds):
         torch.manual_seed(1)
@@ -154,7 +154,7 @@ def test_a_table_of_positions_that_grows_between_captures_stays_right(tmp_path):
     recipe = recipe_for(small_runs.stretch, tmp_path, dropout=0.0, optimizer=OPTIMISING)
     recipe = replace(recipe, model=with_position(recipe.model, "sinusoidal", 32))
     work = work_on(recipe, tmp_path)
-    wide = next(Stream(work, filled=True).batches(0))
+    wide = next(BatchStream(work.recipe, work.task, work.prepared.train, filled=True).batches(0))
     narrow = {name: one[:, :4].contiguous() for name, one in wide.items()}
     models = []
     for stepper_of in (Eager, Captured):

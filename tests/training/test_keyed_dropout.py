@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from clearhead.attention import similarity, weighting
 from clearhead.errors import OptionError
 from clearhead.training import distributed, machine
+from clearhead.training.batches import BatchStream
 from clearhead.training.distributed import Processes
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout, draw_row_keys, keep_mask
-from clearhead.training.loop import Stream
 from clearhead.training.recipe import Machine
 from clearhead.training.train_step import TrainState
 from tests.training import small_runs
@@ -79,7 +79,7 @@ def test_the_gradient_of_a_pass_is_that_of_its_rows(tmp_path):
         recipe = recipe_for(small_runs.translating, tmp_path, dropout=0.3, machine=Machine(device="cpu", threads=1))
         recipe = replace(recipe, machine=replace(recipe.machine, keyed_dropout=True))
         work = work_on(recipe, tmp_path)
-        batch = next(Stream(work, filled=False).batches(3))
+        batch = next(BatchStream(work.recipe, work.task, work.prepared.train, filled=False).batches(3))
         for r_drop in (0.0, 1.0):
             found = [gradients_of(work, batch, parts, r_drop) for parts in (1, 1, 3)]
             assert torch.equal(found[0], found[1])
@@ -87,9 +87,9 @@ def test_the_gradient_of_a_pass_is_that_of_its_rows(tmp_path):
     finally:
         torch.set_default_dtype(torch.float32)
     plain = {name: one for name, one in batch.items() if name != ROW_KEYS}
-    assert next(Stream(work_on(replace(recipe, machine=Machine()), tmp_path), filled=False).batches(3)).keys() == (
-        plain.keys()
-    )
+    other = work_on(replace(recipe, machine=Machine()), tmp_path)
+    found = next(BatchStream(other.recipe, other.task, other.prepared.train, filled=False).batches(3))
+    assert found.keys() == plain.keys()
 
 
 def gradients_of(work, batch, parts, r_drop):
@@ -126,7 +126,7 @@ def test_attention_block_by_block_has_the_masks_of_the_whole(attention, tmp_path
         block = recipe.model.blocks[0]
         block = replace(block, attention=replace(block.attention, dropout=0.5, **attention))
         work = work_on(replace(recipe, model=replace(recipe.model, blocks=(block, block))), tmp_path)
-        batch = next(Stream(work, filled=False).batches(0))
+        batch = next(BatchStream(work.recipe, work.task, work.prepared.train, filled=False).batches(0))
         whole = gradients_of(work, batch, 1, 0.0)
         blocks = []
         monkeypatch.setattr("clearhead.attention.kernels.blockwise.BLOCK_NUMBERS", 2000)

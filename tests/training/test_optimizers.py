@@ -101,6 +101,6 @@ def test_frozen_maps_are_left_alone():
 
 
 def test_a_run_starts_without_momentum():
-    state = learner_of(method="muon").optimiser.state
+    state = learner_of(method="muon").optimizer.state
     assert any("momentum_buffer" in one for one in state.values())
     assert not any(tensor.any() for one in state.values() for tensor in one.values())

@@ -6,7 +6,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import prepare
 from clearhead.training.defaults import default_recipe, with_dropout
 from clearhead.training.folder import RunFolder
-from clearhead.training.loop import Work
+from clearhead.training.loop import Trainer
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.tasks import task_named
@@ -39,12 +39,12 @@ def recipe_for(kind, folder, *, dropout=0.1, **changed):
 
 
 def work_on(recipe, home):
-    """What a trainer is given, with token ids in this folder."""
+    """A trainer that is not built, with token ids in this folder."""
     context, kind = recipe.batching.context, task_named(recipe.task)
     prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, home, quiet)
     task = kind.of(prepared, context)
     spec = task.fitted(recipe.model)
-    return Work(folder=RunFolder(home / "run"), recipe=recipe, prepared=prepared, task=task, spec=spec)
+    return Trainer(RunFolder(home / "run"), recipe, prepared, task, spec)
 
 
 def last_bytes(folder):
