@@ -98,6 +98,7 @@ check: $(TOOLS) $(MODULES)
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m release.commits
 	$(NPM) run --silent lint
 	$(NPM) run --silent check
 

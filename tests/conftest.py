@@ -31,21 +31,14 @@ OF_SHAPES = (
 shapes in every test.
 """
 REPEATS_SHAPES = (
-    *("craft/test_ready.py", "decoding/test_beam.py", "decoding/test_differences.py", "decoding/test_device_search.py"),
+    *("craft/test_ready.py", "decoding/test_beam.py", "decoding/test_device_search.py", "decoding/test_graph_cache.py"),
     *("decoding/test_running.py", "decoding/test_beam_jobs.py", "decoding/test_session.py", "model/test_describe.py"),
     *("model/test_layer_norm_gpu.py", "model/test_sizes.py", "model/test_spec_json.py", "model/test_transformers.py"),
-    *(f"decoding/test_continuous.py::test_{name}" for name in ("mixed_jobs", "with_fixed", "rows_are_packed")),
-    *(f"decoding/test_kept.py::test_{name}" for name in ("two_threads", "each_length", "a_model_that_is", "nan_in")),
-    *(f"decoding/test_kept.py::test_{name}" for name in ("a_model_that_has", "sentences", "a_hook", "only_so_many")),
-    *(f"tracing/test_inner.py::test_{name}" for name in ("a_loaded", "what_is_changed", "every_name")),
-    "training/tasks/test_label.py::test_every_label_is_answered_by_itself",
 )
-"""Of these, what takes longest and calls no signature with shapes that the others do not call: measured by a profile
-of every test, 165 functions with them and without.
-"""
+"""Files of these that take long and call no signature with shapes that the others do not call."""
 
 IN_EVERY_WORKER = ("torch._dynamo",)
-"""What every worker would import sooner or later, for a second and a half: an optimiser does. Forks have it so."""
+"""What every worker would import sooner or later, for a second and a half: an optimizer does."""
 
 matplotlib.use("Agg")
 

@@ -1,6 +1,7 @@
 """What the repository promises about itself: what is in its files, its public names, its versions."""
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import clearhead
+from tests import conftest, scheduling
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -249,3 +251,10 @@ def test_tests_mirror_modules_by_path():
     listed = set((ROOT / "tests/without_mirror.txt").read_text(encoding="utf-8").split())
     assert sorted(modules_without_a_test_of_their_own() - listed) == [], "give it a test file of the same path"
     assert sorted(listed - modules_without_a_test_of_their_own()) == [], "it has one now: take it off the list"
+
+
+def test_files_that_the_test_infrastructure_names_exist():
+    """Tests are moved, and a name that is left behind here means nothing and is never noticed."""
+    named = [f"tests/{name}" for name in (*conftest.OF_SHAPES, *conftest.REPEATS_SHAPES)]
+    named += [*scheduling.BY_TEST, *scheduling.FEW_AND_LONG, *itertools.chain(*scheduling.TOGETHER.values())]
+    assert [name for name in named if not [*ROOT.glob(f"{name}*")]] == []
