@@ -23,7 +23,7 @@ from clearhead.errors import ClearheadError, OptionError, WordError
 from clearhead.options import Given, flags, given_of, option, words_of
 from clearhead.serialization import to_json
 from clearhead.system import process_seconds
-from clearhead.training.claiming import check_new, check_unlinked, claim, leave_nothing
+from clearhead.training.claiming import check_new, check_unlinked
 from clearhead.training.distributed import EndedElsewhere, check_devices, is_launched, joined
 from clearhead.training.folder import RunFolder
 from clearhead.training.launching import ProcessFailed, launch
@@ -36,8 +36,8 @@ from clearhead.training.recipe_options import GROUPS, as_recipe, new_budget, new
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
 from clearhead.training.tensorboard import TensorBoard, import_writer
-from clearhead.training.text_options import with_spooled
-from clearhead.training.train import check_recipe, followed_recipe, take_part
+from clearhead.training.text_options import spooled_corpus
+from clearhead.training.train import followed_recipe, take_part
 
 EXAMPLES = """\b
 Examples:
@@ -132,11 +132,7 @@ def train_first(folder: RunFolder, choices: Given, ways: RunOptions) -> None:
         check_new(folder)
     if ways.resume and ways.recipe is not None:
         raise WordError("recipe", f"a run goes on by its own recipe: leave it out, or begin a run with {ways.recipe}")
-    recipe, change = (recipe_to_resume(folder, choices), "") if ways.resume else new_recipe(choices, ways)
-    if change and not ways.quiet:
-        typer.echo(change, err=True)
-    if not ways.resume:
-        check_recipe(recipe)
+    recipe = recipe_to_resume(folder, choices) if ways.resume else new_recipe(choices, ways)
     if ways.dry_run:
         print_recipe(recipe, choices, ways)
         return
@@ -149,11 +145,29 @@ def train_first(folder: RunFolder, choices: Given, ways: RunOptions) -> None:
     with ExitStack() as stack:
         progress = stack.enter_context(open_progress(quiet=ways.quiet))
         board = stack.enter_context(Board(folder.path / "tensorboard")) if ways.tensorboard else None
-        watcher = watch_both(progress, board)
+        watcher, log = watch_both(progress, board), progress.log
         if ways.resume:
-            trained = continue_run(folder, choices, ways, watcher, progress)
+            old = folder.recipe()
+            trained = training.resume(
+                folder.path,
+                budget=None if recipe.budget == old.budget else recipe.budget,
+                lr=choices.get("lr"),
+                machine=None if recipe.machine == old.machine else recipe.machine,
+                watcher=watcher,
+                log=log,
+                checkpoints=ways.checkpoints,
+            )
         else:
-            trained = begin_run(folder, recipe, choices, ways, watcher=watcher, shown=progress)
+            trained = training.train(
+                folder.path,
+                recipe,
+                watcher=watcher,
+                log=log,
+                checkpoints=ways.checkpoints,
+                # The time that it took to start the program is inside a budget of minutes.
+                spent=process_seconds(),
+                spool=lambda data: spooled_corpus(recipe, choices, data),
+            )
     print_result(trained, as_json=ways.as_json)
 
 
@@ -173,20 +187,23 @@ def without_option(args: Sequence[str], name: str) -> list[str]:
     return remaining
 
 
-def new_recipe(choices: Given, ways: RunOptions) -> tuple[Recipe, str]:
-    """Return the recipe of a new run, from options or from a file; and what --must-export changed in it, in words."""
+def new_recipe(choices: Given, ways: RunOptions) -> Recipe:
+    """Return the recipe of a new run, from options or from a file; print what --must-export changed in it."""
     recipe = as_recipe(choices) if ways.recipe is None else file_recipe(ways.recipe, choices)
     if ways.must_export is None:
-        return recipe, ""
+        return recipe
     from clearhead.interop.export.choosing import exportable_recipe
 
     named = [word for word in given_of(choices, ModelOptions) if word not in ("size", "dropout")]
     may_change = not (ways.recipe or named or "from_" in choices or "vectors" in choices)
     formats = [name.strip() for name in ways.must_export.split(",")]
     try:
-        return exportable_recipe(recipe, formats, may_change=may_change)
+        recipe, change = exportable_recipe(recipe, formats, may_change=may_change)
     except OptionError as error:
         raise WordError("must_export", str(error)) from None
+    if change and not ways.quiet:
+        typer.echo(change, err=True)
+    return recipe
 
 
 def file_recipe(path: str, choices: Given) -> Recipe:
@@ -205,15 +222,13 @@ def print_recipe(recipe: Recipe, choices: Given, ways: RunOptions) -> None:
     """Print the recipe that would be followed. For a new run its text is read, in a folder that is removed."""
     if not ways.resume:
         with tempfile.TemporaryDirectory() as folder:
-            if ways.recipe is None:
-                spooled = with_spooled(choices, Path(folder))
-                recipe, _ = new_recipe(spooled, ways)
+            recipe = replace(recipe, corpus=spooled_corpus(recipe, choices, Path(folder)))
             recipe = followed_recipe(recipe, log=lambda _: None)
     show_json(to_json(recipe, CLASSES))
 
 
 def recipe_to_resume(folder: RunFolder, choices: Given) -> Recipe:
-    """Return the recipe of an existing run, with another budget, rate, micro-batch or machine if one was given.
+    """Return the recipe of an existing run with another budget, rate, micro-batch or machine if one was given.
 
     Anything else would make it another run, and is refused.
     """
@@ -229,41 +244,6 @@ def recipe_to_resume(folder: RunFolder, choices: Given) -> Recipe:
         optimizer=replace(recipe.optimizer, lr=choices.get("lr", recipe.optimizer.lr)),
         machine=machine if micro is None else replace(machine, splits=-(-recipe.batching.at_once // micro)),
     )
-
-
-def begin_run(
-    folder: RunFolder, recipe: Recipe, choices: Given, ways: RunOptions, *, watcher: Watcher, shown: Progress
-) -> Run:
-    """Train a new run. What comes through a pipe is copied into its folder first."""
-    with folder.lock(shown.log) as hold, leave_nothing(hold):
-        if ways.recipe is None:
-            claim(folder)
-            spooled = with_spooled(choices, folder.data)
-            recipe, _ = new_recipe(spooled, ways)
-        # The time that it took to start the program is inside a budget of minutes.
-        return training.train(
-            folder.path,
-            recipe,
-            watcher=watcher,
-            log=shown.log,
-            checkpoints=ways.checkpoints,
-            spent=process_seconds(),
-        )
-
-
-def continue_run(folder: RunFolder, choices: Given, ways: RunOptions, watcher: Watcher, shown: Progress) -> Run:
-    """Resume a run. Its recipe is read while the folder is locked: another process may have changed it before."""
-    with folder.lock(shown.log):
-        recipe = recipe_to_resume(folder, choices)
-        return training.resume(
-            folder.path,
-            budget=recipe.budget,
-            lr=recipe.optimizer.lr,
-            machine=recipe.machine,
-            watcher=watcher,
-            log=shown.log,
-            checkpoints=ways.checkpoints,
-        )
 
 
 @final

@@ -9,7 +9,8 @@ from clearhead.text.store import Store
 from clearhead.training.keyed_dropout import ROW_KEYS, draw_row_keys
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.base import Batch, Task
+from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.learning import Batch
 
 
 @final

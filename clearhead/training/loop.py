@@ -105,7 +105,7 @@ class Trainer:
         self.saver: Saver
 
     def build(self, checkpoint: Checkpoint | None) -> None:
-        """Build the model, on its device and shared with the other processes, and all that a step needs.
+        """Build the model, on its device and shared with the other processes, and the state that a step changes.
 
         `checkpoint` is the one that will be restored: it must fit the model, and the other processes are told of it.
         """
@@ -128,11 +128,17 @@ class Trainer:
         if recipe.machine.activation_checkpointing:
             checkpoint_activations(model)
         self.train_state = TrainState(model, self.task, recipe.optimizer, recipe.machine, parallel)
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Plan the batches, and go back to the checkpoint if there is one. Signals to stop are obeyed from here on."""
+        recipe = self.recipe
         self.stepper = make_stepper(self.train_state, recipe.machine)
         self.stream = BatchStream(recipe, self.task, self.prepared.train, filled=self.stepper.filled)
         self.epoch_batches = self.stream.count()
-        adapts = recipe.machine.adapt_threads and processes.count == 1
+        adapts = recipe.machine.adapt_threads and self.processes.count == 1
         self.threads = ThreadWatch(replace(recipe.machine, adapt_threads=adapts), self.log)
+        if checkpoint is not None:
+            self.restore(checkpoint)
 
     def tell_the_others(self, checkpoint: Checkpoint | None) -> None:
         """Tell the other processes what to train: where the run is, its recipe, and the checkpoint to go on from."""

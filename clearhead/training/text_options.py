@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import cast, final, get_args
 
 from clearhead.errors import WordError, no_such
-from clearhead.options import Given, flag, option
+from clearhead.options import Given, flag, group_of, option
 from clearhead.text.encoding import Corpus
 from clearhead.text.forms import DELIMITERS, Form, possible_forms, read_head
 from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Messages, Source, Table, Unit
-from clearhead.training.tasks import Task
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.texts import AT_ONCE
 
 Files = list[str] | None
@@ -155,6 +156,17 @@ def with_spooled(given: Given, folder: Path) -> Given:
     """Return the options with stdin and pipes copied into the folder, to be read as often as it takes."""
     names = [name for name in ("source", "target", "dev_source", "dev_target", "table", "text", "dev") if name in given]
     return {**given, **{name: [spool(path, folder) for path in given[name]] for name in names}}
+
+
+def spooled_corpus(recipe: Recipe, given: Given, folder: Path) -> Corpus:
+    """Return the corpus of a recipe with what comes through stdin or a pipe copied into the folder.
+
+    A copy can be looked into, so the form of a table is asked for again, unless it was given.
+    """
+    text = with_spooled(given, folder)
+    if text == given:
+        return recipe.corpus
+    return as_corpus(task_named(recipe.task), group_of(TextOptions, text))
 
 
 def as_corpus(task: type[Task], options: TextOptions) -> Corpus:

@@ -18,6 +18,7 @@ from clearhead.model.int8 import count_weights
 from clearhead.model.sizes import resized
 from clearhead.model.wide import SHARES
 from clearhead.serialization import from_json
+from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline
@@ -76,6 +77,7 @@ def train(
     data: Path | None = None,
     checkpoints: str | Path | None = None,
     spent: float = 0.0,
+    spool: Callable[[Path], Corpus] | None = None,
     **options: Any,
 ) -> Run:
     """Train a new run, and return it loaded with its best weights.
@@ -88,8 +90,9 @@ def train(
     `watcher` is called with every line of metrics; None shows a line of progress.
     `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
     their own for checkpoints, on another disk for instance. `spent` seconds of a budget of minutes are gone already, as
-    those of starting a program. Under torchrun every process calls it, and they train
-    together; what the first one is given counts.
+    those of starting a program. `spool` copies text that can be read only once into the folder that it is given, and
+    returns the corpus of the copies. Under torchrun every process calls it, and they train together; what the first one
+    is given counts.
     """
     began = time.perf_counter() - spent
     if recipe is not None and options:
@@ -105,44 +108,56 @@ def train(
         if processes.together:
             check_together(recipe)
             check_devices(choose_device(recipe.machine.device), processes.local_count)
-        return train_first(folder, recipe, watcher=watcher, log=log, data=data, checkpoints=checkpoints, began=began)
+        check_recipe(recipe)
+        with folder.lock(log) as hold, leave_nothing(hold):
+            claim(folder)
+            if checkpoints is not None:
+                keep_elsewhere(folder, hold, checkpoints)
+            if spool is not None:
+                recipe = replace(recipe, corpus=spool(folder.data))
+            trainer = prepare_run(
+                folder,
+                recipe,
+                data or folder.data,
+                hold=hold,
+                watcher=watcher or ProgressLine(),
+                log=log,
+                began=began,
+            )
+            return run_to_end(trainer, None)
 
 
-def train_first(
+def prepare_run(
     folder: RunFolder,
     recipe: Recipe,
+    data: Path,
     *,
-    watcher: Watcher | None,
+    hold: Hold,
+    watcher: Watcher,
     log: Callable[[str], None],
-    data: Path | None,
-    checkpoints: str | Path | None,
     began: float,
-) -> Run:
-    """Train a new run, as the process that writes. Its budget of minutes `began` then."""
-    with folder.lock(log) as hold, leave_nothing(hold):
-        claim(folder)
-        if checkpoints is not None:
-            keep_elsewhere(folder, hold, checkpoints)
-        source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
-        recipe, task, prepared, baseline = follow(recipe, data or folder.data, source, log, began=began)
-        spec = recipe.model
-        hold.check()
-        if source is not None:
-            recipe = begin_tuning(folder, recipe, task, source, log=log)
-        if baseline is not None and has_wide(spec) and (part := baseline.wide_part()) is not None:
-            write_wide(folder, part)
-        chat = None if source is None or task.target != "continues" else source.folder.chat()
-        folder.describe(spec, task, prepared, chat=chat, pretrained=source is not None)
-        folder.checkpoints.create()
-        hold.add(folder.checkpoints.folder)
-        folder.begin(recipe)
-        if baseline is not None:
-            folder.write_own(folder.baseline, baseline.as_json())
-        began += 0.0 if recipe.plan is None else recipe.plan.late_seconds
-        trainer = Trainer(
-            folder, recipe, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log, began=began
-        )
-        return run_to_end(trainer, None)
+) -> Trainer:
+    """Prepare the text of a claimed run, fit its recipe to the budget, and write what the run begins with.
+
+    Its budget of minutes `began` then.
+    """
+    source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
+    recipe, task, prepared, baseline = follow(recipe, data, source, log, began=began)
+    spec = recipe.model
+    hold.check()
+    if source is not None:
+        recipe = begin_tuning(folder, recipe, task, source, log=log)
+    if baseline is not None and has_wide(spec) and (part := baseline.wide_part()) is not None:
+        write_wide(folder, part)
+    chat = None if source is None or task.target != "continues" else source.folder.chat()
+    folder.describe(spec, task, prepared, chat=chat, pretrained=source is not None)
+    folder.checkpoints.create()
+    hold.add(folder.checkpoints.folder)
+    folder.begin(recipe)
+    if baseline is not None:
+        folder.write_own(folder.baseline, baseline.as_json())
+    began += 0.0 if recipe.plan is None else recipe.plan.late_seconds
+    return Trainer(folder, recipe, prepared, task, spec, hold=hold, watcher=watcher, log=log, began=began)
 
 
 def take_part(processes: Processes) -> Run:
@@ -187,7 +202,6 @@ class Followed(NamedTuple):
 
 def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], None], *, began: float) -> Followed:
     """Prepare the text of a recipe, train the simple model of its task, and fit what the recipe leaves open."""
-    check_recipe(recipe)
     recipe = choose_vocabulary(replace(recipe, machine=resolve_machine(recipe.machine)))
     check_room(recipe, current_processes())
     check_minutes(recipe)
@@ -242,6 +256,7 @@ def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -
     """Return the recipe that `train` would follow, with nothing open. It reads the text and times steps as `train`
     does, and leaves nothing on the disk.
     """
+    check_recipe(recipe)
     source = None if recipe.fine_tuning is None else load_source(recipe.fine_tuning)
     with tempfile.TemporaryDirectory() as folder:
         return follow(recipe, Path(folder), source, log, began=time.perf_counter()).recipe
@@ -340,7 +355,7 @@ def resume_first(
         )
         new = with_plan(new, recipe, checkpoint)
         trainer = Trainer(folder, new, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log)
-        return run_to_end(trainer, checkpoint, begin=lambda: take_over(folder, new, checkpoints_found, hold))
+        return run_to_end(trainer, checkpoint, lambda: take_over(folder, new, checkpoints_found, hold))
 
 
 def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Recipe:
@@ -404,14 +419,15 @@ def checkpoint_to_resume(
     return newest
 
 
-def run_to_end(trainer: Trainer, checkpoint: Checkpoint | None, begin: Callable[[], None] = lambda: None) -> Run:
-    """Build, train to the end, and evaluate. `begin` is called when all is there, just before anything is written."""
+def run_to_end(
+    trainer: Trainer, checkpoint: Checkpoint | None, write_changes: Callable[[], None] = lambda: None
+) -> Run:
+    """Build, train to the end, and evaluate. `write_changes` is called when all is there, just before training."""
     trainer.build(checkpoint)
     processes, device = trainer.processes, str(trainer.train_state.device)
     with Stopping(quiet=processes.together) as stopping:
-        if checkpoint is not None:
-            trainer.restore(checkpoint)
-        begin()
+        trainer.begin(checkpoint)
+        write_changes()
         trainer.train(stopping)
     if trainer.stop_signal and not trainer.is_finished():
         raise Stopped(trainer.folder.path, trainer.done, trainer.stop_signal)

@@ -308,13 +308,13 @@ def test_a_watcher_that_fails_loses_no_checkpoint(recipe, go, tmp_path, kind):
 
 @pytest.mark.slow
 def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypatch, go_on):
-    count = loop.Stream.count
+    count = loop.BatchStream.count
 
     def interrupted(self):
         signal.raise_signal(signal.SIGINT)
         return count(self)
 
-    monkeypatch.setattr(loop.Stream, "count", interrupted)
+    monkeypatch.setattr(loop.BatchStream, "count", interrupted)
     with pytest.raises(Stopped, match="stopped at step 0") as caught:
         go(recipe)
     assert caught.value.exit_code == 130
