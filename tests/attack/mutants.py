@@ -44,6 +44,7 @@ MUTANTS = (
         "        yield partial\n        flush(partial)\n        os.replace(partial, path)",
         "        os.replace(partial, path)\n        yield path",
         "kill",
+        "open recipe.json",
     ),
     Mutant(
         "no checksum of JSON", "files.py", 'if content.get("sha256") != checksum(content)', "if False", "flips-scores"
@@ -53,7 +54,7 @@ MUTANTS = (
         "training/checkpoints.py",
         "if sha256_of_file(path) != self.sums[name]",
         "if False",
-        "flips-resume",
+        "flips",
     ),
     Mutant(
         "no token in the path",
@@ -159,8 +160,8 @@ MUTANTS = (
     Mutant(
         "templates without a time",
         "bounds.py",
-        "        limit_time(bounds.seconds)\n        found",
-        "        found",
+        "RENDERING = FileBounds(seconds=2,",
+        "RENDERING = FileBounds(seconds=2_000,",
         "bombs",
         "never ends",
     ),
@@ -197,10 +198,22 @@ MUTANTS = (
         "gzip",
     ),
     Mutant(
-        "tokenizers without a bound", "text/tokenizer_bounds.py", "growth > MOST_GROWTH", "False", "bombs", "tokenizer"
+        "tokenizers without a bound",
+        "text/tokenizer_bounds.py",
+        "growth > MOST_GROWTH",
+        "False",
+        "bombs",
+        "10,000 letters",
     ),
     Mutant("JSON of any depth", "files.py", "    check_depth(value)\n", "", "bombs", "nested"),
-    Mutant("JSON of any size", "files.py", "    if len(data) > most:", "    if False:", "bombs", "JSON of 70"),
+    Mutant(
+        "JSON of any size",
+        "bounds.py",
+        "JSON_BYTES, JSON_DEPTH, JSON_VALUES = 64_000_000",
+        "JSON_BYTES, JSON_DEPTH, JSON_VALUES = 640_000_000",
+        "bombs",
+        "JSON of 70",
+    ),
     Mutant(
         "compressed archives",
         "interop/torch_archive.py",
@@ -225,7 +238,14 @@ MUTANTS = (
         "leaks",
         "a link",
     ),
-    Mutant("names lead out", "interop/source_files.py", "if not is_plain_name(name):", "if False:", "leaks", "above"),
+    Mutant(
+        "names lead out",
+        "interop/source_files.py",
+        "    if not is_plain_name(name):",
+        '    if ".." in name:\n        return home / name\n    if not is_plain_name(name):',
+        "leaks",
+        "above",
+    ),
     Mutant(
         "absolute shards",
         "interop/source_files.py",
