@@ -33,7 +33,7 @@ from tests.model.test_spec_json import (
 )
 from tests.model.test_spec_json import MASKS as SAVED_MASKS
 
-NAMESPACES = ch, ch.masks, ch.positions, ch.similarity, ch.weighting, ch.model, ch.training
+NAMESPACES = ch, ch.circuits, ch.masks, ch.positions, ch.similarity, ch.weighting, ch.model, ch.training
 PUBLIC = {name: getattr(module, name) for module in NAMESPACES for name in module.__all__} | {"torch": torch}
 
 COMBINED = [

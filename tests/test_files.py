@@ -104,7 +104,11 @@ def test_depth_that_is_allowed_is_read():
 def test_sealed_content_comes_back_and_no_change_of_it_does(tmp_path):
     path = tmp_path / "model.json"
     sealed = files.write_sealed(path, {"heads": 4, "name": "ä"})
-    assert files.read_sealed(path) == sealed == {"format": 1, "heads": 4, "name": "ä", "sha256": sealed["sha256"]}
+    assert (
+        files.read_sealed(path)
+        == sealed
+        == {"format": files.FORMAT, "heads": 4, "name": "ä", "sha256": sealed["sha256"]}
+    )
     for change in ({"heads": 2}, {"name": "a"}, {"format": True}, {"more": 1}, {"sha256": "0" * 64}):
         path.write_text(json.dumps({**sealed, **change}))
         with pytest.raises(RunError):
@@ -136,13 +140,15 @@ def test_every_flipped_bit_of_sealed_content_is_seen(tmp_path):
     assert silent == []
 
 
-def test_content_from_before_the_format_is_version_0_and_a_later_one_is_refused(tmp_path):
+def test_content_without_a_format_or_with_another_one_is_refused(tmp_path):
     path = tmp_path / "model.json"
     path.write_text('{"heads": 4}')
-    assert files.read_sealed(path) == {"heads": 4}
-    path.write_text(json.dumps({"format": 2}))
-    with pytest.raises(RunError, match="written in format 2, and this version of Clearhead reads up to 1"):
+    with pytest.raises(RunError, match=r"model\.json: has no format version, so Clearhead did not write it"):
         files.read_sealed(path)
+    for version in (files.FORMAT - 1, files.FORMAT + 1):
+        path.write_text(json.dumps({"format": version}))
+        with pytest.raises(RunError, match=f"written in format {version}, and this version of Clearhead reads format"):
+            files.read_sealed(path)
 
 
 def test_a_log_is_appended_to_and_never_through_a_link(tmp_path):

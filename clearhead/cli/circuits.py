@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from clearhead.cli.craft_program import Changes, find_program
-from clearhead.cli.options import Sectioned, flatten_groups
+from clearhead.cli.options import Parts, Sectioned, flatten_groups
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import OptionError, WordError
 from clearhead.files import write_text
@@ -57,6 +57,7 @@ def bench(
     ] = None,
     seed: Annotated[int, Option(help="Draws programs, pairs of texts and rotations.", takes="N")] = 0,
     output: Annotated[Path | None, Option(help="Write every figure as JSON.", takes="FILE", short="o")] = None,
+    parts: Parts = None,
     as_json: Annotated[bool, Option(help="Print every figure as one JSON object.", word="json")] = False,
 ) -> None:
     """Grade methods that find circuits on compiled programs, whose true edges are known by enumeration.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
+from clearhead.calls import public
 from clearhead.decoding.caches import Caches, Guest, Guests, pair_columns
 from clearhead.decoding.clock import Clock, Size
 from clearhead.decoding.recorded import Replay, can_record_on
@@ -294,6 +295,7 @@ class StepChoice(NamedTuple):
     why: str
 
 
+@public
 def which_step(model: Model) -> StepChoice:
     """Return how decoding steps of a model are computed where it is now, as `which_kernel` does for attention."""
     session = Session(model, Size(1, 2))

@@ -1,7 +1,7 @@
 """The explorer: a run, the traces of it that are kept, and the questions about them. It knows nothing of HTTP."""
 
 from dataclasses import replace
-from typing import TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 from clearhead.errors import ClearheadError
 from clearhead.lru_cache import LRUCache
@@ -9,13 +9,11 @@ from clearhead.serve.budget import Budget
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves
 from clearhead.serve.edit_json import weightings
-from clearhead.serve.questions.embeddings import EmbeddingMap
-from clearhead.serve.questions.question import Question
-from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import Traced
 from clearhead.training.run import Run, load
 
 Answer = TypeVar("Answer")
+Given_co = TypeVar("Given_co", covariant=True)
 TRACES = 28
 """The most traces in the cache: one text at every step of a film, and a few more."""
 OTHERS = 24
@@ -28,6 +26,12 @@ MAPS = 4
 
 class GoneError(ClearheadError):
     """A trace that is no longer cached."""
+
+
+class Answerable(Protocol[Given_co]):
+    """A question that answers itself: those of the page are in `clearhead.serve.questions`."""
+
+    def answer(self, explorer: "Explorer") -> Given_co: ...
 
 
 @final
@@ -43,11 +47,11 @@ class Explorer:
         self.metrics = Curves(run.folder.metrics)
         self.others = LRUCache[int, Run](most=OTHERS, room=budget.memory // OTHERS_SHARE, size=model_bytes)
         self.traces = LRUCache[str, Traced](most=TRACES, room=budget.memory, size=lambda traced: traced.nbytes)
-        self.maps = LRUCache[tuple[int, str], EmbeddingMap](most=MAPS)
+        self.maps = LRUCache[tuple[int, str], Any](most=MAPS)
         self.weightings = list(weightings())
         self.device = str(next(run.model.parameters()).device)
 
-    def ask(self, question: Question[Answer]) -> Answer:
+    def ask(self, question: Answerable[Answer]) -> Answer:
         return question.answer(self)
 
     def at(self, step: int | None) -> Run:
@@ -61,11 +65,6 @@ class Explorer:
         self.traces.keep_only(lambda traced: id(traced.run) in loaded_ids)
         self.traces.room = self.budget.memory - sum(map(model_bytes, loaded))
         return other
-
-    def traced(self, request: AskTrace) -> Traced:
-        """Return the trace that a request asks for, which is made where it is not cached."""
-        wanted = replace(request, step=self.run.step if request.step is None else request.step)
-        return self.traces.get_or_make(wanted.id, lambda: wanted.make(self))
 
     def find_trace(self, name: str) -> Traced:
         traced = self.traces.get(name)

@@ -2,17 +2,17 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, Literal, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor
 
+from clearhead.errors import OptionError
 from clearhead.lru_cache import LRUCache
 from clearhead.model.transformers import Transformer
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import Budget
 from clearhead.serve.costs import ModelCosts, row_cost
-from clearhead.serve.questions.question import TEXT, HeadChoice, check_below
 from clearhead.tracing.edits import Change
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import Head
@@ -20,8 +20,20 @@ from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import encode_inputs
 
-if TYPE_CHECKING:
-    from clearhead.serve.questions.trace import AskTrace
+HeadChoice = int | Literal["mean"]
+TEXT = "trace a shorter text"
+
+
+class TraceRequest(Protocol):
+    """What a trace was asked for with: its text, and the name under which it is cached."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def target(self) -> str | list[int] | None: ...
+
 
 Made = TypeVar("Made")
 TILES = 96
@@ -32,7 +44,7 @@ TILES = 96
 class Traced:
     """A trace, the run it was made with and the request it answers."""
 
-    def __init__(self, request: "AskTrace", run: Run, trace: Trace, budget: Budget = Budget()) -> None:
+    def __init__(self, request: TraceRequest, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
         self.request, self.run, self.trace, self.budget = request, run, trace, budget
         self.costs = ModelCosts(run.model)
         self.lengths = {name: len(side.ids) for name, side in trace.sides.items()}
@@ -97,3 +109,10 @@ def name_heads(heads: Sequence[Head]) -> str:
 
 def mean_of(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)).mean(0)
+
+
+def check_below(name: str, value: int, below: int) -> int:
+    """Return a number that counts something, or raise OptionError where there are no more than `below`."""
+    if value >= below:
+        raise OptionError(f"{name} is {value:,}, and must be 0 to {below - 1:,}")
+    return value

@@ -130,7 +130,7 @@ def test_the_banner_fits_a_phone(tabs):
 def test_a_saved_page_says_what_is_changed(chromium, demo, tmp_path):
     if not is_built():
         missing("the explorer's page is not built; run `make web`")
-    traced = Explorer(demo).traced(AskTrace(source=SOURCE, target=None, edits=[HEAD_OFF], step=demo.step))
+    traced = AskTrace(source=SOURCE, target=None, edits=[HEAD_OFF], step=demo.step).traced(Explorer(demo))
     file = tmp_path / "page.html"
     view = View(site=SITE, head=0)
     file.write_text(page_of(traced, survey(traced.trace), view=view).text, encoding="utf-8")

@@ -57,7 +57,7 @@ def test_what_the_server_says_of_its_own_parts_has_german_words():
     """Parts, boxes and positions speak English; the page has each of their phrases in German."""
     from clearhead.attention.similarity import Similarity
     from clearhead.attention.weighting.argmax import SUMMARIES
-    from clearhead.serve import waves
+    from clearhead.serve.questions import positions as waves
     from clearhead.tracing.names import FORMULAS
 
     words = {part.words for part in (*subclasses(Similarity), *subclasses(Weighting), *subclasses(Position))}

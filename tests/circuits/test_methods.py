@@ -28,7 +28,7 @@ def test_a_method_of_the_users_own_is_one_of_them():
     method = find_method(f"{__name__}:Counting(start=3.0)")
     assert method == Counting(3.0)
     assert score_edges(method, contrast_of(make("pre")))[1, 2] == 5
-    with pytest.raises(OptionError, match=r"there is no 'eep'; there are .*eap"):
+    with pytest.raises(OptionError, match=r"there is no 'eep'\. Did you mean 'eap'\? There are .*eap"):
         find_method("eep")
 
 

@@ -96,7 +96,7 @@ def public_calls():
 
 
 RESULTS = (
-    *("Choice", "Hypothesis", "Installed", "Layout", "Measured", "Plan", "Steps", "Trace"),
+    *("Activations", "Choice", "Hypothesis", "Installed", "Measured", "ProgramPlan", "Steps", "TextLayout", "Trace"),
     *("Effect", "Lens", "Readings", "Spaces", "softmax_rows"),
 )
 """Classes that users are given and do not make; and a function of kernels, which is called where every call counts."""

@@ -133,7 +133,7 @@ def test_a_word_that_stands_everywhere_is_refused_before_it_is_compared(translat
 
 
 def test_kept_traces_stay_within_the_budget(translator):
-    one = Explorer(translator).traced(AskTrace(source="eins", target="1", step=translator.step)).nbytes
+    one = AskTrace(source="eins", target="1", step=translator.step).traced(Explorer(translator)).nbytes
     explorer = Explorer(translator, Budget(memory=5 * one // 2))
     for text in ("eins", "zwei", "drei"):
         ask(explorer, "trace", {"source": text, "target": "1"})

@@ -128,7 +128,7 @@ def test_an_answer_that_takes_longer_than_the_deadline_comes(classifier, tmp_pat
         time.sleep(1)
         return trace(*args, **kwargs)
 
-    monkeypatch.setattr("clearhead.serve.explorer.trace", slow)
+    monkeypatch.setattr("clearhead.serve.questions.trace.trace", slow)
     with serving(classifier, tmp_path / "static", limits=Limits(head=0.3)) as server:
         assert answered(lambda: Client(server).post("api/trace", {"source": "red cat"}))[0] == 200
 
@@ -171,7 +171,7 @@ def test_where_all_are_being_answered_one_more_is_told_so(classifier, tmp_path, 
         assert goes_on.wait(PATIENCE)
         return trace(*args, **kwargs)
 
-    monkeypatch.setattr("clearhead.serve.explorer.trace", waits)
+    monkeypatch.setattr("clearhead.serve.questions.trace.trace", waits)
     with serving(classifier, tmp_path / "static", limits=Limits(connections=1)) as server:
         client, found = Client(server), []
         first = threading.Thread(target=lambda: found.append(client.post("api/trace", {"source": "red cat"})[0]))
@@ -270,10 +270,10 @@ def parser(request, monkeypatch):
         return request.param
     real = builtins.__import__
 
-    def without(name, *rest):
+    def without(name, *rest, **named):
         if "httptools" in name:
             raise ImportError(name)
-        return real(name, *rest)
+        return real(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
     return request.param

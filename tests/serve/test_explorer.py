@@ -908,7 +908,7 @@ def test_effects_of_heads_know_the_segments_of_a_pair(tmp_path):
     model = dataclasses.replace(spec, embedding=embedding).build().eval()
     torch.nn.init.normal_(model.embedding.segment)
     explorer = Explorer(Run(RunFolder(tmp_path), task, model, 0))
-    made = explorer.traced(AskTrace(source="abc\tde", target=None, step=0))
+    made = AskTrace(source="abc\tde", target=None, step=0).traced(explorer)
     found = ask(explorer, "effects", {"site": "encoder.0.attention"}, made.request.id)["effects"]
     whole = torch.tensor([one.log_prob for one in sorted(made.trace.candidates[0])])
     for head, one in enumerate(found):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TypedDict, final
 
 from clearhead.serve.boxes import as_list
-from clearhead.serve.questions.question import TraceQuestion, check_below
-from clearhead.serve.traced import Traced
+from clearhead.serve.questions.question import TraceQuestion
+from clearhead.serve.traced import Traced, check_below
 from clearhead.tracing.trace import LIKELIEST, Candidate
 
 

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass
 from typing import TypedDict, cast, final
 
 from clearhead.serve.costs import row_cost
-from clearhead.serve.questions.question import TEXT, TraceQuestion, check_below
+from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.run import WeightingKind
-from clearhead.serve.traced import Traced, name_heads
+from clearhead.serve.traced import TEXT, Traced, check_below, name_heads
 from clearhead.tracing.site import Head
 
 

@@ -5,8 +5,8 @@ from typing import TypedDict, final
 
 from clearhead.serve.budget import JSON_NUMBER, Cost
 from clearhead.serve.costs import rows_cost
-from clearhead.serve.questions.question import HeadChoice, TraceQuestion, check_below
-from clearhead.serve.traced import Traced, mean_of, name_heads
+from clearhead.serve.questions.question import TraceQuestion
+from clearhead.serve.traced import HeadChoice, Traced, check_below, mean_of, name_heads
 
 
 class Column(TypedDict):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypedDict, cast, final
+from typing import ClassVar, TypedDict, cast, final
 
 import torch
 from jaxtyping import Float
@@ -13,14 +13,12 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.serve.budget import JSON_NUMBER, Budget, Cost
 from clearhead.serve.costs import cells_of
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import Trace
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 RESPONSIBLE = 5
 MOST_TEXTS, LONGEST_WORD = 20, 100
@@ -101,7 +99,7 @@ class AskContext(Question[ContextAnswer]):
         found, cost = [], Cost()
         target = [] if run.task.target == "writes" else None  # the text is only read: nothing is translated
         for text in self.texts:
-            traced = explorer.traced(AskTrace(source=text, target=target, step=run.step))
+            traced = AskTrace(source=text, target=target, step=run.step).traced(explorer)
             cost += explorer.costs.trace(traced.lengths)  # all of them are held at once
             budget.check(Cost(memory=cost.memory), "traces of these texts together", "send fewer or shorter ones")
             side = next(iter(traced.lengths))

@@ -1,13 +1,11 @@
 """A run's loss and scores, step by step, also while it is trained."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NotRequired, TypedDict, cast, final
+from typing import ClassVar, NotRequired, TypedDict, cast, final
 
 from clearhead.serve.curves import is_training
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.question import Question, bounded
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 
 class CurveLine(TypedDict):

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, final
+from typing import ClassVar, Literal, TypedDict, cast, final
 
 from clearhead.decoding import Beam, Hypothesis
 from clearhead.decoding.generating import decode
@@ -14,9 +14,11 @@ from clearhead.decoding.session import Session
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
-from clearhead.serve.questions.question import Question, bounded, check_below
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.questions.run import one_step
 from clearhead.serve.questions.trace import AskTrace, Candidate
+from clearhead.serve.traced import check_below
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
 from clearhead.tracing.rollout import mean_weight
@@ -25,9 +27,6 @@ from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
 from clearhead.training.tasks.answering import Decoding
 from clearhead.training.tracing import encode_inputs
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 GENERATED = 24
 """New tokens of a continued text, unless more are asked for."""
@@ -143,7 +142,7 @@ def cross(
         return None
     reached = [edit for edit, change in zip(edits, changes_of(edits), strict=True) if change.reaches(len(tokens))]
     request = AskTrace(source=source, target=list(tokens[:-1]), edits=reached, step=run.step)
-    layers = [mean_weight(layer.cross) for layer in explorer.traced(request).trace.decoder if layer.cross]
+    layers = [mean_weight(layer.cross) for layer in request.traced(explorer).trace.decoder if layer.cross]
     return [
         {"step": step, "weight": [weight[step - 1].tolist() for weight in layers]} for step in range(1, len(tokens) + 1)
     ]

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TypedDict, final
 
 from clearhead.serve.budget import Cost
-from clearhead.serve.questions.question import TEXT, TraceQuestion
-from clearhead.serve.traced import Traced
+from clearhead.serve.questions.question import TraceQuestion
+from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.head_metrics import effects
 
 

@@ -1,7 +1,7 @@
 """The embedding map: every token's vector in a plane (PCA)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, final
+from typing import TypedDict, final
 
 import torch
 from jaxtyping import Float
@@ -11,15 +11,13 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.model.outputs import ToVocabulary
 from clearhead.serve.budget import JSON_NUMBER, Budget, Cost
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.questions.question import Question
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.names import sides_of
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 DOUBLE = 8
 OUTPUT = "output"

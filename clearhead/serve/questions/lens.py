@@ -5,10 +5,10 @@ from typing import TypedDict, cast, final
 
 from clearhead.serve.budget import JSON_NUMBER, JSON_OBJECT, Cost
 from clearhead.serve.costs import LOGITS
-from clearhead.serve.questions.question import TEXT, TraceQuestion
+from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.run import SideName
 from clearhead.serve.questions.trace import Candidate, as_candidates
-from clearhead.serve.traced import Traced
+from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.head_metrics import lens
 from clearhead.tracing.trace import ROWS
 

@@ -1,7 +1,7 @@
 """The tokens whose vectors point most nearly the same way as a token's."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, final
+from typing import TypedDict, final
 
 import torch
 from jaxtyping import Float
@@ -9,14 +9,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.serve.budget import Cost
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.questions.embeddings import DOUBLE, tables_of, tokenizer_of
-from clearhead.serve.questions.question import Question, bounded, check_below
+from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.traced import check_below
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.answers import token_names
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 MOST_NEIGHBOURS = 50
 

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import TypedDict, cast, final
 
 from clearhead.serve.budget import FLOAT, Cost
-from clearhead.serve.questions.question import TraceQuestion, bounded, check_below
-from clearhead.serve.traced import Traced
+from clearhead.serve.questions.question import TraceQuestion, bounded
+from clearhead.serve.traced import Traced, check_below
 from clearhead.tracing.neurons import Effect, read_units, why_no_effect
 from clearhead.tracing.trace import Candidate
 

@@ -1,7 +1,7 @@
 """Positions as vectors: the table of each kind of encoding, and the similarity of two places by their distance."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, final
+from typing import TypedDict, final
 
 import torch
 from jaxtyping import Float
@@ -14,13 +14,11 @@ from clearhead.attention.positions.biases import LearnedT5Bias
 from clearhead.attention.positions.embedded import LearnedTable
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.program import load_program
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 Table = Float[Tensor, "n d"]
 

@@ -9,25 +9,20 @@ import dataclasses
 import types
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from clearhead.errors import OptionError
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
-    from clearhead.serve.traced import Traced
+from clearhead.serve.traced import Traced
 
 Answer = TypeVar("Answer")
 Matrix = Float[Tensor, "row column"]
 """An answer that is sent as float32, and not as JSON."""
 Thumbs = UInt8[Tensor, "head row column"]
 """An answer that is sent as one byte a cell."""
-HeadChoice = int | Literal["mean"]
-TEXT = "trace a shorter text"
 
 
 class Question(ABC, Generic[Answer]):
@@ -103,10 +98,3 @@ def read_value(params: Params, name: str, hint: Any, limits: dict[str, Any]) -> 
         return params.wholes(name, **limits) if inner == (int,) else params.texts(name, **limits)
     read = {int: params.integer, float: params.number, str: params.text}[hint]
     return read(name, **limits)
-
-
-def check_below(name: str, value: int, below: int) -> int:
-    """Return a number that counts something, or raise OptionError where there are no more than `below`."""
-    if value >= below:
-        raise OptionError(f"{name} is {value:,}, and must be 0 to {below - 1:,}")
-    return value

@@ -6,8 +6,8 @@ from typing import ClassVar, TypedDict, cast, final
 
 from clearhead.serve.budget import Cost
 from clearhead.serve.costs import rows_cost
-from clearhead.serve.questions.question import TEXT, TraceQuestion, bounded
-from clearhead.serve.traced import Traced
+from clearhead.serve.questions.question import TraceQuestion, bounded
+from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.head_metrics import readings
 from clearhead.tracing.site import Site
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import NotRequired, TypedDict, cast, final
 
 from clearhead.serve.costs import row_cost
-from clearhead.serve.questions.question import HeadChoice, TraceQuestion, check_below
-from clearhead.serve.traced import Traced, mean_of, name_heads
+from clearhead.serve.questions.question import TraceQuestion
+from clearhead.serve.traced import HeadChoice, Traced, check_below, mean_of, name_heads
 from clearhead.tracing.site import MATRICES
 
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, TypedDict, cast, final
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict, cast, final
 
 from clearhead.attention.layer import Attention
 from clearhead.errors import RunError
@@ -11,6 +11,7 @@ from clearhead.model.blocks import Block, BlockSpec
 from clearhead.model.int8 import count_weights
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.serve.curves import Curves, is_training
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.program import RunProgram, load_program
 from clearhead.serve.questions.question import Question
 from clearhead.text.drawing import spread
@@ -21,9 +22,6 @@ from clearhead.tracing.neurons import why_no_units
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.fill import BLANK
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 SideName = Literal["encoder", "decoder"]
 Slot = Literal["attention", "cross"]

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict, cast, final
+from typing import ClassVar, Literal, TypedDict, cast, final
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +17,7 @@ from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.session import Session
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.decode import CrossWeights, check_search, cross, request_of
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.tracing.edited_decoding import EditedSession
@@ -25,9 +26,6 @@ from clearhead.tracing.stopping import check_stopped
 from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run
 from clearhead.training.tasks.answering import Decoding
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 MOST_NEW = 200
 """The most tokens that a text is continued by, as many as `clearhead generate` writes unless asked otherwise."""

@@ -1,14 +1,12 @@
 """The sequence diagram of the notes' sentence, whose head was set by hand: it needs no trained run."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, final
+from typing import TypedDict, final
 
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 
 class Sentence(TypedDict):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TypedDict, final
 
 from clearhead.serve.costs import row_cost
-from clearhead.serve.questions.question import TEXT, TraceQuestion, bounded, check_below
-from clearhead.serve.traced import Traced, name_heads
+from clearhead.serve.questions.question import TraceQuestion, bounded
+from clearhead.serve.traced import TEXT, Traced, check_below, name_heads
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
 
 MOST_COLUMNS = 100

@@ -7,9 +7,9 @@ from torch.nn import functional as F
 
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
-from clearhead.serve.questions.question import TEXT, TraceQuestion
+from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.run import SideName
-from clearhead.serve.traced import Traced
+from clearhead.serve.traced import TEXT, Traced
 
 
 class StreamRow(TypedDict):

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from clearhead.serve.budget import FLOAT, Cost
 from clearhead.serve.costs import rows_cost
-from clearhead.serve.questions.question import TEXT, Thumbs, TraceQuestion
-from clearhead.serve.traced import Traced
+from clearhead.serve.questions.question import Thumbs, TraceQuestion
+from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.site import Head
 
 THUMB = 48

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, Cost
 from clearhead.serve.costs import rows_cost
-from clearhead.serve.questions.question import TEXT, HeadChoice, Matrix, TraceQuestion, bounded
-from clearhead.serve.traced import Traced, mean_of, name_heads
+from clearhead.serve.questions.question import Matrix, TraceQuestion, bounded
+from clearhead.serve.traced import TEXT, HeadChoice, Traced, mean_of, name_heads
 from clearhead.tracing.site import ALLOWED, TILE, Head
 
 MatrixStep = Literal["score", "scaled", "masked", "weight", "allowed"]

@@ -2,18 +2,16 @@
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypedDict, final
+from typing import ClassVar, TypedDict, final
 
 from clearhead.serve.budget import JSON_OBJECT, Cost
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.text.merges import MergeRules
 from clearhead.text.tokenizer import Span, Tokenizer
 from clearhead.training.answers import token_names
 from clearhead.training.run import Run
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 LONGEST = 20_000
 """Characters of a text: more than anyone looks at token by token."""

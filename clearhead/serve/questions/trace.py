@@ -4,11 +4,12 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NotRequired, TypedDict, cast, final
+from dataclasses import asdict, dataclass, field, replace
+from typing import ClassVar, NotRequired, TypedDict, cast, final
 
 from clearhead.serve.budget import Cost
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
+from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.program import load_program
 from clearhead.serve.questions.question import Question
@@ -21,9 +22,6 @@ from clearhead.tracing.trace import Candidate as TracedCandidate
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import encode_inputs, trace
-
-if TYPE_CHECKING:
-    from clearhead.serve.explorer import Explorer
 
 MANY, FEW = 512, 5
 """Of more places than the first number, only the second number of candidates are sent."""
@@ -163,7 +161,12 @@ class AskTrace(Question[Meta]):
         return changes_of(self.edits)
 
     def answer(self, explorer: "Explorer") -> Meta:
-        return meta_of(explorer.traced(self))
+        return meta_of(self.traced(explorer))
+
+    def traced(self, explorer: "Explorer") -> Traced:
+        """Return the trace that is asked for, which is made where it is not cached."""
+        wanted = replace(self, step=explorer.run.step if self.step is None else self.step)
+        return explorer.traces.get_or_make(wanted.id, lambda: wanted.make(explorer))
 
     def make(self, explorer: "Explorer") -> Traced:
         """Run the model and record it. What is not too much is decided before."""
@@ -191,7 +194,7 @@ class AskTrace(Question[Meta]):
 
 def meta_of(traced: Traced) -> Meta:
     """Return what a trace is of, which is put together once."""
-    return traced.once("meta", lambda: make_meta(traced.request, traced.run, traced.trace))
+    return traced.once("meta", lambda: make_meta(cast(AskTrace, traced.request), traced.run, traced.trace))
 
 
 def make_meta(request: AskTrace, run: Run, trace: Trace) -> Meta:

@@ -5,8 +5,8 @@ from typing import Literal, final
 
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, Cost
-from clearhead.serve.questions.question import TEXT, Matrix, TraceQuestion
-from clearhead.serve.traced import Traced, name_heads
+from clearhead.serve.questions.question import Matrix, TraceQuestion
+from clearhead.serve.traced import TEXT, Traced, name_heads
 
 VectorRole = Literal["query", "key", "value", "context"]
 

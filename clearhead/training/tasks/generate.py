@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clearhead.attention import masks
 from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
 from clearhead.decoding.generating import collect, eval_mode
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import Method, check_method
 from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job
 from clearhead.decoding.session import pad_right
@@ -377,6 +377,7 @@ def last_ids(ids: Sequence[int], most: int, kept: Sequence[int]) -> list[int]:
 
 
 def check_streams(method: Method) -> None:
+    check_method(method)
     if not method.streams:
         raise OptionError(
             f"texts are continued by Greedy or Sample; came {type(method).__name__}. For beams give clearhead.generate "

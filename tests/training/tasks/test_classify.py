@@ -52,7 +52,7 @@ def test_weights_by_class_are_kept_where_the_dev_records_gain(in_step, weighted,
     corpus, prepared, task = in_step
     scores, fits, fit = iter([module.Figures(0.9, 0.7), module.Figures(*weighted)]), [], module.fit_wide
     monkeypatch.setattr(module, "score_logits", lambda *_: next(scores))
-    monkeypatch.setattr(module, "fit_wide", lambda *given: fits.append(fit(*given)) or fits[-1])
+    monkeypatch.setattr(module, "fit_wide", lambda *given, **bound: fits.append(fit(*given, **bound)) or fits[-1])
     assert task.baseline(corpus, prepared).part is fits[kept][1]
 
 
