@@ -49,17 +49,35 @@ def process_seconds() -> float:
 def end_with_parent(parent: int, *, poll: float = 1.0) -> None:
     """End this process with the one that has started it, whatever it does: at once on Linux, elsewhere within `poll`
     seconds. What a run has saved is whole at any moment.
+
+    Where something stands between the two, as a program that starts Python and waits for it, it is within `poll`
+    seconds on Linux too.
     """
-    if sys.platform == "linux":
+    child = os.getppid() == parent
+    if child and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended before the system was asked
+        if os.getppid() == parent:
+            return
+    if has_ended(parent, child=child):
         os._exit(1)
-    if sys.platform != "linux":
-        threading.Thread(target=watch_parent, args=(parent, poll), name="end-with-parent", daemon=True).start()
+    threading.Thread(target=watch_parent, args=(parent, child, poll), name="end-with-parent", daemon=True).start()
 
 
-def watch_parent(parent: int, poll: float) -> None:
-    while os.getppid() == parent:
+def has_ended(process: int, *, child: bool) -> bool:
+    """Check whether a process is gone: `child` if it has started this one itself."""
+    if child or os.name != "posix":
+        return os.getppid() != process
+    try:
+        os.kill(process, 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def watch_parent(parent: int, child: bool, poll: float) -> None:
+    while not has_ended(parent, child=child):
         time.sleep(poll)
     os._exit(1)
 

@@ -1,6 +1,7 @@
 """What systems do differently: locks, folders, links, processes; and a whole run without what Windows lacks."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -129,5 +130,31 @@ def test_a_worker_never_outlives_its_launcher(early, platform, monkeypatch):
         time.sleep(600)
     os.waitpid(launcher, 0)
     os.close(open_as_long)
+    assert os.read(watched, 1) == b""
+    os.close(watched)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_worker_behind_another_program_goes_on_until_its_launcher_ends():
+    """As where Python is started by a program that waits for it: the worker's parent is then not its launcher."""
+    watched, open_as_long = os.pipe()
+    launcher = os.fork()
+    if not launcher:
+        number = os.getpid()
+        if os.fork() == 0:
+            if os.fork() == 0:
+                system.end_with_parent(number, poll=0.01)
+                time.sleep(0.1)
+                os.write(open_as_long, b"on")
+                time.sleep(600)
+            os.close(open_as_long)
+            os.wait()
+            os._exit(0)
+        os.close(open_as_long)
+        time.sleep(600)
+    os.close(open_as_long)
+    assert os.read(watched, 2) == b"on"
+    os.kill(launcher, signal.SIGKILL)
+    os.waitpid(launcher, 0)
     assert os.read(watched, 1) == b""
     os.close(watched)
