@@ -51,10 +51,10 @@ class Option:
     kind: Kind = "text"
     word: str = ""
     takes: str = ""
-    least: float | None = None
-    above: float | None = None
-    below: float | None = None
-    most: float | None = None
+    least: int | float | None = None
+    above: int | float | None = None
+    below: int | float | None = None
+    most: int | float | None = None
     names: Iterable[str] = ()
     closed: bool = False
     several: bool = False
@@ -80,7 +80,7 @@ class Option:
         high = high if self.most is None else f"{self.most} at most"
         return " and ".join(bound for bound in (low, high) if bound)
 
-    def allows(self, number: float) -> bool:
+    def allows(self, number: int | float) -> bool:
         """Check a number against the bounds; none is infinite."""
         return (
             (self.least is None or number >= self.least)
@@ -152,10 +152,10 @@ def option(
     *,
     word: str = "",
     takes: str = "",
-    least: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
+    least: int | float | None = None,
+    above: int | float | None = None,
+    below: int | float | None = None,
+    most: int | float | None = None,
     names: Iterable[str] = (),
     several: bool = False,
     own: bool = False,

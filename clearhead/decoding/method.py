@@ -6,7 +6,7 @@ outputs it gives, whether its tokens are final once they are chosen, and what ch
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,6 +51,10 @@ class Running(ABC):
         """Return its outputs, the best first."""
 
 
+Own = TypeVar("Own", bound="Method")
+"""The method's own class."""
+
+
 class Method(CodeRepr, ABC):
     """A way to choose tokens. A method of your own in which every row chooses by itself derives from `Chooser`."""
 
@@ -71,7 +75,7 @@ class Method(CodeRepr, ABC):
         """Return a random number generator for each sequence; an empty list for a method that draws nothing."""
         return []
 
-    def for_sequences(self, indices: Sequence[int], offset: int = 0) -> Self:
+    def for_sequences(self: Own, indices: Sequence[int], offset: int = 0) -> Own:
         """Return the method for these of its sequences alone. `offset` is added to their seeds, where there are any."""
         return self
 

@@ -1,7 +1,7 @@
 """The explorer: a run, the traces of it that are kept, and the questions about them. It knows nothing of HTTP."""
 
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from clearhead.errors import ClearheadError
 from clearhead.lru_cache import LRUCache
@@ -28,6 +28,7 @@ class GoneError(ClearheadError):
     """A trace that is no longer cached."""
 
 
+@runtime_checkable
 class Answerable(Protocol[Given_co]):
     """A question that answers itself: those of the page are in `clearhead.serve.questions`."""
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, final
+from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ HeadChoice = int | Literal["mean"]
 TEXT = "trace a shorter text"
 
 
+@runtime_checkable
 class TraceRequest(Protocol):
     """What a trace was asked for with: its text, and the name under which it is cached."""
 

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,10 @@ Batch = dict[str, Tensor]
 Ids = NDArray[np.int64]
 
 
+Own = TypeVar("Own", bound=TaskTexts)
+"""The task's own class."""
+
+
 class Learning(TaskTexts):
     """How a model learns a task.
 
@@ -53,7 +57,7 @@ class Learning(TaskTexts):
     """Whether the size of its usual model, its dropout and learning rate are fitted to a budget."""
 
     @classmethod
-    def of(cls, prepared: Prepared, context: int) -> Self:
+    def of(cls: type[Own], prepared: Prepared, context: int) -> Own:
         """Return the task for a corpus that is prepared."""
         return cls(tokenizers=prepared.tokenizers, context=context, labels=prepared.labels)
 

@@ -4,9 +4,13 @@ import pytest
 
 from clearhead.decoding import Greedy, Rules
 from clearhead.errors import OptionError
+from clearhead.model import presets
 from clearhead.training.tasks.answering import Decoding
 from clearhead.training.tasks.passages import WritingOptions
 from tests.training.tasks.echo import Echo, echo_task
+
+MODEL = presets.gpt2("tiny", vocabulary=9).build()
+"""A model that is not asked."""
 
 
 def test_a_blank_text_has_a_blank_answer_and_is_not_asked():
@@ -16,19 +20,19 @@ def test_a_blank_text_has_a_blank_answer_and_is_not_asked():
             return [{"output": text, "more": 1} for text in texts]
 
     task = Strict(tokenizers=echo_task().tokenizers, context=8)
-    assert task.answer_items(None, ["a", " ", "b"]) == [
+    assert task.answer_items(MODEL, ["a", " ", "b"]) == [
         {"output": "a", "more": 1},
         {"output": ""},
         {"output": "b", "more": 1},
     ]
-    assert task.answer_items(None, []) == task.answer_items(None, [""])[1:] == []
+    assert task.answer_items(MODEL, []) == task.answer_items(MODEL, [""])[1:] == []
 
 
 def test_pairs_are_refused_by_name():
     with pytest.raises(OptionError, match="to echo takes single texts, and no pairs"):
-        echo_task().answer_items(None, [("a", "b")])
+        echo_task().answer_items(MODEL, [("a", "b")])
     with pytest.raises(OptionError, match="some of the texts are pairs and some are not"):
-        echo_task().answer_items(None, ["a", ("a", "b")])
+        echo_task().answer_items(MODEL, ["a", ("a", "b")])
 
 
 def test_what_writes_nothing_has_nothing_to_decode():
