@@ -34,7 +34,7 @@ from clearhead.model.blocks import Block
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.training.losses import cross_entropy
-from clearhead.training.memory import memory_mb
+from clearhead.training.reporting import memory_mb
 from estimator.estimate import FORMS, GIB, Estimate, Form, Job, Rates, Workload
 from estimator.plots import Panel, draw_panels
 from estimator.step_cost import LiveBytes, example_inputs

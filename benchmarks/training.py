@@ -32,6 +32,7 @@ from clearhead.cli.demo import demo_recipe, draw_numbers, write_corpus
 from clearhead.compiling import missing_compiler
 from clearhead.text.preparing import prepare
 from clearhead.training.batches import BatchStream
+from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Trainer
 from clearhead.training.losses import NOTHING
@@ -40,7 +41,6 @@ from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.learning import Batch
 from clearhead.training.train_step import TrainState, make_stepper
-from clearhead.training.validation import ValidationSet, assess
 
 WARM_UP = 10
 WIDTH, HEADS, BLOCKS, CONTEXT = 128, 4, 4, 64

@@ -13,7 +13,7 @@ from clearhead.compiling import compile, missing_compiler
 from clearhead.devices import choose_device, random_state, set_random_state, takes_foreach, widest_float
 from clearhead.errors import OptionError
 from clearhead.text.sources import Aligned, Documents
-from clearhead.training import memory
+from clearhead.training import reporting
 from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Machine
 from clearhead.training.train import resume, train
@@ -81,7 +81,7 @@ def test_memory_and_random_numbers_are_asked_of_mps_itself(monkeypatch):
     monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
     monkeypatch.setattr(torch.mps, "set_rng_state", given.append)
     monkeypatch.setattr(torch.mps, "synchronize", lambda: given.append("waited"))
-    assert memory.memory_mb(MPS) == 3
+    assert reporting.memory_mb(MPS) == 3
     set_random_state(random_state(MPS), MPS)
     devices.synchronize(MPS)
     assert given == [state, "waited"]

@@ -12,7 +12,7 @@ import torch
 
 from clearhead import files, system
 from clearhead.errors import RunError
-from clearhead.training import memory
+from clearhead.training import reporting
 from clearhead.training.holding import Hold
 
 ROOT = Path(__file__).parents[1]
@@ -92,12 +92,12 @@ def test_whether_a_process_lives_is_never_asked_by_kill_where_kill_would_end_it(
 
 def test_memory_is_told_by_linux_by_getrusage_or_not_at_all(monkeypatch, tmp_path):
     cpu = torch.device("cpu")
-    told = memory.memory_mb(cpu)
+    told = reporting.memory_mb(cpu)
     assert told > 10
-    monkeypatch.setattr(memory, "STATUS", tmp_path / "status")
-    assert memory.memory_mb(cpu) == pytest.approx(told, rel=0.5)
+    monkeypatch.setattr(reporting, "STATUS", tmp_path / "status")
+    assert reporting.memory_mb(cpu) == pytest.approx(told, rel=0.5)
     monkeypatch.setitem(sys.modules, "resource", None)
-    assert memory.memory_mb(cpu) == 0
+    assert reporting.memory_mb(cpu) == 0
 
 
 def test_threads_that_run_are_counted():

@@ -15,7 +15,7 @@ from clearhead.cli.screen import show, show_json
 from clearhead.errors import OptionError, WordError
 from clearhead.files import write_text
 from clearhead.options import Option
-from clearhead.training.outputs import check_output
+from clearhead.training.claiming import check_output
 
 if TYPE_CHECKING:
     from clearhead.circuits.bench import BenchReport

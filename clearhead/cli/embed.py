@@ -23,8 +23,8 @@ from clearhead.cli.screen import write
 from clearhead.errors import OptionError, WordError
 from clearhead.files import replacing
 from clearhead.options import Option
+from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder
-from clearhead.training.outputs import check_output
 from clearhead.training.run import Run
 from clearhead.training.tasks.embed import Pooling
 from clearhead.training.tasks.learning import with_article

@@ -9,8 +9,8 @@ from clearhead.cli.screen import show_json, write
 from clearhead.files import write_text
 from clearhead.options import Option
 from clearhead.serve.live import check_built, check_size, live_page
+from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder
-from clearhead.training.outputs import check_output
 from clearhead.training.run import load
 
 EXAMPLES = """\b

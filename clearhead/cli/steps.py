@@ -16,7 +16,7 @@ from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.options import Option
 from clearhead.tracing.sentence import FEATURES, KINDS, MEANINGS, TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import draw_sequence
-from clearhead.training.outputs import check_output
+from clearhead.training.claiming import check_output
 
 MASKS = {"none": masks.everything(), "causal": masks.causal()}
 EXAMPLES = """\b

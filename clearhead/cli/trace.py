@@ -24,8 +24,8 @@ from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Head
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.training import tracing
+from clearhead.training.claiming import check_output
 from clearhead.training.metrics import replace_nonfinite
-from clearhead.training.outputs import check_output
 from clearhead.training.run import load
 from clearhead.training.tasks.pairs import split_pair
 

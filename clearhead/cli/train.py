@@ -24,18 +24,17 @@ from clearhead.options import Given, flags, given_of, option, words_of
 from clearhead.serialization import to_json
 from clearhead.system import process_seconds
 from clearhead.training.claiming import check_new, check_unlinked
-from clearhead.training.distributed import EndedElsewhere, check_devices, is_launched, joined
+from clearhead.training.distributed import EndedElsewhere, ProcessFailed, check_devices, is_launched, joined, launch
 from clearhead.training.folder import RunFolder
-from clearhead.training.launching import ProcessFailed, launch
 from clearhead.training.loop import Watcher
 from clearhead.training.machine import resolve_machine
+from clearhead.training.metrics import TensorBoard, import_writer
 from clearhead.training.model_options import ModelOptions
 from clearhead.training.parallel import check_together
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe, load_recipe, own_modules
 from clearhead.training.recipe_options import GROUPS, as_recipe, new_budget, new_machine
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
-from clearhead.training.tensorboard import TensorBoard, import_writer
 from clearhead.training.text_options import spooled_corpus
 from clearhead.training.train import followed_recipe, take_part
 

@@ -30,12 +30,12 @@ from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.dtypes import DTYPES
 from clearhead.model.int8 import quantize
 from clearhead.model.sizes import Spec
-from clearhead.training.chat import ChatTemplate
+from clearhead.text.templates import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
-from clearhead.training.phases import to_stderr
 from clearhead.training.recipe import Origin
+from clearhead.training.reporting import to_stderr
 from clearhead.training.run import Run, check_fit
 from clearhead.training.tasks import TASKS, Embed, Framing, Task, task_named
 

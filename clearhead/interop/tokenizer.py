@@ -16,6 +16,7 @@ from clearhead.files import read_bytes
 from clearhead.interop.config import Config
 from clearhead.interop.source_files import file_in
 from clearhead.interop.tensor_files import read_object
+from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import (
     SpecialIds,
     Tokenizer,
@@ -23,7 +24,6 @@ from clearhead.text.tokenizer import (
     parse_tokenizer,
     read_tokenizer_text,
 )
-from clearhead.training.chat import ChatTemplate
 
 FILE, SETTINGS, NAMES, TEMPLATE = (
     "tokenizer.json",

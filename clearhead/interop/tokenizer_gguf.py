@@ -8,8 +8,8 @@ from clearhead.interop.config import Config
 from clearhead.interop.gguf_file import GGUF
 from clearhead.interop.gguf_tokenizer import tokenizer_json
 from clearhead.interop.tokenizer import ImportedTokenizer, checked_template
+from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
-from clearhead.training.chat import ChatTemplate
 
 ROLES = {"pad": "padding", "unknown": "unknown", "start": "bos", "end": "eos", "mask": "mask"}
 """What GGUF calls the special tokens."""

@@ -12,14 +12,13 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training import tasks
 from clearhead.training.alignments import align
 from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe, map_attention
+from clearhead.training.metrics import TensorBoard
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, WarmupStableDecay
-from clearhead.training.tensorboard import TensorBoard
 from clearhead.training.train import resume, train
 from clearhead.training.variants import with_parts
 

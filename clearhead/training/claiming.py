@@ -1,4 +1,5 @@
-"""Claim a folder for a run: which folders may be trained in, and what is written there first.
+"""Claim a folder for a run: which folders may be trained in, what is written there first, and which files nothing else
+may be written over.
 
 `run.json`, with the run's id, is the first file of a run and `recipe.json` the last before training begins. A run
 with the first and without the last was interrupted, and the same command starts it again. A folder that holds
@@ -188,3 +189,33 @@ def find_evidence_of_checkpoints(folder: RunFolder, recipe: Recipe) -> str | Non
         return None if not folder.metrics.exists() or folder.metrics.stat().st_size == 0 else folder.metrics.name
     steps = [line["step"] for line in lines if isinstance(line.get("step"), int)]
     return folder.metrics.name if max(steps, default=0) > first else None
+
+
+MARKS = ("run.json", "recipe.json")
+"""A folder that holds one of these is a run folder."""
+DEEP = 4
+"""How many folders above a file are searched for a run: its checkpoints and data are at most so deep."""
+
+
+def check_output(path: Path, *, option: str, inputs: Iterable[str | Path] = ()) -> Path:
+    """Return the path if writing there destroys nothing; raise OptionError otherwise, before any work is done."""
+    for input_path in inputs:
+        if same_file(path, input_path):
+            raise OptionError(f"{option}: {path} is {input_path}, which is read; name another file")
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise OptionError(f"{option}: {path} cannot be written, {problem}; name a file in a folder that is there")
+    real_path = Path(os.path.realpath(path))
+    for folder in real_path.parents[:DEEP]:
+        name = real_path.relative_to(folder).parts[0]
+        is_run = any((folder / mark).exists() for mark in MARKS)
+        if is_run and (is_run_name(name) or name in (*FILES, LOCK, "program.json")):
+            raise OptionError(f"{option}: {path} is a file of the run {folder.name}; name another file")
+    return path
+
+
+def same_file(path: Path, other: str | Path) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # one of them is not there, so they are not one
+        return False

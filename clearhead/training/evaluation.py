@@ -1,12 +1,14 @@
-"""How good a run is on the user's files, by the scores that others report.
+"""How good a model is: on the validation set while it is trained, and on the user's files by the scores others report.
 
 Each task scores its own answers. References are the text of the files, as it stands there.
 """
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 from clearhead.errors import OptionError
 from clearhead.files import write_text
@@ -17,11 +19,11 @@ from clearhead.text.encoding import Layout
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
+from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder
-from clearhead.training.outputs import check_output
-from clearhead.training.tasks.base import Task
+from clearhead.training.tasks.base import Task, loss_of
 from clearhead.training.tasks.instruct import with_template
-from clearhead.training.tasks.measures import EvaluationOptions
+from clearhead.training.tasks.measures import ACCURACY, EvaluationOptions, ValidationSet
 
 
 @runtime_checkable
@@ -80,3 +82,37 @@ def check_fields(task: Task, layout: Layout, source: Source) -> None:
             f"a run that was trained to {task.name} is evaluated on records of {' and '.join(layout.fields)}; "
             f"these have {' and '.join(source.fields)}"
         )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Assessment:
+    """Mean loss in nats a place with its standard error, scores by name, and samples with input, output and (where
+    there is one) reference. The loss is that of so many `batches`.
+    """
+
+    loss: float
+    places: int
+    standard_error: float | None
+    batches: int
+    scores: Mapping[str, float]
+    samples: list[dict[str, str]] = field(default_factory=list)
+
+
+def assess(model: Transformer, task: Task, held: ValidationSet) -> Assessment:
+    """Return the loss of the held-out records, all or a sample, and the task's own scores."""
+    total = loss_of(model, task, held)
+    n_targets = max(total.places, 1)
+    if held.sample is not None and total.batches < held.sample:  # the time was over: that of outputs is short as well
+        held = replace(held, score_records=math.ceil(held.score_records * total.batches / held.sample))
+    scores, samples = task.score(model, held)
+    if ACCURACY in task.measures:
+        scores = {"accuracy": total.right / n_targets, **total.classes, **scores}
+    return Assessment(
+        loss=total.nats / n_targets,
+        places=total.places,
+        standard_error=total.standard_error,
+        batches=total.batches,
+        scores=scores,
+        samples=samples,
+    )

@@ -22,14 +22,14 @@ from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.serialization import check_fields, check_type, from_json, table_of, to_json
 from clearhead.text.preparing import Prepared, save_tokenizers
+from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
-from clearhead.training.chat import ChatTemplate
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.film import Film
 from clearhead.training.holding import Hold, hold_folder
 from clearhead.training.metrics import read_metrics
-from clearhead.training.phases import to_stderr
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
+from clearhead.training.reporting import to_stderr
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
 from clearhead.training.tasks.framing import Framing
 

@@ -26,7 +26,7 @@ from clearhead.system import (
     try_lock,
     unlock,
 )
-from clearhead.training.phases import to_stderr
+from clearhead.training.reporting import to_stderr
 
 LOCK, RUN = ".lock", "run.json"
 TRIES = 100

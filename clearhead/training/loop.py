@@ -29,26 +29,30 @@ from clearhead.text.preparing import Prepared
 from clearhead.training.batches import BatchStream, split_rows
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.distributed import current_processes
-from clearhead.training.divergence import LossWatch
+from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.machine import ThreadWatch, prepare_machine
-from clearhead.training.memory import memory_mb
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.parallel import build_model, choose_parallel
-from clearhead.training.phases import phase
-from clearhead.training.pretrained import check_saved, load_start, prepare_parameters, trained_tensors, without_wide
+from clearhead.training.pretrained import (
+    check_saved,
+    load_start,
+    prepare_parameters,
+    start_from_vectors,
+    trained_tensors,
+    without_wide,
+)
 from clearhead.training.recipe import CLASSES, Recipe
+from clearhead.training.reporting import LossWatch, memory_mb, phase
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
-from clearhead.training.start import start_from_vectors
 from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
 from clearhead.training.timing import count_tokens
 from clearhead.training.train_step import Stepper, TrainState, make_stepper
-from clearhead.training.validation import ValidationSet, assess
 
 Select = Callable[[torch.nn.Module], dict[str, torch.Tensor]]
 Watcher = Callable[[Mapping[str, Any]], None]

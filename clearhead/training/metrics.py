@@ -1,14 +1,17 @@
-"""The metrics of a run: a file of JSON lines that grows during training and is cut back by a resume."""
+"""The metrics of a run: a file of JSON lines that grows during training and is cut back by a resume; and the same
+numbers as TensorBoard's event files.
+"""
 
 import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
-from clearhead.errors import RunError
+from clearhead.errors import OptionError, RunError
+from clearhead.extras import how_to_install
 from clearhead.files import open_log, parse_json, read_bytes, set_aside
 
 MOST_BYTES = 1_000_000_000
@@ -134,3 +137,54 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the lines without what depends on the machine and the hour: equal for two equal runs."""
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+GROUPS = {"step": "train", "evaluation": "dev"}
+"""The prefix of the curves of a kind of line."""
+
+LEFT_OUT = ("kind", "step")
+
+
+@final
+class TensorBoard:
+    """A writer of event files: curves such as train/loss and dev/bleu over the steps.
+
+    Only numbers go there, and those that are finite; texts stay in the metrics log.
+    """
+
+    def __init__(self, folder: Path, *, resumed: int = 0) -> None:
+        """Open the folder for writing; what was logged after step `resumed`, where a resume starts, is hidden."""
+        self.writer = import_writer()(str(folder), purge_step=resumed + 1 if resumed else None, flush_secs=10)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add the numbers of a line of the metrics log; a line that is no step and no evaluation has none."""
+        if group := GROUPS.get(line.get("kind", "")):
+            inner = {key: value for key, value in line.items() if key not in LEFT_OUT}
+            # As a dictionary: the loss stands among the scores of a text once more.
+            for name, number in dict(numbers(inner)).items():
+                self.writer.add_scalar(f"{group}/{name}", number, line["step"])
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        self.writer.close()
+
+
+def import_writer() -> Any:
+    """Return torch's writer of event files; OptionError where TensorBoard, which it needs, cannot be imported."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise OptionError(
+            f"TensorBoard is not installed, or too old; install it: {how_to_install('tensorboard')}"
+        ) from error
+    return SummaryWriter
+
+
+def numbers(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the names and values of the finite numbers in a line; those under `scores` go by their own names."""
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            prefix = "" if key == "scores" else f"{key}/"
+            yield from ((prefix + name, number) for name, number in numbers(value))
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            yield key, float(value)

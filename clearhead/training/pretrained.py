@@ -1,31 +1,42 @@
-"""The parameters of a fine-tuned run: which of them are trained, and where the others are.
+"""What a run starts from: weights of another run, of which some are trained, or word vectors.
 
 `pretrained.safetensors` holds all weights that the run started from, and is written once, before training begins: the
 folder they came from is not needed again. A checkpoint holds what is trained: everything, or with frozen parts or LoRA
 only the rest, which is then a small file.
+
+A file of weights is checked against the model's spec before either takes memory. A spec from a stranger can ask for any
+size; it is compared with the names and shapes in the file's header, which no one can make large without a large file.
 """
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from clearhead.errors import OptionError, RunError
+from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.files import os_errors_as_run_errors, replacing
+from clearhead.model.embedding import TokenEmbedding
+from clearhead.model.int8 import CODES, SCALE
 from clearhead.model.lora import add_adapters, is_adapter, merge_adapters
+from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import Spec
+from clearhead.model.spec_json import counts_in
+from clearhead.model.transformers import Transformer
 from clearhead.model.wide import SHARES, ToNgramLogits
-from clearhead.serialization import check_type
+from clearhead.serialization import check_regular, check_type
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.vectors import WordVectors, read_vectors
 from clearhead.training.checkpoints import copy_into, named_tensors, write_tensors
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import FineTuning
-from clearhead.training.weight_files import TensorInfo, check_shapes, read_header, with_float_weights
+from clearhead.training.tasks.base import Task
 
 RANGE = re.compile(r"(?<![\w-])(\d{1,4})-(\d{1,4})(?![\w-])")
 BLOCK = re.compile(r"(.*blocks)\.(\d+)\.")
@@ -179,3 +190,115 @@ def fill_tuned(
         merge_adapters(model)
         for name, tensor in model.named_parameters():
             tensor.requires_grad_(trained[name])
+
+
+class TensorInfo(NamedTuple):
+    """A tensor in a header: its dtype as safetensors calls it, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+Header = Mapping[str, TensorInfo]
+FLOATS = {"F64", "F32", "F16", "BF16"}
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Return the tensors of a safetensors file without reading them; RunError where it is none."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: TensorInfo(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+
+
+def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
+    """Return a header with one float weight in place of each pair of int8 codes and scales, as a spec has it.
+
+    Raises RunError where there is not a scale for each row of codes.
+    """
+    float_header = dict(header)
+    for name, info in header.items():
+        stem = name.removesuffix(CODES)
+        if stem != name and info.dtype == "I8" and stem + SCALE in header:
+            scale = header[stem + SCALE]
+            if scale.shape != info.shape[:1] or scale.dtype not in FLOATS:
+                raise RunError(
+                    f"{where}: {stem}{SCALE} must have a number for each of the {info.shape[0]} rows of {name}"
+                )
+            del float_header[name], float_header[stem + SCALE]
+            float_header[f"{stem}.weight"] = TensorInfo(scale.dtype, info.shape)
+    return float_header
+
+
+def check_shapes(spec: Spec, header: Header, where: str) -> None:
+    """Raise RunError where the weights of a file do not fit the spec's model. It takes almost no memory."""
+    blocks = sum(len(stack.blocks) for stack in spec.stacks)
+    if blocks > len(header):
+        raise RunError(f"{where}: the model has {blocks:,} blocks, and the file only {len(header):,} tensors")
+    largest = max((size for info in header.values() for size in info.shape), default=0)
+    for name, count in counts_in(spec):
+        if count > largest:
+            raise RunError(f"{where}: the model has a {name} of {count:,}, and no tensor in the file is so large")
+    try:
+        expected = named_tensors(build_for_shapes(spec))
+    except (ClearheadError, RuntimeError, OverflowError, TypeError) as error:
+        raise RunError(f"{where}: the model cannot be built ({str(error).splitlines()[0]})") from None
+    if expected.keys() != header.keys():
+        odd = sorted(expected.keys() ^ header.keys())
+        raise RunError(f"{where}: its tensors are not this model's; they differ in {', '.join(odd[:3])}")
+    for name, tensor in expected.items():
+        if tuple(tensor.shape) != header[name].shape:
+            raise RunError(f"{where}: {name} is {header[name].shape} and should be {tuple(tensor.shape)}")
+        if tensor.is_floating_point() != (header[name].dtype in FLOATS):
+            raise RunError(f"{where}: {name} is of {header[name].dtype} and should be {tensor.dtype}")
+
+
+def start_from_vectors(model: Transformer, task: Task, path: str, log: Callable[[str], None]) -> None:
+    """Copy the vectors of a file into the model's token tables, and log how many words were found.
+
+    What enters the model for such a word is the file's vector itself, whatever factor the embedding has. Words that the
+    file does not have keep their random start. A word is looked up as it is written, then in lower case.
+    """
+    tables = embeddings_of(model, task)
+    words = {name: tokenizer.pieces(range(tokenizer.vocabulary)) for name, (_, tokenizer) in tables.items()}
+    for name, (_, tokenizer) in tables.items():
+        if tokenizer.kind != "word":
+            raise OptionError(
+                f"vectors: they are of words, and the tokens of the {name} are of kind {tokenizer.kind!r}; choose the "
+                "tokeniser word"
+            )
+    spellings = {form for every in words.values() for word in every for form in (word, word.lower())}
+    word_vectors = read_vectors(path, spellings)
+    for name, (embedding, _) in tables.items():
+        filled = fill(embedding, words[name], word_vectors)
+        share = f"{filled:,} of {len(words[name]):,} words of the {name}"
+        log(f"vectors: {share} are in {path}, which has {word_vectors.count:,}")
+
+
+def embeddings_of(model: Transformer, task: Task) -> dict[str, tuple[TokenEmbedding, Tokenizer]]:
+    """Return the embeddings that have a table of their own, and the tokenisers of what they read, by name."""
+    if len(model.stacks) == 1:
+        return {"text": (model.stacks[0].embedding, task.tokenizer)}
+    source, target = (stack.embedding for stack in model.stacks)
+    tables = {"source": (source, task.tokenizers["source"]), "target": (target, task.tokenizers["target"])}
+    if source.table is target.table:
+        return {"text": tables["target"]}
+    return tables
+
+
+@torch.no_grad()
+def fill(embedding: TokenEmbedding, words: list[str], word_vectors: WordVectors) -> int:
+    """Copy the vectors into the table's rows; return for how many words there was a vector."""
+    width = embedding.table.shape[1]
+    if word_vectors.size != width:
+        raise OptionError(f"vectors: they have {word_vectors.size} numbers each, and the model is {width} wide")
+    count = 0
+    for row, word in enumerate(words):
+        vector = word_vectors.vectors.get(word) or word_vectors.vectors.get(word.lower())
+        if vector is not None:
+            embedding.table[row] = torch.tensor(vector) / embedding.factor
+            count += 1
+    return count

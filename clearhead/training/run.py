@@ -27,16 +27,16 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
+from clearhead.text.templates import ChatTemplate, Message
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.answers import Written
-from clearhead.training.chat import ChatTemplate, Message
 from clearhead.training.checkpoints import MODEL, UNTRAINED, Checkpoint, copy_into, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.evaluation import EvaluationOptions, evaluate
 from clearhead.training.folder import RunFolder
-from clearhead.training.phases import to_stderr
 from clearhead.training.pretrained import check_saved, fill_tuned, load_wide
 from clearhead.training.recipe import Origin
+from clearhead.training.reporting import to_stderr
 from clearhead.training.run_display import RunFacts
 from clearhead.training.tasks import Answer, Fill, Generate, Task, Translate, name_of
 from clearhead.training.tasks.classify import Class, OneLabel

@@ -35,6 +35,7 @@ from clearhead.training.claiming import (
     remove_litter,
 )
 from clearhead.training.distributed import Processes, check_devices, current_processes, joined
+from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
 from clearhead.training.fitting import LEAST_SCORED, Workload, check_minutes, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
@@ -44,19 +45,17 @@ from clearhead.training.loop import Trainer, Watcher
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.parallel import check_room, check_together
-from clearhead.training.phases import phase, to_stderr
 from clearhead.training.pretrained import (
     WIDE,
     write_wide,
 )
-from clearhead.training.progress_line import ProgressLine
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
 from clearhead.training.recipe_options import recipe_of
+from clearhead.training.reporting import ProgressLine, phase, to_stderr
 from clearhead.training.run import Run, check_fit, load
 from clearhead.training.stopping import Stopped, StoppedScoring, Stopping
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
-from clearhead.training.validation import ValidationSet, assess
 from clearhead.training.wide import has_wide
 
 MOST_ASSESSED = 2000

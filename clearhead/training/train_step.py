@@ -27,10 +27,9 @@ from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
-from clearhead.training.foreach import RoundAll, copy_all, move_all, zero_all
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
-from clearhead.training.optimizers import make_optimizer
+from clearhead.training.optimizers import RoundAll, copy_all, make_optimizer, move_all, zero_all
 from clearhead.training.parallel import Parallel, SingleProcess, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks.base import Task

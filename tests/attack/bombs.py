@@ -26,8 +26,8 @@ from clearhead.interop.torch_archive import read_archive
 from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Documents
+from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import load
 from tests.attack import forking
 from tests.attack.servers import ENDLESS

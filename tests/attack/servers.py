@@ -37,7 +37,7 @@ from clearhead.serve.explorer_routes import ExplorerPages
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Tracebacks
 from clearhead.serve.server import Server
-from clearhead.training.chat import ChatTemplate
+from clearhead.text.templates import ChatTemplate
 from clearhead.training.run import load
 home, token, limits, endless = Path(sys.argv[1]), sys.argv[2] or None, json.loads(sys.argv[3]), sys.argv[4]
 runs = [load(home / name / "run", device="cpu") for name in ("translator", "classifier", "talker")]

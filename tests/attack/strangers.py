@@ -25,9 +25,9 @@ from clearhead.interop.torch_archive import read_archive
 from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Documents, Table
+from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import read_vectors, vector_size
-from clearhead.training.chat import ChatTemplate
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 from tests.attack import forking

@@ -122,7 +122,7 @@ def test_a_folder_that_is_no_run_is_told(command, tmp_path):
 NEVER_ENDS = """
 import sys, time
 from clearhead.serve.api import routes, served
-from clearhead.training.chat import ChatTemplate
+from clearhead.text.templates import ChatTemplate
 from clearhead.training.folder import RunFolder
 from tests.serve.api_serving import Slow
 

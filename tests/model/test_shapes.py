@@ -18,7 +18,7 @@ from clearhead.model.shapes import build_for_shapes
 from clearhead.model.sizes import sized
 from clearhead.training.recipe import Optimizer
 from clearhead.training.optimizers import make_optimizer
-from tests.training.test_weight_files import GPT, check_shapes, header_of
+from tests.training.test_pretrained import GPT, check_shapes, header_of
 
 for kind in ("encoder", "decoder", "encoder-decoder"):
     build_for_shapes(sized(kind, 100_000, vocabulary=50))

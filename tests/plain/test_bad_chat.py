@@ -3,7 +3,7 @@
 import pytest
 
 from clearhead.errors import OptionError
-from clearhead.training.chat import ChatTemplate
+from clearhead.text.templates import ChatTemplate
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from clearhead.decoding.scheduler import Chosen, Finished, Scheduler
 from clearhead.serve.api.routes import Api
 from clearhead.serve.logs import Logs
 from clearhead.serve.server import Server
-from clearhead.training.chat import ChatTemplate
+from clearhead.text.templates import ChatTemplate
 
 JSON = {"Content-Type": "application/json"}
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}{% if add_generation_prompt %}the{% endif %}"

@@ -1,13 +1,14 @@
-"""A run begins on a full disk, or beside files whose names look like ours: what `make attack` found there."""
+"""A run begins on a full disk, or beside files whose names look like ours; outputs never go over a file of a run."""
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.training import claiming, holding
-from clearhead.training.claiming import claim, keep_elsewhere, leave_nothing, remove_litter
+from clearhead.training.claiming import check_output, claim, keep_elsewhere, leave_nothing, remove_litter
 from clearhead.training.folder import RunFolder
 
 
@@ -127,3 +128,51 @@ def test_what_killed_processes_left_is_removed_by_the_next_owner_and_other_files
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {*kept, ".lock", "run.json", "checkpoints/run.json"}
     assert list((tmp_path / "data").iterdir()) == [tmp_path / "data" / "stdin"]
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "run" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    for name in ("recipe.json", "model.json", "tokenizer.source.json", "metrics.jsonl"):
+        (tmp_path / "run" / name).write_text("{}")
+    (tmp_path / "text.de").write_text("eins\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("recipe.json", "run.json", "tokenizer.source.json", "metrics.1.jsonl", "curves.svg"),
+        *("checkpoints/new.txt", "checkpoints/step-00000001/model.safetensors"),
+    ],
+)
+def test_a_file_of_a_run_is_never_written_over(home, name):
+    with pytest.raises(OptionError, match=r"--html: .* is a file of the run run; name another file"):
+        check_output(home / "run" / name, option="--html")
+
+
+def test_an_input_is_never_written_over_by_any_of_its_names(home, monkeypatch):
+    (home / "link").symlink_to(home / "text.de")
+    (home / "hard").hardlink_to(home / "text.de")
+    monkeypatch.chdir(home)
+    for name in ("text.de", "./run/../text.de", "link", "hard", str(home / "text.de")):
+        with pytest.raises(OptionError, match="which is read; name another file"):
+            check_output(Path(name), option="--output", inputs=[home / "text.de"])
+
+
+def test_a_link_into_a_run_is_seen_through(home):
+    (home / "page.html").symlink_to(home / "run" / "recipe.json")
+    with pytest.raises(OptionError, match="is a file of the run"):
+        check_output(home / "page.html", option="--html")
+
+
+def test_anything_else_may_be_written(home):
+    for name in ("run/attention.html", "text.en", "other.json", "recipe.json"):
+        assert check_output(home / name, option="--html", inputs=[home / "text.de"]) == home / name
+
+
+def test_a_folder_or_a_missing_one_is_told(home):
+    with pytest.raises(OptionError, match="it is a folder"):
+        check_output(home / "run", option="--html")
+    with pytest.raises(OptionError, match="there is no folder"):
+        check_output(home / "none" / "a", option="--html")

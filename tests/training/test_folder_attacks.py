@@ -13,10 +13,10 @@ import torch
 from clearhead.errors import ClearheadError, RunError
 from clearhead.files import FORMAT, checksum, seal, write_sealed
 from clearhead.training.checkpoints import Checkpoints
-from clearhead.training.divergence import LossWatch
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Optimizer
+from clearhead.training.reporting import LossWatch
 from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import resume, train

@@ -1,15 +1,18 @@
-"""The metrics log: what is written is what is read, after a resume and after a kill at any byte."""
+"""The metrics log: what is written is read, after a resume and after a kill at any byte; files of TensorBoard."""
 
 import json
 import math
 import os
+import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.errors import RunError
-from clearhead.training.metrics import TIMES, MetricsLog, read_metrics, without_times
+from clearhead.errors import OptionError, RunError
+from clearhead.training.metrics import TIMES, MetricsLog, TensorBoard, read_metrics, without_times
+from tests.peers import late
 
 STEP = {"kind": "step", "step": 100, "loss": 3.2, "lr": 0.001, "seconds": 12.3, "tokens_per_second": 66000.0}
 EVALUATION = {
@@ -200,3 +203,82 @@ def test_two_equal_runs_differ_only_in_times():
     assert without_times([STEP]) != without_times([STEP | {"loss": 3.3}])
     assert without_times([STEP]) == [{"kind": "step", "step": 100, "loss": 3.2, "lr": 0.001}]
     assert TIMES == ("seconds", "tokens_per_second", "memory_mb")
+
+
+[EventAccumulator] = late("tensorboard.backend.event_processing.event_accumulator", "EventAccumulator")
+
+STEPS = [
+    {"kind": "step", "step": step, "epoch": step / 250, "loss": 3.2 / step, "lr": 1e-3, "tokens": 8192 * step}
+    for step in (100, 200, 300)
+]
+SCORED = {
+    "kind": "evaluation",
+    "step": 300,
+    "loss": 2.9,
+    "scores": {"loss": 2.9, "accuracy": 0.75, "signature": "v", "f1": {"red": 0.5, "step": 0.25}, "confusion": [[1]]},
+    "samples": [{"input": "a", "output": "b"}],
+    "best": True,
+    "seconds": 1.5,
+}
+
+
+def curves_of(folder, lines, *, resumed: int = 0) -> None:
+    board = TensorBoard(folder, resumed=resumed)
+    for line in lines:
+        board.write(line)
+    board.close()
+
+
+def read(folder) -> dict[str, dict[int, list[float]]]:
+    """By curve and step, every number there is."""
+    events = EventAccumulator(str(folder)).Reload()
+    curves = {}
+    for name in events.Tags()["scalars"]:
+        for event in events.Scalars(name):
+            curves.setdefault(name, {}).setdefault(event.step, []).append(event.value)
+    return curves
+
+
+@pytest.mark.slow
+def test_it_holds_the_numbers_of_the_log(tmp_path):
+    curves_of(tmp_path, [*STEPS, SCORED])
+    curves = read(tmp_path)
+    for name in ("epoch", "loss", "lr", "tokens"):
+        # TensorBoard keeps single precision.
+        assert curves[f"train/{name}"] == {line["step"]: [np.float32(line[name])] for line in STEPS}
+    dev = {name: numbers[300] for name, numbers in curves.items() if name.startswith("dev/")}
+    assert dev == {
+        "dev/loss": [np.float32(2.9)],
+        "dev/accuracy": [0.75],
+        "dev/f1/red": [0.5],
+        "dev/f1/step": [0.25],
+        "dev/seconds": [1.5],
+    }
+    assert len(curves) == 4 + 5
+
+
+def test_what_is_no_number_and_no_curve_is_left_out(tmp_path):
+    lost = {"kind": "step", "step": 1, "loss": None, "grad_norm": float("nan"), "lr": float("inf"), "tokens": 5}
+    curves_of(tmp_path, [lost, {"kind": "end", "step": 1, "loss": 1.0}, {"step": 1, "loss": 1.0}])
+    assert read(tmp_path) == {"train/tokens": {1: [5]}}
+
+
+def test_a_resume_hides_what_came_after_the_checkpoint(tmp_path):
+    curves_of(tmp_path, STEPS)
+    # The files are read in the order of their names, which count seconds.
+    (first,) = tmp_path.iterdir()
+    first.rename(tmp_path / "events.out.tfevents.0000000001.first")
+    curves_of(tmp_path, [STEPS[2] | {"loss": 0.5}], resumed=200)
+    assert read(tmp_path)["train/loss"] == {
+        100: [np.float32(3.2 / 100)],
+        200: [np.float32(3.2 / 200)],
+        300: [0.5],
+    }
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(OptionError, match=r"pip install 'tensorboard>="):
+        TensorBoard(tmp_path)

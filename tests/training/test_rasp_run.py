@@ -13,8 +13,7 @@ from clearhead.errors import OptionError, RunError
 from clearhead.rasp import PROGRAMS, aggregate, indices, past, select, selector_width, source_indices
 from clearhead.serve.explorer import Explorer
 from clearhead.training import resume
-from clearhead.training.rasp_model import make_tokenizer
-from clearhead.training.rasp_run import compile_to_run
+from clearhead.training.rasp_run import compile_to_run, make_tokenizer
 from clearhead.training.recipe import Budget
 from clearhead.training.tracing import encode_inputs
 from tests.covering import few

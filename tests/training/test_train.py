@@ -14,8 +14,8 @@ from clearhead.training import stopping
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import lock
 from clearhead.training.machine import prepare_machine, resolve_machine
-from clearhead.training.memory import memory_mb
 from clearhead.training.recipe import Budget, Checkpointing, Machine
+from clearhead.training.reporting import memory_mb
 from clearhead.training.run import load
 from clearhead.training.stopping import Stopping
 from clearhead.training.train import resume, train

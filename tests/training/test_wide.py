@@ -23,11 +23,11 @@ from clearhead.training.checkpoints import remove_folder
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
 from clearhead.training.linear import fit_linear
+from clearhead.training.pretrained import read_header
 from clearhead.training.recipe import Budget, Machine
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
 from clearhead.training.train import resume, train
-from clearhead.training.weight_files import read_header
 from clearhead.training.wide import choose_shares, fit_wide, score_logits
 from tests.training import small_runs
 from tests.training.tiny import differences, quiet, recipe_for

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from clearhead.code_repr import is_default
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
-from clearhead.training.chat import ChatTemplate
+from clearhead.text.templates import ChatTemplate
 from clearhead.training.run import Run
 from clearhead.training.tasks import OTHERS, TASKS, ClassifyPairs
 

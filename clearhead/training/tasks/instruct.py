@@ -22,8 +22,8 @@ from clearhead.text.preparing import Prepared
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Messages, Record, Source
 from clearhead.text.store import Store
+from clearhead.text.templates import ChatTemplate
 from clearhead.training.answers import continued
-from clearhead.training.chat import ChatTemplate
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.base import Task

@@ -8,7 +8,7 @@ import pytest
 import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.serve.api.served import names_of
-from clearhead.training.chat import ChatTemplate
+from clearhead.text.templates import ChatTemplate
 from tests.serve.api_serving import serving
 
 

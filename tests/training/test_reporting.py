@@ -1,10 +1,34 @@
-"""The line of progress of `train` in Python."""
+"""What a training tells: phases that take long, its progress, a loss that grows."""
 
 import io
+import threading
 
 import pytest
 
-from clearhead.training.progress_line import ProgressLine
+from clearhead.training.reporting import ProgressLine, phase
+
+
+def test_a_long_phase_is_told_again_and_again():
+    said, told_twice = [], threading.Event()
+
+    def log(line):
+        said.append(line)
+        if len(said) == 2:
+            told_twice.set()
+
+    with phase("tokenising", log, first=0.001, each=0.001):
+        assert told_twice.wait(30)
+    count = len(said)
+    assert all(line.startswith("tokenising: ") and line.endswith(" s so far") for line in said)
+    assert not any(thread.name == "phase tokenising" for thread in threading.enumerate())
+    assert len(said) == count
+
+
+def test_a_quick_phase_says_nothing_and_lets_errors_through():
+    said = []
+    with pytest.raises(KeyError), phase("timing", said.append):
+        raise KeyError
+    assert said == []
 
 
 class Terminal(io.StringIO):

@@ -1,0 +1,160 @@
+"""What a training tells while it runs: a line for every phase that takes long, the progress of `ch.train`, the peak of
+memory, and a warning when the loss grows.
+
+The command line has a richer display of progress (cli/progress.py). This one needs nothing but the standard library.
+"""
+
+import contextlib
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from io import TextIOBase
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+
+FIRST, NEXT = 8.0, 10.0
+"""Seconds until the first line, and between those after it."""
+
+
+def to_stderr(text: str) -> None:
+    """Print a line for the user: where `log` is told if nothing else is asked for."""
+    print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def phase(name: str, log: Callable[[str], None], *, first: float = FIRST, each: float = NEXT) -> Iterator[None]:
+    """Log the name of what goes on within, with the seconds so far, for as long as it takes.
+
+    What is over before `first` seconds is not worth a line.
+    """
+    over = threading.Event()
+    began = time.monotonic()
+
+    def tell() -> None:
+        wait = first
+        while not over.wait(wait):
+            log(f"{name}: {time.monotonic() - began:.0f} s so far")
+            wait = each
+
+    thread = threading.Thread(target=tell, name=f"phase {name}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+WIDTH = 24
+PLAIN_SECONDS, DRAWN_SECONDS = 10.0, 0.2
+"""Seconds between two lines in a log, and between two drawings of the bar."""
+
+
+@final
+class ProgressLine:
+    """A watcher that shows step, loss, speed and time left, and the scores of each evaluation."""
+
+    def __init__(self, out: TextIOBase | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.out = cast(TextIOBase, sys.stderr) if out is None else out
+        self.draws = self.out.isatty() or "ipykernel" in sys.modules
+        self.clock, self.last = clock, clock()
+        self.drawn = 0
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        if line["kind"] == "step":
+            self.step(line)
+        elif line["kind"] == "evaluation":
+            scores = "  ".join(f"{name} {value:.4g}" for name, value in line["scores"].items())
+            self.write(f"dev at step {line['step']:,}  loss {line['loss']:.4f}  {scores}".rstrip(), ends=True)
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        last = line["step"] >= line["total"]
+        if not last and self.clock() - self.last < (DRAWN_SECONDS if self.draws else PLAIN_SECONDS):
+            return
+        self.last = self.clock()
+        share = min(1.0, line["step"] / max(1, line["total"]))
+        seconds_left = line["seconds"] * (1 / max(share, 1e-9) - 1)
+        about = "about " if line.get("about") else ""
+        bar = f"{'█' * round(WIDTH * share):<{WIDTH}}  " if self.draws else ""
+        self.write(
+            f"{bar}step {line['step']:,}/{about}{line['total']:,}  loss {line['loss']:.4f}  "
+            f"{line['tokens_per_second']:,} tokens/s  {seconds_left / 60:.1f} min left",
+            ends=not self.draws or last,
+        )
+
+    def write(self, text: str, *, ends: bool) -> None:
+        """Write a line over the one that was drawn last; `ends`: it stays."""
+        ahead = "\r" if self.draws else ""
+        self.out.write(f"{ahead}{text:<{self.drawn}}" + ("\n" if ends else ""))
+        self.out.flush()
+        self.drawn = 0 if ends else len(text)
+
+
+STATUS = Path("/proc/self/status")
+"""Where Linux tells it. What it tells elsewhere, getrusage, begins in a new process with its parent's peak."""
+
+
+def memory_mb(device: torch.device) -> int:
+    """Return the peak so far in MB; 0 where the system does not say, as on Windows."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20)
+    if device.type == "mps":
+        # What the driver has given to this process. It is seldom given back, so it is near the peak.
+        return round(torch.mps.driver_allocated_memory() / 2**20)
+    match = re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="utf-8")) if STATUS.exists() else None
+    if match is not None:
+        return round(int(match[1]) / 2**10)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10))
+
+
+WINDOW = 3
+"""The number of log lines that the loss is averaged over."""
+GROWN = 10.0
+"""How many times its best a loss must be for a warning."""
+CALM = 5.0
+"""Below how many times its best it must fall before another warning."""
+LEAST = 0.01
+"""A best loss below this counts as this: ten times nearly nothing is still nearly nothing."""
+
+
+@final
+class LossWatch:
+    """A comparison of the training loss, averaged over a few lines of the log, with its best since the warm-up.
+
+    >>> watch = LossWatch(warmup=0)
+    >>> [watch.see(step, loss) for step, loss in enumerate([0.5, 0.5, 0.5, 9.0, 9.0], start=1)]
+    [None, None, None, None, 12.333333333333334]
+    """
+
+    def __init__(self, warmup: int) -> None:
+        self.warmup = warmup
+        self.recent: deque[float] = deque(maxlen=WINDOW)
+        self.best: float | None = None
+        self.is_high = False
+
+    def see(self, step: int, loss: float) -> float | None:
+        """Take the loss of a line; return how many times its best it is where it has just grown too high."""
+        if step <= self.warmup:
+            return None
+        self.recent.append(loss)
+        if len(self.recent) < WINDOW:
+            return None
+        mean = sum(self.recent) / WINDOW
+        self.best = mean if self.best is None else min(self.best, mean)
+        times = mean / max(self.best, LEAST)
+        if times < CALM:
+            self.is_high = False
+        if times < GROWN or self.is_high:
+            return None
+        self.is_high = True
+        return times
