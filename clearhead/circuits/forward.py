@@ -198,6 +198,9 @@ class GraphPass:
             else:
                 logits = apply_output(part, last.flatten(0, 1), lengths, self.rows.tokens[side])
                 self.found.logits = logits.unflatten(0, (self.variants, -1))
+        # A listener keeps functions of this pass: with both pointing at each other, what the pass holds for its
+        # gradients would stay until Python looks for circles, and several passes of it would fill the memory.
+        self.listener = Listener()
         return self.found
 
     def embed(self, side: str, part: Encoder | Decoder) -> GraphStream:
@@ -364,7 +367,7 @@ class GraphPass:
             for name, part in zip(names, each.unflatten(1, (self.variants, -1)), strict=True):
                 self.found.vectors[name] = part
         terms = [Term(name, name) for name in names]
-        if bool(bias.any()) or getattr(self.graph.names.sites[at].output, "bias", None) is not None:
+        if at in self.graph.biased:
             terms.append(Term(f"{at.partition('.')[0]}.constant", f"{at}.bias"))
             self.keep_vector(f"{at}.bias", bias[None, None])
         return GraphStream(out, tuple(terms))

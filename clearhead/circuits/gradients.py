@@ -4,24 +4,28 @@ Edge attribution patching (EAP): what the sender would send instead, times the g
 the derivative of the metric by the edge's mask. The others take that gradient elsewhere, or follow it by other rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import final
 
 import torch
 from einops import einsum
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import run
 from clearhead.circuits.forward import Listener, Patch, Statistics, freeze
 from clearhead.circuits.methods import Contrast, Method, Scores
-from clearhead.circuits.ports import Port
+from clearhead.circuits.ports import Port, Term
 from clearhead.model.norms import FrozenNorm
 from clearhead.registry import register
 from clearhead.taps import replacing
 
 Normalize = Callable[[Tensor], Tensor]
+ROLES = ("query", "key")
+"""What AtP* sees through a softmax that is sure."""
 
 
 @dataclass(eq=False)
@@ -64,12 +68,13 @@ class Gradients(Listener):
         ]
         return dict(zip(tensors, filled, strict=True))
 
-    def at_inputs(self, port: Port, weight: Tensor | None, gradient: Tensor) -> Tensor:
+    def at_inputs(self, contrast: Contrast, gradients: Mapping[str, Tensor], port: Port) -> Tensor:
         """Return the gradient at the input of each receiver of a port, `(batch, receiver, n, d_model)`."""
-        if weight is None:
-            return gradient[0].unsqueeze(1)
+        if port.name not in self.read:
+            return gradients[port.name][0].unsqueeze(1)
         x, normalize, _ = self.read[port.name]
-        at_normed = einsum(gradient, weight, "batch head n width, head d width -> batch head n d")
+        weight = contrast.graph.matrices[port.name].weight
+        at_normed = einsum(gradients[port.name], weight, "batch head n width, head d width -> batch head n d")
         with torch.enable_grad():
             expanded = x.unsqueeze(2).expand(-1, -1, len(port.receivers), -1, -1).detach().requires_grad_()
             normed = normalize(expanded)
@@ -79,28 +84,64 @@ class Gradients(Listener):
         return at_input[0]
 
 
-def edge_scores(
-    contrast: Contrast, listener: Gradients, value: Tensor, skip: frozenset[str] = frozenset()
-) -> tuple[Scores, dict[str, Tensor]]:
-    """Return difference · gradient for every edge and pair, and the gradients; ports whose role is in `skip` stay 0."""
-    gradients = listener.take(value)
-    clean, source, graph = contrast.clean_run, contrast.source, contrast.graph
-    scores = value.new_zeros(len(contrast), len(graph.edges))
-    for port in graph.ports.values():
-        if port.name.rpartition(".")[2] in skip:
-            continue
-        matrices = graph.matrices.get(port.name)
-        at_inputs = listener.at_inputs(port, None if matrices is None else matrices.weight, gradients[port.name])
-        difference = (source.contribution(port).to(value) - clean.contribution(port))[:, 0]
-        found = einsum(difference, at_inputs, "s batch n d, batch r n d -> batch s r")
-        scores[:, port.edges] = found.flatten(1)
-    return scores, gradients
+@final
+class Changes:
+    """What each sender would send in place of what it sends; made once for all ports that read it alike."""
+
+    def __init__(self, contrast: Contrast) -> None:
+        self.contrast = contrast
+        self.made: dict[str, tuple[list[Term], Tensor]] = {}
+
+    def of(self, port: Port) -> Float[Tensor, "sender batch n d_model"]:
+        """Return the change of each sender of a port."""
+        clean, source = self.contrast.clean_run, self.contrast.source
+        terms: dict[str, list[Term]] = {}
+        for term in port.terms:
+            terms.setdefault(term.sender, []).append(term)
+        new = [
+            number
+            for number, sender in enumerate(port.senders)
+            if sender not in self.made or self.made[sender][0] != terms[sender]
+        ]
+        if new:
+            own = clean.contribution(port, new)
+            changes = (source.contribution(port, new).to(own) - own)[:, 0]
+            for number, change in zip(new, changes, strict=True):
+                sender = port.senders[number]
+                self.made[sender] = terms[sender], change.expand_as(clean.inputs[port.name][0])
+        return torch.stack([self.made[sender][1] for sender in port.senders])
 
 
-def attribute(contrast: Contrast, listener: Gradients | None = None, statistics: Statistics | None = None) -> Scores:
-    """Return the scores by one forward and one backward pass."""
-    listener = listener or Gradients()
-    return edge_scores(contrast, listener, contrast.listened(listener, statistics=statistics).sum())[0]
+def edge_scores(contrast: Contrast, at_inputs: Mapping[str, Tensor]) -> Scores:
+    """Return change · gradient for every edge and pair, given the gradients at ports; edges of other ports stay 0."""
+    scores = contrast.clean_value.new_zeros(len(contrast), len(contrast.graph.edges))
+    changes = Changes(contrast)
+    ports = [port for port in contrast.graph.ports.values() if port.name in at_inputs]
+    # Queries, keys and values of a layer read the same senders: one product for all of them reads the changes once.
+    for _, group in groupby(ports, key=lambda port: port.terms):
+        together = list(group)
+        gradient = torch.cat([at_inputs[port.name] for port in together], 1)
+        found = torch.bmm(changes.of(together[0]).flatten(2).transpose(0, 1), gradient.flatten(2).transpose(1, 2))
+        parts = found.split([len(port.receivers) for port in together], 2)
+        for port, part in zip(together, parts, strict=True):
+            scores[:, port.edges] = part.flatten(1)
+    return scores
+
+
+def attribute(contrast: Contrast, shares: Sequence[float] = (1.0,), statistics: Statistics | None = None) -> Scores:
+    """Return the scores by a forward and a backward pass for each share of the way from the other texts to the clean.
+
+    Scores are linear in gradients, so gradients are summed over the passes, and multiplied with the changes once.
+    """
+    sums: dict[str, Tensor] = {}
+    for done, share in enumerate(shares):
+        listener = between(contrast, share)
+        gradients = listener.take(contrast.listened(listener, statistics=statistics).sum() / len(shares))
+        for port in contrast.graph.ports.values():
+            gradient = listener.at_inputs(contrast, gradients, port)
+            sums[port.name] = sums[port.name].add_(gradient) if done else gradient
+        contrast.progress(done + 1, len(shares))
+    return edge_scores(contrast, sums)
 
 
 def between(contrast: Contrast, share: float) -> Gradients:
@@ -110,7 +151,7 @@ def between(contrast: Contrast, share: float) -> Gradients:
         other = contrast.other_run.inputs[f"{side}.0.attention.query"]
         return other + share * (vector - other)
 
-    return Gradients(start)
+    return Gradients() if share == 1 else Gradients(start)
 
 
 @final
@@ -130,13 +171,7 @@ class EAPIGInputs(Method):
     steps: int = 5
 
     def score(self, contrast: Contrast) -> Scores:
-        total = None
-        for step in range(1, self.steps + 1):
-            scores = attribute(contrast, between(contrast, step / self.steps))
-            total = scores if total is None else total + scores
-            contrast.progress(step, self.steps)
-        assert total is not None
-        return total / self.steps
+        return attribute(contrast, [step / self.steps for step in range(1, self.steps + 1)])
 
 
 @final
@@ -145,7 +180,7 @@ class CleanCorrupted(Method):
     """The mean of two gradients: at the clean texts, and at the others."""
 
     def score(self, contrast: Contrast) -> Scores:
-        return (attribute(contrast) + attribute(contrast, between(contrast, 0.0))) / 2
+        return attribute(contrast, (1.0, 0.0))
 
 
 @final
@@ -235,13 +270,14 @@ class AtPStar(Method):
         return total / (len(blocks) - torch.tensor(inside).to(total))  # a receiver's own block gave it nothing
 
     def fixed(self, contrast: Contrast, listener: Gradients) -> Scores:
-        value = contrast.listened(listener).sum()
-        scores, gradients = edge_scores(contrast, listener, value, skip=frozenset(("query", "key")))
-        for port in contrast.graph.ports.values():
-            role = port.name.rpartition(".")[2]
-            if role in ("query", "key"):
-                found = attention_changes(contrast, listener, port, role, gradients)
-                scores[:, port.edges] = found.flatten(1)
+        gradients = listener.take(contrast.listened(listener).sum())
+        fixed = {
+            port: role for port in contrast.graph.ports.values() if (role := port.name.rpartition(".")[2]) in ROLES
+        }
+        others = [port for port in contrast.graph.ports.values() if port not in fixed]
+        scores = edge_scores(contrast, {port.name: listener.at_inputs(contrast, gradients, port) for port in others})
+        for port, role in fixed.items():
+            scores[:, port.edges] = attention_changes(contrast, listener, port, role, gradients).flatten(1)
         return scores
 
 

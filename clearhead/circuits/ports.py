@@ -62,10 +62,14 @@ class Wiring:
         self.ports: dict[str, Port] = {}
         self.matrices: dict[str, HeadMatrices] = {}
         """By port, what each receiver's query, key or value is of its input; by attention, what W_O makes of a head."""
+        self.biased: set[str] = set()
+        """Attentions whose W_O adds a bias."""
         for name, layer in self.names.sites.items():
             for role in ("query", "key", "value"):
                 self.matrices[f"{name}.{role}"] = head_matrices(getattr(layer, role), layer.d_model)
             self.matrices[name] = output_matrices(layer, self.matrices[f"{name}.value"].weight.shape[-1])
+            if bool(self.matrices[name].bias.any()) or getattr(layer.output, "bias", None) is not None:
+                self.biased.add(name)
 
     def add_port(self, name: str, receivers: Sequence[str], terms: Sequence[Term]) -> None:
         first = sum(len(port.senders) * len(port.receivers) for port in self.ports.values())

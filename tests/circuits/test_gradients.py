@@ -1,6 +1,8 @@
 """Methods by gradients: against the derivative by the mask, against transformers' GPT-2 with hooks, and their rules."""
 
 import dataclasses
+import gc
+import weakref
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from clearhead.circuits import (
     score_edges,
 )
 from clearhead.circuits.forward import Listener, Patch, run_graph
+from clearhead.circuits.gradients import Gradients
 from clearhead.interop import read_hugging_face
 from tests.circuits import gpt2_by_hooks as peer
 from tests.circuits.random_models import SPECS, block, decoder, make
@@ -61,6 +64,21 @@ def test_pairs_in_batches_give_the_same():
     contrast = contrast_of(make("pre"))
     whole = score_edges(EAPIGInputs(), contrast)
     assert off(score_edges(EAPIGInputs(), contrast_of(make("pre")), batch=1), whole) < 1e-12
+
+
+def test_what_a_pass_holds_for_its_gradients_goes_with_its_listener():
+    """Without Python's search for circles: on a GPU, five passes that stayed took 53 GiB."""
+    contrast = contrast_of(make("pre"))
+    gc.disable()
+    try:
+        listener = Gradients()
+        value = contrast.listened(listener).sum()
+        kept = weakref.ref(listener.read["decoder.0.attention.query"][2])
+        assert kept() is not None
+        del listener, value
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_with_one_step_integrated_gradients_are_plain_ones():
