@@ -155,6 +155,17 @@ def seed():
 
 
 @pytest.fixture(autouse=True)
+def forgotten_parts():
+    """A part of a test's own is gone after it: whichever test comes next would find it in the registry."""
+    from clearhead.registry import CLASSES
+
+    before = set(CLASSES)
+    yield
+    left = sorted(name for name in set(CLASSES) - before if ":" in name)
+    assert not left, f"this test leaves {left} in the registry: register within `registry_restored`"
+
+
+@pytest.fixture(autouse=True)
 def threads_of_the_machine(request):
     """On a row of `make test-machines` every test begins with its number of threads, whatever the last one left."""
     if row := machines.row_of(request.config):

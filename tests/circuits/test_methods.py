@@ -11,6 +11,7 @@ from clearhead.circuits.methods import method_names
 from clearhead.errors import OptionError
 from tests.circuits.random_models import make
 from tests.circuits.test_gradients import contrast_of
+from tests.registering import registry_restored
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class Counting(Method):
 
 
 def test_a_method_of_the_users_own_is_one_of_them():
-    ch.register(Counting)
-    method = find_method(f"{__name__}:Counting(start=3.0)")
+    with registry_restored():
+        ch.register(Counting)
+        method = find_method(f"{__name__}:Counting(start=3.0)")
     assert method == Counting(3.0)
     assert score_edges(method, contrast_of(make("pre")))[1, 2] == 5
     with pytest.raises(OptionError, match=r"there is no 'eep'\. Did you mean 'eap'\? There are .*eap"):
