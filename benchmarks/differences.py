@@ -128,7 +128,8 @@ def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
     prompt = [*request.prompts[0], *tokens]
     with eval_mode(model):
         source = [] if model.encoder is None else [torch.tensor(request.inputs)]
-        logits = job.rules.penalise(model(*source, torch.tensor([prompt]))[:, -1].double(), [prompt])
+        logits = model(*source, torch.tensor([prompt]))[:, -1].double()
+        logits = job.rules.change(logits, [prompt], [[*job.begun, *tokens]])
         log_probs = job.rules.forbid(torch.log_softmax(logits, -1), len(tokens), [prompt])
         reached = job.method.shares(log_probs)[0][0].cumsum(-1)
         uncut = replace(job.method, top_k=None, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]

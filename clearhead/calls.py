@@ -95,6 +95,9 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     "eos_token_id eos end": {"end": "", "rules": RULES.format("max_new=50, end=(2,)")},
     "no_repeat_ngram_size": {"no_repeat": "", "rules": RULES.format("max_new=50, no_repeat=3")},
     "repetition_penalty": {"rules": RULES.format("max_new=50, repetition_penalty=1.2")},
+    "presence_penalty": {"rules": RULES.format("max_new=50, presence_penalty=0.5")},
+    "frequency_penalty": {"rules": RULES.format("max_new=50, frequency_penalty=0.5")},
+    "logit_bias sequence_bias": {"logit_bias": "", "rules": RULES.format("max_new=50, logit_bias=((7, -5.0),)")},
     "num_beams beam_size n_beams beam_width beams": {
         "beam": "",
         "width": "",

@@ -91,7 +91,7 @@ class BeamJob(Running):
         self.keep = max(2, 1 + len(self.rules.end)) * method.width
         self.norms = method.norms(self.rules.max_new)
         self.forbids_always_the_same = not (
-            self.rules.look_back or self.rules.min_new > 1 or self.candidates_wanted or self.watcher
+            self.rules.need_host or self.rules.min_new > 1 or self.candidates_wanted or self.watcher
         )
         self.beams: list[Node] = [ROOT]
         self.finished: list[tuple[float, Node]] = []

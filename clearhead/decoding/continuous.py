@@ -61,9 +61,10 @@ class Waiting:
 
     def start(self, ticket: int, slots: list[int]) -> Running:
         job, n_source = self.job, len(self.job.inputs)
-        return job.method.start(
-            Start(ticket, self.prompt, slots, job.rules, job.candidates, n_source, self.draws, self.watcher)
+        begin = Start(
+            ticket, self.prompt, slots, job.rules, job.candidates, n_source, self.draws, self.watcher, job.begun
         )
+        return job.method.start(begin)
 
     @property
     def n_slots(self) -> int:

@@ -107,7 +107,7 @@ def generate_rows(request: Request, method: Method, rules: Rules, candidates: in
     """Return the hypotheses of each input of a checked request, by the first of these that serves it."""
     # The device can choose by itself where no rule and no caller must see each token as it is chosen.
     device = request.decoder.embedding.table.device
-    alone = can_record_on(device) and not (rules.look_back or candidates) and is_worth_recording(rules.max_new - 1)
+    alone = can_record_on(device) and not (rules.need_host or candidates) and is_worth_recording(rules.max_new - 1)
     if alone and (found := replay_translation(request, method, rules)) is not None:
         return [found]
     if alone:

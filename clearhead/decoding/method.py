@@ -32,6 +32,7 @@ class Start(NamedTuple):
     n_source: int = 0
     draws: Sequence[torch.Generator] = ()
     watcher: Watcher | None = None
+    begun: Sequence[int] = ()
 
 
 class Running(ABC):

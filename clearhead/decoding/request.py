@@ -59,9 +59,11 @@ def check_request(
         raise OptionError(f"rules: expected Rules(max_new=…); came {rules!r:.80}")
     request = make_request(model, inputs, prefix, rules.max_new)
     vocabulary = request.decoder.spec.vocabulary
-    wrong = next((token for token in rules.end if not 0 <= token < vocabulary), None)
-    if wrong is not None:
-        raise OptionError(f"end: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
+    biased = [token for token, _ in rules.logit_bias]
+    for name, tokens in (("end", rules.end), ("never", rules.never), ("logit_bias", biased)):
+        wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if wrong is not None:
+            raise OptionError(f"{name}: ids go from 0 to {vocabulary - 1} in this vocabulary; there is {wrong}")
     if not is_id(candidates) or candidates < 0:
         raise OptionError(f"candidates is how many likeliest tokens to give, 0 or more; came {candidates!r:.80}")
     return request

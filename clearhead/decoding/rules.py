@@ -29,6 +29,9 @@ class Rules(CodeRepr):
     `no_repeat` n forbids that any n tokens in a row come twice (prompt included); `repetition_penalty` above 1 makes
     every token that has been there less likely: its logit is divided by it if positive, multiplied if negative. `never`
     are tokens that may not come at all.
+
+    The other three are OpenAI's. Of the logit of a token that the output has n times, `presence_penalty` is taken if n
+    is 1 or more, and `frequency_penalty` n times. `logit_bias` are pairs of a token and what is added to its logit.
     """
 
     max_new: int
@@ -37,6 +40,9 @@ class Rules(CodeRepr):
     no_repeat: int = 0
     repetition_penalty: float = 1.0
     never: tuple[int, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_new < 1:
@@ -51,28 +57,59 @@ class Rules(CodeRepr):
             raise OptionError(f"no_repeat is a number of tokens in a row, 0 for no such rule; came {self.no_repeat}")
         if not self.repetition_penalty > 0:
             raise OptionError(f"repetition_penalty must be above 0, 1 changes nothing; came {self.repetition_penalty}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not abs(getattr(self, name)) < float("inf"):
+                raise OptionError(f"{name} must be a number, 0 changes nothing; came {getattr(self, name)}")
+        if not isinstance(self.logit_bias, tuple | list) or not all(map(is_bias, self.logit_bias)):
+            raise OptionError(
+                "logit_bias: expected pairs of a token id and a number to add to its logit, such as ((7, -5.0),); "
+                f"came {self.logit_bias!r:.80}"
+            )
 
     @property
     def look_back(self) -> bool:
         """True if the rules depend on the tokens so far."""
-        return self.no_repeat > 0 or self.repetition_penalty != 1
+        return self.no_repeat > 0 or self.repetition_penalty != 1 or self.counts_tokens
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def changes_logits(self) -> bool:
+        """True if `change` changes anything, so that log-probabilities are not the model's own."""
+        return self.repetition_penalty != 1 or self.counts_tokens or bool(self.logit_bias)
+
+    @property
+    def need_host(self) -> bool:
+        """True if a search that stays on a GPU cannot keep to them."""
+        return self.look_back or self.changes_logits
 
     @property
     def forbids_nothing(self) -> bool:
         """True if any token may come at any time, so that logits are used as they are."""
-        return not (self.look_back or self.min_new > 1 or self.never)
+        return not (self.need_host or self.min_new > 1 or self.never)
 
-    def penalise(self, logits: Logits, so_far: Sequence[Sequence[int]]) -> Logits:
-        """Return the logits with tokens that have occurred made less likely."""
-        if self.repetition_penalty == 1:
+    def change(self, logits: Logits, so_far: Sequence[Sequence[int]], written: Sequence[Sequence[int]]) -> Logits:
+        """Return the logits after penalties and bias: `so_far` has the tokens of each row, `written` its output's."""
+        if not self.changes_logits:
             return logits
         logits = logits.clone()
-        for row, tokens in enumerate(so_far):
-            token_ids = torch.tensor(sorted(set(tokens)), device=logits.device)
-            values = logits[row, token_ids]
-            logits[row, token_ids] = torch.where(
-                values > 0, values / self.repetition_penalty, values * self.repetition_penalty
-            )
+        if self.repetition_penalty != 1:
+            for row, tokens in enumerate(so_far):
+                token_ids = torch.tensor(sorted(set(tokens)), device=logits.device)
+                values = logits[row, token_ids]
+                logits[row, token_ids] = torch.where(
+                    values > 0, values / self.repetition_penalty, values * self.repetition_penalty
+                )
+        for row, tokens in enumerate(written if self.counts_tokens else ()):
+            new = torch.tensor(tokens, dtype=torch.long, device=logits.device)
+            token_ids, counts = new.unique(return_counts=True)
+            logits[row, token_ids] -= self.presence_penalty + self.frequency_penalty * counts.to(logits.dtype)
+        if self.logit_bias:
+            token_ids = torch.tensor([token for token, _ in self.logit_bias], device=logits.device)
+            added = torch.tensor([number for _, number in self.logit_bias], dtype=logits.dtype, device=logits.device)
+            logits.index_add_(1, token_ids, added.expand(len(logits), -1))
         return logits
 
     def forbid(self, logits: Logits, n_new: int, so_far: Sequence[Sequence[int]]) -> Logits:
@@ -92,7 +129,7 @@ class FixedRules:
     """Rules that do not look back, with their ids on a device: nothing is sent there when they are asked."""
 
     def __init__(self, rules: Rules, device: torch.device) -> None:
-        assert not rules.look_back
+        assert not rules.need_host
         self.never = torch.tensor(rules.never, dtype=torch.long, device=device) if rules.never else None
         self.end = torch.tensor(rules.end, dtype=torch.long, device=device) if rules.end else None
         early = [FORBIDDEN if length < rules.min_new else 0.0 for length in range(rules.min_new + 1)]
@@ -104,6 +141,14 @@ class FixedRules:
             added = self.too_short[length.clamp(max=len(self.too_short) - 1)].to(log_probs.dtype)
             log_probs.index_add_(1, self.end, added.expand(len(log_probs), len(self.end)))
         return log_probs if self.never is None else log_probs.index_fill_(1, self.never, FORBIDDEN)
+
+
+def is_bias(pair: object) -> bool:
+    """Check for a token id and a finite number."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        return False
+    token, added = pair
+    return is_id(token) and isinstance(added, int | float) and abs(added) < float("inf")
 
 
 def is_id(token: object) -> bool:

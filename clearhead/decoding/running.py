@@ -39,7 +39,7 @@ class JobGroups:
     """
 
     rowwise: list[RowJob] = field(default_factory=list)
-    penalised: list[RowJob] = field(default_factory=list)
+    changed: list[RowJob] = field(default_factory=list)
     shown: dict[int, list[RowJob]] = field(default_factory=dict)
     forbidding: list[RowJob] = field(default_factory=list)
     sampled: dict[Hashable, list[RowJob]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def group_jobs(jobs: Iterable[Running]) -> JobGroups:
     rowwise = [job for job in every if isinstance(job, RowJob)]
     return JobGroups(
         rowwise=rowwise,
-        penalised=[job for job in rowwise if job.rules.repetition_penalty != 1],
+        changed=[job for job in rowwise if job.rules.changes_logits],
         shown=group_by((job.candidates_wanted, job) for job in rowwise if job.candidates_wanted),
         forbidding=[job for job in rowwise if not job.rules.forbids_nothing],
         sampled=group_by((job.group, job) for job in rowwise if not job.method.likeliest),
@@ -77,7 +77,7 @@ class TokenChoice:
         if self.groups is None:
             self.groups = group_jobs(jobs)
         groups, outcome = self.groups, Outcome([], [])
-        self.penalise(groups.penalised)
+        self.change_logits(groups.changed)
         log_probs = self.session.log_softmax.of(self.session.logits)
         likeliest = self.candidates(log_probs, groups.shown)
         self.forbid(log_probs, groups.forbidding)
@@ -90,11 +90,11 @@ class TokenChoice:
             outcome.done.extend(done)
         return outcome
 
-    def penalise(self, jobs: list[RowJob]) -> None:
+    def change_logits(self, jobs: list[RowJob]) -> None:
         logits = self.session.logits
         for job in jobs:
             row = logits[job.slots[0]].unsqueeze(0)
-            row.copy_(job.rules.penalise(row, [job.so_far]))
+            row.copy_(job.rules.change(row, [job.so_far], [[*job.begun, *job.tokens]]))
 
     def candidates(self, log_probs: Tensor, by_count: dict[int, list[RowJob]]) -> dict[int, Candidates]:
         """Return the likeliest tokens of each job that asked for them, by its ticket."""
@@ -176,8 +176,9 @@ def forbid_beams(
     for job, own in zip(jobs, rows, strict=True):
         rules, so_far = job.rules, job.so_far() if job.rules.look_back else []
         own_log_probs = log_probs[own]
-        if rules.repetition_penalty != 1:
-            own_log_probs = LogSoftmax().of(rules.penalise(session.logits[job.rows], so_far))
+        if rules.changes_logits:
+            written = [tokens[len(job.prompt) :] for tokens in so_far]
+            own_log_probs = LogSoftmax().of(rules.change(session.logits[job.rows], so_far, written))
         if job.candidates_wanted:
             likeliest[job.ticket] = top_candidates(own_log_probs, job.candidates_wanted)
         log_probs[own] = rules.forbid(own_log_probs, job.length, so_far)

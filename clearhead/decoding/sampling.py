@@ -140,7 +140,7 @@ class RowJob(Running):
     def __init__(self, method: Chooser, start: Start) -> None:
         super().__init__(start)
         self.method, self.draws, self.group = method, start.draws, method.group
-        self.tokens: list[int] = []
+        self.begun, self.tokens = start.begun, list[int]()
         self.log_probs: list[float] = []
         self.candidates: list[Candidates] = []
         self.look_back = start.rules.look_back

@@ -16,13 +16,17 @@ from clearhead.decoding.sampling import Greedy
 @final
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One sequence to decode: `inputs` of the encoder, or a decoder's prompt. A beam is one job of several rows."""
+    """One sequence to decode: `inputs` of the encoder, or a decoder's prompt. A beam is one job of several rows.
+
+    `begun` are the tokens of an output that earlier jobs have begun, and this one goes on with.
+    """
 
     inputs: tuple[int, ...]
     rules: Rules
     method: Method = Greedy()
     prefix: tuple[int, ...] | None = None
     candidates: int = 0
+    begun: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:

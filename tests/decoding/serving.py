@@ -26,6 +26,7 @@ def draw_job(draw: random.Random, vocabulary: int, *, encoder: bool, longest: in
             Rules(max_new=draw.randint(1, 6), end=(2,)),
             Rules(max_new=draw.randint(3, 6), end=(2, 5), never=(4,), min_new=2),
             Rules(max_new=5, no_repeat=2, repetition_penalty=1.3),
+            Rules(max_new=6, presence_penalty=0.7, frequency_penalty=0.4, logit_bias=((4, 1.0), (5, -2.0))),
         ]
     )
     return Job(

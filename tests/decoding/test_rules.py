@@ -1,12 +1,15 @@
 """Rules: what may come next is what plain Python and Hugging Face's processors say."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample
+from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.rules import followers
+from clearhead.decoding.scheduler import Chosen, Job
 from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes
 from tests.decoding.plain import Case, apart
@@ -54,7 +57,7 @@ def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
 def test_repetition_penalty_is_that_of_hugging_face(penalty):
     rows, logits = rows_of_tokens(8, 7, 30), torch.randn(8, 30, dtype=torch.float64)
     before = logits.clone()
-    mine = Rules(max_new=9, repetition_penalty=penalty).penalise(logits, rows)
+    mine = Rules(max_new=9, repetition_penalty=penalty).change(logits, rows, [[]] * 8)
     theirs = transformers.RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor(rows), logits.clone())
     torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
     assert torch.equal(logits, before)
@@ -62,6 +65,42 @@ def test_repetition_penalty_is_that_of_hugging_face(penalty):
         for token in range(30):
             worth = old[token] / penalty if old[token] > 0 else old[token] * penalty
             assert row[token] == pytest.approx(worth if token in tokens else old[token], abs=1e-12)
+
+
+@pytest.mark.parametrize("presence", [0.0, 0.5, -1.0])
+@pytest.mark.parametrize("frequency", [0.0, 0.25])
+def test_penalties_of_openai_count_what_is_written_and_a_bias_is_added(presence, frequency):
+    rows, logits = rows_of_tokens(4, 7, 5), torch.randn(4, 5, dtype=torch.float64)
+    before, bias = logits.clone(), ((1, -3.0), (4, 2.5), (1, 1.0))
+    rules = Rules(max_new=9, presence_penalty=presence, frequency_penalty=frequency, logit_bias=bias)
+    written = [tokens[n:] for n, tokens in enumerate(rows)]
+    found = rules.change(logits, rows, written)
+    assert torch.equal(logits, before)
+    for tokens, row, old in zip(written, found.tolist(), logits.tolist(), strict=True):
+        for token in range(5):
+            count = tokens.count(token)
+            worth = old[token] - presence * (count > 0) - frequency * count + {1: -2.0, 4: 2.5}.get(token, 0.0)
+            assert row[token] == pytest.approx(worth, abs=1e-12)
+
+
+@methods
+def test_a_bias_brings_a_token_always_or_never(case, method):
+    for bias, share in (((3, 100.0),), 1.0), (((3, -100.0),), 0.0):
+        for row in case.generate(method, Rules(max_new=4, logit_bias=bias)):
+            assert {made.tokens.count(3) / 4 for made in row[:1]} == {share}
+
+
+def test_what_an_earlier_job_wrote_is_counted(case):
+    """An output in two jobs is the output of one, though the second has read only its end."""
+    rules = Rules(max_new=8, frequency_penalty=1.5)
+    [[whole]] = case.only([0]).generate(Greedy(), rules)
+    assert [[whole]] != case.only([0]).generate(Greedy(), Rules(max_new=8))
+    begun = (*case.prompts[0], *whole.tokens[:4])
+    for written, same in ((whole.tokens[:4], True), ((), False)):
+        batch = ContinuousBatch(case.model, slots=1)
+        batch.add(Job(inputs=begun, rules=replace(rules, max_new=4), begun=written))
+        rest = [event.token for _ in range(4) for event in batch.step() if isinstance(event, Chosen)]
+        assert (tuple(rest) == whole.tokens[4:]) is same
 
 
 @pytest.mark.slow
@@ -80,9 +119,9 @@ def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_ne
 def test_rules_that_forbid_nothing_leave_the_logits_as_they_are():
     logits = torch.randn(2, 6)
     before, rules = logits.clone(), Rules(max_new=3, end=(1,))
-    assert rules.forbid(rules.penalise(logits, [[]] * 2), 0, [[]] * 2) is logits
+    assert rules.forbid(rules.change(logits, [[]] * 2, [[]] * 2), 0, [[]] * 2) is logits
     assert torch.equal(logits, before)
-    assert not rules.look_back
+    assert not rules.need_host
 
 
 @methods

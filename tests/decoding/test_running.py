@@ -49,8 +49,19 @@ def test_a_method_of_the_users_own_stands_beside_ours(model):
         Rules(max_new=5, min_new=4, end=(2, 3)),
         Rules(max_new=6, no_repeat=1),
         Rules(max_new=6, repetition_penalty=5.0),
+        Rules(max_new=6, presence_penalty=1.0, frequency_penalty=0.5),
+        Rules(max_new=6, logit_bias=((4, 1.5), (7, -2.0))),
     ],
-    ids=["one token", "ends at once", "nothing is allowed", "not too short", "never again", "penalty"],
+    ids=[
+        "one token",
+        "ends at once",
+        "nothing is allowed",
+        "not too short",
+        "never again",
+        "penalty",
+        "counts",
+        "bias",
+    ],
 )
 def test_short_and_forbidden_outputs_are_those_of_generate(method, rules, model):
     jobs = [Job(inputs=(5, 6), rules=rules, method=method), Job(inputs=(7,), rules=Rules(max_new=3))]

@@ -68,6 +68,10 @@ OPTIONS = {
     "negative min_new": (lambda: Rules(max_new=3, min_new=-1), "min_new must lie between 0 and max_new = 3; came -1"),
     "negative no_repeat": (lambda: Rules(max_new=3, no_repeat=-1), "no_repeat is a number of tokens in a row.*came -1"),
     "no penalty": (lambda: Rules(max_new=3, repetition_penalty=0), "repetition_penalty must be above 0.*came 0"),
+    "presence inf": (lambda: Rules(max_new=3, presence_penalty=INF), "presence_penalty must be a number.*came inf"),
+    "frequency nan": (lambda: Rules(max_new=3, frequency_penalty=NAN), "frequency_penalty must be a number.*came nan"),
+    "bias of a dict": (lambda: Rules(max_new=3, logit_bias={7: 1.0}), r"logit_bias: expected pairs.*came \{7: 1.0\}"),
+    "bias nan": (lambda: Rules(max_new=3, logit_bias=((7, NAN),)), "logit_bias: expected pairs.*nan"),
     "penalty nan": (lambda: Rules(max_new=3, repetition_penalty=NAN), "repetition_penalty must be above 0.*came nan"),
 }
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, final
 
 from starlette.responses import Response
 
+from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
@@ -25,8 +26,8 @@ from clearhead.training.tasks.showing import TraceInputs
 
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""
-MOST_STOPS, MOST_LOGPROBS = 16, 20
-NOT_HERE: dict[str, Any] = {"logit_bias": {}, "suffix": "", "tools": [], "functions": [], "tool_choice": "none"}
+MOST_STOPS, MOST_LOGPROBS, MOST_BIASED = 16, 20, 1024
+NOT_HERE: dict[str, Any] = {"suffix": "", "tools": [], "functions": [], "tool_choice": "none"}
 NOT_HERE |= {"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "service_tier": "auto"}
 NOT_HERE |= {"parallel_tool_calls": False}
 """Options of OpenAI's that cannot be followed, and the value with which each asks for nothing."""
@@ -66,7 +67,10 @@ async def complete(request: RunRequest) -> Response:
     logprobs = params.maybe_whole("logprobs", below=MOST_LOGPROBS + 1)
     n = params.integer("n", least=1, below=request.limits.texts + 1, default=1)
     best_of = params.integer("best_of", least=n, below=request.limits.texts + 1, default=n)
-    completion = read_completion_options(request, "text_completion", n=n, best_of=best_of, logprobs=logprobs)
+    max_new = params.integer("max_tokens", least=1, below=request.limits.tokens + 1, default=USUAL_TOKENS)
+    completion = read_completion_options(
+        request, "text_completion", n=n, best_of=best_of, logprobs=logprobs, max_new=max_new
+    )
     completion = replace(completion, echo=params.flag("echo"))
     if completion.stream and best_of > n:
         raise ApiError(
@@ -74,9 +78,8 @@ async def complete(request: RunRequest) -> Response:
         )
     if completion.echo and logprobs is not None:
         raise ApiError(400, "echo: the prompt's own log-probabilities are not told; leave out logprobs", param="echo")
-    max_new = params.integer("max_tokens", least=1, below=request.limits.tokens + 1, default=USUAL_TOKENS)
     params.check_count("prompt", len(rows) * best_of, request.limits.texts)
-    texts = make_texts(request, rows, completion, max_new, framing)
+    texts = make_texts(request, rows, completion, framing)
     check_unread(texts, "prompt", truncate=completion.truncate)
     return await answer(request, completion, texts, [prompt for prompt in prompts for _ in range(best_of)])
 
@@ -99,15 +102,14 @@ async def chat(request: RunRequest) -> Response:
     top = params.integer("top_logprobs", least=0, below=MOST_LOGPROBS + 1, default=0)
     if top and not with_logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
-    completion = read_completion_options(
-        request, "chat.completion", n=n, best_of=n, logprobs=top if with_logprobs else None
-    )
     # A template brings its own special tokens. Without a number, as much is written as there is room for.
     framing = replace(task.frame(), before=())
     room = max(1, min(MAX_NEW, task.context - len(row)))
     name = "max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"
     max_new = params.integer(name, least=1, below=request.limits.tokens + 1, default=room)
-    texts = make_texts(request, [row], completion, max_new, framing)
+    logprobs = top if with_logprobs else None
+    completion = read_completion_options(request, "chat.completion", n=n, best_of=n, logprobs=logprobs, max_new=max_new)
+    texts = make_texts(request, [row], completion, framing)
     check_unread(texts, "messages", truncate=completion.truncate)
     return await answer(request, completion, texts, [""] * n)
 
@@ -119,10 +121,10 @@ def read_completion_options(
     n: int,
     best_of: int,
     logprobs: int | None,
+    max_new: int,
 ) -> CompletionOptions:
     """Read the options that both addresses have."""
     params = request.params
-    params.refuse({"frequency_penalty": 0, "presence_penalty": 0}, "is not there; repetition_penalty is")
     params.refuse(NOT_HERE, "cannot be followed here")
     stream = params.flag("stream")
     seed = params.integer("seed", least=-(2**63), below=2**63, default=secrets.randbits(31))
@@ -148,17 +150,42 @@ def read_completion_options(
         seed=seed % 2**62,
         stops=read_stops(params),
         logprobs=logprobs,
-        writing=WritingOptions(
-            min_new=params.integer("min_tokens", least=0, below=request.limits.tokens + 1, default=0),
-            repetition_penalty=params.number("repetition_penalty", default=1.0, least=0.01, most=100),
-            no_repeat=params.integer("no_repeat_ngram_size", least=0, below=1001, default=0),
-            candidates=logprobs or 0,
-        ),
+        writing=WritingOptions(rules=read_rules(request, max_new), candidates=logprobs or 0),
         truncate=params.flag("truncate"),
         stream=stream,
         with_usage=read_stream_options(params, stream=stream),
         attention=attention,
     )
+
+
+def read_rules(request: RunRequest, max_new: int) -> Rules:
+    """Read what an output must keep to."""
+    params = request.params
+    min_new = params.integer("min_tokens", least=0, below=request.limits.tokens + 1, default=0)
+    if min_new > max_new:
+        raise params.value_error("min_tokens", f"must be 0 to max_tokens, {max_new:,} here", min_new)
+    return Rules(
+        max_new=max_new,
+        min_new=min_new,
+        repetition_penalty=params.number("repetition_penalty", default=1.0, least=0.01, most=100),
+        no_repeat=params.integer("no_repeat_ngram_size", least=0, below=1001, default=0),
+        presence_penalty=params.number("presence_penalty", default=0.0, least=-2, most=2),
+        frequency_penalty=params.number("frequency_penalty", default=0.0, least=-2, most=2),
+        logit_bias=read_bias(params, request.served.run.tokenizer.vocabulary),
+    )
+
+
+def read_bias(params: Params, vocabulary: int) -> tuple[tuple[int, float], ...]:
+    """Return the tokens of `logit_bias` and what is added to the logit of each."""
+    value = params.values.get("logit_bias", {})
+    if not isinstance(value, dict) or len(value) > MOST_BIASED:
+        expected = f"expected an object of up to {MOST_BIASED} token ids, with a number for each"
+        raise params.value_error("logit_bias", expected, value)
+    for token in value:
+        if not token.isdecimal() or not token.isascii() or len(token) > 9 or int(token) >= vocabulary:
+            raise params.value_error("logit_bias", f"token ids go from 0 to {vocabulary - 1}", token)
+    every = [(int(token), Params({"logit_bias": number}, f"logit_bias[{token}]")) for token, number in value.items()]
+    return tuple((token, number.number("logit_bias", least=-100, most=100)) for token, number in every)
 
 
 async def read_prompts(request: RunRequest, framing: Framing) -> tuple[list[list[int]], list[str], Framing]:
@@ -231,12 +258,10 @@ def read_stream_options(params: Params, *, stream: bool) -> bool:
 
 
 def make_texts(
-    request: RunRequest, rows: Sequence[Sequence[int]], completion: CompletionOptions, max_new: int, framing: Framing
+    request: RunRequest, rows: Sequence[Sequence[int]], completion: CompletionOptions, framing: Framing
 ) -> list[Passage]:
     """Return `best_of` texts for each row; the i-th of all draws from the seed + i."""
-    options = replace(completion.writing, max_new=max_new, framing=framing)
-    if options.min_new > max_new:
-        raise request.params.value_error("min_tokens", f"must be 0 to max_tokens, {max_new:,} here", options.min_new)
+    options = replace(completion.writing, framing=framing)
     repeated = [row for row in rows for _ in range(completion.best_of)]
     passage, method = request.served.task.passage, completion.method
     with request.params.naming("max_tokens"):

@@ -56,8 +56,12 @@ def write_fields(part: Any) -> list[Any]:
 
 
 def read_fields(kind: Any, values: list[Any]) -> Any:
-    plain = (tuple(value) if isinstance(value, list) else value for value in values)
-    return kind(**dict(zip(FIELDS[kind], plain, strict=True)))
+    return kind(**dict(zip(FIELDS[kind], map(as_tuples, values), strict=True)))
+
+
+def as_tuples(value: Any) -> Any:
+    """Return lists as the tuples that they were."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def write_part(part: Job | Hypothesis) -> list[Any]:
@@ -84,17 +88,18 @@ def write_job(job: Job) -> list[Any]:
     True
     """
     method = [type(job.method).__name__, *write_fields(job.method)]
-    return [job.inputs, write_fields(job.rules), method, job.prefix, job.candidates]
+    return [job.inputs, write_fields(job.rules), method, job.prefix, job.candidates, job.begun]
 
 
 def read_job(values: list[Any]) -> Job:
-    inputs, rules, (name, *settings), prefix, candidates = values
+    inputs, rules, (name, *settings), prefix, candidates, begun = values
     return Job(
         inputs=tuple(inputs),
         rules=read_fields(Rules, rules),
         method=read_fields(METHODS[name], settings),
         prefix=None if prefix is None else tuple(prefix),
         candidates=candidates,
+        begun=tuple(begun),
     )
 
 

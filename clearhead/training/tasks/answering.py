@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, final
 
 from torch import Tensor
@@ -112,10 +112,15 @@ class Answering(TaskTexts):
         """Return the jobs that decode the output for a text's ids, without its special tokens."""
         frame, side = self.frame(), "decoder" if self.target == "continues" else "encoder"
         most = self.context - frame.size
-        decoding = self.decoding({side: frame.around(row, most)}, max_new=options.max_new, usual=self.context)
+        max_new = None if options.rules is None else options.rules.max_new
+        decoding = self.decoding({side: frame.around(row, most)}, max_new=max_new, usual=self.context)
+        rules = decoding.rules
+        if options.rules is not None:
+            min_new = min(options.rules.min_new, rules.max_new)
+            rules = replace(options.rules, max_new=rules.max_new, min_new=min_new, end=rules.end, never=rules.never)
         job = Job(
             inputs=tuple(decoding.source),
-            rules=decoding.rules,
+            rules=rules,
             method=method,
             prefix=None if decoding.prefix is None else tuple(decoding.prefix[0]),
             candidates=options.candidates,

@@ -189,7 +189,7 @@ class Generate(Task):
         texts of an imported model stays there when only the end of a long text is read.
         """
         check_streams(method)
-        options = WritingOptions(max_new=max_new, framing=framing)
+        options = WritingOptions(rules=Rules(max_new=max_new), framing=framing)
         passages = [self.passage(row, method, options) for row in rows]
         written: list[list[int]] = [[] for _ in rows]
         going = list(range(len(rows)))
@@ -206,7 +206,8 @@ class Generate(Task):
 
     def passage(self, row: Sequence[int], method: Method, options: WritingOptions) -> Passage:
         framing = self.frame() if options.framing is None else options.framing
-        max_new = options.max_new or MAX_NEW
+        asked = Rules(max_new=MAX_NEW) if options.rules is None else options.rules
+        max_new = asked.max_new
         read, n_new = window(self.context, max_new)
         line = [*framing.before, *row] or self.opener()
         opening = () if self.framing is None else framing.before
@@ -216,17 +217,11 @@ class Generate(Task):
             if begun >= max_new:
                 return None
             new = min(n_new, max_new - begun)
-            rules = Rules(
-                max_new=new,
-                min_new=max(0, min(options.min_new - begun, new)),
-                end=framing.ends,
-                never=framing.never,
-                repetition_penalty=options.repetition_penalty,
-                no_repeat=options.no_repeat,
-            )
+            min_new = max(0, min(asked.min_new - begun, new))
+            rules = replace(asked, max_new=new, min_new=min_new, end=framing.ends, never=framing.never)
             inputs = tuple(last_ids([*line, *tokens], read, opening))
             seeded = method.for_sequences([0], begun * NEXT_ROUND)
-            return Job(inputs=inputs, rules=rules, method=seeded, candidates=options.candidates)
+            return Job(inputs=inputs, rules=rules, method=seeded, candidates=options.candidates, begun=tuple(tokens))
 
         first = job(())
         assert first is not None

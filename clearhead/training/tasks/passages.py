@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from clearhead.decoding.rules import Rules
 from clearhead.decoding.scheduler import Job
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks.framing import Framing
@@ -12,12 +13,11 @@ from clearhead.training.tasks.framing import Framing
 @final
 @dataclass(frozen=True, kw_only=True)
 class WritingOptions:
-    """What is asked of an output, beside the task's own rules. `framing` None: the usual one of the task's texts."""
+    """What is asked of an output. `rules` None: the task's own; otherwise it adds what ends its texts and what is
+    never in them. `framing` None: the usual one of the task's texts.
+    """
 
-    max_new: int | None = None
-    min_new: int = 0
-    repetition_penalty: float = 1.0
-    no_repeat: int = 0
+    rules: Rules | None = None
     candidates: int = 0
     framing: Framing | None = None
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 
 import openai
 import pytest
@@ -110,15 +111,30 @@ def test_ids_are_prompts_too_and_a_prompt_is_echoed(client, api_runs):
 
 def test_rules_beyond_openai_s_are_followed(client, api_runs):
     rules = {"no_repeat_ngram_size": 2, "min_tokens": 12, "repetition_penalty": 1.3}
+    rules |= {"presence_penalty": 0.3, "frequency_penalty": 0.2, "logit_bias": {"5": 0.5}}
     asked = {"model": "documents", "prompt": "the", "temperature": 0, "max_tokens": 20}
     run = api_runs["documents"]
     frame = run.task.frame()
     how = ch.Rules(max_new=20, min_new=12, no_repeat=2, repetition_penalty=1.3, end=frame.ends, never=frame.never)
+    how = replace(how, presence_penalty=0.3, frequency_penalty=0.2, logit_bias=((5, 0.5),))
     row = run.tokenizer.encode("the")
     [[offline]] = ch.generate(run.model, [[*frame.before, *row]], Greedy(), rules=how)
     found = client.completions.create(**asked, extra_body=rules)
     assert found.choices[0].text == continued(run.tokenizer, row, offline.tokens)
     assert found.usage.completion_tokens == len(offline.tokens) >= 12
+
+
+def test_penalties_and_a_bias_are_followed_past_the_context_too(client, api_runs):
+    """A context of 32: the output is several jobs, and what the first wrote counts in the last."""
+    run = api_runs["stretch"]
+    [often] = run.tokenizer.encode("e")
+    asked = {"model": "stretch", "prompt": "the cat", "temperature": 0, "max_tokens": 80}
+    plain = client.completions.create(**asked).choices[0].text
+    free = client.completions.create(**asked, frequency_penalty=0.8, presence_penalty=0.5).choices[0].text
+    assert free != plain
+    assert max(map(free.count, set(free))) < max(map(plain.count, set(plain)))
+    assert "e" in plain
+    assert "e" not in client.completions.create(**asked, logit_bias={str(often): -100}).choices[0].text
 
 
 def test_a_chat_is_answered_as_offline_whole_and_streamed(client, api_runs):
@@ -165,8 +181,12 @@ def test_vectors_come_as_the_client_asks(client, api_runs):
         ({"stop": ["a"] * 17}, 400, "stop"),
         ({"logprobs": True}, 400, "logprobs"),
         ({"echo": True, "logprobs": 1}, 400, "echo"),
-        ({"presence_penalty": 0.5}, 400, "presence_penalty"),
-        ({"logit_bias": {"5": 1}}, 400, "logit_bias"),
+        ({"presence_penalty": 2.5}, 400, "presence_penalty"),
+        ({"frequency_penalty": "1"}, 400, "frequency_penalty"),
+        ({"logit_bias": {"5": 101}}, 400, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, 400, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, 400, "logit_bias"),
+        ({"logit_bias": [5]}, 400, "logit_bias"),
         ({"suffix": "x"}, 400, "suffix"),
         ({"stream_options": {"include_usage": True}}, 400, "stream_options"),
         ({"attention": True, "stream": True}, 400, "attention"),

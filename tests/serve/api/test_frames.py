@@ -9,7 +9,15 @@ from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.scheduler import Job
 from clearhead.serve.api.frames import Frames, pack, read_hypothesis, read_job, write_hypothesis, write_job
 
-RULES = Rules(max_new=9, min_new=2, end=(2, 3), no_repeat=4, repetition_penalty=1.1, never=(0, 7))
+RULES = Rules(
+    max_new=9,
+    min_new=2,
+    end=(2, 3),
+    no_repeat=4,
+    repetition_penalty=1.1,
+    never=(0, 7),
+    logit_bias=((3, -1.5), (4, 2.0)),
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +27,7 @@ RULES = Rules(max_new=9, min_new=2, end=(2, 3), no_repeat=4, repetition_penalty=
         Job(inputs=(), rules=RULES, method=Greedy(), prefix=(), candidates=5),
         Job(inputs=(1, 2), rules=RULES, method=Beam(width=4, length_penalty=0.6, n_best=3, stop="early"), prefix=(1,)),
         Job(inputs=(1, 2), rules=RULES, method=Sample(temperature=0.7, top_k=3, top_p=0.9, min_p=0.1, seeds=2**63)),
-        Job(inputs=(1, 2), rules=RULES, method=Sample(seeds=(4,))),
+        Job(inputs=(1, 2), rules=RULES, method=Sample(seeds=(4,)), begun=(7, 8)),
     ],
 )
 def test_a_job_comes_out_as_it_went_in(job):

@@ -49,7 +49,7 @@ def test_what_decoding_begins_with_is_all_that_a_writing_task_must_say():
             return Decoding(source=ids["encoder"], prefix=[[2]], rules=rules, writes=self.tokenizer, before=[])
 
     task = Writes(tokenizers=echo_task().tokenizers, context=8)
-    passage = task.passage([5] * 9, Greedy(), WritingOptions(max_new=4, candidates=2))
+    passage = task.passage([5] * 9, Greedy(), WritingOptions(rules=Rules(max_new=4), candidates=2))
     assert passage.first.inputs == (task.tokenizer.start, *[5] * 7)
     assert (passage.first.prefix, passage.first.rules.max_new, passage.first.candidates) == ((2,), 4, 2)
     assert (passage.unread, passage.following([1])) == (2, None)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clearhead.decoding import Beam, Greedy, Sample, generate
+from clearhead.decoding import Beam, Greedy, Rules, Sample, generate
 from clearhead.training.answers import continued
 from clearhead.training.tasks.passages import WritingOptions
 
@@ -25,7 +25,7 @@ def test_a_continuation_past_the_context_is_several_jobs(stretch, method):
     expected = stretch.generate(texts, max_new=new, method=method)
     for index, text in enumerate(texts):
         row = stretch.tokenizer.encode(text)
-        passage = stretch.task.passage(row, method.for_sequences([index]), WritingOptions(max_new=new))
+        passage = stretch.task.passage(row, method.for_sequences([index]), WritingOptions(rules=Rules(max_new=new)))
         written, job, jobs = [], passage.first, 0
         while job is not None:
             tokens = decode(stretch, job)
