@@ -14,6 +14,7 @@ shorter than others is padded at its end, where no token sees it.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, cast, final
 
 import torch
@@ -68,6 +69,7 @@ class Guests:
     def __init__(self, guests: Sequence[Guest], used: Sequence[int], device: torch.device, shared: int) -> None:
         self.used = torch.tensor(used, dtype=torch.long, device=device)
         """Slots that someone had before."""
+        self.guests, self.device = guests, device
         self.read = [guest for guest in guests if guest.length]
         """Those of whose prompts more than the last token was read."""
         self.rows, self.slots = pair_columns([(guest.row, guest.slots[0]) for guest in self.read], device)
@@ -75,6 +77,11 @@ class Guests:
         pairs = [(guest.row, place) for guest in guests for place in {slot // shared for slot in guest.slots}]
         self.source_rows, self.sources = pair_columns(pairs, device)
         """For every source that is taken: the row that has it, and its place."""
+
+    @cached_property
+    def joined(self) -> Int[Tensor, "slot"]:
+        """Return every slot that is taken, by someone for the first time or not."""
+        return torch.tensor([slot for guest in self.guests for slot in guest.slots], device=self.device)
 
 
 def pair_columns(pairs: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -474,7 +481,7 @@ class StateCache(Sums):
     def join(self, read: Cache, guests: Guests) -> None:
         if read.memory:
             self.reserve(State(*read.memory))
-        self.clear(guests.used)
+        self.clear(guests.joined)  # steps of other rows add to the sums of slots that nobody had so far
         for cached, new in zip(self.memory, read.memory, strict=False):
             cached.index_copy_(0, guests.slots, new.index_select(0, guests.rows))
 

@@ -11,7 +11,7 @@ from clearhead.decoding.scheduler import Chosen, Finished, Job
 from clearhead.errors import OptionError
 from clearhead.model import presets
 from tests.covering import few
-from tests.decoding.models import VOCABULARY, build, models
+from tests.decoding.models import LINEAR, PLAIN, VOCABULARY, build, models, on_axes
 from tests.decoding.serving import decode, draw_job, unlike_alone
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,6 +51,20 @@ def check_model(choices, seed: int) -> list[str]:
 @pytest.mark.parametrize("place", few(list(range(24)), 8))
 def test_every_kind_of_model_gives_what_generate_gives(place):
     assert check_model(models()[place], place) == []
+
+
+@pytest.mark.parametrize("shapes", ["fixed", "buckets"])
+def test_sums_begin_at_zero_in_a_slot_that_was_computed_before_anyone_had_it(shapes):
+    model = build(on_axes(PLAIN | {"weighting": LINEAR[0]}))
+    batch = ContinuousBatch(model, slots=8, shapes=shapes)
+    jobs = [Job(inputs=(token,), rules=Rules(max_new=9)) for token in range(1, 7)]
+    tickets = [batch.add(job) for job in jobs[:5]]
+    batch.step()  # eight rows
+    tickets.append(batch.add(jobs[5]))
+    found = {}
+    while batch.busy:
+        found |= {event.ticket: event.hypotheses for event in batch.step() if isinstance(event, Finished)}
+    assert unlike_alone(model, jobs[5], found[tickets[5]]) == []
 
 
 @pytest.mark.thorough
