@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 
-import { FakeSource } from "../../../dev/fake";
+import { RecordedSource } from "../../../dev/recorded";
 import { countsOf, diagramOf } from "../../lib/layout";
 import { tokenDetails } from "./details";
 import { curvePath, curvesOf, knotsOf, normRange, thickness } from "./numbers";
 
-const source = new FakeSource();
+const source = new RecordedSource();
 const run = await source.ask("run", {});
 const meta = await source.ask("trace", { source: "vier" });
 const streams = {

@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
 
-import { FakeSource } from "../../../dev/fake";
+import { RecordedSource } from "../../../dev/recorded";
 import { boxTitle, boxWords, firstPlaces, inWords, largestPlaces, rowsOf, workedOut } from "./working";
 
-const source = new FakeSource();
+const source = new RecordedSource();
 const run = await source.ask("run", {});
 const meta = await source.ask("trace", { source: "vier" });
 const [encoder, decoder] = run.sides;
@@ -22,7 +22,7 @@ describe("the title of a box", () => {
   });
 
   it("goes with words of the kind of box, and of the layer's own sizes", () => {
-    expect(boxWords(boxNamed("encoder.0.feed_forward"), encoder)).toContain("64 → 256 → 64");
+    expect(boxWords(boxNamed("encoder.0.feed_forward"), encoder)).toContain("128 → 256 → 128");
     for (const box of decoder.boxes) expect(boxWords(box, decoder)).not.toContain("undefined");
   });
 });
