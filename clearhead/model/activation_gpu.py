@@ -3,17 +3,25 @@ the backward sums up the gradient of the bias before it on the way.
 
 A bias's gradient is a sum over all rows of a gradient that the activation's backward has just written: on its own that
 is another pass over it. And what a compiler would compute again on the way back, f(x), is kept here.
+
+Of the backward, a program takes a strip of columns through TILES tiles of ROWS rows, and sums the gradient over all of
+these rows on the way: what is left to add up afterwards is one row for each program.
 """
 
-import importlib
-from typing import Any, final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
 from torch.library import wrap_triton
 
 from clearhead.cuda_graphs import in_captured_training
+from clearhead.jit_triton import jit
 from clearhead.operators import Operator
+
+if TYPE_CHECKING:
+    import triton.language as tl
 
 KINDS = ("relu", "silu", "gelu", "gelu_tanh")
 BLOCK, ROWS, COLUMNS, WARPS = 4096, 8, 256, 4
@@ -31,16 +39,12 @@ def serves(x: Tensor) -> bool:
     return in_captured_training(x)
 
 
-def kernel_named(name: str) -> Any:
-    return wrap_triton(getattr(importlib.import_module("clearhead.model.activation_triton"), name))
-
-
 def launch_forward(x: Tensor, kind: str) -> Tensor:
     """Return f(x)."""
     x = x.contiguous()
     out = torch.empty_like(x)
     grid = (-(-x.numel() // BLOCK),)
-    kernel_named("activate_forward")[grid](x, out, x.numel(), KIND=kind, BLOCK=BLOCK, num_warps=WARPS)
+    wrap_triton(activate_forward.jitted)[grid](x, out, x.numel(), KIND=kind, BLOCK=BLOCK, num_warps=WARPS)
     return out
 
 
@@ -53,7 +57,7 @@ def launch_backward(grad: Tensor, x: Tensor, kind: str) -> tuple[Tensor, Tensor]
     grad_x = torch.empty_like(x)
     partial = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     sizes = {"WIDTH": width, "KIND": kind, "ROWS": ROWS, "COLUMNS": COLUMNS, "TILES": -(-n_rows // (ROWS * programs))}
-    kernel = kernel_named("activate_backward")
+    kernel = wrap_triton(activate_backward.jitted)
     kernel[(programs, strips)](grad, x, grad_x, partial, n_rows, **sizes, num_warps=WARPS)
     return grad_x, partial.sum(0)
 
@@ -81,3 +85,67 @@ class Activation(torch.autograd.Function):
 def activate(x: Tensor, bias: Tensor, kind: str) -> Tensor:
     """Return f(x), where x is a product plus this bias, detached: its gradient comes back from here."""
     return Activation.apply(x, bias, kind)  # type: ignore[return-value]
+
+
+@jit
+def share_passed(x, KIND: tl.constexpr):
+    """Return the share of x that passes, f(x) / x."""
+    if KIND == "silu":
+        share = tl.sigmoid(x)
+    elif KIND == "gelu_tanh":
+        share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    elif KIND == "gelu":
+        share = 0.5 * (1 + tl.erf(0.7071067811865476 * x))
+    else:
+        share = tl.where(x <= 0, 0.0, 1.0)
+    return share
+
+
+@jit
+def slope_of(x, KIND: tl.constexpr):
+    """Return f'(x)."""
+    slope = share_passed(x, KIND)
+    if KIND == "silu":
+        slope = slope * (1 + x * (1 - slope))
+    elif KIND == "gelu_tanh":
+        slope = slope * (1 + x * (1 - slope) * 1.5957691216057308 * (1 + 0.134145 * x * x))
+    elif KIND == "gelu":
+        slope = slope + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    return slope
+
+
+@jit
+def activate_forward(x, out, n_numbers, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Write f of a block of numbers."""
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < n_numbers
+    value = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    value = tl.where(value <= 0, 0.0, value) if KIND == "relu" else value * share_passed(value, KIND)
+    tl.store(out + places, value.to(out.dtype.element_ty), mask=inside)
+
+
+@jit
+def activate_backward(
+    grad,
+    x,
+    grad_x,
+    partial,
+    n_rows,
+    WIDTH: tl.constexpr,
+    KIND: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Write the gradient of x, and for each program its sums over rows."""
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for tile in range(TILES):
+        rows = (tile * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
+        there = (rows < n_rows)[:, None] & (columns < WIDTH)[None, :]
+        places = rows[:, None].to(tl.int64) * WIDTH + columns[None, :]
+        value = tl.load(x + places, mask=there, other=0.0).to(tl.float32)
+        lower = tl.load(grad + places, mask=there, other=0.0).to(tl.float32) * slope_of(value, KIND)
+        tl.store(grad_x + places, lower.to(grad_x.dtype.element_ty), mask=there)
+        total += lower
+    tl.store(partial + tl.program_id(0) * WIDTH + columns, tl.sum(total, 0), mask=columns < WIDTH)

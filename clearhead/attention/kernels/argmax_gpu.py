@@ -229,7 +229,7 @@ def attend_compiled(inputs: LaunchInputs, task: ArgmaxOptions) -> Context:
 
 
 @torch.library.custom_op("clearhead::argmax_forward", mutates_args=())
-def argmax_forward(  # noqa: PLR0917 - an operator takes plain values
+def argmax_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -250,7 +250,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor,
 
 
 @torch.library.custom_op("clearhead::argmax_backward", mutates_args=())
-def argmax_backward(  # noqa: PLR0917
+def argmax_backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -131,7 +131,7 @@ class LinearFunction(torch.autograd.Function):
 
 
 @torch.library.custom_op("clearhead::linear_forward", mutates_args=())
-def linear_forward(  # noqa: PLR0917 - an operator takes plain values
+def linear_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -149,7 +149,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> tuple[Tensor,
 
 
 @torch.library.custom_op("clearhead::linear_backward", mutates_args=())
-def linear_backward(  # noqa: PLR0917
+def linear_backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
