@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clearhead.taps import replacing, watching
     from clearhead.tracing import Edit, Swap, Trace
     from clearhead.training import Run, load, train
+    from clearhead.training.attribution import attribute
     from clearhead.training.tracing import trace
 
     __version__: str
@@ -47,6 +48,7 @@ __all__ = [
     "Swap",
     "Trace",
     "attend",
+    "attribute",
     "check_part",
     "circuits",
     "compile",
@@ -112,6 +114,7 @@ CONTENTS = {
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),
     "clearhead.training": ("Run", "load", "train"),
+    "clearhead.training.attribution": ("attribute",),
     "clearhead.training.tracing": ("trace",),
 }
 """The other public names, by the module that each comes from."""

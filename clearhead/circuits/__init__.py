@@ -1,5 +1,6 @@
 """Circuits: which edges of a model make an answer, found by many methods and graded against exact truth."""
 
+from clearhead.circuits.attribution import Attribution, attribute_logits
 from clearhead.circuits.baselines import InformationFlowRoutes, Random, WeightSize
 from clearhead.circuits.forward import Activations
 from clearhead.circuits.gradients import EAP, AtPStar, CleanCorrupted, EAPIGActivations, EAPIGInputs, RelP
@@ -16,6 +17,7 @@ __all__ = [
     "Activations",
     "AnswerLogProbability",
     "AtPStar",
+    "Attribution",
     "CleanCorrupted",
     "ConstantSource",
     "Contrast",
@@ -39,6 +41,7 @@ __all__ = [
     "Texts",
     "WeightSize",
     "ZeroSource",
+    "attribute_logits",
     "find_method",
     "patch_edges",
     "patch_path",

@@ -287,14 +287,17 @@ class GraphPass:
 
     def receive_heads(self, name: str, head_map: nn.Module, stream: GraphStream, norms: Norms) -> Tensor:
         """Return the queries, keys or values of all heads, `(row, head, n, d)`, each head by its own input."""
-        weight, bias = self.graph.matrices[name]
-        port = self.port(name, [f"{name}.{head}" for head in range(len(weight))], stream)
+        at, _, role = name.rpartition(".")
+        shape = self.graph.names.sites[at].shape
+        count = shape.n_heads if role == "query" else shape.n_kv_heads
+        port = self.port(name, [f"{name}.{head}" for head in range(count)], stream)
         delta = self.patched(port, stream.value)
         if delta is None:
             inner = self.normalize(norms, stream.value).flatten(0, 1)
             mapped = head_map.map_linearly(inner) if isinstance(head_map, WholeMap) else head_map(inner)
             mapped = self.listener.heads(port, stream.value, lambda x: self.normalize(norms, x), mapped)
         else:
+            weight, bias = self.graph.matrices[name]
             inner = self.normalize(norms, stream.value.unsqueeze(2) + delta)
             mapped = einsum(inner, weight, "v b head n d, head d width -> v b head n width") + bias.unsqueeze(-2)
             mapped = mapped.flatten(0, 1)
@@ -360,16 +363,17 @@ class GraphPass:
 
     def send_heads(self, at: str, context: Tensor, out: Tensor) -> GraphStream:
         """Send what W_O makes of each head's context; its bias is the constant's."""
-        weight, bias = self.graph.matrices[at]
-        names = [f"{at}.head.{head}" for head in range(len(weight))]
+        names = [f"{at}.head.{head}" for head in range(context.shape[1])]
         if self.keep:
+            weight = self.graph.matrices[at].weight
             each = einsum(context, weight, "row head n width, head width d -> head row n d")
             for name, part in zip(names, each.unflatten(1, (self.variants, -1)), strict=True):
                 self.found.vectors[name] = part
         terms = [Term(name, name) for name in names]
         if at in self.graph.biased:
             terms.append(Term(f"{at.partition('.')[0]}.constant", f"{at}.bias"))
-            self.keep_vector(f"{at}.bias", bias[None, None])
+            if self.keep:
+                self.keep_vector(f"{at}.bias", self.graph.matrices[at].bias[None, None])
         return GraphStream(out, tuple(terms))
 
     def keep_vector(self, name: str, vector: Tensor) -> None:

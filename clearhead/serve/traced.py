@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 import torch
 from torch import Tensor
 
+from clearhead.circuits.graph import Graph
 from clearhead.errors import OptionError
 from clearhead.lru_cache import LRUCache
 from clearhead.model.transformers import Transformer
@@ -71,6 +72,11 @@ class Traced:
     @functools.cached_property
     def boxes(self) -> Boxes:
         return Boxes(self.trace)
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """Return the graph of its model, which holds names and no copy of the weights until these are asked for."""
+        return Graph(self.model)
 
     def head(self, site: str, head: int) -> Head:
         found = self.trace[site]

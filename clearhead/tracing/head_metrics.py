@@ -4,7 +4,7 @@ All of them read a head's weights a block of rows at a time.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
@@ -138,17 +138,19 @@ def readings(trace: Trace, site: Site | str, rows: int | None = None) -> list[Re
 
 def output_gains(layer: Attention, site: Site) -> list[float | None]:
     """Return how many times as long as its contexts W_O makes each head; 1 without W_O, None where contexts are 0."""
-    context = site.context
-    gains: list[float | None] = []
+    lengths = [context.norm().item() for context in site.context]
+    added = [out.norm().item() for out in head_outputs(layer, site.context)]
+    return [out / length if length else None for out, length in zip(added, lengths, strict=True)]
+
+
+def head_outputs(layer: Attention, context: Float[Tensor, "head n d_value"]) -> Iterator[Float[Tensor, "n d_model"]]:
+    """Yield what each head by itself adds to the stream: what W_O makes of its contexts, without the bias."""
     with eval_mode(layer):
         bias = layer.output(context.new_zeros(1, context.shape[0] * context.shape[2]))
         for head, of_head in enumerate(context):
             alone = torch.zeros_like(context)
             alone[head] = of_head
-            added = layer.output(alone.transpose(0, 1).flatten(1)) - bias
-            length = of_head.norm().item()
-            gains.append(added.norm().item() / length if length else None)
-    return gains
+            yield layer.output(alone.transpose(0, 1).flatten(1)) - bias
 
 
 class Lens(NamedTuple):

@@ -131,6 +131,8 @@ class Names:
         """For each section, the value of the stream that comes into it."""
         self.reads: dict[tuple[str, ...], str] = {}
         """The value that a branch reads, where that is not the stream."""
+        self.norms: dict[str, tuple[nn.Module, str]] = {}
+        """The norms by the names of their boxes, each with the name of the value that comes into it."""
         self.ends: dict[str, str] = {}
         """The last value of the stream on each side: what the output and the cross-attentions read."""
         self.sides = sides_of(model)
@@ -211,6 +213,13 @@ class Side:
             name=name, kind=kind, side=self.side, layer=layer, section=(self.side, *section), values=tuple(values)
         )
 
+    def add_norm(
+        self, name: str, norm: nn.Module, ends: tuple[str, str], section: tuple[str, ...], layer: int | None = None
+    ) -> None:
+        """Add a norm, from the name of its input to the name of its output."""
+        self.names.norms[name] = norm, ends[0]
+        self.add_box(name, "norm", section, norm_values(norm, name, *ends), layer)
+
     def add_embedding(self) -> None:
         embedding, at, section = self.part.embedding, f"{self.side}.embedding", ("embedding",)
         for name in ("token", "segment", "position", "sum", "out"):
@@ -240,7 +249,7 @@ class Side:
             self.add_box(token, "token", section, values)
             self.add_box(position, "position", section, [position_value, *total])
         if embedding.norm is not None:
-            self.add_box(f"{at}.norm", "norm", section, norm_values(embedding.norm, f"{at}.norm", norm_input, out))
+            self.add_norm(f"{at}.norm", embedding.norm, (norm_input, out), section)
 
     def add_branch(self, number: int, block: Block, branch: str) -> None:
         at, section = f"{self.side}.{number}.{branch}", (str(number), branch)
@@ -252,8 +261,8 @@ class Side:
             self.names.reads[(self.side, *section)] = value_in
         for step in around.steps:
             if step.box == "norm":
-                values = norm_values(getattr(around, step.module), f"{at}.{step.module}", value_in, f"{at}.{step.out}")
-                self.add_box(f"{at}.{step.module}", "norm", section, values, number)
+                norm, out = getattr(around, step.module), f"{at}.{step.out}"
+                self.add_norm(f"{at}.{step.module}", norm, (value_in, out), section, number)
             elif step.box == "add":
                 operands = {"x": self.stream, "branch": value_in}
                 total = Value(name=f"{at}.{step.out}", formula="{x} + {branch}", operands=operands)
@@ -335,7 +344,7 @@ class Side:
     def add_last_norm(self, norm: nn.Module) -> None:
         out = f"{self.side}.normed"
         self.names.inputs[self.side, "norm"] = self.stream
-        self.add_box(f"{self.side}.norm", "norm", ("norm",), norm_values(norm, f"{self.side}.norm", self.stream, out))
+        self.add_norm(f"{self.side}.norm", norm, (self.stream, out), ("norm",))
         self.names.stream[f"{self.path}stack.normed"] = self.names.taps[f"{self.path}stack.normed"] = out
         self.stream = out
 

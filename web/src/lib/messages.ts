@@ -23,6 +23,44 @@ export type EditJson = StepEdit | WeightingEdit;
 
 export type HeadChoice = number | "mean";
 
+export type PartKind = "embedding" | "head" | "feed_forward" | "constant" | "output" | "edits";
+
+export interface NamedAnswer {
+  id: number;
+  text: string;
+}
+
+/** What one part adds to the logit, or to the difference of two. */
+export interface LogitPart {
+  name: string;
+  kind: PartKind;
+  /** Of a head, its attention. */
+  site: string | null;
+  layer: number | null;
+  head: number | null;
+  value: number;
+}
+
+/** The parts sum to the total: the logit of the answer, less that of the other one. */
+export interface LogitParts {
+  side: SideName;
+  place: number;
+  answer: NamedAnswer;
+  other: NamedAnswer | null;
+  total: number;
+  parts: LogitPart[];
+}
+
+/** What each part adds to the logit of `token`, less that of `other`; without one, of the likeliest answer. */
+export interface AskAttribution {
+  trace: string;
+  /** A token of the side that answers; without it, the one the page looks at first. */
+  place?: number | null;
+  /** The number of an answer: a token, or a label. */
+  token?: number | null;
+  other?: number | null;
+}
+
 /** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −∞. */
 export interface BoxNumbers {
   values: Record<string, (number | null)[]>;
@@ -881,6 +919,7 @@ export interface Thumbs {
 }
 
 export interface Questions {
+  attribution: { asks: AskAttribution; answers: LogitParts };
   box: { asks: AskBox; answers: BoxNumbers };
   cell: { asks: AskCell; answers: Cell };
   column: { asks: AskColumn; answers: Column };
@@ -911,6 +950,7 @@ export interface Questions {
 
 /** How each is asked and answered: with a body, or by its address alone; in JSON, or in numbers. */
 export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs"> = {
+  attribution: "json",
   box: "json",
   cell: "json",
   column: "json",
