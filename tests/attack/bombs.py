@@ -65,7 +65,7 @@ def tokenizer(home: Path, parts: int = 8) -> None:
 
 
 def packed(home: Path) -> None:
-    member = gzip.compress(b"the cat eats the plum\n" * 500_000, 1)
+    member = gzip.compress((b"the cat eats the plum " * 4_000 + b"\n") * 125, 1)
     (home / "t.txt.gz").write_bytes(member * 110)
     for _ in Documents(paths=(str(home / "t.txt.gz"),), unit="line").records(Problems(skip=True)):
         pass

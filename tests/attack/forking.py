@@ -133,13 +133,14 @@ def read_whole(file: Any) -> bytes:
         return file.read()
 
 
-def in_batches(count: int, work: Callable[[int], str], *, size: int = 50, memory: int | None = None) -> list[str]:
-    """Call `work` with 0 to `count` - 1, so many in each child; return the problems it returned, with their numbers.
+def in_batches(
+    count: int, work: Callable[[int], str], *, first: int = 0, size: int = 50, memory: int | None = None
+) -> list[str]:
+    """Call `work` with `first` to `count` - 1, so many in each child; return the problems, with their numbers.
 
     A child that gets stuck or crashes is a problem of the number it was at.
     """
     problems: list[str] = []
-    first = 0
     while first < count:
         stop = min(first + size, count)
 

@@ -5,10 +5,10 @@ After each kill the same command is given again, and in the end what it wrote mu
 """
 
 import contextlib
+import importlib
 import os
 import random
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from pathlib import Path
 from clearhead.training.folder import RunFolder
 from tests.attack import forking
 from tests.attack.calls import Act, Calls
-from tests.attack.forking import Outcome
-from tests.attack.pairs import compare_runs, import_into
-from tests.attack.servers import processes_of
+from tests.attack.forking import Child, Outcome
+from tests.attack.pairs import arms_of, compare_in, compare_runs, import_into
+from tests.attack.servers import outlived, processes_of
 from tests.attack.small import Target, command, contents, go_on, make, recipe_of
 from tests.attack.table import Row, Tries, attack
 from tests.interop import saved_models
@@ -127,6 +127,11 @@ class Verb:
     def __init__(self, home: Path, name: str, work: Callable[[Path], int]) -> None:
         self.home, self.name, self.work = home / name, name, work
         self.home.mkdir()
+        loaded = forking.run(lambda: work(self.home / "out") or sorted(sys.modules)).value
+        for module in loaded if isinstance(loaded, list) else ():  # once here, and not in every child
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+        self.clear()
         self.made = calls_of(self.home, lambda: work(self.home / "out"))
         self.whole = self.find()
 
@@ -167,19 +172,40 @@ def verbs(home: Path) -> list[Verb]:
     lines.write_text("eins zwei\ndrei\n", encoding="utf-8")
     text = home / "text-translate"
     sources = ("--source", text / "de", "--target", text / "en")
-    commands = {
-        "export": lambda out: command("export", runs["generate"], "--to", "torch", "-o", out),
-        "trace": lambda out: command("trace", runs["translate"], "eins zwei", "--target-text", "12", "--html", out),
-        "embed": lambda out: command("embed", runs["fill"], lines, "--output", out.with_suffix(".npy")),
-        "evaluate": lambda out: command("evaluate", runs["translate"], *sources, "--beam", 1, "--output", out),
+    traced = ("trace", runs["translate"], "eins zwei", "--target-text", "12")
+    commands: dict[str, Callable[[Path], tuple[object, ...]]] = {
+        "export": lambda out: ("export", runs["generate"], "--to", "torch", "-o", out),
+        "export to Hugging Face": lambda out: ("export", home / "imported", "--to", "hf", "-o", out),
+        "trace as HTML": lambda out: (*traced, "--html", out),
+        "trace as SVG": lambda out: (*traced, "--svg", out),
+        "steps": lambda out: ("steps", "--svg", out),
+        "embed": lambda out: ("embed", runs["fill"], lines, "--output", out.with_suffix(".npy")),
+        "evaluate": lambda out: ("evaluate", runs["translate"], *sources, "--beam", 1, "--output", out),
+        "page": lambda out: ("page", runs["translate"], "-o", out),
+        "circuits": lambda out: (
+            "circuits",
+            "bench",
+            "--program",
+            "shift",
+            "--methods",
+            "eap",
+            "--axes",
+            "argmax",
+            "-o",
+            out,
+        ),
     }
-    found = {"import": lambda out: import_into(home / "source", out)}
-    found |= {name: lambda out, make=make: make(out)() for name, make in commands.items()}
+    import_into(home / "source", home / "imported")
+    arms = arms_of(home)
+    found = {"import": lambda out: import_into(home / "source", out), "compare": lambda out: compare_in(out, arms)}
+    found |= {name: lambda out, args=args: command(*args(out))() for name, args in commands.items()}
     return [Verb(home, name, work) for name, work in found.items()]
 
 
 @attack(
-    "kill-verbs", "kill -9 before every file call of import, export, trace, embed and evaluate; the same command again"
+    "kill-verbs",
+    "kill -9 or a power cut before every file call of import, export, trace, steps, embed, evaluate, page, compare and "
+    "circuits; the same command again",
 )
 def kill_verbs(home: Path, tries: Tries) -> Row:
     there = {verb.name: verb for verb in verbs(home)}
@@ -189,10 +215,25 @@ def kill_verbs(home: Path, tries: Tries) -> Row:
         for k, call in enumerate(verb.made, start=1)
         for act in ("kill", "cut_power")
     ]
-    return tries.each(cases, lambda one, draw: there[one[0]].killed(one[1], one[3]), full=150, short=8)
+    return tries.each(cases, lambda one, draw: there[one[0]].killed(one[1], one[3]), short=8)
 
 
-TRAIN = ("--device", "cpu", "--threads", "1", "--processes", "2")
+def start_training(*args: object) -> Child:
+    """Begin `clearhead train` on two processes; they are forks of this one, where a user's are new interpreters."""
+    from torch.distributed.launcher import api
+
+    def work() -> int:
+        launch = api.elastic_launch
+
+        def launch_forks(config: api.LaunchConfig, entrypoint: str) -> Callable[..., object]:
+            config.start_method = "fork"
+            return lambda _, package, *args: launch(config, lambda: sys.exit(command(*args)()))()
+
+        api.elastic_launch = launch_forks  # type: ignore[assignment]
+        sys.argv[1:] = ["train", *map(str, args), "--device", "cpu", "--threads", "1", "--processes", "2"]
+        return command(*sys.argv[1:])()
+
+    return forking.start(work)
 
 
 @attack(
@@ -205,49 +246,25 @@ def kill_processes(home: Path, tries: Tries) -> Row:
     for place, name in enumerate(("de", "en")):
         write_lines(home / name, [row[place] for row in pairs(200)])
     options = ("--task", "translate", "--source", home / "de", "--target", home / "en", "--size", "20k")
-    options += ("--steps", "40", "--save-every", "5", "--no-film")
-    reference = home / "reference"
-    start = lambda *args: subprocess.Popen(  # noqa: E731
-        [sys.executable, "-m", "clearhead", "train", *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    began = time.perf_counter()
-    whole = start(reference, *options, *TRAIN)
-    if whole.wait():
-        raise RuntimeError(f"the training that nothing disturbs failed: {whole.stderr.read().decode()[-500:]}")
+    options += ("--steps", 12, "--save-every", 3, "--no-film")
+    reference, began = home / "reference", time.perf_counter()
+    if (whole := start_training(reference, *options).wait()).code:
+        raise RuntimeError(f"the training that nothing disturbs failed: {whole.err[-500:]}")
     lasts = time.perf_counter() - began
 
     def case(i: int, draw: random.Random) -> str:
         run = home / f"run-{i}"
-        process = start(run, *options, *TRAIN)
-        time.sleep(draw.uniform(0.3, 1) * lasts)
-        family = processes_of(process.pid)
-        victim = process.pid if draw.random() < 0.6 else draw.choice(family)
+        launcher = start_training(run, *options)
+        time.sleep(draw.uniform(0.1, 1) * lasts)
+        family = processes_of(launcher.number)
+        victim = launcher.number if draw.random() < 0.6 else draw.choice(family)
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, 9)
-        process.wait()
-        problem = outlived(family, patience=2.0 if victim == process.pid else 60.0)
-        again = start(run, *((*options,) if not RunFolder(run).exists() else ("--resume",)), *TRAIN)
-        err = again.communicate()[1].decode(errors="replace")
-        problem = problem or (f"cannot go on: {err[-300:]}" if again.returncode else compare_runs(run, reference))
+        launcher.wait()
+        problem = outlived(family, patience=2.0 if victim == launcher.number else 60.0)
+        again = start_training(run, *(("--resume",) if RunFolder(run).exists() else options)).wait()
+        problem = problem or (f"cannot go on: {again.err[-300:]}" if again.code else compare_runs(run, reference))
         shutil.rmtree(run, ignore_errors=True)
         return problem
 
-    return tries.each(None, case, full=6, short=1)
-
-
-def outlived(family: list[int], patience: float) -> str:
-    """Return which processes are still at work so many seconds after they should have ended, or ""."""
-    until = time.monotonic() + patience
-    while living := [number for number in family if is_at_work(number)]:
-        if time.monotonic() > until:
-            return f"{len(living)} of {len(family)} processes are still at work {patience:g} s after the kill"
-        time.sleep(0.05)
-    return ""
-
-
-def is_at_work(number: int) -> bool:
-    """Return whether a process is there, and no zombie."""
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return tries.each(None, case, full=100, short=1)

@@ -17,13 +17,14 @@ from clearhead.experiments import comparing
 from clearhead.experiments.comparing import Arm, compare
 from clearhead.experiments.workers import work as work_on
 from clearhead.interop.run import import_model
+from clearhead.plots import curves
 from clearhead.text.sources import Aligned
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Checkpointing, Recipe
 from tests.attack import forking
 from tests.attack.calls import Act, Calls, delays, stop_at
 from tests.attack.forking import Child, Outcome
-from tests.attack.small import begun, copy, go_on, litter, make, recipe_of, said_error
+from tests.attack.small import Sketch, begun, copy, go_on, litter, make, recipe_of, said_error
 from tests.attack.table import Row, Tries, attack
 from tests.interop import saved_models
 from tests.training.tiny import differences, quiet
@@ -143,29 +144,33 @@ def resumes(home: Path, tries: Tries) -> Row:
     return tries.each(None, case, full=50, short=4)
 
 
+def arms_of(home: Path) -> list[Arm]:
+    """Return two arms of a comparison, each of them a run of three steps."""
+    recipe = short_recipe(home)
+    other = replace(recipe, batching=replace(recipe.batching, tokens=64))
+    return [Arm(name="a", recipe=recipe), Arm(name="b", recipe=other)]
+
+
+def compare_in(folder: Path, arms: list[Arm]) -> int:
+    """Compare in this process, which has imported everything; a worker would need seconds for it."""
+    curves.figure_of = lambda lines, title: Sketch()  # type: ignore[assignment]
+    comparing.run_all = lambda jobs, parallel, log: {job.name: "" for job in jobs if not work_on(job)}
+    comparing.prepare_text = lambda jobs, log: None
+    comparing.draw_comparison = lambda *args: None
+    return said_error(lambda: compare(folder, arms, seeds=(1,), log=quiet))
+
+
 @attack("pairs-compare", "two comparisons begun in one folder at once, with delays at every file call")
 def comparisons(home: Path, tries: Tries) -> Row:
-    recipe = short_recipe(home)
-    arms = [
-        Arm(name="a", recipe=recipe),
-        Arm(name="b", recipe=replace(recipe, batching=replace(recipe.batching, tokens=64))),
-    ]
-
-    def compare_in(folder: Path) -> int:
-        """Compare in this process, which has imported everything; a worker would need seconds for it."""
-        comparing.run_all = lambda jobs, parallel, log: {job.name: "" for job in jobs if not work_on(job)}
-        comparing.prepare_text = lambda jobs, log: None
-        comparing.draw_comparison = lambda *args: None
-        return said_error(lambda: compare(folder, arms, seeds=(1,), log=quiet))
-
+    arms = arms_of(home)
     reference = home / "reference"
-    if (ended := forking.run(lambda: compare_in(reference))).code:
+    if (ended := forking.run(lambda: compare_in(reference, arms))).code:
         raise RuntimeError(f"the comparison that nothing disturbs failed: {ended.err}")
 
     def case(i: int, draw: random.Random) -> str:
         folder = home / "runs" / "all"
         shutil.rmtree(folder.parent, ignore_errors=True)
-        ended = both([lambda act: watched(folder.parent, lambda: compare_in(folder), act)] * 2, draw)
+        ended = both([lambda act: watched(folder.parent, lambda: compare_in(folder, arms), act)] * 2, draw)
         problem = none_won(ended) or next((one.unclear() for one in ended if one.unclear()), "")
         for name in ("a-seed1", "b-seed1"):
             problem = problem or compare_runs(folder / name, reference / name)
@@ -183,17 +188,34 @@ def imports(home: Path, tries: Tries) -> Row:
     forking.run(lambda: bool(saved_models.save("bert", home / "source", rows=3)))
     names = sorted(os.listdir(forking_import(home)))
 
+    run = home / "runs" / "run"
+    work = lambda act: watched(run.parent, lambda: import_into(home / "source", run), act)  # noqa: E731
+
     def case(i: int, draw: random.Random) -> str:
-        run = home / "runs" / "run"
         shutil.rmtree(run.parent, ignore_errors=True)
-        ended = both([lambda act: watched(run.parent, lambda: import_into(home / "source", run), act)] * 2, draw)
+        ended = both([work] * 2, draw) if i % 2 else [interrupted(work, draw)]
         unclear = next((one.unclear() for one in ended if one.unclear()), "")
-        left = sorted(os.listdir(run.parent))
-        if none_won(ended) or unclear or left != ["run"]:
-            return none_won(ended) or unclear or f"they left {left}"
+        if none_won(ended) or unclear:
+            return (
+                none_won(ended) or unclear if i % 2 else f"what the first had begun was taken from it: {ended[0].err}"
+            )
+        if i % 2 and (left := sorted(os.listdir(run.parent))) != ["run"]:
+            return f"they left {left}"
         return "" if sorted(os.listdir(run)) == names else f"the run has {sorted(os.listdir(run))}"
 
     return tries.each(None, case, full=40, short=6)
+
+
+def interrupted(work: Callable[[Act], Work], draw: random.Random) -> Outcome:
+    """Stop an import while it writes; another begins and is killed before it renames; return how the first ends."""
+    first = forking.start(work(stop_at(begins=draw.choice(("open .model.json", "open .recipe.json", "rename .run.")))))
+    wait_for_stop(first)
+    second = forking.start(work(stop_at(begins="rename .run.")))
+    wait_for_stop(second)
+    for child, number in ((second, signal.SIGKILL), (first, signal.SIGCONT)):
+        child.send(number)
+    second.wait()
+    return first.wait()
 
 
 def import_into(source: Path, run: Path) -> int:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -47,6 +48,8 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, help="how many cases of each")
     parser.add_argument("--workers", type=int, default=2, help="how many processes attack at a time")
     parser.add_argument("--case", default="", metavar="TEXT", help="of an attack's list of cases, those with this text")
+    parser.add_argument("--first", action="store_true", help="stop an attack at the first try that is not survived")
+    parser.add_argument("--seconds", type=int, default=10_000, help="how long an attack may take; more is a failure")
     parser.add_argument("--minutes", type=float, help="how long the load lasts")
     parser.add_argument("--json", type=Path, default=Path("build/attack.json"), help="where the table goes as JSON")
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
@@ -65,7 +68,10 @@ def main(args: Sequence[str] | None = None) -> int:
     since = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=FAST if os.access(FAST, os.W_OK) else None) as home:
         warm_up(Path(home))
-        tries = Tries(asked.seed, short=asked.short, count=asked.count, minutes=asked.minutes, case=asked.case)
+        form = {
+            name: getattr(asked, name) for name in ("seed", "short", "count", "seconds", "minutes", "case", "first")
+        }
+        tries = Tries(**form)
         rows = run_all(Path(home), names, tries, asked.workers)
     seconds = time.perf_counter() - since
     print(as_text(rows))
@@ -83,25 +89,33 @@ def run_all(home: Path, names: Sequence[str], tries: Tries, workers: int) -> lis
     waiting = [(name, replace(tries, part=part, parts=parts)) for name in names for part in range(parts)]
     working: dict[int, tuple[str, Path, float]] = {}
     rows = {name: Row(name) for name in names}
-    while waiting or working:
-        while waiting and len(working) < workers:
-            name, part = waiting.pop(0)
-            folder = home / f"{name}-{part.part}"
-            folder.mkdir()
-            working[fork_attack(folder, name, part)] = name, folder, time.perf_counter()
-        number, status = os.wait()
-        if number in working:
-            name, folder, since = working.pop(number)
-            merge(rows[name], folder / "row.json", status)
-            print(f"{name}: {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
+    try:
+        while waiting or working:
+            while waiting and len(working) < workers:
+                name, part = waiting.pop(0)
+                folder = home / f"{name}-{part.part}"
+                folder.mkdir()
+                working[fork_attack(folder, name, part)] = name, folder, time.perf_counter()
+            number, status = os.wait()
+            if number in working:
+                name, folder, since = working.pop(number)
+                merge(rows[name], folder / "row.json", status)
+                print(f"{name}: {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
+    finally:
+        for number in working:
+            os.killpg(number, signal.SIGKILL)
     return [*rows.values()]
 
 
 def fork_attack(folder: Path, name: str, tries: Tries) -> int:
+    """Attack in a process of its own; it is killed with all that it started once it takes longer than any should."""
     number = os.fork()
     if number:
         return number
     code = 1
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.alarm(tries.seconds)
     try:
         row = ATTACKS[name][1](folder, tries)
         (folder / "row.json").write_text(json.dumps(row.as_json()), encoding="utf-8")

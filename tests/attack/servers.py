@@ -1,7 +1,6 @@
 """A real server in a process of its own, with the API and the explorer, and raw requests to it.
 
-Its runs: `translator`, `classifier`, and `talker`, whose chat template never ends. `CHANGED` are limits so small that a
-deadline is passed within seconds.
+Its runs: `translator`, `classifier`, and `talker`, whose chat template never ends and whose model never answers.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ RUNS = {
     "talker": small_runs.documents,
 }
 SERVES = """
-import json, sys, threading
+import json, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -42,6 +41,8 @@ from clearhead.training.run import load
 home, token, limits, endless = Path(sys.argv[1]), sys.argv[2] or None, json.loads(sys.argv[3]), sys.argv[4]
 runs = [load(home / name / "run", device="cpu") for name in ("translator", "classifier", "talker")]
 object.__setattr__(runs[2].folder, "chat", lambda: ChatTemplate(endless))
+for part in runs[2].model.modules():
+    part.register_forward_pre_hook(lambda *_: time.sleep(60))
 api = Api(runs, names=("translator", "classifier", "talker"), scheduler=batched(32), model_threads=1)
 pages = [ExplorerPages(Explorer(runs[0]), home / "static")] if token else []
 server = Server(api, *pages, token=token, limits=Limits(**limits), logs=Tracebacks())
@@ -96,8 +97,11 @@ def served(home: Path, *, open_to_all: bool = False, limits: Mapping[str, float]
             process.kill()
 
 
-def wait_until_ready(place: Place) -> None:
+def wait_until_ready(place: Place, seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
     while status_of(exchange(place, request(place, "GET", "/readyz"))) != 200:
+        if time.monotonic() > until:
+            raise TimeoutError(f"the server is not ready after {seconds:g} s")
         time.sleep(0.05)
 
 
@@ -157,6 +161,24 @@ def processes_of(number: int) -> list[int]:
             for task in os.listdir(f"/proc/{one}/task"):
                 found += map(int, Path(f"/proc/{one}/task/{task}/children").read_text().split())
     return found
+
+
+def outlived(family: list[int], patience: float) -> str:
+    """Return which processes are still at work so many seconds after they should have ended, or ""."""
+    until = time.monotonic() + patience
+    while living := [number for number in family if is_at_work(number)]:
+        if time.monotonic() > until:
+            return f"{len(living)} of {len(family)} processes are still at work {patience:g} s after the kill"
+        time.sleep(0.05)
+    return ""
+
+
+def is_at_work(number: int) -> bool:
+    """Return whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def memory_of(number: int) -> float:

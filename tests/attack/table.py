@@ -3,6 +3,7 @@
 import json
 import platform
 import random
+import re
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -42,15 +43,19 @@ class Row:
 
 @dataclass
 class Tries:
-    """Which cases of an attack this process tries: its part of them all, of `count` that are drawn, or of a few."""
+    """Which cases of an attack this process tries: its part of them all, of `count` that are drawn, or of a few;
+    `first`: up to the first that is not survived.
+    """
 
     seed: int
     short: bool = False
     count: int | None = None
     part: int = 0
     parts: int = 1
+    seconds: int = 10_000
     minutes: float | None = None
     case: str = ""
+    first: bool = False
 
     def numbers(self, there: int | None, *, full: int, short: int) -> list[int]:
         """Return the numbers of the cases to try, of those there are; None: any number is a case."""
@@ -79,14 +84,16 @@ class Tries:
         """Try each case, which returns what is wrong or ""; without a list, a case is its number."""
         row = Row("", note=note)
         if cases is not None and self.case:
-            cases = [one for one in cases if self.case in str(one)]
+            cases = [one for one in cases if re.search(self.case, str(getattr(one, "__name__", one)))]
         for turn, number in enumerate(self.numbers(None if cases is None else len(cases), full=full, short=short)):
             one = number if cases is None else cases[number]
             try:
                 problem = case(one, self.draw(turn, number))
             except Exception as error:  # an attack that breaks down is a failure of its own
                 problem = f"{type(error).__name__}: {error!s:.300} ({traceback.format_exc().splitlines()[-2].strip()})"
-            row.add(problem, f"{number} ({one})" if cases is not None else f"try {number}")
+            row.add(problem, f"{number} ({getattr(one, '__name__', one)})" if cases is not None else f"try {number}")
+            if problem and self.first:
+                break
         return row
 
     def batches(
@@ -98,7 +105,13 @@ class Tries:
         def one(i: int) -> str:
             return case(numbers[i], self.draw(numbers[i]))
 
-        return Row("", len(numbers), forking.in_batches(len(numbers), one, size=100, memory=memory))
+        if not self.first:
+            return Row("", len(numbers), forking.in_batches(len(numbers), one, size=100, memory=memory))
+        row = Row("")
+        while row.tried < len(numbers) and not row.failures:
+            row.failures = forking.in_batches(row.tried + 1, one, first=row.tried, memory=memory)
+            row.tried += 1
+        return row
 
 
 Attack = Callable[[Path, Tries], Row]

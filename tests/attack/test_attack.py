@@ -128,11 +128,11 @@ def test_every_promise_names_its_attacks_and_every_attack_a_promise():
 
 
 def test_every_mutant_can_be_made():
-    """The text that it replaces is there, once; whether it is noticed takes minutes."""
+    """The text that it replaces is there, once; that it is caught is shown by the thorough test."""
     for mutant in mutants.MUTANTS:
         text = (ROOT / "clearhead" / mutant.file).read_text(encoding="utf-8")
         assert text.count(mutant.old) == 1, mutant.name
-        assert mutant.attack in ATTACKS
+        assert mutant.attack.split()[0] in ATTACKS
     assert len(mutants.MUTANTS) >= 24
 
 
@@ -140,5 +140,5 @@ def test_every_mutant_can_be_made():
 @pytest.mark.thorough
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_noticed(mutant):
-    seen, told = mutants.noticed(mutant)
-    assert seen, told
+    end, told = mutants.attack_mutant(mutant)
+    assert end == "caught", told
