@@ -5,9 +5,11 @@ causal truth, among edges whose product of weights is not zero: among all edges 
 definition.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -22,6 +24,8 @@ from clearhead.circuits.metrics import AnswerLogProbability, Metric, Number
 from clearhead.circuits.realism import AXES, MAIN
 from clearhead.circuits.texts import Texts
 from clearhead.circuits.truth import AnswerReader, BenchSample, every_input
+from clearhead.errors import RunError
+from clearhead.files import open_log, parse_json, read_bytes, write_text
 from clearhead.rasp.programs import PROGRAMS, Program
 
 PAIRS = 32
@@ -62,6 +66,8 @@ class BenchReport:
     graded: list[Graded]
     left_out: Mapping[str, int] = field(default_factory=dict)
     """By axis, programs that lost an answer there."""
+    truths: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By program, how many edges of each kind there are in its exact compile."""
 
     def cell(self, axis: str, method: str, figure: Callable[[Graded], float]) -> Interval | None:
         """Return the mean of a figure over programs, with its interval."""
@@ -102,7 +108,12 @@ class BenchReport:
                             "share": sum(row.share for row in rows) / len(rows),
                         }
                     )
-        return {"means": means, "left_out": dict(self.left_out), "programs": [vars(row) for row in self.graded]}
+        return {
+            "means": means,
+            "left_out": dict(self.left_out),
+            "truths": {name: dict(counts) for name, counts in self.truths.items()},
+            "programs": [vars(row) for row in self.graded],
+        }
 
 
 def shipped_samples(programs: Sequence[Program] = ()) -> Iterator[BenchSample]:
@@ -125,7 +136,7 @@ def make_contrast(sample: BenchSample, *, pairs: int = PAIRS, seed: int = 1) -> 
     clean, other = torch.randint(len(batch), (2, pairs), generator=generator)
     texts, others = (batch.texts.map(lambda rows, index=index: rows[index]) for index in (clean, other))
     metric = metric_of(sample, batch.texts, clean, other)
-    return Contrast(sample.graph, texts, others, metric, only=sample.truth.ranked)
+    return Contrast(sample.graph, texts, others, metric, source=sample.source, only=sample.truth.ranked)
 
 
 def metric_of(sample: BenchSample, texts: Texts, clean: Tensor, other: Tensor) -> Metric:
@@ -183,28 +194,84 @@ def run_bench(
     axes: Sequence[str] = (),
     some: int = SOME,
     seed: int = 1,
+    log: "BenchLog | None" = None,
     progress: Callable[[str], None] | None = None,
 ) -> BenchReport:
-    """Grade methods along axes. Slow methods, and axes but the main ones, take the first `some` small samples."""
+    """Grade methods along axes. Slow methods, and axes but the main ones, take the first `some` small samples.
+
+    With a log, what it has is not graded again, and every grade is written to it as soon as it is there.
+    """
+    log = log or BenchLog()
     graded: list[Graded] = []
     left_out: dict[str, int] = {}
     small = [sample for sample in samples if len(sample.graph.edges) <= SMALL][:some]
     for axis in axes or AXES:
         chosen = samples if axis in MAIN else small
         for number, sample in enumerate(chosen):
-            changed = AXES[axis](sample, torch.Generator().manual_seed(seed + number))
-            if changed is None or not 0 < changed.share < 1:
-                left_out[axis] = left_out.get(axis, 0) + 1
-                continue
-            contrast = make_contrast(changed, seed=seed + number)
-            _ = contrast.clean_value, contrast.other_value  # made once, and not by the method that comes first
-            for name in methods or method_names():
-                if name in SLOW and not (sample in small and axis in ("argmax", "softmax 10")):
-                    continue
-                graded.append(grade(changed, axis, name, find_method(name), contrast))
+            slow = sample in small and axis in ("argmax", "softmax 10")
+            wanted = [name for name in methods or method_names() if name not in SLOW or slow]
+            rows = grade_on_axis(sample, axis, wanted, seed + number, log)
+            graded += rows
+            left_out[axis] = left_out.get(axis, 0) + (not rows)
             if progress is not None:
                 progress(f"{axis}: {number + 1} of {len(chosen)}")
-    return BenchReport(graded, left_out)
+    truths = {sample.program.name: sample.truth.counts() for sample in samples}
+    return BenchReport(graded, {axis: count for axis, count in left_out.items() if count}, truths)
+
+
+def grade_on_axis(sample: BenchSample, axis: str, methods: Sequence[str], seed: int, log: "BenchLog") -> list[Graded]:
+    """Return how methods do on one program along an axis; nothing where the program lost an answer there."""
+    known = [log.rows.get((sample.program.name, axis, name)) for name in methods]
+    if all(known):
+        return [row for row in known if row is not None]
+    changed = AXES[axis](sample, torch.Generator().manual_seed(seed))
+    if changed is None or not 0 < changed.share < 1:
+        return []
+    contrast = make_contrast(changed, seed=seed)
+    _ = contrast.clean_value, contrast.other_value  # made once, and not by the method that comes first
+    rows = []
+    for name, row in zip(methods, known, strict=True):
+        rows.append(row or log.add(grade(changed, axis, name, find_method(name), contrast)))
+    return rows
+
+
+class BenchLog:
+    """What was graded so far: with a path, a file with a line for each grade, so that a bench that was cut goes on.
+
+    The first line has the settings; a file with others is refused.
+    """
+
+    def __init__(self, path: Path | None = None, settings: Mapping[str, Any] | None = None) -> None:
+        self.path, self.settings = path, dict(settings or {})
+        self.rows: dict[tuple[str, str, str], Graded] = {}
+        if path is not None and path.exists():
+            self.read(path)
+        elif path is not None:
+            self.write(self.settings)
+
+    def read(self, path: Path) -> None:
+        text = read_bytes(path).decode()
+        whole, end, cut = text.rpartition("\n")
+        if cut:  # it was killed while it wrote this line
+            write_text(path, whole + end)
+        first, *lines = whole.splitlines() or ["{}"]
+        if parse_json(first) != self.settings:
+            raise RunError(
+                f"{path} is of a bench with other settings ({first:.200}): move it away, or ask for the same"
+            )
+        for line in lines:
+            row = Graded(**parse_json(line))
+            self.rows[row.program, row.axis, row.method] = row
+
+    def add(self, row: Graded) -> Graded:
+        self.rows[row.program, row.axis, row.method] = row
+        self.write(vars(row))
+        return row
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        if self.path is not None:
+            with open_log(self.path) as file:
+                file.write(f"{json.dumps(line)}\n".encode())
 
 
 def bench_samples(count: int, seed: int = 0, programs: Sequence[Program] = ()) -> list[BenchSample]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from clearhead.attention.heads import Heads
 from clearhead.attention.weighting import Argmax, Softmax, Weighting
 from clearhead.circuits.graph import Graph
+from clearhead.circuits.patching import ZeroSource
 from clearhead.circuits.truth import BenchSample, find_truth
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
@@ -54,6 +55,11 @@ def exact(sample: BenchSample, generator: torch.Generator) -> BenchSample:
 
 def exact_without_gradient(sample: BenchSample, generator: torch.Generator) -> BenchSample:
     return with_weighting(sample, Argmax(ties="average", gradient="none"), 1.0)
+
+
+def constants(sample: BenchSample, generator: torch.Generator) -> BenchSample:
+    """Return the exact model, and of its edges those that carry constants alone, under zero ablation."""
+    return replace(sample, truth=sample.truth.of_constants(), source=ZeroSource())
 
 
 def softmax(sharpness: float) -> Axis:
@@ -106,6 +112,7 @@ def normed(sample: BenchSample, generator: torch.Generator) -> BenchSample | Non
 AXES: Mapping[str, Axis] = {
     "argmax": exact,
     "argmax, no gradient": exact_without_gradient,
+    "constants": constants,
     "softmax 10": softmax(10.0),
     "softmax 5": softmax(5.0),
     "softmax 3": softmax(3.0),
@@ -115,7 +122,7 @@ AXES: Mapping[str, Axis] = {
     "live norms": normed,
 }
 """By name, from the exact compile on."""
-MAIN = ("argmax", "argmax, no gradient", "softmax 10")
+MAIN = ("argmax", "argmax, no gradient", "constants", "softmax 10")
 """Axes that all programs are graded on; the others take time, and are graded on some."""
 
 

@@ -1,7 +1,8 @@
 """Truth of a compiled program: which edges are there in the weights, and which can change an answer.
 
 *Structural*: the product of the sender's writing and the receiver's reading matrix is not zero. Edges that carry the
-compiler's constants alone (1 everywhere, 1 at the text, 1 at the sink) are a class of their own: no text changes them.
+compiler's constants alone (1 everywhere, 1 at the text, 1 at the sink) are a class of their own: no text changes them,
+so they are tried, and graded, under zero ablation.
 
 *Causal*: the edge carries, in one text, what its sender sends in another of the same length, and the decoded answer
 changes at some place, for some pair of texts. All texts are tried, but for those that cannot differ: of each sender
@@ -19,6 +20,7 @@ from torch import Tensor
 from clearhead.circuits.baselines import reader_matrices, writer_matrix
 from clearhead.circuits.forward import Activations, EdgeSource, Patch, run_graph
 from clearhead.circuits.graph import Graph
+from clearhead.circuits.patching import ZeroSource
 from clearhead.circuits.ports import Parts, Port
 from clearhead.circuits.texts import Texts
 from clearhead.errors import ProgramError
@@ -128,6 +130,8 @@ class Truth:
     """True where the edge by itself can change an answer."""
     jointly: Tensor
     """True where it cannot by itself, and was found to with one other edge."""
+    needed: Tensor
+    """True where only constants are carried, and an answer changes without them: under zero ablation."""
     runs: int = field(default=0, kw_only=True)
     """Patched texts that were tried."""
 
@@ -138,6 +142,24 @@ class Truth:
     def ranked(self) -> Tensor:
         """Return the edges that methods are graded on: with a product, and more than constants, alone or never."""
         return self.product & ~self.constant & ~self.jointly
+
+    def of_constants(self) -> "Truth":
+        """Return the truth about the edges that carry constants alone, as truth: those that are needed are true."""
+        none = torch.zeros_like(self.constant)
+        return Truth(self.constant, none, self.needed, none, none, runs=self.runs)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many edges there are of each kind."""
+        kinds = {
+            "edges": torch.ones_like(self.product),
+            "product": self.product,
+            "constant": self.constant,
+            "needed": self.needed,
+            "alone": self.alone,
+            "jointly": self.jointly,
+            "never": self.ranked & ~self.alone,
+        }
+        return {name: int(mask.sum()) for name, mask in kinds.items()}
 
 
 @torch.no_grad()
@@ -231,6 +253,18 @@ class CausalSearch:
                     found[owner[self.changed(length, torch.cat(rows), mask)]] = True
         return found
 
+    def without(self, edges: Sequence[int]) -> Tensor:
+        """Return which of these edges an answer needs: it changes, for some text, where the edge carries nothing."""
+        found = torch.zeros(len(self.graph.edges), dtype=torch.bool)
+        for batch, answers in zip(self.inputs, self.answers, strict=True):
+            left = torch.tensor([edge for edge in edges if not found[edge]], dtype=torch.long)
+            for part in left.split(max(1, ROWS // len(batch))) if len(left) else ():
+                self.count += len(part) * len(batch)
+                patch = Patch(torch.nn.functional.one_hot(part, len(found)).bool(), ZeroSource())
+                changed = self.decode(run_graph(self.graph, batch.texts, patch=patch).logits) != answers
+                found[part] |= changed.flatten(1).any(1)
+        return found
+
     def jointly(self, edges: Sequence[int], others: Sequence[int], pairs: int, generator: torch.Generator) -> Tensor:
         """Return which of these edges change an answer beside another patched edge, on some pairs of long texts."""
         found = torch.zeros(len(self.graph.edges), dtype=torch.bool)
@@ -271,7 +305,8 @@ def find_truth(
     varied = [edge for edge in candidates if any(len(values) > 1 for values in search.values(edge))]
     still = [edge for edge in varied if not alone[edge]]
     jointly = search.jointly(still, varied, joint_pairs, generator) if joint_pairs else torch.zeros_like(alone)
-    return Truth(product, constant, alone, jointly, runs=search.count)
+    needed = search.without(constant.nonzero().flatten().tolist())
+    return Truth(product, constant, alone, jointly, needed, runs=search.count)
 
 
 @final
@@ -283,6 +318,8 @@ class BenchSample:
     compiled: CompiledModel
     graph: Graph
     truth: Truth
+    source: EdgeSource | None = None
+    """What patched edges carry; without it, what their senders send in another text."""
 
     @classmethod
     def of(cls, program: Program) -> "BenchSample":

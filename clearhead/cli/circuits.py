@@ -13,8 +13,10 @@ from clearhead.cli.craft_program import Changes, find_program
 from clearhead.cli.options import Parts, Sectioned, flatten_groups
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import OptionError, WordError
+from clearhead.extras import check_extra
 from clearhead.files import write_text
 from clearhead.options import Option
+from clearhead.plots.method_grades import draw_grades
 from clearhead.training.claiming import check_output
 
 if TYPE_CHECKING:
@@ -33,9 +35,18 @@ Examples:
   clearhead circuits bench --quick
   clearhead circuits bench --methods exact,eap,eap-ig --axes argmax,rotated
   clearhead circuits bench --program mine.py:doubled,sort
-  clearhead circuits bench -o bench.json"""
+  clearhead circuits bench -o bench.json --plot bench.svg"""
 QUICK, WHOLE = 8, 120
-QUICK_AXES = ("argmax", "argmax, no gradient", "softmax 10", "rotated", "decoys", "live norms")
+QUICK_AXES = ("argmax", "argmax, no gradient", "constants", "softmax 10", "rotated", "decoys", "live norms")
+KINDS = {
+    "edges": "edges in all programs",
+    "product": "with a product of weights",
+    "constant": "of those carry constants alone",
+    "needed": "of these an answer needs",
+    "alone": "can change an answer by themselves",
+    "jointly": "only with another edge",
+    "never": "were never seen to",
+}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -49,14 +60,20 @@ def circuits() -> None:
 @flatten_groups
 def bench(
     *,
-    quick: Annotated[bool, Option(help="Eight programs and six axes.", word="quick")] = False,
+    quick: Annotated[bool, Option(help="Eight programs and seven axes.", word="quick")] = False,
     methods: Annotated[str | None, Option(help="Methods, with commas between; without it all.", takes="NAMES")] = None,
     axes: Annotated[str | None, Option(help="Axes of realism, with commas between.", takes="NAMES")] = None,
     program: Annotated[
         str | None, Option(help="Programs to grade on, NAME or file.py:NAME, with commas between.", takes="NAMES")
     ] = None,
     seed: Annotated[int, Option(help="Draws programs, pairs of texts and rotations.", takes="N")] = 0,
-    output: Annotated[Path | None, Option(help="Write every figure as JSON.", takes="FILE", short="o")] = None,
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Write every figure as JSON. A bench that was cut goes on from FILE.rows.", takes="FILE", short="o"
+        ),
+    ] = None,
+    plot: Annotated[Path | None, Option(help="Draw the grades as SVG.", takes="FILE")] = None,
     parts: Parts = None,
     as_json: Annotated[bool, Option(help="Print every figure as one JSON object.", word="json")] = False,
 ) -> None:
@@ -65,12 +82,15 @@ def bench(
     The table has the average precision of each method on each axis, with its 95 % interval: 1 if all true edges are
     ranked first. Edges whose weights do not meet are left out of the ranking.
     """
-    from clearhead.circuits.bench import bench_samples, run_bench
+    from clearhead.circuits.bench import BenchLog, bench_samples, run_bench
     from clearhead.circuits.methods import find_method, method_names
     from clearhead.circuits.realism import AXES
 
-    if output is not None:
-        check_output(output, option="--output")
+    for path, option in ((output, "--output"), (plot, "--plot")):
+        if path is not None:
+            check_output(path, option=option)
+    if plot is not None:
+        check_extra("matplotlib", extra="plots", what="--plot")
     names = method_names() if methods is None else [name.strip() for name in methods.split(",")]
     for name in names:
         try:
@@ -85,9 +105,15 @@ def bench(
         samples = [sample for sample in samples if len(sample.graph.edges) <= 200][:QUICK]
     if not samples:
         raise WordError("program", "there is nothing to rank in these programs: none or all of their edges are true")
-    report = run_bench(samples, methods=names, axes=chosen, some=4 if quick else 24, seed=seed + 1, progress=say)
-    if output is not None:
+    rows = None if output is None else output.with_name(f"{output.name}.rows")
+    log = BenchLog(rows, {"quick": quick, "seed": seed, "program": program})
+    some = 4 if quick else 24
+    report = run_bench(samples, methods=names, axes=chosen, some=some, seed=seed + 1, log=log, progress=say)
+    if output is not None and rows is not None:
         write_text(output, json.dumps(report.as_json(), indent=1))
+        rows.unlink()
+    if plot is not None:
+        draw_grades(report.as_json()["means"], plot)
     show_json(report.as_json()) if as_json else show(*bench_page(report))
 
 
@@ -135,6 +161,8 @@ def bench_page(report: "BenchReport") -> list[RenderableType]:
                     f"{mean(lambda row: row.seconds):.2f}",
                 )
         page += [table, ""]
+    total = {kind: sum(counts[kind] for counts in report.truths.values()) for kind in KINDS}
+    page.append(", ".join(f"{total[kind]} {says}" for kind, says in KINDS.items()) + ".")
     if report.left_out:
         lost = ", ".join(f"{axis} {count}" for axis, count in report.left_out.items())
         page.append(f"Left out, since an answer was lost there or nothing was to be ranked: {lost}.")

@@ -5,8 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clearhead.circuits.bench import SMALL, BenchReport, bench_samples, make_contrast, run_bench, shipped_samples
+from clearhead.circuits import bench
+from clearhead.circuits.bench import (
+    SMALL,
+    BenchLog,
+    BenchReport,
+    bench_samples,
+    grade,
+    make_contrast,
+    run_bench,
+    shipped_samples,
+)
 from clearhead.circuits.grammar import generate_samples
+from clearhead.errors import RunError
 from clearhead.rasp.programs import PROGRAMS
 
 
@@ -55,3 +66,21 @@ def test_given_programs_are_taken_alone():
     samples = bench_samples(5, programs=[PROGRAMS["sort"]])
     assert [sample.program.name for sample in samples] == ["sort"]
     assert len(samples[0].graph.edges) <= SMALL
+
+
+def test_a_bench_that_was_cut_goes_on(tmp_path, monkeypatch):
+    samples = bench_samples(0, programs=[replace(PROGRAMS["sort"], length=3)])
+    wanted = {"methods": ["eap", "weights", "random"], "axes": ["argmax", "constants"]}
+    path = tmp_path / "bench.json.rows"
+    whole = run_bench(samples, **wanted, log=BenchLog(path, {"seed": 0}))
+    assert len(whole.graded) == 6
+    path.write_text(path.read_text()[:-30])  # killed while it wrote the last grade
+    calls = []
+    monkeypatch.setattr(bench, "grade", lambda *given: calls.append(given) or grade(*given))
+    again = run_bench(samples, **wanted, log=BenchLog(path, {"seed": 0}))
+    assert len(calls) == 1
+    assert [row.precision for row in again.graded] == [row.precision for row in whole.graded]
+    assert run_bench(samples, **wanted, log=BenchLog(path, {"seed": 0})).graded == again.graded
+    assert len(calls) == 1
+    with pytest.raises(RunError, match="other settings"):
+        BenchLog(path, {"seed": 1})

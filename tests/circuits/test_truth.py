@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from clearhead.circuits import Graph
+from clearhead.circuits import Graph, ZeroSource, patch_edges
 from clearhead.circuits.truth import AnswerReader, BenchSample, CausalSearch, every_input
 from clearhead.errors import ProgramError
 from clearhead.rasp import aggregate, indices, map, select, selector_width, sequence_map, tokens
@@ -43,6 +43,23 @@ def test_edges_that_carry_constants_alone_are_a_class_of_their_own():
         "encoder.embedding.token -> encoder.0.attention.query.0",  # the score of the sink
         "encoder.embedding.token -> encoder.0.attention.key.0",
     }
+
+
+@pytest.mark.parametrize("name", ["reverse", "sort"])
+def test_constants_are_needed_where_an_answer_changes_without_them(name):
+    """By another way: each edge by itself carries nothing, in every text, and the answers are read."""
+    sample = BenchSample.of(replace(PROGRAMS[name], length=3, example=()))
+    read = AnswerReader.of(sample.compiled)
+    needed = []
+    for edge in sample.truth.constant.nonzero().flatten().tolist():
+        for batch in every_input(sample.program, sample.compiled):
+            logits = patch_edges(sample.graph, batch.texts, [sample.graph.edges[edge]], ZeroSource())
+            if not torch.equal(read(logits), read.encode(batch.answers, sample.compiled.answers)):
+                needed.append(edge)
+                break
+    assert sample.truth.needed.nonzero().flatten().tolist() == needed
+    assert 0 < len(needed) < sample.truth.constant.sum()
+    assert torch.equal(sample.truth.of_constants().ranked, sample.truth.constant)
 
 
 def test_what_one_way_backs_up_matters_only_jointly():
