@@ -2,12 +2,14 @@
 
 from clearhead.circuits.attribution import Attribution, attribute_logits
 from clearhead.circuits.baselines import InformationFlowRoutes, Random, WeightSize
+from clearhead.circuits.edge_edits import EdgeEdit
 from clearhead.circuits.forward import Activations
 from clearhead.circuits.gradients import EAP, AtPStar, CleanCorrupted, EAPIGActivations, EAPIGInputs, RelP
 from clearhead.circuits.graph import Edge, Graph
 from clearhead.circuits.methods import Contrast, Method, find_method, score_edges
 from clearhead.circuits.metrics import AnswerLogProbability, Divergence, LogitDifference, Metric, Number
 from clearhead.circuits.patching import ConstantSource, MeanSource, ZeroSource, patch_edges, patch_path, record
+from clearhead.circuits.qk import QKAttribution, qk_attribution
 from clearhead.circuits.search import ACDC, EdgePruning, Exact, NodeAttribution, NodePatching
 from clearhead.circuits.texts import Texts
 
@@ -25,6 +27,7 @@ __all__ = [
     "EAPIGActivations",
     "EAPIGInputs",
     "Edge",
+    "EdgeEdit",
     "EdgePruning",
     "Exact",
     "Graph",
@@ -36,6 +39,7 @@ __all__ = [
     "NodeAttribution",
     "NodePatching",
     "Number",
+    "QKAttribution",
     "Random",
     "RelP",
     "Texts",
@@ -45,6 +49,7 @@ __all__ = [
     "find_method",
     "patch_edges",
     "patch_path",
+    "qk_attribution",
     "record",
     "score_edges",
 ]

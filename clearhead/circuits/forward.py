@@ -61,6 +61,8 @@ class Activations(EdgeSource):
     norms: dict[str, FrozenNorm] = field(default_factory=dict)
     inputs: dict[str, Tensor] = field(default_factory=dict)
     """By port, what it read, before its norm."""
+    ends: dict[str, Tensor] = field(default_factory=dict)
+    """By side, what its output reads, after the last norm."""
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     last: tuple[tuple[Term, ...], Tensor] | None = None
     """The contributions that were asked for last: the ports of queries, keys and values have the same."""
@@ -188,7 +190,7 @@ class GraphPass:
             stream = self.embed(side, part)
             for number, block in enumerate(part.stack.blocks):
                 stream = self.block(f"{side}.{number}", block, stream, memory)
-            last = self.receive(f"{side}.output", stream, self.last_norm(side, part))
+            self.found.ends[side] = last = self.receive(f"{side}.output", stream, self.last_norm(side, part))
             if side == "encoder" and len(self.graph.names.sides) == 2:
                 memory = self.send("encoder.output", last)
                 continue
@@ -280,7 +282,7 @@ class GraphPass:
 
     def receive(self, name: str, stream: GraphStream, norms: Norms) -> Tensor:
         """Return what a feed-forward or an output reads, after its norm."""
-        port = self.port(name, [name], stream)
+        port = self.port(name, [name], stream, norms)
         x = self.listener.whole(port, stream.value)
         delta = self.patched(port, stream.value)
         return self.normalize(norms, x if delta is None else x + delta[:, :, 0])
@@ -290,7 +292,7 @@ class GraphPass:
         at, _, role = name.rpartition(".")
         shape = self.graph.names.sites[at].shape
         count = shape.n_heads if role == "query" else shape.n_kv_heads
-        port = self.port(name, [f"{name}.{head}" for head in range(count)], stream)
+        port = self.port(name, [f"{name}.{head}" for head in range(count)], stream, norms)
         delta = self.patched(port, stream.value)
         if delta is None:
             inner = self.normalize(norms, stream.value).flatten(0, 1)
@@ -303,9 +305,9 @@ class GraphPass:
             mapped = mapped.flatten(0, 1)
         return head_map.normed(mapped) if isinstance(head_map, WholeMap) else mapped
 
-    def port(self, name: str, receivers: list[str], stream: GraphStream) -> Port:
+    def port(self, name: str, receivers: list[str], stream: GraphStream, norms: Norms) -> Port:
         if self.new_ports:
-            self.graph.add_port(name, receivers, stream.terms)
+            self.graph.add_port(name, receivers, stream.terms, [norm for norm, _ in norms])
         if self.keep:
             self.found.inputs[name] = stream.value
         return self.graph.ports[name]
@@ -324,7 +326,7 @@ class GraphPass:
         if not used:
             return None
         own, other = (source.contribution(port, used) for source in (self.found, self.patch.source))
-        difference = (other.to(own) - own).expand(-1, *x.shape)
+        difference = subtract(other.to(own), own).expand(-1, *x.shape)
         return einsum(mask[:, :, used].to(x).expand(-1, x.shape[1], -1, -1), difference, EDGES)
 
     def normalize(self, norms: Norms, x: Tensor) -> Tensor:
@@ -381,6 +383,16 @@ class GraphPass:
 
     def last_norm(self, side: str, part: Encoder | Decoder) -> Norms:
         return () if part.stack.norm is None else ((f"{side}.norm", part.stack.norm),)
+
+
+def subtract(other: Parts, own: Parts) -> Parts:
+    """Return other - own; where a text has fewer places than the other, the difference of the rest is 0."""
+    n, of = own.shape[-2], other.shape[-2]
+    if n == of or 1 in (n, of):
+        return other[..., :n, :] - own if n == 1 < of else other - own
+    difference = torch.zeros_like(own).expand(torch.broadcast_shapes(own.shape, (*other.shape[:-2], n, 1))).clone()
+    difference[..., : min(n, of), :] = other[..., :n, :] - own[..., :of, :]
+    return difference
 
 
 def freeze(name: str, norm: nn.Module, x: Tensor) -> FrozenNorm:

@@ -38,6 +38,8 @@ class Port:
     terms: tuple[Term, ...]
     first: int
     """The number of its first edge."""
+    norms: tuple[str, ...] = ()
+    """The norms that its receivers have before their maps, by name."""
 
     @cached_property
     def senders(self) -> tuple[str, ...]:
@@ -64,9 +66,11 @@ class Wiring:
         self.biased = {name for name, layer in self.names.sites.items() if has_bias(layer)}
         """The attentions whose W_O has a bias, which is the constant's."""
 
-    def add_port(self, name: str, receivers: Sequence[str], terms: Sequence[Term]) -> None:
+    def add_port(self, name: str, receivers: Sequence[str], terms: Sequence[Term], norms: Sequence[str] = ()) -> None:
         first = sum(len(port.senders) * len(port.receivers) for port in self.ports.values())
-        self.ports[name] = Port(name=name, receivers=tuple(receivers), terms=tuple(terms), first=first)
+        self.ports[name] = Port(
+            name=name, receivers=tuple(receivers), terms=tuple(terms), first=first, norms=tuple(norms)
+        )
 
 
 class HeadMatrices(NamedTuple):

@@ -16,7 +16,7 @@ from clearhead.decoding.caches import Guest
 from clearhead.decoding.clock import Size
 from clearhead.decoding.request import Model
 from clearhead.decoding.session import Prefill, Session
-from clearhead.tracing.edits import Change
+from clearhead.tracing.edits import Change, TextChange, changes_for
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import overflow_of
 
@@ -25,7 +25,7 @@ from clearhead.tracing.site import overflow_of
 class EditedSession(Session):
     """The rows of one input being continued, each read from its beginning at every step, under the changes."""
 
-    def __init__(self, changes: Sequence[Change], model: Model, size: Size) -> None:
+    def __init__(self, changes: Sequence[Change | TextChange], model: Model, size: Size) -> None:
         super().__init__(model, size)
         self.model, self.changes = model, changes
         self.texts: Int[Tensor, "slot column"] = self.tokens.new_zeros(size.slots, size.columns)
@@ -49,8 +49,9 @@ class EditedSession(Session):
         last = int(self.clock.at[0])
         self.texts[:, last] = self.tokens
         rows = self.texts[: self.clock.rows, : last + 1]
-        reaching = [change for change in self.changes if change.reaches(last + 1)]
         source = [tokens.expand(len(rows), -1) for tokens in self.source]
+        changes = changes_for(self.changes, self.model, [*source, rows])
+        reaching = [change for change in changes if change.reaches(last + 1)]
         with recording(self.model, reaching):
             logits = self.model(*source, rows)[:, -1]
         if reaching and not bool(logits.isfinite().all()):

@@ -12,12 +12,13 @@ kernels; what is made between the keys and the weights exists only in the refere
 
 import functools
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.parts import HeadShape
@@ -187,12 +188,45 @@ class Swap(CodeRepr):
 Change = Edit | Swap
 
 
-def check_changes(changes: Sequence[Change], names: Names) -> None:
-    """Raise OptionError for a change that names something this model does not have."""
+class TextChange(ABC):
+    """A change that is not one of a value, as that of an edge: for each text that is read it is turned into edits."""
+
+    @abstractmethod
+    def edits_for(self, model: nn.Module, tokens: Sequence[Tensor], segments: Tensor | None = None) -> list[Edit]:
+        """Return the edits that make the change while these token ids are read, `(row, n)` for each side."""
+
+
+def changes_for(
+    changes: Sequence[Change | TextChange],
+    model: nn.Module,
+    tokens: Sequence[Tensor],
+    segments: Tensor | None = None,
+) -> list[Change]:
+    """Return the changes for a text, those that depend on it as edits."""
+    check_listed(changes)
+    of_text = [change for change in changes if isinstance(change, TextChange)]
+    if of_text and len(changes) > 1:
+        raise OptionError(
+            f"a {type(of_text[0]).__name__} sets what it finds in the model without other changes: give it alone, with "
+            f"all its edges; came {len(changes)} changes"
+        )
+    if of_text:
+        return list(of_text[0].edits_for(model, tokens, segments))
+    return [change for change in changes if not isinstance(change, TextChange)]
+
+
+def check_listed(changes: object) -> None:
     if not isinstance(changes, Sequence):
         raise OptionError(f"changes: expected a list of clearhead.Edit and clearhead.Swap; came {changes!r:.80}")
+
+
+def check_changes(changes: Sequence[Change | TextChange], names: Names) -> None:
+    """Raise OptionError for a change that names something this model does not have."""
+    check_listed(changes)
     tapped = set(names.taps.values())
     for change in changes:
+        if isinstance(change, TextChange):
+            continue
         if not isinstance(change, Edit | Swap):
             raise OptionError(f"a change is a clearhead.Edit or a clearhead.Swap; came {change!r}")
         if isinstance(change, Edit) and change.name in tapped:

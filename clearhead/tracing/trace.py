@@ -30,7 +30,7 @@ from clearhead.registry import Parts
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.counted import Counted
 from clearhead.tracing.display import TraceFacts
-from clearhead.tracing.edits import ALL_ROWS, Change
+from clearhead.tracing.edits import ALL_ROWS, Change, TextChange, changes_for
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, list_near, sides_of
 from clearhead.tracing.origin import Origin
@@ -219,7 +219,7 @@ def trace_model(
     model: nn.Module,
     *tokens: Tensor,
     segments: Tensor | None = None,
-    changes: Sequence[Change] = (),
+    changes: Sequence[Change | TextChange] = (),
     pieces: Mapping[str, Sequence[str]] | None = None,
 ) -> Trace:
     """Return the trace of one sequence of token ids, `(1, n)`; for an encoder-decoder of a source and a target.
@@ -228,10 +228,11 @@ def trace_model(
     the ids themselves where they are not given.
     """
     check_rows(tokens)
-    with eval_mode(model), recording(model, changes) as record:
-        run_to_output(model, tokens, changes, segments)
+    made = changes_for(changes, model, tokens, segments)
+    with eval_mode(model), recording(model, made) as record:
+        run_to_output(model, tokens, made, segments)
     ids = {side: row[0].tolist() for side, row in zip(sides_of(model), tokens, strict=True)}
-    return make_trace(model, record, ids, changes=changes, pieces=pieces)
+    return make_trace(model, record, ids, changes=made, pieces=pieces)
 
 
 class ReachedOutput(Exception):

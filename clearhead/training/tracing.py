@@ -22,7 +22,7 @@ from clearhead.decoding.rules import USUAL_NEW
 from clearhead.errors import OptionError
 from clearhead.tracing.decoding import trace_decoding
 from clearhead.tracing.edited_decoding import EditedSession
-from clearhead.tracing.edits import Change, check_changes
+from clearhead.tracing.edits import Change, TextChange, check_changes
 from clearhead.tracing.names import names_of
 from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
 from clearhead.training.answers import token_names
@@ -40,15 +40,15 @@ def trace(
     source: str | Pair,
     target: str | Sequence[int] | None = None,
     *,
-    edits: Sequence[Change] = (),
+    edits: Sequence[Change | TextChange] = (),
     method: Greedy | Sample | Beam | None = None,
 ) -> Trace:
     """Trace a text. For a translator, `target=None` traces the model's own greedy output, and a note says so.
 
     `run` is a run, or the path of its folder. A language model reads the source and, after it, the target. A model that
-    reads two texts is given a pair of them. `edits` change what happens inside; an own output is then what the changed
-    model writes. With a `method` what is written is traced as it was, step by step on a cache; of a beam `beams` has
-    the trace of every output.
+    reads two texts is given a pair of them. `edits` change values inside, or with a `clearhead.circuits.EdgeEdit` what
+    edges carry; with edits and no target, the edited model's own output is traced. With a `method`, decoding is traced
+    step by step as it ran on the KV cache; for beam search `beams` has the trace of every output.
     """
     run = as_run(run)
     source = check_text_or_pair("source", source)
@@ -81,7 +81,7 @@ def encode_inputs(run: Run, source: str | Pair, target: str | Sequence[int] | No
     return inputs
 
 
-def with_own_output(run: Run, inputs: TraceInputs, edits: Sequence[Change]) -> TraceInputs:
+def with_own_output(run: Run, inputs: TraceInputs, edits: Sequence[Change | TextChange]) -> TraceInputs:
     """Return the source with the model's greedy output for it, as the edits change it."""
     decoding = run.task.decoding(inputs.ids, max_new=None, usual=USUAL_NEW)
     writes, rules, prefix = decoding.writes, decoding.rules, decoding.prefix
@@ -101,7 +101,7 @@ def trace_decoded(
     source: str | Pair,
     method: Greedy | Sample | Beam,
     target: str | Sequence[int] | None,
-    edits: Sequence[Change],
+    edits: Sequence[Change | TextChange],
 ) -> Trace:
     """Trace what the method writes, step by step."""
     if target is not None or edits:
