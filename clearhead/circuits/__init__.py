@@ -2,7 +2,9 @@
 
 from clearhead.circuits.attribution import Attribution, attribute_logits
 from clearhead.circuits.baselines import InformationFlowRoutes, Random, WeightSize
+from clearhead.circuits.circuit import Circuit, CircuitCard, find_circuit, make_card
 from clearhead.circuits.edge_edits import EdgeEdit
+from clearhead.circuits.files import read_circuit, write_circuit
 from clearhead.circuits.forward import Activations
 from clearhead.circuits.gradients import EAP, AtPStar, CleanCorrupted, EAPIGActivations, EAPIGInputs, RelP
 from clearhead.circuits.graph import Edge, Graph
@@ -20,6 +22,8 @@ __all__ = [
     "AnswerLogProbability",
     "AtPStar",
     "Attribution",
+    "Circuit",
+    "CircuitCard",
     "CleanCorrupted",
     "ConstantSource",
     "Contrast",
@@ -46,10 +50,14 @@ __all__ = [
     "WeightSize",
     "ZeroSource",
     "attribute_logits",
+    "find_circuit",
     "find_method",
+    "make_card",
     "patch_edges",
     "patch_path",
     "qk_attribution",
+    "read_circuit",
     "record",
     "score_edges",
+    "write_circuit",
 ]

@@ -52,7 +52,7 @@ GROUPS = {
         "look": "Open a trained model in the browser.",
         "trace": "Show what a model does with a text, head by head.",
         "craft": "Compile RASP programs into Transformers.",
-        "circuits": "Grade methods that find circuits.",
+        "circuits": "Find which edges of a model make an answer.",
     },
     "Share": {
         "export": "Write a run for other programs, checked by them.",

@@ -1,14 +1,16 @@
-"""`clearhead circuits`: methods that find circuits, graded on programs whose edges are known."""
+"""`clearhead circuits`: the circuit of a run, and methods that find circuits, graded where the truth is known."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
 from rich.table import Table
+from typer.core import TyperGroup
 
+from clearhead.cli.circuits_find import FIND_EXAMPLES, find
 from clearhead.cli.craft_program import Changes, find_program
 from clearhead.cli.options import Parts, Sectioned, flatten_groups
 from clearhead.cli.screen import show, show_json
@@ -28,10 +30,12 @@ An edge goes from what writes into the residual stream (an embedding, a head, a 
 query, a key, a value, a feed-forward, the output)."""
 EXAMPLES = """\b
 Examples:
+  clearhead circuits runs/numbers --text vierundzwanzig --against fünfundzwanzig
   clearhead circuits bench --quick
   clearhead circuits bench --methods exact,eap,eap-ig -o bench.json"""
 BENCH_EXAMPLES = """\b
 Examples:
+  clearhead circuits runs/numbers --text vierundzwanzig --against fünfundzwanzig
   clearhead circuits bench --quick
   clearhead circuits bench --methods exact,eap,eap-ig --axes argmax,rotated
   clearhead circuits bench --program mine.py:doubled,sort
@@ -48,12 +52,22 @@ KINDS = {
     "never": "were never seen to",
 }
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+class RunOrBench(TyperGroup):
+    """A group whose first word is a verb, or else a run, which is then `find`'s."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["RUN | bench", "[options]"]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = args and args[0] not in self.commands and not args[0].startswith("-")
+        return super().parse_args(ctx, ["find", *args] if named else args)
 
 
-@app.callback()
-def circuits() -> None:
-    """Keep `bench` a command of its own while there is one alone."""
+app = typer.Typer(cls=RunOrBench, add_completion=False, rich_markup_mode=None)
+app.command("find", cls=Sectioned, epilog=FIND_EXAMPLES, short_help="Find the circuit of a run (the same: RUN).")(
+    flatten_groups(find)
+)
 
 
 @app.command("bench", cls=Sectioned, epilog=BENCH_EXAMPLES, short_help="Grade methods against exact truth.")

@@ -1,0 +1,130 @@
+"""`clearhead circuits RUN`: the edges of a trained model that make it answer one text otherwise than another."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from clearhead.cli.line_io import Device, RunPath
+from clearhead.cli.options import Parts
+from clearhead.cli.screen import show, show_json
+from clearhead.errors import OptionError, WordError
+from clearhead.files import read_bytes
+from clearhead.options import Option
+from clearhead.training.claiming import check_output
+
+if TYPE_CHECKING:
+    from clearhead.circuits.circuit import Circuit, CircuitCard
+    from clearhead.training.contrast import RunContrast
+
+FIND_EXAMPLES = """\b
+Examples:
+  clearhead circuits runs/numbers --text vierundzwanzig --against fünfundzwanzig
+  clearhead circuits runs/gpt2 --pairs pairs.tsv --method exact --edges 100
+  clearhead circuits runs/numbers --text vier --against neun -o four"""
+ENDINGS = (".graphml", ".mib.json", ".neuronpedia.json")
+
+
+def find(
+    run: RunPath,
+    *,
+    text: Annotated[str | None, Option(help="The text whose answer is explained.", takes="TEXT")] = None,
+    against: Annotated[str | None, Option(help="The text that patched edges carry.", takes="TEXT")] = None,
+    pairs: Annotated[
+        Path | None, Option(help="Many pairs: in each line a text, a tab, and the other text.", takes="FILE")
+    ] = None,
+    method: Annotated[str, Option(help="How edges are scored; `circuits bench` grades them.", takes="NAME")] = "eap-ig",
+    edges: Annotated[int, Option(help="Edges of the circuit.", takes="N", least=1)] = 40,
+    unlike: Annotated[
+        Path | None, Option(help="Another task's circuit, written with -o, for specificity.", takes="FILE")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Option(help="Write NAME.graphml, NAME.mib.json (decoders) and NAME.neuronpedia.json.", takes="NAME", short="o"),
+    ] = None,
+    device: Device = "auto",
+    parts: Parts = None,
+    as_json: Annotated[bool, Option(help="Print the circuit and its card as one JSON object.", word="json")] = False,
+) -> None:
+    """Find the edges of a model by which it answers one text otherwise than another, and say how good they are.
+
+    Both texts of a pair need as many tokens. Every edge is scored by what its loss would change; the circuit is the
+    edges with the highest scores. Its card says how much of the answer they keep, and how much is left without them.
+    """
+    from clearhead.circuits.circuit import find_circuit, make_card
+    from clearhead.circuits.files import read_circuit, write_circuit
+    from clearhead.circuits.methods import find_method
+    from clearhead.training.contrast import contrast_texts
+    from clearhead.training.run import load
+
+    texts = read_pairs(text, against, pairs)
+    try:
+        find_method(method)
+    except OptionError as error:
+        raise WordError("method", str(error)) from None
+    loaded = load(run, device=device)
+    found = contrast_texts(loaded, *zip(*texts, strict=True))
+    contrast = found.contrast
+    wanted = min(edges, len(contrast.graph.edges))
+    files = [] if output is None else [Path(f"{output}{ending}") for ending in ENDINGS]
+    if set(contrast.graph.names.sides) != {"decoder"}:
+        files = [path for path in files if not path.name.endswith(".mib.json")]
+    for path in files:
+        check_output(path, option="--output")
+    other = None if unlike is None else read_circuit(contrast.graph, unlike)
+    circuit = find_circuit(contrast, method=method, edges=wanted, progress=show_progress)
+    card = make_card(contrast, circuit, unlike=other)
+    for path in files:
+        write_circuit(circuit, path, tokens=found.tokens)
+    if as_json:
+        show_json(as_object(circuit, card, found))
+    else:
+        show(*circuit_page(circuit, card, found, files))
+
+
+def read_pairs(text: str | None, against: str | None, pairs: Path | None) -> list[tuple[str, str]]:
+    """Return the pairs of texts that the options name."""
+    if pairs is None:
+        if text is None or against is None:
+            raise WordError("text", "a circuit is found with --text and --against, or with --pairs")
+        return [(text, against)]
+    if text is not None or against is not None:
+        raise WordError("pairs", "leave out --text and --against: the file has the texts")
+    lines = [line.split("\t") for line in read_bytes(pairs).decode().splitlines() if line.strip()]
+    if not lines or any(len(line) != 2 for line in lines):
+        raise WordError("pairs", f"{pairs}: expected a text, a tab and another text in every line")
+    return [(one, two) for one, two in lines]
+
+
+def show_progress(done: int, of: int) -> None:
+    if sys.stderr.isatty():
+        end = "\r\x1b[K" if done == of else ""
+        print(f"\r\x1b[Kscoring edges: {done} of {of}{end}", end="", file=sys.stderr, flush=True)
+
+
+def as_object(circuit: "Circuit", card: "CircuitCard", found: "RunContrast") -> dict[str, Any]:
+    return {
+        "method": circuit.method,
+        "answers": [list(pair) for pair in found.answers],
+        "edges": [{"edge": str(edge), "score": score} for edge, score in circuit.edges],
+        "card": vars(card),
+    }
+
+
+def circuit_page(
+    circuit: "Circuit", card: "CircuitCard", found: "RunContrast", files: list[Path]
+) -> list[RenderableType]:
+    """Return the circuit's edges, the strongest first, and its card."""
+    answers = "; ".join(f"{clean!r} rather than {other!r}" for clean, other in dict.fromkeys(found.answers))
+    edges = Table(box=None, pad_edge=False, header_style="")
+    for column in ("sender", "receiver", "change"):
+        edges.add_column(column, justify="right" if column == "change" else "left")
+    for edge, score in circuit.edges:
+        edges.add_row(edge.sender, edge.receiver, f"{score:+.3f}")
+    figures = Table(box=None, pad_edge=False, show_header=False)
+    for row in card.rows():
+        figures.add_row(*row)
+    written = [f"Written: {', '.join(map(str, files))}"] if files else []
+    return [f"The edges by which it answers {answers}, by {circuit.method}:", "", edges, "", figures, *written]

@@ -1,0 +1,49 @@
+"""`clearhead circuits RUN`: a circuit, its card and its files."""
+
+import json
+
+import pytest
+
+from clearhead.circuits import Graph, read_circuit
+
+
+def test_a_circuit_is_printed_with_its_card_and_written(command, classifier, tmp_path):
+    run, name = classifier.folder.path, tmp_path / "plum"
+    given = ["circuits", run, "--text", "red plum", "--against", "red dog", "--edges", "7"]
+    code, printed, said = command(*given, "-o", name)
+    assert code == 0, said
+    lines = printed.splitlines()
+    assert lines[0] == "The edges by which it answers 'fruit' rather than 'beast', by eap-ig:"
+    assert "faithfulness" in printed
+    assert "CPR" in printed
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["plum.graphml", "plum.neuronpedia.json"]  # MIB's format has decoders alone
+    circuit = read_circuit(Graph(classifier.model), tmp_path / "plum.graphml")
+    assert len(circuit.edges) == 7
+    code, printed, _ = command(*given, "--json", "--unlike", tmp_path / "plum.graphml")
+    found = json.loads(printed)
+    assert [row["edge"] for row in found["edges"]] == [str(edge) for edge, _ in circuit.edges]
+    assert found["card"]["specificity"] == 0
+    assert found["card"]["stability"] is None
+
+
+def test_many_pairs_have_a_stability(command, classifier, tmp_path):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("red plum\tred dog\nold pear\told cat\nred apple\tred cow\n")
+    code, printed, _ = command("circuits", "find", classifier.folder.path, "--pairs", pairs, "--json", "--edges", "9")
+    assert code == 0
+    assert 0 < json.loads(printed)["card"]["stability"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", "red plum"], "with --text and --against"),
+        (["--text", "red plum", "--against", "red cow", "--method", "eep"], "there is no 'eep'"),
+        (["--text", "red plum", "--against", "dog"], "as many tokens"),
+    ],
+)
+def test_what_is_asked_wrongly_is_named(command, classifier, arguments, message):
+    code, _, said = command("circuits", classifier.folder.path, *arguments)
+    assert code != 0
+    assert message in " ".join(said.split())
