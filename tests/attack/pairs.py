@@ -4,17 +4,19 @@ One way draws a delay at every file call of both. The other is exhaustive: it st
 file call, for every n; the second begins and ends meanwhile; then the first goes on.
 """
 
+import json
 import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from clearhead.errors import ClearheadError
 from clearhead.experiments import comparing
 from clearhead.experiments.comparing import Arm, compare
+from clearhead.experiments.workers import Job
 from clearhead.experiments.workers import work as work_on
 from clearhead.interop.run import import_model
 from clearhead.plots import curves
@@ -154,10 +156,21 @@ def arms_of(home: Path) -> list[Arm]:
 def compare_in(folder: Path, arms: list[Arm]) -> int:
     """Compare in this process, which has imported everything; a worker would need seconds for it."""
     curves.figure_of = lambda lines, title: Sketch()  # type: ignore[assignment]
-    comparing.run_all = lambda jobs, parallel, log: {job.name: "" for job in jobs if not work_on(job)}
+    comparing.run_all = run_here
     comparing.prepare_text = lambda jobs, log: None
     comparing.draw_comparison = lambda *args: None
     return said_error(lambda: compare(folder, arms, seeds=(1,), log=quiet))
+
+
+def run_here(jobs: Sequence[Job], parallel: int, log: object) -> dict[str, str]:
+    """Do jobs in this process; return why some have failed, as the workers do."""
+    problems: dict[str, str] = {}
+    for job in jobs:
+        try:
+            work_on(job)
+        except ClearheadError as error:
+            problems[job.name] = str(error)
+    return problems
 
 
 @attack("pairs-compare", "two comparisons begun in one folder at once, with delays at every file call")
@@ -175,7 +188,9 @@ def comparisons(home: Path, tries: Tries) -> Row:
         for name in ("a-seed1", "b-seed1"):
             problem = problem or compare_runs(folder / name, reference / name)
         written = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-        return problem or ("" if written == sorted(os.listdir(reference)) else f"there are {written}")
+        problem = problem or ("" if written == sorted(os.listdir(reference)) else f"there are {written}")
+        failures = [] if problem else json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["failed"]
+        return problem or (f"the comparison lacks a run: {failures}" if failures else "")
 
     return tries.each(None, case, full=20, short=2)
 

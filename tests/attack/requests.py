@@ -7,20 +7,17 @@ import asyncio
 import collections
 import contextlib
 import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from tests.attack.servers import Place, make_runs, request, served
 from tests.attack.table import Row, Tries, attack
-from tests.training import small_runs
 
 CLIENTS = 8
 SILENT = 1000
@@ -59,53 +56,6 @@ ODD = (
     "inf",
 )
 WORDS = ("null", "eins", "zwei", "drei", "vier")
-SERVES = """
-import sys
-from pathlib import Path
-import torch
-from clearhead.serve.explorer import Explorer
-from clearhead.serve.explorer_routes import ExplorerPages
-from clearhead.serve.limits import Limits
-from clearhead.serve.logs import Tracebacks
-from clearhead.serve.server import Server
-from clearhead.training.run import load
-torch.set_num_threads(1)
-pages = ExplorerPages(Explorer(load(sys.argv[1], device="cpu")), Path(sys.argv[2]))
-# a client that is kept waiting by a busy machine is answered too
-server = Server(pages, limits=Limits(idle=600.0), logs=Tracebacks())
-print(server.place.page, flush=True)
-server.run()
-"""
-
-
-class Place(NamedTuple):
-    """Where the server under attack is."""
-
-    port: int
-    token: str
-    process: int
-    stderr: Path
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[Place]:
-    """Train a tiny translator, and serve it in a process of its own."""
-    made = small_runs.made_in(folder, small_runs.translating)
-    static, stderr = folder / "static", folder / "stderr"
-    static.mkdir()
-    (static / "index.html").write_text("<!doctype html>")
-    command = [sys.executable, "-c", SERVES, str(made), str(static)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (
-        stderr.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
-    ):
-        assert process.stdout is not None
-        address = urllib.parse.urlsplit(process.stdout.readline().strip())
-        try:
-            yield Place(address.port or 0, address.path.strip("/"), process.pid, stderr)
-        finally:
-            process.terminate()
 
 
 class Sender:
@@ -122,13 +72,7 @@ class Sender:
         return make()
 
     def message(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-        fields = {"Host": f"127.0.0.1:{self.place.port}"} | {
-            name.replace("_", "-"): one for name, one in headers.items()
-        }
-        if body or method == "POST":
-            fields = {"Content-Type": "application/json", "Content-Length": str(len(body))} | fields
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items() if value)]
-        return "\r\n".join([*lines, "", ""]).encode("utf-8", "replace") + body
+        return request(self.place, method, path, body if method == "POST" else None, **headers)
 
     def health(self) -> bytes:
         return self.message(
@@ -188,16 +132,8 @@ class Sender:
             case 3:
                 return self.message(draw.choice(("PUT", "DELETE", "PATCH", "OPTIONS", "BREW")), f"/{token}/api/trace")
             case 4:
-                tricks = (
-                    "../secret",
-                    "%2e%2e/x",
-                    "api//run",
-                    ".env",
-                    "index.html;x",
-                    "api/trace/%2e%2e/tile",
-                    "x" * 9000,
-                )
-                return self.message("GET", f"/{token}/{draw.choice(tricks)}")
+                tricks = ("../secret", "%2e%2e/x", "api//run", ".env", "index.html;x", "api/trace/%2e%2e/tile")
+                return self.message("GET", f"/{token}/{draw.choice((*tricks, 'x' * 9000))}")
             case _:
                 return self.message("POST", f"/{token}/api/trace", b"{}", Content_Type=draw.choice(("text/plain", "a")))
 
@@ -340,7 +276,8 @@ def attack_server(seconds_or_count: float, seed: int = 0, *, silent: int = SILEN
     Wanted: no `server_errors`, nothing `unclear`, `stderr` empty, all answered but those that were left, and `growth`
     (of memory, after a fifth of the requests) near 0.
     """
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as place:
+    # a client that is kept waiting by a busy machine is answered too
+    with tempfile.TemporaryDirectory() as folder, served(make_runs(Path(folder)), limits={"idle": 600.0}) as place:
         count = Count(seconds_or_count)
         with ThreadPoolExecutor(1) as pool:  # a browser of an earlier test may keep its loop running in this thread
             before, after = pool.submit(asyncio.run, attacked(place, count, seed, silent)).result()

@@ -33,7 +33,7 @@ from tests.attack import (  # noqa: F401 - they put their attacks into the table
     texts,
 )
 from tests.attack.small import warm_up
-from tests.attack.table import ATTACKS, Row, Tries, as_markdown, as_text, write_json, write_page
+from tests.attack.table import ATTACKS, Row, Tries, as_markdown, as_text, read_json, write_json, write_page
 
 FAST = "/dev/shm"
 """A disk in memory: a kill does not need a slow one."""
@@ -52,6 +52,9 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=10_000, help="how long an attack may take; more is a failure")
     parser.add_argument("--minutes", type=float, help="how long the load lasts")
     parser.add_argument("--json", type=Path, default=Path("build/attack.json"), help="where the table goes as JSON")
+    parser.add_argument(
+        "--join", type=Path, nargs="*", default=[], metavar="JSON", help="take the rows of earlier runs too"
+    )
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
     parser.add_argument(
         "--mutations", action="store_true", help="break the package, one promise at a time, and attack it"
@@ -76,7 +79,10 @@ def main(args: Sequence[str] | None = None) -> int:
     seconds = time.perf_counter() - since
     print(as_text(rows))
     print(f"seed {asked.seed}, {seconds:.0f} s")
-    asked.json.parent.mkdir(parents=True, exist_ok=True)
+    for earlier in asked.join:
+        found, took = read_json(earlier)
+        rows = [*({row.attack: row for row in rows} | found).values()]
+        seconds += took
     write_json(rows, asked.json, seed=asked.seed, seconds=seconds)
     if asked.write:
         write_page(as_markdown(rows, seed=asked.seed, seconds=seconds))

@@ -29,6 +29,7 @@ import json, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+sys.addaudithook(lambda event, args: event == "socket.connect" and print("it connects to", args[1], file=sys.stderr))
 from clearhead.serve.api.routes import Api
 from clearhead.serve.api.served import batched
 from clearhead.serve.explorer import Explorer

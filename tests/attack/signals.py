@@ -6,6 +6,7 @@ had happened.
 
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ from tests.attack import forking
 from tests.attack.calls import Calls
 from tests.attack.forking import Outcome
 from tests.attack.kills import counted, time_of
-from tests.attack.small import Target, command, go_on, problem_of
+from tests.attack.small import STEPS, Target, command, go_on, problem_of, signal_in_step
 from tests.attack.table import Row, Tries, attack
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -27,20 +28,31 @@ def ends(*numbers: int) -> tuple[int, ...]:
     return (0, *(128 + number for number in numbers), *(-number for number in numbers))
 
 
-@attack("signal", "SIGINT, SIGTERM or SIGHUP at a random moment of a training")
+@attack("signal", "SIGINT, SIGTERM or SIGHUP at a random moment or in a step of a training")
 def at_random(home: Path, tries: Tries) -> Row:
     target = Target.make(home)
     lasts = time_of(target)
 
     def case(i: int, draw: random.Random) -> str:
         number, run = draw.choice(NUMBERS), target.run("random", half=False)
-        child = forking.start(lambda: go_on(run, target.recipe))
-        child.send(number, draw.uniform(0, lasts))
-        problem = problem_of(child.wait(), ends(number)) or target.finish(run)
+        if i % 2:  # most of a small run is not in its steps
+            ended = signal_in_step(run, target.recipe, draw.randrange(STEPS), number)
+        else:
+            child = forking.start(lambda: go_on(run, target.recipe))
+            child.send(number, draw.uniform(0, lasts))
+            ended = child.wait()
+        problem = problem_of(ended, ends(number)) or unsaved(run, ended.err) or target.finish(run)
         shutil.rmtree(run, ignore_errors=True)
         return problem and f"{number.name}: {problem}"
 
     return tries.each(None, case, full=60)
+
+
+def unsaved(run: Path, err: str) -> str:
+    """Return whether a step that the training says it has saved is not there, or ""."""
+    said = re.search(r"stopped at step (\d+), and saved", err)
+    there = said is None or (run / "checkpoints" / f"step-{int(said[1]):08d}").is_dir()
+    return "" if there else f"it says that step {said[1]} is saved, and it is not"
 
 
 @attack("signal-twice", "a second signal while the first one's save is written")

@@ -152,6 +152,14 @@ class Target(NamedTuple):
 
 def begun(run: Path, recipe: Recipe, at: int = 2 * SAVE + 1) -> Path:
     """Train a run up to a step, by default after its second checkpoint, and kill it there."""
+    ended = signal_in_step(run, recipe, at, 9)
+    if ended.code != -9:
+        raise RuntimeError(f"the run was not begun: {ended}")
+    return run
+
+
+def signal_in_step(run: Path, recipe: Recipe, at: int, number: int) -> Outcome:
+    """Train a run that sends itself a signal before the step after `at`; return how it ends."""
     from clearhead.training import loop
 
     def work() -> int:
@@ -159,16 +167,13 @@ def begun(run: Path, recipe: Recipe, at: int = 2 * SAVE + 1) -> Path:
 
         def step(trainer: Any, batches: Any) -> None:
             if trainer.done == at:
-                os.kill(os.getpid(), 9)
+                os.kill(os.getpid(), number)
             before(trainer, batches)
 
         loop.Trainer.step = step  # type: ignore[method-assign]
         return go_on(run, recipe)
 
-    ended = forking.run(work)
-    if ended.code != -9:
-        raise RuntimeError(f"the run was not begun: {ended}")
-    return run
+    return forking.run(work)
 
 
 def copy(run: Path, to: Path) -> Path:

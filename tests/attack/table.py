@@ -173,4 +173,13 @@ def write_page(table: str, page: Path = PAGE) -> None:
 def write_json(rows: Sequence[Row], path: Path, *, seed: int, seconds: float) -> None:
     shown = [{**row.as_json(), "failures": row.failures[:SHOWN]} for row in rows]
     content = {"seed": seed, "seconds": round(seconds, 1), "rows": shown}
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> tuple[dict[str, Row], float]:
+    """Return the rows that an earlier run has written, by attack, and the seconds that it took."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    fields = ("attack", "tried", "failures", "note")
+    rows = {row["attack"]: Row(*(row[name] for name in fields)) for row in content["rows"]}
+    return rows, content["seconds"]

@@ -116,7 +116,9 @@ def test_every_promise_names_its_attacks_and_every_attack_a_promise():
     """A paragraph that promises something says which attacks try to break it; no page names one that is not there."""
     security, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("SECURITY.md", "docs/reliability.md"))
     promised = page.partition("## What is promised")[2].partition("An example.")[0]
-    threats = [line for line in security.splitlines() if line.startswith("|")][2:]
+    model = security.partition("## Threat model")[2]
+    threats = [line for line in model.splitlines() if line.startswith("|")][2:]
+    threats += re.findall(r"^- .*?(?=\n- |\n\n)", model, re.M | re.S)
     named = set()
     for promise in [*re.findall(r"^\*\*.*?(?=\n\n|\Z)", promised, re.M | re.S), *threats]:
         found = {name for name in re.findall(r"`([a-z][a-z_.-]+)`", promise) if name in ATTACKS}

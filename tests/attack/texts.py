@@ -23,30 +23,10 @@ from tests.text.corpora import KINDS, Case, prepare_case
 
 TOKENIZERS = ("bpe", "metaspace", "unigram", "word", "char", "byte")
 PIECES = (
-    b"\0",
-    b"\xff\xfe",
-    b"\xef\xbb\xbf",
-    b"\xed\xa0\x80",  # half of a surrogate pair
-    b"\xc0\xaf",  # an overlong slash
-    b"\xf4\x90\x80\x80",  # beyond Unicode
-    b"\xe2\x80\xa8",  # a line separator
-    b"\xc2\x85",
-    b"\r",
-    b"\r\n",
-    b"\n\r",
-    b"\x0b\x0c\x1c",
-    b"\x1b[2J",
-    b"\t\t\t",
-    b'"',
-    b'"a","b\n',
-    b"a,b,c,d\n",
-    b'{"a": 1, "a": 2}\n',
-    b'{"a": "x"',
-    b'{"a": "\\ud800", "b": NaN}\n',
-    b"[" * 3000,
-    b"<mask>" * 20,
-    b"<s></s><pad>\xef\xbf\xbd",
-    "e\u0301\u200d\u202e🙂".encode(),
+    *(b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xc2\x85", b"\r", b"\r\n", b"\n\r", b"\x0b\x0c\x1c"),
+    *(b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80"),  # half a surrogate pair, an overlong slash, beyond Unicode
+    *(b"\x1b[2J", b"\t\t\t", b'"', b'"a","b\n', b"a,b,c,d\n", b'{"a": 1, "a": 2}\n', b'{"a": "x"', b"[" * 3000),
+    *(b'{"a": "\\ud800", "b": NaN}\n', b"<mask>" * 20, b"<s></s><pad>\xef\xbf\xbd", "e\u0301\u200d\u202e🙂".encode()),
 )
 
 
