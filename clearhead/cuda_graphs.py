@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from clearhead.compiling import missing_triton
+from clearhead.devices import FLOATS
 
 Pool = tuple[int, int]
-FLOATS = (torch.bfloat16, torch.float16, torch.float32)
-"""Dtypes that the Triton kernels of training take."""
 
 recorded: ContextVar[bool] = ContextVar("recorded", default=False)
 

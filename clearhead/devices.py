@@ -14,12 +14,12 @@ from torch import Tensor
 from clearhead.errors import OptionError, no_such
 from clearhead.system import count_running
 
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+"""Dtypes that models are computed in: kernels of their own take these."""
 NO_FLOAT64 = frozenset({"mps"})
 """The kinds of device that have no float64."""
 FOREACH = frozenset({"cpu", "cuda"})
 """The kinds of device on which gradients are clipped by one call for all; elsewhere torch decides how."""
-
-
 DEVICES = ("auto", "cpu", "mps", "cuda")
 
 

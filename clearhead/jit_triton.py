@@ -13,7 +13,7 @@ from typing import Any, final
 
 
 @final
-class Kernel:
+class TritonKernel:
     """A function for Triton to compile, launched as `kernel[grid](…)`. `jitted` is what Triton made of it."""
 
     def __init__(self, function: Callable[..., Any], do_not_specialize: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ class Kernel:
 
         plain: Any = self.function
         found = {name: plain.__globals__[name] for name in plain.__code__.co_names if name in plain.__globals__}
-        kernels = {name: value.jitted for name, value in found.items() if isinstance(value, Kernel)}
+        kernels = {name: value.jitted for name, value in found.items() if isinstance(value, TritonKernel)}
         names = {**plain.__globals__, "tl": language, "cuda": cuda, **kernels}
         copy = types.FunctionType(plain.__code__, names, plain.__name__)
         copy.__annotations__, copy.__doc__ = plain.__annotations__, plain.__doc__
@@ -49,4 +49,4 @@ def jit(function: Any = None, *, do_not_specialize: Sequence[str] = ()) -> Any:
     """
     if function is None:
         return functools.partial(jit, do_not_specialize=do_not_specialize)
-    return Kernel(function, do_not_specialize)
+    return TritonKernel(function, do_not_specialize)

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.text import Text
 
 import clearhead as ch
-from clearhead.cli.attention_map import Swap, readable, swap
+from clearhead.cli.attention_map import SwappedQueries, readable, swap
 from docs.screenshots import FLAGS, browser, small
 
 HERE = Path(__file__).parent
@@ -91,7 +91,7 @@ class Story:
     answer: str
     site: str
     head: int
-    swap: Swap
+    swap: SwappedQueries
     looked: int
     """The key that the first query looks at."""
     off: Sequence[tuple[str, int]]

@@ -9,7 +9,7 @@ import typer
 
 from clearhead.cli import explain_error
 from clearhead.cli.completion import RUNS, complete_names
-from clearhead.cli.model_facts import gather_facts
+from clearhead.cli.describe import gather_facts
 from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import WordError

@@ -99,14 +99,14 @@ def complete_names(table: Sequence[str] | Mapping[str, object], *, several: bool
     return autocompletion
 
 
-class Candidate(NamedTuple):
+class Completion(NamedTuple):
     """What may stand where the cursor is."""
 
     value: str
     help: str = ""
 
 
-def complete(words: Sequence[str], table: Mapping[str, Any] | None = None) -> list[Candidate]:
+def complete(words: Sequence[str], table: Mapping[str, Any] | None = None) -> list[Completion]:
     """Return what the last of the words, the one being typed, may become; nothing where it may be any file or text.
 
     >>> [candidate.value for candidate in complete(["train", "runs/x", "--task", "tr"])]
@@ -134,11 +134,11 @@ def complete(words: Sequence[str], table: Mapping[str, Any] | None = None) -> li
         name, equals, value = current.partition("=")
         if equals:
             option = command["options"].get(name, {"values": []})
-            return [Candidate(f"{name}={found.value}", found.help) for found in values_of(option, value)]
+            return [Completion(f"{name}={found.value}", found.help) for found in values_of(option, value)]
         return options_of(command, current)
     if command["commands"]:
         return [
-            Candidate(name, inner["help"]) for name, inner in command["commands"].items() if name.startswith(current)
+            Completion(name, inner["help"]) for name, inner in command["commands"].items() if name.startswith(current)
         ]
     arguments = command["arguments"]
     if position < len(arguments):
@@ -148,17 +148,17 @@ def complete(words: Sequence[str], table: Mapping[str, Any] | None = None) -> li
     return options_of(command, current)
 
 
-def options_of(command: Mapping[str, Any], current: str) -> list[Candidate]:
-    return [Candidate(name, option["help"]) for name, option in command["options"].items() if name.startswith(current)]
+def options_of(command: Mapping[str, Any], current: str) -> list[Completion]:
+    return [Completion(name, option["help"]) for name, option in command["options"].items() if name.startswith(current)]
 
 
-def values_of(parameter: Mapping[str, Any], current: str) -> list[Candidate]:
+def values_of(parameter: Mapping[str, Any], current: str) -> list[Completion]:
     """Return the values of an option or an argument that begin with what is typed."""
     before = current[: current.rfind(",") + 1] if parameter.get("several") else ""
     candidates: list[str] = []
     for value in parameter["values"] or ():
         candidates += run_folders(current) if value == RUNS else [before + value]
-    return [Candidate(candidate) for candidate in candidates if candidate.startswith(current)]
+    return [Completion(candidate) for candidate in candidates if candidate.startswith(current)]
 
 
 def run_folders(current: str) -> list[str]:

@@ -10,17 +10,7 @@ from typing import Annotated, Any
 import torch
 
 from clearhead import training
-from clearhead.cli.demo_page import (
-    DemoResults,
-    Pages,
-    as_object,
-    inspect_run,
-    live_page_path,
-    page_path,
-    render_page,
-    score_by_digits,
-    write_opening,
-)
+from clearhead.cli import demo_page
 from clearhead.cli.number_words import Numbers, draw, spoken_numbers, write_pairs
 from clearhead.cli.options import Quiet, new_folder
 from clearhead.cli.progress import open_progress
@@ -111,26 +101,26 @@ def demo(
         if home.exists() and steps not in (None, trained := home.recipe().budget.steps):
             raise WordError("steps", f"{home.path} has {trained} steps; --again trains a new one, with {steps}")
         run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps, quiet=quiet)
-        results = inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
-        write_opening(results)
+        results = demo_page.inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
+        demo_page.write_opening(results)
         files = write_pages(results)
     if as_json:
-        show_json(as_object(results, files))
+        show_json(demo_page.as_object(results, files))
     else:
-        show(*render_page(results, files, earlier=before))
+        show(*demo_page.render_page(results, files, earlier=before))
 
 
-def write_pages(results: DemoResults) -> Pages:
+def write_pages(results: demo_page.DemoResults) -> demo_page.Pages:
     """Write the pages for a browser: one translation, and the model itself; not those that are not built."""
-    saved = page_path(results.run) if is_built() else None
-    live_file = live_page_path(results.run) if live.is_built() else None
+    saved = demo_page.page_path(results.run) if is_built() else None
+    live_file = demo_page.live_page_path(results.run) if live.is_built() else None
     if saved is not None:
         with os_errors_as_run_errors(saved):
             write_text(saved, results.html)
     if live_file is not None:
         with os_errors_as_run_errors(live_file):
             write_text(live_file, live.live_page(results.run).text)
-    return Pages(saved, live_file)
+    return demo_page.Pages(saved, live_file)
 
 
 def find_demo(folder: RunFolder) -> int | None:
@@ -223,6 +213,10 @@ def evaluate_demo(run: Run, seed: int) -> dict[str, Any]:
         evaluation = run.folder.write_own(
             run.folder.evaluation,
             evaluation
-            | {"n": evaluation["records"], "steps": evaluation["step"], "by_digits": score_by_digits(run, numbers)},
+            | {
+                "n": evaluation["records"],
+                "steps": evaluation["step"],
+                "by_digits": demo_page.score_by_digits(run, numbers),
+            },
         )
     return evaluation

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from clearhead.cli.attention_map import Swap, Weights, attention_map, legend, swap
+from clearhead.cli.attention_map import SwappedQueries, Weights, attention_map, legend, swap
 from clearhead.cli.number_words import HELD_OUT_DIGITS, ROUND, Numbers, english, german
 from clearhead.cli.progress import format_duration
 from clearhead.cli.screen import named_row, prose, rule
@@ -35,7 +35,7 @@ Page = Iterator[RenderableType]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Translation:
+class DemoTranslation:
     """A number in German, what the model made of it, and what is right."""
 
     number: int
@@ -69,8 +69,8 @@ class DemoResults:
 
     run: Run
     evaluation: Mapping[str, Any]
-    learned: tuple[Translation, ...]
-    translations: tuple[Translation, ...]
+    learned: tuple[DemoTranslation, ...]
+    translations: tuple[DemoTranslation, ...]
     """Of numbers that are not in the training text."""
     looks: tuple[TracedTranslation, ...]
     view: View
@@ -121,11 +121,11 @@ def inspect_run(
     )
 
 
-def translate_numbers(run: Run, numbers: Sequence[int]) -> tuple[Translation, ...]:
+def translate_numbers(run: Run, numbers: Sequence[int]) -> tuple[DemoTranslation, ...]:
     sources = [german(number) for number in numbers]
     outputs = run.translate(sources, beam=1)
     return tuple(
-        Translation(number=number, source=source, output=output, reference=english(number))
+        DemoTranslation(number=number, source=source, output=output, reference=english(number))
         for number, source, output in zip(numbers, sources, outputs, strict=True)
     )
 
@@ -183,7 +183,7 @@ def write_opening(results: DemoResults) -> None:
     folder.write_own(folder.opening_file, {"examples": examples, **results.view.opening})
 
 
-def find_swap(translation: TracedTranslation, weight: Weights) -> Swap | None:
+def find_swap(translation: TracedTranslation, weight: Weights) -> SwappedQueries | None:
     return swap(translation.target, translation.source, weight)
 
 
@@ -235,7 +235,7 @@ def render_score(row: Mapping[str, Any]) -> RenderableType:
     return Text.assemble(f"  {name:<20}", (f"{right:>14}", style), ("   " + learned, "quiet"))
 
 
-def render_translation(translation: Translation) -> Page:
+def render_translation(translation: DemoTranslation) -> Page:
     mark = ("✓", "value") if translation.right else ("✗", "refused")
     yield Text.assemble("  ", mark, f" {translation.number:>{NUMBER},}  ", (translation.source, "key"))
     yield indent(translation.output, "query")

@@ -12,8 +12,8 @@ from clearhead.cli.line_io import (
     Fields,
     File,
     Lines,
-    Notes,
     RunPath,
+    StderrNotes,
     answer_lines,
     open_run,
     read_chunks,
@@ -93,7 +93,7 @@ def write_array(
     run: Run, file: str, output: Path, how: Lines, *, pooling: Pooling, normalize: bool, pairs: bool
 ) -> None:
     """Write the vectors of a file's lines as one array, atomically."""
-    width, notes = run.embed([]).shape[1], Notes(run, how)
+    width, notes = run.embed([]).shape[1], StderrNotes(run, how)
     chunks_of_rows: list[np.ndarray] = []
     for chunk in read_chunks(file, how.check):
         nonblank = [i for i, line in enumerate(chunk) if line.is_asked]

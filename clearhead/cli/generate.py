@@ -12,8 +12,8 @@ from clearhead.cli.line_io import (
     File,
     InputLine,
     Lines,
-    Notes,
     RunPath,
+    StderrNotes,
     answer_lines,
     as_line,
     cells,
@@ -161,7 +161,7 @@ def go_on(run: Run, prompt: str, how: Writing, lines: Lines, ask: Conversation |
 
     Of a conversation only the replies are printed.
     """
-    notes = Notes(run, lines)
+    notes = StderrNotes(run, lines)
     first = prompt if ask is None else ""
     if lines.as_json:
         write(as_line({"input": prompt, **lines.answer([prompt], [0])[0]}) + "\n")

@@ -124,7 +124,7 @@ def open_run(
 
 def answer_lines(run: Run, file: str, how: Lines) -> None:
     """Answer every line of the file, a chunk at a time: a file may be larger than memory, and a pipe may pause."""
-    notes = Notes(run, how)
+    notes = StderrNotes(run, how)
     if file == STDIN and sys.stdin is not None and sys.stdin.isatty():
         print("Type a line and press Enter; Ctrl-D ends.", file=sys.stderr)
     first = 0
@@ -201,7 +201,7 @@ def nothing_waits() -> bool:
 
 @final
 @dataclass
-class Notes:
+class StderrNotes:
     """Notes on stderr: lines that cannot be read or were cut, as they come; characters never seen, at the end."""
 
     run: Run

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from clearhead.cli.screen import THEME, SafeConsole, bar
-from clearhead.plots.curves import FAMILIES, Measure
+from clearhead.plots.curves import FAMILIES, LoggedNumber
 
 BAR, INPUT, OUTPUT = 30, 28, 36
 """Columns of the bar, and of the texts of a sample."""
@@ -20,7 +20,7 @@ PAUSE = 1.0
 """Seconds between plain lines; evaluations do not wait."""
 ASKED = "labels_asked"
 """The score that says how many different labels an accuracy is over."""
-SCORES: tuple[Measure, ...] = tuple(measure for family in FAMILIES.values() for measure in family)
+SCORES: tuple[LoggedNumber, ...] = tuple(measure for family in FAMILIES.values() for measure in family)
 
 Line = Mapping[str, Any]
 

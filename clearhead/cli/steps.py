@@ -8,8 +8,7 @@ from torch import Tensor
 
 from clearhead.attention import masks
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
-from clearhead.cli.demonstration import Demonstration, demonstrate
-from clearhead.cli.four_steps import render_page
+from clearhead.cli.four_steps import Demonstration, demonstrate, render_page
 from clearhead.cli.options import Parts, find_part, one_of, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.files import os_errors_as_run_errors, write_text

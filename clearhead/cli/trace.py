@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from clearhead.attention.reference import Steps
-from clearhead.cli.attention_drawing import draw_svg
+from clearhead.cli.attention_map import draw_svg
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show, show_json

@@ -11,8 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
-from clearhead.cli.attention_drawing import Drawing
-from clearhead.cli.attention_map import legend, pooled_map, readable
+from clearhead.cli.attention_map import Drawing, legend, pooled_map, readable
 from clearhead.cli.screen import number, rule
 from clearhead.serve.traced import Traced
 from clearhead.tracing.head_metrics import Readings, read_head

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import final
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
-from clearhead.experiments.comparison import Comparison, Failure, Impossible, Outcome, outcome_of
+from clearhead.experiments.comparison import Comparison, FailedRun, FinishedRun, Impossible, outcome_of
 from clearhead.experiments.comparison_plot import draw_comparison
-from clearhead.experiments.workers import JOB, RECALL, Job, begin, prepare_text, read_job, run_all
+from clearhead.experiments.workers import JOB, RECALL, TrainingJob, begin, prepare_text, read_job, run_all
 from clearhead.extras import has_package
 from clearhead.files import os_errors_as_run_errors, write_text
 from clearhead.model.shapes import build_for_shapes
@@ -110,7 +110,13 @@ def compare(
 
 
 def compare_jobs(
-    home: Path, jobs: Sequence[Job], arms: Sequence[Arm | Impossible], *, probe: str | None, parallel: int, log: Log
+    home: Path,
+    jobs: Sequence[TrainingJob],
+    arms: Sequence[Arm | Impossible],
+    *,
+    probe: str | None,
+    parallel: int,
+    log: Log,
 ) -> Comparison:
     """Do the jobs of a comparison in a folder that is locked."""
     for arm in arms:
@@ -132,15 +138,15 @@ def compare_jobs(
         probe=probe,
         parallel=parallel,
         budget={name: n for name, n in vars(jobs[0].recipe.budget).items() if n is not None and name != "patience"},
-        outcomes=tuple(entry for entry in outcomes if isinstance(entry, Outcome)),
-        failures=tuple(entry for entry in outcomes if isinstance(entry, Failure)),
+        outcomes=tuple(entry for entry in outcomes if isinstance(entry, FinishedRun)),
+        failures=tuple(entry for entry in outcomes if isinstance(entry, FailedRun)),
         impossible=tuple(arm for arm in arms if isinstance(arm, Impossible)),
     )
     write_comparison(comparison, home)
     return comparison
 
 
-def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], probe: str | None) -> list[Job]:
+def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], probe: str | None) -> list[TrainingJob]:
     """Return a job for each arm and seed: all arms with the first seed, then all with the next."""
     possible = [arm for arm in arms if isinstance(arm, Arm)]
     names = [arm.name for arm in possible]
@@ -150,7 +156,7 @@ def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], 
     if len(set(names)) < len(names) or len(set(seeds)) < len(seeds):
         raise OptionError(f"arms and seeds must differ from each other; came {', '.join(names)} and {list(seeds)}")
     return [
-        Job(
+        TrainingJob(
             arm=arm.name,
             recipe=replace(arm.recipe, seed=seed),
             run=str(home / f"{arm.name}-seed{seed}"),
@@ -162,9 +168,9 @@ def jobs_of(home: Path, arms: Sequence[Arm | Impossible], seeds: Sequence[int], 
     ]
 
 
-def check_same_text(jobs: Sequence[Job]) -> None:
+def check_same_text(jobs: Sequence[TrainingJob]) -> None:
     """Raise DataError where runs that are there have learned another text than those to come would read."""
-    there: dict[Path, Job] = {}
+    there: dict[Path, TrainingJob] = {}
     for job in jobs:
         with contextlib.suppress(RunError):  # a damaged run is reported when its turn comes
             if job.folder.exists():
@@ -186,7 +192,7 @@ def held_out(recipe: Recipe) -> str:
     return recipe.corpus.dev.files[0]
 
 
-def is_done(job: Job) -> bool:
+def is_done(job: TrainingJob) -> bool:
     """Return whether the run is there and has ended; raise RunError where it was begun in another way than now."""
     path = job.folder.path / JOB
     if path.exists() and (differing := changes(read_job(path).recipe, job.recipe)):
@@ -197,9 +203,9 @@ def is_done(job: Job) -> bool:
     return job.folder.evaluation.exists() and (job.recall is None or (job.folder.path / RECALL).exists())
 
 
-def outcome(job: Job, problem: str | None) -> Outcome | Failure:
+def outcome(job: TrainingJob, problem: str | None) -> FinishedRun | FailedRun:
     if problem is not None:
-        return Failure(arm=job.arm, seed=job.seed, run=job.run, problem=problem)
+        return FailedRun(arm=job.arm, seed=job.seed, run=job.run, problem=problem)
     recall = None
     if job.recall is not None:
         recall = job.folder.read_own(job.folder.path / RECALL)

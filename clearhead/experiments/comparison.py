@@ -52,7 +52,7 @@ class Impossible:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class FailedRun:
     """A run that came to no end."""
 
     arm: str
@@ -63,7 +63,7 @@ class Failure:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class FinishedRun:
     """One run. `numbers` are its scores, speed, peak memory (of its process, or on a GPU of the device), parameters
     and steps; `evaluations` what it scored on the way; `by_distance` the accuracy of recall."""
 
@@ -79,7 +79,7 @@ class Outcome:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """An arm in the table."""
 
     arm: str
@@ -98,8 +98,8 @@ class Comparison:
     probe: str | None
     parallel: int
     budget: Mapping[str, Number]
-    outcomes: tuple[Outcome, ...]
-    failures: tuple[Failure, ...] = ()
+    outcomes: tuple[FinishedRun, ...]
+    failures: tuple[FailedRun, ...] = ()
     impossible: tuple[Impossible, ...] = ()
 
     @property
@@ -112,7 +112,7 @@ class Comparison:
         return self.quality[0]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparisonRow]:
         """Return the arms that have a run, in the order in which they were given."""
         arms = dict.fromkeys(outcome.arm for outcome in self.outcomes)
         return [row_of(arm, [outcome for outcome in self.outcomes if outcome.arm == arm], self.columns) for arm in arms]
@@ -130,7 +130,7 @@ class Comparison:
         head = ["", *(column.name for column in self.columns), "runs"]
         return head, [[row.arm, *self.cells(row), str(row.runs)] for row in self.rows]
 
-    def cells(self, row: Row) -> list[str]:
+    def cells(self, row: ComparisonRow) -> list[str]:
         numbers = row.numbers
         cost = [measure.shown(numbers[measure.key].mean) for measure in COST]
         quality = ((measure, numbers[measure.key]) for measure in self.quality)
@@ -206,9 +206,9 @@ class Comparison:
         )
 
 
-def row_of(arm: str, outcomes: Sequence[Outcome], columns: Sequence[Measure]) -> Row:
+def row_of(arm: str, outcomes: Sequence[FinishedRun], columns: Sequence[Measure]) -> ComparisonRow:
     far = sorted({distance for outcome in outcomes for distance in outcome.by_distance or {}})
-    return Row(
+    return ComparisonRow(
         arm=arm,
         runs=len(outcomes),
         numbers={column.key: mean_of([value_of(outcome, column) for outcome in outcomes]) for column in columns},
@@ -219,7 +219,7 @@ def row_of(arm: str, outcomes: Sequence[Outcome], columns: Sequence[Measure]) ->
     )
 
 
-def value_of(outcome: Outcome, measure: Measure) -> float:
+def value_of(outcome: FinishedRun, measure: Measure) -> float:
     """Return a number of a run; NaN where it was not measured: without scored records a translation has only a loss."""
     return float(outcome.numbers.get(measure.key, math.nan))
 
@@ -240,7 +240,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, Any] | None = None) -> Outcome:
+def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, Any] | None = None) -> FinishedRun:
     """Return what a run folder says of a run that has ended. `data` is where its token ids are."""
     evaluation = folder.read_evaluation()
     lines = read_metrics(folder.metrics)
@@ -255,7 +255,7 @@ def outcome_of(folder: RunFolder, *, arm: str, data: Path, recall: Mapping[str, 
         numbers["memory_mb"] = max(line["memory_mb"] for line in steps)
     numbers["steps"] = steps[-1]["step"] if steps else folder.checkpoints.all()[0].step
     keys = [measure.key for family in (task.measures, *OF_PROBES.values(), COST) for measure in family]
-    return Outcome(
+    return FinishedRun(
         arm=arm,
         seed=folder.recipe().seed,
         run=str(folder.path),

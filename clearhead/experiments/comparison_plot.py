@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clearhead.colours import ROLES
-from clearhead.experiments.comparison import COST, Comparison, Measure, Outcome, Row
+from clearhead.experiments.comparison import COST, Comparison, ComparisonRow, FinishedRun, Measure
 from clearhead.plots.figure import DARK, add_grid, save_svg, spread
 
 # It takes a while to import, and most who import this file do not draw.
@@ -23,7 +23,7 @@ GAP = 0.06
 STEP = Measure("step", "step")
 
 
-class Look(NamedTuple):
+class ArmStyle(NamedTuple):
     """How an arm is drawn: a colour for the first part of its name, a line and a marker for the rest."""
 
     colour: str
@@ -31,7 +31,7 @@ class Look(NamedTuple):
     marker: str
 
 
-class Line(NamedTuple):
+class ArmCurve(NamedTuple):
     """Points of an arm, and how far above and below them its runs went."""
 
     arm: str
@@ -76,11 +76,11 @@ def figure_of(comparison: Comparison) -> "matplotlib.figure.Figure":
     return figure
 
 
-def looks_of(arms: Sequence[str]) -> dict[str, Look]:
+def looks_of(arms: Sequence[str]) -> dict[str, ArmStyle]:
     """Return a look for each arm; arms whose names begin alike share a colour."""
     firsts, rests = (list(dict.fromkeys(arm.partition("-")[part] for arm in arms)) for part in (0, 2))
     return {
-        arm: Look(
+        arm: ArmStyle(
             COLOURS[firsts.index(arm.partition("-")[0]) % len(COLOURS)],
             LINES[rests.index(arm.partition("-")[2]) % len(LINES)],
             MARKERS[rests.index(arm.partition("-")[2]) % len(MARKERS)],
@@ -90,7 +90,7 @@ def looks_of(arms: Sequence[str]) -> dict[str, Look]:
 
 
 def draw_runs(
-    axes: "matplotlib.axes.Axes", comparison: Comparison, rows: Sequence[Row], looks: Mapping[str, Look]
+    axes: "matplotlib.axes.Axes", comparison: Comparison, rows: Sequence[ComparisonRow], looks: Mapping[str, ArmStyle]
 ) -> None:
     """Draw a marker for every run and a bar at the mean, the first arm on top."""
     measure = comparison.main
@@ -122,7 +122,9 @@ def draw_runs(
     axes.set_xlabel(measure.name)
 
 
-def draw_cost(axes: "matplotlib.axes.Axes", rows: Sequence[Row], measure: Measure, looks: Mapping[str, Look]) -> None:
+def draw_cost(
+    axes: "matplotlib.axes.Axes", rows: Sequence[ComparisonRow], measure: Measure, looks: Mapping[str, ArmStyle]
+) -> None:
     means = [row.numbers[measure.key].mean for row in rows]
     axes.barh(range(len(rows)), means, height=0.5, color=[looks[row.arm].colour for row in rows], alpha=0.6)
     for height, mean in enumerate(means):
@@ -142,7 +144,7 @@ def on_the_way(comparison: Comparison) -> Measure:
     return next(measure for measure in comparison.quality if measure.key in measured)
 
 
-def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:
+def way_of(outcomes: Sequence[FinishedRun], measure: Measure) -> ArmCurve:
     by_step = [
         {
             to_shown_unit(line["step"], STEP): to_shown_unit(line.get(measure.key), measure)
@@ -153,7 +155,7 @@ def way_of(outcomes: Sequence[Outcome], measure: Measure) -> Line:
     steps = sorted(set(by_step[0]).intersection(*by_step))
     columns = [[values[step] for values in by_step] for step in steps]
     means = [sum(column) / len(column) for column in columns]
-    return Line(outcomes[0].arm, steps, means, [*map(min, columns)], [*map(max, columns)])
+    return ArmCurve(outcomes[0].arm, steps, means, [*map(min, columns)], [*map(max, columns)])
 
 
 def to_shown_unit(value: int | float | None, measure: Measure) -> float:
@@ -162,7 +164,7 @@ def to_shown_unit(value: int | float | None, measure: Measure) -> float:
 
 
 def draw_lines(
-    axes: "matplotlib.axes.Axes", lines: Sequence[Line], looks: Mapping[str, Look], measure: Measure
+    axes: "matplotlib.axes.Axes", lines: Sequence[ArmCurve], looks: Mapping[str, ArmStyle], measure: Measure
 ) -> None:
     """Draw the mean of each arm, shaded from its least run to its most, with its name at the end."""
     for line in lines:
@@ -173,7 +175,7 @@ def draw_lines(
     name_ends(axes, lines, looks)
 
 
-def draw_distances(axes: "matplotlib.axes.Axes", rows: Sequence[Row], looks: Mapping[str, Look]) -> None:
+def draw_distances(axes: "matplotlib.axes.Axes", rows: Sequence[ComparisonRow], looks: Mapping[str, ArmStyle]) -> None:
     lines = [distance_line(row) for row in rows]
     axes.set_xscale("log", base=2)
     axes.set_ylim(0, 104)
@@ -184,9 +186,9 @@ def draw_distances(axes: "matplotlib.axes.Axes", rows: Sequence[Row], looks: Map
     axes.set_xlabel("tokens from a key to where it is asked again (up to)")
 
 
-def distance_line(row: Row) -> Line:
+def distance_line(row: ComparisonRow) -> ArmCurve:
     means = row.by_distance.values()
-    return Line(
+    return ArmCurve(
         row.arm,
         [float(distance) for distance in row.by_distance],
         [100 * mean.mean for mean in means],
@@ -195,7 +197,7 @@ def distance_line(row: Row) -> Line:
     )
 
 
-def name_ends(axes: "matplotlib.axes.Axes", lines: Sequence[Line], looks: Mapping[str, Look]) -> None:
+def name_ends(axes: "matplotlib.axes.Axes", lines: Sequence[ArmCurve], looks: Mapping[str, ArmStyle]) -> None:
     """Write the name of each arm right of where its line ends, none over another."""
     bottom, top = axes.get_ylim()
     ends = sorted((line.values[-1], line.arm) for line in lines if line.values and math.isfinite(line.values[-1]))

@@ -254,7 +254,7 @@ def probe_recipe(probe: Probe, folder: Path, amount: Amount | None = None, machi
     )
 
 
-class Question(NamedTuple):
+class RecallQuestion(NamedTuple):
     """A key that comes again: which pair of the text it is in, and how many tokens after it came last."""
 
     pair: int
@@ -283,7 +283,7 @@ class Recalled:
     asked: dict[int, int]
 
 
-def questions(text: str) -> Iterator[Question]:
+def questions(text: str) -> Iterator[RecallQuestion]:
     """Return the questions in a text of pairs: the keys that come again.
 
     >>> list(questions("k3 v1 k0 v7 k3 v1"))
@@ -292,7 +292,7 @@ def questions(text: str) -> Iterator[Question]:
     last: dict[str, int] = {}
     for pair, key in enumerate(text.split()[::2]):
         if key in last:
-            yield Question(pair, 2 * (pair - last[key]))
+            yield RecallQuestion(pair, 2 * (pair - last[key]))
         last[key] = pair
 
 

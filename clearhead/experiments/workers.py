@@ -41,7 +41,7 @@ JOB, LOG, RECALL = "job.json", "log.txt", "recall.json"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainingJob:
     """One run: an arm with a seed. `recall` is a file of texts whose questions it is asked in the end."""
 
     arm: str
@@ -63,10 +63,10 @@ class Job:
         return self.folder.path.name
 
 
-KNOWN: Mapping[str, type] = ChainMap(table_of([Job]), CLASSES)  # pyright: ignore[reportArgumentType] - it is only read
+KNOWN: Mapping[str, type] = ChainMap(table_of([TrainingJob]), CLASSES)  # pyright: ignore[reportArgumentType] - it is only read
 
 
-def begin(jobs: Sequence[Job]) -> None:
+def begin(jobs: Sequence[TrainingJob]) -> None:
     """Claim the folder of each run that is not there yet, and write its job into it."""
     for job in jobs:
         if not job.folder.exists():
@@ -77,7 +77,7 @@ def begin(jobs: Sequence[Job]) -> None:
             job.folder.write_own(job.folder.path / JOB, {"job": to_json(job, KNOWN)})
 
 
-def read_job(path: Path) -> Job:
+def read_job(path: Path) -> TrainingJob:
     """Read the job of a run; RunError where the file is damaged, or of another run."""
     try:
         content = read_sealed(path)
@@ -86,12 +86,12 @@ def read_job(path: Path) -> Job:
     if content.get("run") != RunFolder(path.parent).id():
         raise RunError(f"{path}: is of another run; put this run's own file back")
     job = from_json(content.get("job"), KNOWN, where=str(path))
-    if not isinstance(job, Job):
+    if not isinstance(job, TrainingJob):
         raise RunError(f"{path}: holds no job")
     return job
 
 
-def prepare_text(jobs: Sequence[Job], log: Log) -> None:
+def prepare_text(jobs: Sequence[TrainingJob], log: Log) -> None:
     """Tokenise the text once, in a process of its own; arms that differ in it have their own."""
     different = {
         json.dumps(to_json([job.recipe.corpus, job.recipe.tokenizing, job.recipe.batching.context])): job
@@ -107,7 +107,7 @@ def prepare_text(jobs: Sequence[Job], log: Log) -> None:
             raise DataError(process.stderr.strip() or f"the text could not be read (exit code {process.returncode})")
 
 
-def command(verb: str, job: Job) -> list[str]:
+def command(verb: str, job: TrainingJob) -> list[str]:
     return [
         sys.executable,
         "-m",
@@ -118,7 +118,7 @@ def command(verb: str, job: Job) -> list[str]:
     ]
 
 
-def environment(job: Job) -> dict[str, str]:
+def environment(job: TrainingJob) -> dict[str, str]:
     """Return our environment, with this clearhead first on the path, then the folders of the user's own modules; a
     worker ends with this process.
     """
@@ -134,7 +134,7 @@ def folder_of(module: str) -> str | None:
     return None if file is None else str(Path(file).resolve().parents[1 if hasattr(top, "__path__") else 0])
 
 
-def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
+def run_all(jobs: Sequence[TrainingJob], parallel: int, log: Log) -> dict[str, str]:
     """Run every job in a process of its own; return why those that failed did, by name.
 
     Ctrl-C and SIGTERM are passed on once: the runs save, and then this raises.
@@ -166,7 +166,7 @@ def run_all(jobs: Sequence[Job], parallel: int, log: Log) -> dict[str, str]:
     return problems
 
 
-def start_worker(job: Job) -> subprocess.Popen[bytes]:
+def start_worker(job: TrainingJob) -> subprocess.Popen[bytes]:
     """Start a worker, whose signals come from us alone."""
     with os_errors_as_run_errors(job.folder.path / LOG), open_log(job.folder.path / LOG) as log:
         return subprocess.Popen(
@@ -201,7 +201,7 @@ class Interrupted(RunError):
         self.exit_code = 128 + number
 
 
-def work(job: Job) -> Run:
+def work(job: TrainingJob) -> Run:
     """Train a run, or resume it; then ask it what its probe asks."""
     data = Path(job.data)
     if job.folder.exists():
@@ -214,7 +214,7 @@ def work(job: Job) -> Run:
     return run
 
 
-def tokenise(job: Job) -> None:
+def tokenise(job: TrainingJob) -> None:
     recipe = job.recipe
     layout = task_named(recipe.task).layout(recipe.batching.context)
     prepare(recipe.corpus, layout, recipe.tokenizing, Path(job.data), say)

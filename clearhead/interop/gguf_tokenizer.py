@@ -1,13 +1,20 @@
-"""Tokenisers in GGUF: a fixed list of ways to cut a text, each as a tokenizer.json and back.
+"""Tokenisers in GGUF: a fixed list of ways to cut a text, each as a tokenizer.json and back; with what llama.cpp puts
+around a text, and the chat template.
 
 `gpt2` is byte-level BPE with one of llama.cpp's pre-tokenisers; `llama` is SentencePiece's BPE, which merges by score.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeGuard
 
-from clearhead.errors import OptionError
+from clearhead.errors import DataError, OptionError
+from clearhead.interop.config import Config
+from clearhead.interop.gguf_file import GGUF
+from clearhead.interop.tokenizer import ImportedTokenizer, checked_template
+from clearhead.text.templates import ChatTemplate
+from clearhead.text.tokenizer import SpecialIds, Tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """The kinds of token in GGUF."""
@@ -181,3 +188,37 @@ def sentencepiece_json(metadata: Mapping[str, Any], tokens: list[str], where: st
             tokens, [merge[3] for merge in sorted(ranked)], unk_token=named, fuse_unk=True, byte_fallback=True
         ),
     }
+
+
+ROLES = {"pad": "padding", "unknown": "unknown", "start": "bos", "end": "eos", "mask": "mask"}
+"""What GGUF calls the special tokens."""
+OPENED = ("llama-bpe", "llama3", "llama-v3")
+"""Pre-tokenizers with which llama.cpp puts a start token before a text, unless the file says otherwise."""
+
+
+def read_tokenizer_of_gguf(path: Path, vocabulary: int) -> ImportedTokenizer:
+    """Read the tokenizer of a GGUF file whose model's table has `vocabulary` rows."""
+    with GGUF(path) as file:
+        settings = {name.removeprefix("tokenizer.ggml."): value for name, value in file.metadata.items()}
+        text = tokenizer_json(file.metadata, str(path))
+        template = file.metadata.get("tokenizer.chat_template")
+    config = Config(settings, str(path))
+    special_ids = {role: next(iter(config.tokens(f"{name}_token_id")), None) for role, name in ROLES.items()}
+    for role, token_id in special_ids.items():
+        if token_id is not None and token_id >= vocabulary:
+            raise DataError(f"{path}: {ROLES[role]}_token_id: the id {token_id} has no row in a table of {vocabulary}")
+    special = SpecialIds(vocabulary=vocabulary, **special_ids)
+    tokenizer = Tokenizer(text, name=str(path), special=special)
+    opened = settings.get("model") == "llama" or settings.get("pre") in OPENED
+    before = () if special.start is None or not config.flag("add_bos_token", opened) else (special.start,)
+    after = () if special.end is None or not config.flag("add_eos_token", False) else (special.end,)
+    return ImportedTokenizer(tokenizer, before, after, chat_of(template, tokenizer, special, str(path)))
+
+
+def chat_of(template: Any, tokenizer: Tokenizer, special: SpecialIds, where: str) -> ChatTemplate | None:
+    """Return the chat template, with the special tokens that templates name."""
+    if not isinstance(template, str):
+        return None
+    names = {"bos_token": special.start, "eos_token": special.end, "unk_token": special.unknown}
+    tokens = {name: tokenizer.token(token_id) for name, token_id in names.items() if token_id is not None}
+    return checked_template(template, tokens, f"{where}: tokenizer.chat_template")

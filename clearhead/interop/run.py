@@ -6,9 +6,12 @@ import clearhead as ch
 run = ch.import_model("models/smollm", "runs/smollm")
 run.generate(["Once upon a time"])
 ```
+
+A source that begins with `hub:`, and only that, is fetched from the Hugging Face hub, by `huggingface_hub`.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +25,10 @@ from clearhead.errors import OptionError, RunError, no_such
 from clearhead.files import check_writable, replacing_folder
 from clearhead.interop.config import Config, shorten
 from clearhead.interop.gguf import read_gguf
-from clearhead.interop.hub import PREFIX, fetch_from_hub
-from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face
-from clearhead.interop.pooler import write_pooler
+from clearhead.interop.gguf_tokenizer import read_tokenizer_of_gguf
+from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face, write_pooler
+from clearhead.interop.peers import import_peer
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
-from clearhead.interop.tokenizer_gguf import read_tokenizer_of_gguf
 from clearhead.model.dtypes import DTYPES
 from clearhead.model.int8 import quantize
 from clearhead.model.sizes import Spec
@@ -255,3 +257,47 @@ def write_run(
             folder.begin(origin)
     except (OSError, RunError) as error:
         raise RunError(f"{target}: the run could not be written, and nothing was left there ({error})") from None
+
+
+PREFIX = "hub:"
+NAME = re.compile(r"(?:\w[\w.-]{0,95}/)?\w[\w.-]{0,95}(?:@[\w./-]{1,96})?", re.ASCII)
+"""ORG/NAME, with a branch, a tag or a commit after an @."""
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+WEIGHTS, PICKLED = ("model*.safetensors", "model.safetensors.index.json"), ("pytorch_model*.bin*",)
+"""Weights as they are asked for first, and where there are none of these."""
+
+
+def fetch_from_hub(source: str, *, cache: Path | None = None) -> Path:
+    """Fetch the files of `hub:ORG/NAME` that an import reads, and return the folder they are in.
+
+    They are kept in `cache`, else where `huggingface_hub` keeps its own; what is there already is not fetched again.
+    The environment variable HF_ENDPOINT names another server. OptionError where they cannot be fetched.
+    """
+    name = source.removeprefix(PREFIX)
+    if not NAME.fullmatch(name):
+        raise OptionError(f"{source}: expected {PREFIX}ORG/NAME, such as {PREFIX}HuggingFaceTB/SmolLM2-135M")
+    hub = import_peer("huggingface_hub")
+    repository, _, revision = name.partition("@")
+    for weights in (WEIGHTS, PICKLED):
+        try:
+            snapshot = hub.snapshot_download(
+                repository,
+                revision=revision or None,
+                cache_dir=cache,
+                allow_patterns=[*FILES, *weights],
+                ignore_patterns=["*/*"],
+                endpoint=os.environ.get("HF_ENDPOINT"),
+            )
+        except Exception as error:  # the library raises its own, those of its network library, and OSError
+            message = next(iter(str(error).splitlines()), type(error).__name__)
+            raise OptionError(f"{source}: could not be fetched ({type(error).__name__}: {message[:200]})") from None
+        if any(Path(snapshot).glob(weights[0])):
+            break
+    return Path(snapshot)

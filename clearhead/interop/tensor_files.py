@@ -1,5 +1,9 @@
-"""The tensors of a model folder by name: safetensors, or an archive that torch saved; whole or in shards."""
+"""The tensors of a model folder by name: safetensors, or an archive that torch saved; whole or in shards.
 
+No file elsewhere is read, by a link, `..`, an absolute path or a shard's name.
+"""
+
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,9 +13,34 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clearhead.errors import OptionError
-from clearhead.files import read_json
-from clearhead.interop.source_files import file_in
+from clearhead.files import is_inside, is_plain_name, read_json
 from clearhead.interop.torch_archive import read_archive
+
+
+def file_in(home: Path, name: str) -> Path:
+    """Return the path of a file in a source folder, there or not; OptionError where its name or a link leads out.
+
+    A link may lead to another file of the folder, and in the cache of the Hugging Face hub to a blob of the same
+    repository: `models--ORG--NAME/snapshots/COMMIT/config.json` is a link to `../../blobs/HASH`.
+    """
+    if not is_plain_name(name):
+        raise OptionError(f"{home}: {name[:80]!r} is no name of a file in this folder, and no other is read")
+    path = home / name
+    if is_inside(home, path) or is_own_blob(home, path):
+        return path
+    raise OptionError(
+        f"{path}: is a link that leads out of the folder, to {os.path.realpath(path)}, which is not read. If you trust "
+        "it, put the file itself in its place"
+    )
+
+
+def is_own_blob(home: Path, path: Path) -> bool:
+    """Return whether a folder is a snapshot in the hub's cache, and a path in it leads to a blob of its repository."""
+    snapshot, place = Path(os.path.realpath(home)), Path(os.path.realpath(path))
+    repository = snapshot.parent.parent
+    is_snapshot = snapshot.parent.name == "snapshots" and repository.name.startswith("models--")
+    return is_snapshot and place.parent == repository / "blobs"
+
 
 WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"

@@ -22,7 +22,7 @@ CONVERT = (
     "nothing is unpickled here. Load it in a program that you trust and save it as safetensors: "
     "safetensors.torch.save_file(state_dict, 'model.safetensors'), or save_pretrained of transformers"
 )
-DTYPES = {
+STORED_DTYPES = {
     f"torch {name}Storage": dtype
     for name, dtype in {
         **{"Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16},
@@ -160,7 +160,7 @@ def follow_pickle(data: bytes) -> Any:
                 stack.append(Called(f"{module} {name}"))
             case "BINPERSID":
                 _, kind, key, _, _ = stack.pop()
-                stack.append((str(key), DTYPES[kind.name]))
+                stack.append((str(key), STORED_DTYPES[kind.name]))
             case "REDUCE":
                 arguments, called = stack.pop(), stack.pop()
                 if called.name not in REBUILT:

@@ -1,12 +1,19 @@
-"""Blocks: attention, cross-attention and feed-forward in slots, connected as the arrangement says."""
+"""Blocks: attention, cross-attention and feed-forward in slots, connected as the arrangement says.
 
+With activation checkpointing a block's activations are computed again in the backward pass instead of being kept.
+Buffers that it updates in its forward pass, such as the running mean of a user's own part, are updated once: the second
+pass sees them as the first one did, and its own updates are dropped.
+"""
+
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention.heads import HeadLayout, Heads
 from clearhead.attention.layer import Attention
@@ -23,8 +30,66 @@ from clearhead.model.arrangements import Arrangement, BranchConnection, PreNorm
 from clearhead.model.fast_step import FastStep, fast_step_of, has_own_step
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.kv_source import KVSource, KVSources
-from clearhead.model.recomputing import checkpoint_module
 from clearhead.taps import Tapped
+
+
+@final
+class BufferBefore(NamedTuple):
+    """A buffer of a module, its version, and a copy of its values before a forward pass."""
+
+    owner: nn.Module
+    name: str
+    tensor: Tensor
+    version: int
+    values: Tensor
+
+    def has_changed(self) -> bool:
+        """Return whether another tensor has its place, or it was written to."""
+        tensor = self.owner._buffers[self.name]  # pyright: ignore[reportPrivateUsage]
+        return tensor is not self.tensor or self.tensor._version != self.version
+
+
+def checkpoint_module(module: nn.Module, *inputs: Any) -> Any:
+    """Return what the module computes of its inputs, keeping for the backward pass only those."""
+    if torch.compiler.is_compiling() and next(module.buffers(), None) is not None:
+        # Compiled, the second pass would see the updates of the first: other activations, and wrong gradients. Contexts
+        # cannot be compiled, so nothing is computed twice.
+        return module(*inputs)
+    before = copy_buffers(module)
+    if not before:
+        return checkpoint(module, *inputs, use_reentrant=False)
+    contexts = contextlib.nullcontext(), BuffersAsBefore(before)
+    output = checkpoint(module, *inputs, use_reentrant=False, context_fn=lambda: contexts)
+    # Tables that nothing writes to need no copy for the second pass.
+    before[:] = [one for one in before if one.has_changed()]
+    return output
+
+
+def copy_buffers(module: nn.Module) -> list[BufferBefore]:
+    return [
+        BufferBefore(owner, name, tensor, tensor._version, tensor.clone())
+        for owner in module.modules()
+        for name, tensor in owner.named_buffers(recurse=False)
+    ]
+
+
+@final
+class BuffersAsBefore:
+    """A context, to be entered any number of times, in which buffers are copies with the values of then."""
+
+    def __init__(self, before: list[BufferBefore]) -> None:
+        self.before = before
+        self.now: list[Tensor | None] = []
+
+    def __enter__(self) -> None:
+        self.now = [one.owner._buffers[one.name] for one in self.before]  # pyright: ignore[reportPrivateUsage]
+        for one in self.before:
+            one.owner._buffers[one.name] = one.values.clone()  # pyright: ignore[reportPrivateUsage]
+
+    def __exit__(self, *failed: object) -> None:
+        for one, tensor in zip(self.before, self.now, strict=True):
+            one.owner._buffers[one.name] = tensor  # pyright: ignore[reportPrivateUsage]
+
 
 Vectors = Float[Tensor, "batch n d_model"]
 

@@ -19,22 +19,27 @@ sequence included:
   to sum φ(k) vᵀ, and 2 F (d_value + 1) for each query to read the sums and the normaliser, whatever the mask;
 - the output: as a map, with one row for each token of the vocabulary.
 
-Not counted: look-ups, biases, norms, activations, the weighting itself, positions, residuals and dropout.
+Not counted: look-ups, biases, norms, activations, the weighting itself, positions, residuals and dropout. Each piece of
+a block runs on the meta device under torch's own counter, so a user's own part is counted too. Attention is put
+together here, since no kernel forms exactly the scores that the mask allows.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.attention.layer import Attention
+from clearhead.attention.mask_numbers import Extent
+from clearhead.attention.masks import Mask, Window
+from clearhead.attention.score_index import Positions, box
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Block
-from clearhead.model.flops import Cost, block_costs, count_operations, every_head, meta, windows
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
@@ -45,6 +50,105 @@ from clearhead.model.transformers import (
     Transformer,
 )
 from clearhead.model.wide import ToNgramLogits
+
+CELLS = 1 << 24
+"""Cells of a mask evaluated at a time."""
+
+
+class PartCost(NamedTuple):
+    """A part of a block: where in the block its parameters are, and its operations."""
+
+    name: str
+    paths: tuple[str, ...]
+    operations: int
+
+
+def meta(*shape: int) -> Tensor:
+    return torch.empty(*shape, device="meta")
+
+
+def count_operations(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
+    """Count the operations of a function's matrix products, with gradients on: without, some take another way."""
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        result = function(*inputs)
+    return counter.get_total_flops(), result
+
+
+def block_costs(block: Block, batch: int, n: int, n_memory: int) -> Iterator[PartCost]:
+    """Return the parts of a block for n tokens, cross-attending to n_memory vectors if it does."""
+    yield from attention_costs("attention", block.attention, batch, n, n)
+    if block.cross is not None:
+        yield from attention_costs("cross", block.cross, batch, n, n_memory)
+    if block.feed_forward is not None:
+        operations, _ = count_operations(block.feed_forward, meta(batch, n, block.attention.d_model))
+        yield PartCost("feed-forward", ("feed_forward",), operations)
+    yield PartCost("norms", ("around_attention", "around_cross", "around_feed_forward"), 0)
+
+
+def attention_costs(slot: str, layer: Attention, batch: int, n_query: int, n_key: int) -> Iterator[PartCost]:
+    query_ops, query = count_operations(layer.query, meta(batch, n_query, layer.d_model))
+    key_ops, key = count_operations(layer.key, meta(batch, n_key, layer.d_model))
+    value_ops, value = count_operations(layer.value, meta(batch, n_key, layer.d_model))
+    yield PartCost(f"{slot} query map", (f"{slot}.query",), query_ops)
+    yield PartCost(f"{slot} key map", (f"{slot}.key",), key_ops)
+    yield PartCost(f"{slot} value map", (f"{slot}.value",), value_ops)
+    count_pairs = count_summed if layer.weighting.form == "kernelized" else count_scored
+    name, score_ops, sum_ops = count_pairs(layer, query, key, value)
+    yield PartCost(f"{slot} {name}", (f"{slot}.similarity", f"{slot}.weighting", f"{slot}.position"), score_ops)
+    yield PartCost(f"{slot} weighted sum", (), sum_ops)
+    output_ops, _ = count_operations(layer.output, meta(batch, n_query, query.shape[1] * value.shape[-1]))
+    yield PartCost(f"{slot} output map", (f"{slot}.output",), output_ops)
+
+
+def count_scored(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
+    """Count operations where every pair has its score, and its term in the sum."""
+    batch, n_heads, n_query, _ = query.shape
+    once, (prepared_query, prepared_key) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
+    one_in_each_head, _ = count_operations(layer.similarity.score, prepared_query[:1, :, :1], prepared_key[:1, :, :1])
+    pairs = allowed_pairs(layer.mask, Extent(batch, n_heads, n_query, key.shape[2], torch.device("cpu")))
+    return "scores", once + pairs * one_in_each_head // n_heads, pairs * 2 * value.shape[-1]
+
+
+def count_summed(layer: Attention, query: Tensor, key: Tensor, value: Tensor) -> tuple[str, int, int]:
+    """Count operations where keys and values are summed, and the sums read."""
+    batch, n_heads, n_query, _ = query.shape
+    once, (_, prepared_key) = count_operations(layer.similarity.prepare, query, every_head(key, n_heads))
+    d_value, per_column = value.shape[-1], 2 * batch * n_heads * prepared_key.shape[-1]
+    return "features and sums", once + per_column * d_value * key.shape[2], per_column * (d_value + 1) * n_query
+
+
+def every_head(key: Tensor, n_heads: int) -> Tensor:
+    """Repeat shared heads, one for each query head."""
+    return key.repeat_interleave(n_heads // key.shape[1], 1)
+
+
+def allowed_pairs(mask: Mask, extent: Extent) -> int:
+    """Count the pairs of a query and a key that the mask allows, over all heads and sequences, both from 0."""
+    mask.check(extent)
+    query, key = torch.arange(extent.n_query), torch.arange(extent.n_key)
+    if mask.kinds <= {"none", "causal", "window"}:
+        return spans(mask, query, extent.n_key) * extent.batch * extent.n_heads
+    total, step = 0, max(1, CELLS // (extent.batch * extent.n_heads * extent.n_key))
+    for start in range(0, extent.n_query, step):
+        rows = slice(start, min(start + step, extent.n_query))
+        allowed = mask.allowed(box(Positions(query, key), batch=extent.batch, n_heads=extent.n_heads, rows=rows))
+        cells = extent.batch * extent.n_heads * (rows.stop - rows.start) * extent.n_key
+        total += int(allowed.sum()) * cells // allowed.numel()
+    return total
+
+
+def spans(mask: Mask, query: Tensor, n_key: int) -> int:
+    """Count the pairs of one head where each query sees one unbroken range of keys."""
+    first, last = torch.zeros_like(query), torch.full_like(query, n_key - 1)
+    if "causal" in mask.kinds:
+        last = last.minimum(query)
+    for window in windows(mask):
+        first, last = first.maximum(query - window.left), last.minimum(query + window.right)
+    return int((last - first + 1).clamp(min=0).sum())
+
+
+def windows(mask: Mask) -> list[Window]:
+    return [term for term in mask.terms if isinstance(term, Window)]
 
 
 @final
@@ -220,7 +324,7 @@ class Counter:
         """Count an encoder or a decoder of n tokens: its embedding, its blocks and its output."""
         path, title = (f"{name}.", f"{name} ") if name else ("", "")
         yield section(f"{title}embedding", self.embedding(model, path, n))
-        costs: dict[int, list[Cost]] = {}  # by the spec: most blocks have the same
+        costs: dict[int, list[PartCost]] = {}  # by the spec: most blocks have the same
         blocks = []
         for index, (block, spec) in enumerate(zip(blocks_of(model), model.spec.blocks, strict=True)):
             if id(spec) not in costs:
@@ -240,7 +344,7 @@ class Counter:
         yield self.part("segments", f"{path}embedding.segment")
         yield self.part("norm", f"{path}embedding.norm")
 
-    def block(self, path: str, costs: Sequence[Cost]) -> Iterator[PartSize]:
+    def block(self, path: str, costs: Sequence[PartCost]) -> Iterator[PartSize]:
         for cost in costs:
             yield self.part(cost.name, *(f"{path}.{name}" for name in cost.paths), operations=cost.operations)
 

@@ -26,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.compiling import missing_triton
+from clearhead.devices import FLOATS
 from clearhead.jit_triton import jit
 from clearhead.model.fast_step import DecodingModule, FastStep, StepNorm, fast_step_of, has_own_step, plain_linear
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import triton.language as tl
     from triton.language.extra import cuda
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MOST_ROWS = 32
 """Rows for which these kernels are ahead of torch's."""
 WIDEST = 16384
@@ -81,7 +81,7 @@ def power_of_two(n: int) -> int:
 
 def can_fuse_weight(weight: Tensor) -> bool:
     """Check for a matrix that these kernels read, on a device that has Triton, and that nobody wants a gradient of."""
-    plain = weight.dtype in DTYPES and weight.is_contiguous() and not torch.is_grad_enabled()
+    plain = weight.dtype in FLOATS and weight.is_contiguous() and not torch.is_grad_enabled()
     return plain and missing_triton(weight.device.type) is None
 
 

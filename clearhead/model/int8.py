@@ -16,16 +16,8 @@ from torch.nn import functional as F
 
 from clearhead.calls import public
 from clearhead.errors import OptionError
+from clearhead.model import int8_matmul
 from clearhead.model.fast_step import FastStep, SteppedLinear, multiply_by
-from clearhead.model.int8_matmul import (
-    EXACT,
-    INT8,
-    ROUNDED,
-    Int8Matrix,
-    can_multiply,
-    find_matrix,
-    round_to_int8,
-)
 from clearhead.model.lora import replace_module
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.wide import ToNgramLogits
@@ -44,12 +36,12 @@ class Int8Linear(SteppedLinear):
 
     codes: Int8[Tensor, "d_out d_in"]
     scale: Float[Tensor, "d_out"]
-    digits: int = EXACT
+    digits: int = int8_matmul.EXACT
 
     def __init__(self, plain: nn.Linear) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = plain.in_features, plain.out_features, plain.bias
-        codes, scale = round_to_int8(plain.weight.detach())
+        codes, scale = int8_matmul.round_to_int8(plain.weight.detach())
         self.register_buffer("codes", codes)
         self.register_buffer("scale", scale)
         self.train(plain.training)
@@ -60,7 +52,7 @@ class Int8Linear(SteppedLinear):
         return self.codes.to(self.scale.dtype) * self.scale[:, None]
 
     def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
-        if self.codes.is_cpu and can_multiply(input, self.bias):
+        if self.codes.is_cpu and int8_matmul.can_multiply(input, self.bias):
             bias = None if self.bias is None else self.bias.float()
             rows = self.matrix()(input.reshape(-1, self.in_features).float(), bias)
             return rows.view(*input.shape[:-1], self.out_features).to(input.dtype)
@@ -68,10 +60,10 @@ class Int8Linear(SteppedLinear):
         product = F.linear(input, self.codes.to(input.dtype)) * self.scale
         return product if self.bias is None else product + self.bias
 
-    def matrix(self, others: Sequence["Int8Linear"] = ()) -> Int8Matrix:
+    def matrix(self, others: Sequence["Int8Linear"] = ()) -> int8_matmul.Int8Matrix:
         """Return this map's matrix for products on a CPU, with those of others below it."""
         codes, scales = zip(*((linear.codes, linear.scale) for linear in (self, *others)), strict=True)
-        return find_matrix(
+        return int8_matmul.find_matrix(
             self, [*codes, *scales], self.digits, lambda: (join_tensors(codes), join_tensors(scales).float())
         )
 
@@ -139,9 +131,9 @@ def quantize_output(model: nn.Module) -> nn.Module:
     """
     for module in model.modules():
         if isinstance(module, ToVocabulary) and module.int8_digits is None:
-            codes, scale = round_to_int8(module.table)
+            codes, scale = int8_matmul.round_to_int8(module.table)
             module.table.copy_(codes.to(scale.dtype) * scale[:, None])
-            module.int8_digits = EXACT
+            module.int8_digits = int8_matmul.EXACT
     return model
 
 
@@ -150,16 +142,18 @@ def round_inputs(model: nn.Module) -> nn.Module:
     """Let int8 maps round their inputs to 7 bits on a CPU, each row by its largest number; return the model."""
     for module in model.modules():
         if isinstance(module, Int8Linear):
-            module.digits = ROUNDED
+            module.digits = int8_matmul.ROUNDED
         elif isinstance(module, ToVocabulary) and module.int8_digits is not None:
-            module.int8_digits = ROUNDED
+            module.int8_digits = int8_matmul.ROUNDED
     return model
 
 
 def int8_maps(tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names of the int8 maps among the tensors of a model."""
     names = (
-        name.removesuffix(CODES) for name, tensor in tensors.items() if name.endswith(CODES) and tensor.dtype is INT8
+        name.removesuffix(CODES)
+        for name, tensor in tensors.items()
+        if name.endswith(CODES) and tensor.dtype is int8_matmul.INT8
     )
     return [name for name in names if name + SCALE in tensors]
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.modes import autocast_enabled, can_read
+from clearhead.devices import FLOATS
 from clearhead.model.cpu_matmul import LARGE
 
 INT8, STEPS = torch.int8, 127
@@ -45,8 +46,6 @@ MOST_PACKED = 1 << 14
 which is faulted in page by page."""
 UNPACKED = 1 << 18
 """Numbers of a matrix that are unpacked at a time: they stay in the cache until they are multiplied."""
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Inputs whose products are computed in float32 at least."""
 SMALLEST = 1e-30
 """What rows are divided by at least: a digit of a number below could not be written as a float32."""
 PACKING = threading.Lock()
@@ -175,7 +174,7 @@ def stamp_of(tensor: Tensor) -> tuple[int, int]:
 
 def can_multiply(x: Tensor, *trained: Tensor | None) -> bool:
     """Check that a product with an `Int8Matrix` will do: on a CPU, no gradient asked for, nothing traced by torch."""
-    if not can_read(x) or x.dtype not in DTYPES or autocast_enabled(x):
+    if not can_read(x) or x.dtype not in FLOATS or autocast_enabled(x):
         return False
     return not (
         torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (x, *trained))

@@ -20,7 +20,7 @@ FAINT = 0.3
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class LoggedNumber:
     """A number of the log by its key, and how it is shown: times `factor`, and written as `form` says."""
 
     key: str
@@ -35,26 +35,26 @@ class Measure:
 class Curve:
     """The values of a measure over the steps, not a number where there is a gap."""
 
-    measure: Measure
+    measure: LoggedNumber
     steps: list[int]
     values: list[float]
 
 
-TRAINING = Measure(key="loss", name="training", colour=ROLES["query"], form="{:.3f}")
-DEV = Measure(key="loss", name="dev", colour=ROLES["weight"], form="{:.3f}")
-RATE = Measure(key="lr", name="", colour=QUIET, form="{:.2g}")
+TRAINING = LoggedNumber(key="loss", name="training", colour=ROLES["query"], form="{:.3f}")
+DEV = LoggedNumber(key="loss", name="dev", colour=ROLES["weight"], form="{:.3f}")
+RATE = LoggedNumber(key="lr", name="", colour=QUIET, form="{:.2g}")
 # The scores of one task, which share a panel.
 FAMILIES = {
     "score": (
-        Measure(key="bleu", name="BLEU", colour=ROLES["value"]),
-        Measure(key="chrf", name="chrF", colour=ROLES["key"]),
-        Measure(key="exact_match", name="exact match", colour=ROLES["context"], factor=100.0, form="{:.1f} %"),
+        LoggedNumber(key="bleu", name="BLEU", colour=ROLES["value"]),
+        LoggedNumber(key="chrf", name="chrF", colour=ROLES["key"]),
+        LoggedNumber(key="exact_match", name="exact match", colour=ROLES["context"], factor=100.0, form="{:.1f} %"),
     ),
     "percent": (
-        Measure(key="accuracy", name="accuracy", colour=ROLES["value"], factor=100.0, form="{:.1f} %"),
-        Measure(key="macro_f1", name="macro F1", colour=ROLES["key"], factor=100.0, form="{:.1f} %"),
+        LoggedNumber(key="accuracy", name="accuracy", colour=ROLES["value"], factor=100.0, form="{:.1f} %"),
+        LoggedNumber(key="macro_f1", name="macro F1", colour=ROLES["key"], factor=100.0, form="{:.1f} %"),
     ),
-    "bits a byte": (Measure(key="bits_per_byte", name="", colour=ROLES["value"], form="{:.3f}"),),
+    "bits a byte": (LoggedNumber(key="bits_per_byte", name="", colour=ROLES["value"], form="{:.3f}"),),
 }
 
 
@@ -95,7 +95,7 @@ def figure_of(lines: Sequence[Mapping[str, Any]], title: str) -> "matplotlib.fig
     return figure
 
 
-def curve_of(lines: Sequence[Mapping[str, Any]], measure: Measure) -> Curve:
+def curve_of(lines: Sequence[Mapping[str, Any]], measure: LoggedNumber) -> Curve:
     """Return the curve of a measure over the lines that have it."""
     measured = [line for line in lines if measure.key in line]
     values = [line[measure.key] for line in measured]

@@ -13,17 +13,8 @@ reverse = aggregate(select(indices, opposite, key = query), tokens)
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from clearhead.rasp import language
 from clearhead.rasp.compiler import ProgramPlan
-from clearhead.rasp.language import (
-    Aggregate,
-    Constant,
-    LinearMap,
-    Map,
-    Selector,
-    Sequence,
-    SequenceMap,
-    Width,
-)
 from clearhead.rasp.operations import HeadCondition, HeadOperation, HiddenUnit
 from clearhead.rasp.scheduling import Level
 from clearhead.rasp.spaces import HERE, ONE, SINK, Space
@@ -156,7 +147,7 @@ def list_program(plan: ProgramPlan) -> list[str]:
     lines: list[str] = []
     names: dict[int, str] = {}
 
-    def name(sequence: Sequence) -> str:
+    def name(sequence: language.Sequence) -> str:
         if id(sequence) not in names:
             operation = write_operation(sequence, plan.possible, name)
             n_same = sum(other.split("′")[0] == sequence.name for other in names.values())
@@ -169,10 +160,12 @@ def list_program(plan: ProgramPlan) -> list[str]:
     return lines
 
 
-def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequence], str]) -> str | None:
+def write_operation(
+    sequence: language.Sequence, possible: Possible, name: Callable[[language.Sequence], str]
+) -> str | None:
     """Write one operation; None for what a program starts from, the tokens and the indices."""
 
-    def write_selector(selector: Selector) -> str:
+    def write_selector(selector: language.Selector) -> str:
         terms = []
         for term in selector.terms:
             keys, queries = (
@@ -185,18 +178,18 @@ def write_operation(sequence: Sequence, possible: Possible, name: Callable[[Sequ
         return " & ".join(terms)
 
     match sequence:
-        case Aggregate(selector=selector, values=values):
+        case language.Aggregate(selector=selector, values=values):
             return f"aggregate({write_selector(selector)}, {name(values)})"
-        case Width(selector=selector):
+        case language.Width(selector=selector):
             return f"selector_width({write_selector(selector)})"
-        case Map(function=function, inner=inner):
+        case language.Map(function=function, inner=inner):
             examples = [f"{plain(value)}→{function(plain(value))}" for value in possible.of(inner)]
             return f"map({name(inner)})  # {join_shortened(examples, 4)}"
-        case SequenceMap(first=first, second=second):
+        case language.SequenceMap(first=first, second=second):
             return f"map({name(first)}, {name(second)})"
-        case LinearMap(terms=terms):
+        case language.WeightedSum(terms=terms):
             return " + ".join(f"{factor:g} × {name(inner)}" for inner, factor in terms)
-        case Constant(value=value):
+        case language.ConstantSequence(value=value):
             return f"constant({value})"
         case _:
             return None

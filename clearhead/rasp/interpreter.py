@@ -6,24 +6,13 @@ from typing import Any
 
 from clearhead.calls import public
 from clearhead.errors import ProgramError
-from clearhead.rasp.language import (
-    Aggregate,
-    Constant,
-    Indices,
-    LinearMap,
-    Map,
-    Selector,
-    Sequence,
-    SequenceMap,
-    Tokens,
-    Width,
-)
+from clearhead.rasp import language
 
 Values = list[Any]
 
 
 @public
-def run(program: Sequence, tokens: Row[Any], source: Row[Any] = ()) -> Values:
+def run(program: language.Sequence, tokens: Row[Any], source: Row[Any] = ()) -> Values:
     """Run the program on these tokens (and, for an encoder-decoder program, on this source)."""
     return Interpreter(tokens, source).of(program)
 
@@ -35,39 +24,39 @@ class Interpreter:
         self.texts = {"target": list(tokens), "source": list(source)}
         self.known: dict[int, Values] = {}
 
-    def of(self, sequence: Sequence) -> Values:
+    def of(self, sequence: language.Sequence) -> Values:
         if id(sequence) not in self.known:
             self.known[id(sequence)] = self.compute(sequence)
         return self.known[id(sequence)]
 
-    def compute(self, sequence: Sequence) -> Values:
+    def compute(self, sequence: language.Sequence) -> Values:
         text = self.texts[sequence.side]
         match sequence:
-            case Tokens():
+            case language.Tokens():
                 return text
-            case Indices():
+            case language.Indices():
                 return list(range(len(text)))
-            case Constant(value=value):
+            case language.ConstantSequence(value=value):
                 return [value] * len(text)
-            case Map(function=function, inner=inner):
+            case language.Map(function=function, inner=inner):
                 return [apply_function(sequence, function, value) for value in self.of(inner)]
-            case SequenceMap(function=function, first=first, second=second):
+            case language.SequenceMap(function=function, first=first, second=second):
                 pairs = zip(self.of(first), self.of(second), strict=True)
                 return [apply_function(sequence, function, *pair) for pair in pairs]
-            case LinearMap(terms=terms):
+            case language.WeightedSum(terms=terms):
                 rows = [[factor * value for value in self.of(inner)] for inner, factor in terms]
                 return [sum(column) for column in zip(*rows, strict=True)]
-            case Aggregate(selector=selector, values=values):
+            case language.Aggregate(selector=selector, values=values):
                 inner_values = self.of(values)
                 return [
                     aggregate_values(sequence, [inner_values[key] for key in selected])
                     for selected in self.selected_keys(selector)
                 ]
-            case Width(selector=selector):
+            case language.Width(selector=selector):
                 return [len(selected) for selected in self.selected_keys(selector)]
         raise AssertionError(f"no meaning for {sequence!r}")
 
-    def selected_keys(self, selector: Selector) -> list[list[int]]:
+    def selected_keys(self, selector: language.Selector) -> list[list[int]]:
         """Return the keys each query chooses; a value that is None is never chosen, and chooses nothing."""
         every = [(self.of(term.keys), self.of(term.queries), term.predicate) for term in selector.terms]
         n_key, n_query = len(self.texts[selector.key_side]), len(self.texts[selector.query_side])
@@ -82,18 +71,18 @@ def all_hold(every: list[tuple[Values, Values, Callable[[Any, Any], bool]]], key
     )
 
 
-def apply_function(sequence: Sequence, function: Callable[..., Any], *values: Any) -> Any:
+def apply_function(sequence: language.Sequence, function: Callable[..., Any], *values: Any) -> Any:
     """Apply the function; return None, or 0 for numbers, where a value is missing or the function returns None."""
     missing = any(value is None for value in values)
     result = None if missing else function(*values)
     return empty(sequence) if result is None else result
 
 
-def empty(sequence: Sequence) -> Any:
+def empty(sequence: language.Sequence) -> Any:
     return 0.0 if sequence.numeric else None
 
 
-def aggregate_values(sequence: Sequence, values: Values) -> Any:
+def aggregate_values(sequence: language.Sequence, values: Values) -> Any:
     """Return the mean of numbers, or the value that all chosen keys share."""
     if not values:
         return empty(sequence)

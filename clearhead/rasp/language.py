@@ -52,7 +52,9 @@ class Sequence:
             numeric, name = self.numeric and factor.numeric, f"{self.name} x {factor.name}"
             return sequence_map(lambda a, b: a * b, self, factor, numeric=numeric, name=name)
         if self.numeric:
-            return LinearMap(terms=((self, float(factor)),), side=self.side, numeric=True, name=f"{factor} {self.name}")
+            return WeightedSum(
+                terms=((self, float(factor)),), side=self.side, numeric=True, name=f"{factor} {self.name}"
+            )
         return map(lambda value: value * factor, self, name=f"{factor} {self.name}")
 
     def __rmul__(self, factor: int | float) -> "Sequence":
@@ -76,7 +78,7 @@ def combined(
     name = f"{first.name} {sign_name} {second.name}"
     if first.numeric and second.numeric:
         same_side("a sum", first, second)
-        return LinearMap(terms=((first, 1.0), (second, float(sign))), side=first.side, numeric=True, name=name)
+        return WeightedSum(terms=((first, 1.0), (second, float(sign))), side=first.side, numeric=True, name=name)
     return sequence_map(function, first, second, name=name)
 
 
@@ -94,7 +96,7 @@ class Indices(Sequence):
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Constant(Sequence):
+class ConstantSequence(Sequence):
     """The same everywhere."""
 
     value: Value = None
@@ -127,7 +129,7 @@ class SequenceMap(Sequence):
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class LinearMap(Sequence):
+class WeightedSum(Sequence):
     """A sum of numbers, each times a factor."""
 
     terms: tuple[tuple[Sequence, float], ...]
@@ -212,9 +214,9 @@ source_indices = Indices(side="source", name="source indices")
 
 
 @public
-def constant(value: Value, *, numeric: bool = False) -> Constant:
+def constant(value: Value, *, numeric: bool = False) -> ConstantSequence:
     """Return a sequence of the same value everywhere."""
-    return Constant(value=value, numeric=numeric, name=str(value))
+    return ConstantSequence(value=value, numeric=numeric, name=str(value))
 
 
 @public

@@ -10,19 +10,7 @@ from fractions import Fraction
 from typing import Any, final
 
 from clearhead.errors import ProgramError
-from clearhead.rasp.language import (
-    Aggregate,
-    Constant,
-    Indices,
-    LinearMap,
-    Map,
-    Select,
-    Selector,
-    Sequence,
-    SequenceMap,
-    Tokens,
-    Width,
-)
+from clearhead.rasp import language
 from clearhead.rasp.operations import Direction, HeadCondition, HeadOperation, HiddenUnit, HiddenUnits, Operation
 from clearhead.rasp.spaces import HERE, ONE, Space
 from clearhead.rasp.values import Possible, holds, plain
@@ -45,12 +33,12 @@ class Lowered:
         self.values: dict[Space, list[Any]] = {}
         """The numbers that a numeric space may hold, in order."""
 
-    def of(self, sequence: Sequence) -> Space:
+    def of(self, sequence: language.Sequence) -> Space:
         if id(sequence) not in self.known:
             self.known[id(sequence)] = self.compute(sequence)
         return self.known[id(sequence)]
 
-    def space(self, sequence: Sequence) -> Space:
+    def space(self, sequence: language.Sequence) -> Space:
         """Return a fresh space for the sequence's values."""
         values = self.possible.of(sequence)
         space = Space(name=sequence.name, numeric=sequence.numeric, values=() if sequence.numeric else tuple(values))
@@ -58,35 +46,35 @@ class Lowered:
             self.values[space] = values
         return space
 
-    def compute(self, sequence: Sequence) -> Space:
+    def compute(self, sequence: language.Sequence) -> Space:
         match sequence:
-            case Tokens(side=side):
+            case language.Tokens(side=side):
                 return self.input(side, "tokens", sequence)
-            case Indices(side=side):
+            case language.Indices(side=side):
                 return self.indices(side, sequence)
-            case Constant(side=side, value=value):
+            case language.ConstantSequence(side=side, value=value):
                 out = self.space(sequence)
                 return self.add_network(side, out, [HiddenUnit(reads=here(1.0), writes=writes_for(out, value))])
-            case Map(side=side, function=function, inner=inner):
+            case language.Map(side=side, function=function, inner=inner):
                 return self.add_map(side, self.of(inner), plainly(function), self.space(sequence))
-            case SequenceMap(side=side, function=function, first=first, second=second):
+            case language.SequenceMap(side=side, function=function, first=first, second=second):
                 pair = self.category(side, self.of(first)), self.category(side, self.of(second))
                 return self.add_pairs(side, pair, plainly(function), self.space(sequence))
-            case LinearMap(side=side, terms=terms):
+            case language.WeightedSum(side=side, terms=terms):
                 return self.add_sum(side, [(self.of(inner), factor) for inner, factor in terms], self.space(sequence))
-            case Aggregate(selector=selector, values=values):
+            case language.Aggregate(selector=selector, values=values):
                 return self.add_head(selector, self.of(values), self.space(sequence))
-            case Width(selector=selector):
+            case language.Width(selector=selector):
                 return self.add_width(selector, self.space(sequence))
         raise AssertionError(f"cannot lower {sequence!r}")
 
-    def input(self, side: str, kind: str, sequence: Sequence) -> Space:
+    def input(self, side: str, kind: str, sequence: language.Sequence) -> Space:
         if (side, kind) not in self.inputs:
             name = sequence.name if kind == "tokens" else f"{sequence.name} of all"
             self.inputs[side, kind] = Space(name=name, values=tuple(self.possible.of(sequence)))
         return self.inputs[side, kind]
 
-    def indices(self, side: str, sequence: Sequence) -> Space:
+    def indices(self, side: str, sequence: language.Sequence) -> Space:
         """Return the places from the position table; where tokens stand beside the text, those of the text alone."""
         positions = self.input(side, "places", sequence)
         if not self.gated[side]:
@@ -172,20 +160,20 @@ class Lowered:
                 units.append(HiddenUnit(reads={(space, None): sign}, writes={(out, None): sign * factor}))
         return self.add_network(side, out, units)
 
-    def add_head(self, selector: Selector, values: Space | None, out: Space) -> Space:
+    def add_head(self, selector: language.Selector, values: Space | None, out: Space) -> Space:
         cross = selector.key_side != selector.query_side
         choices = tuple(self.choice(selector, term) for term in selector.terms)
         self.operations[selector.query_side].append(HeadOperation(choices=choices, values=values, out=out, cross=cross))
         return out
 
-    def choice(self, selector: Selector, term: Select) -> HeadCondition:
+    def choice(self, selector: language.Selector, term: language.Select) -> HeadCondition:
         """Make one condition. Its predicate is called for every possible pair here, before anything is built."""
         keys = self.category(selector.key_side, self.of(term.keys))
         queries = self.category(selector.query_side, self.of(term.queries))
         fits = {(key, query) for key in keys.values for query in queries.values if holds(term, key, query)}
         return HeadCondition(keys=keys, queries=queries, predicate=lambda key, query: (key, query) in fits)
 
-    def add_width(self, selector: Selector, out: Space) -> Space:
+    def add_width(self, selector: language.Selector, out: Space) -> Space:
         """Count the chosen keys, from the weight that is left on the sink."""
         sink_weight = Space(name=f"1 / (1 + {out.name})", numeric=True)
         self.values[sink_weight] = [Fraction(1, 1 + count) for count in reversed(range(self.possible.length + 1))]
@@ -193,7 +181,7 @@ class Lowered:
         return self.add_map(selector.query_side, sink_weight, lambda share: round(1 / share) - 1, out)
 
 
-def lower(program: Sequence, possible: Possible, gated: Mapping[str, bool]) -> tuple[Lowered, Space]:
+def lower(program: language.Sequence, possible: Possible, gated: Mapping[str, bool]) -> tuple[Lowered, Space]:
     """Return the operations that make the program's result, and the space it lies in."""
     lowered = Lowered(possible, gated)
     return lowered, lowered.of(program)

@@ -7,19 +7,7 @@ from itertools import product
 from typing import Any, final
 
 from clearhead.errors import ProgramError
-from clearhead.rasp.language import (
-    Aggregate,
-    Constant,
-    Indices,
-    LinearMap,
-    Map,
-    Select,
-    Selector,
-    Sequence,
-    SequenceMap,
-    Tokens,
-    Width,
-)
+from clearhead.rasp import language
 
 MOST_VALUES = 4096
 """That a sequence may have: each takes a direction of the model, or a step of a network."""
@@ -36,10 +24,10 @@ class Possible:
         self.vocabulary = {"target": frozenset(vocabulary), "source": frozenset(source)}
         self.length = length
         self.known: dict[int, Places] = {}
-        self.kept: list[Sequence] = []
+        self.kept: list[language.Sequence] = []
         self.empty: set[int] = set()
 
-    def at(self, sequence: Sequence) -> Places:
+    def at(self, sequence: language.Sequence) -> Places:
         """Return the values of each place; None is left out: it has no direction."""
         if id(sequence) not in self.known:
             values_at = self.compute(sequence)
@@ -55,23 +43,23 @@ class Possible:
             self.kept.append(sequence)
         return self.known[id(sequence)]
 
-    def of(self, sequence: Sequence) -> list[Any]:
+    def of(self, sequence: language.Sequence) -> list[Any]:
         """Return the values of all places, in order."""
         return sort_values(frozenset().union(*self.at(sequence)))
 
-    def compute(self, sequence: Sequence) -> Places:
+    def compute(self, sequence: language.Sequence) -> Places:
         match sequence:
-            case Tokens(side=side):
+            case language.Tokens(side=side):
                 return (self.vocabulary[side],) * self.length
-            case Indices():
+            case language.Indices():
                 return tuple(frozenset([i]) for i in range(self.length))
-            case Constant(value=value):
+            case language.ConstantSequence(value=value):
                 values_of_constant = {number(value, sequence) if sequence.numeric else value}
                 return (frozenset(values_of_constant - {None}),) * self.length
-            case Map(function=function, inner=inner):
+            case language.Map(function=function, inner=inner):
                 every = self.at(inner)
                 return tuple(self.images(sequence, function, [(value,) for value in possible]) for possible in every)
-            case SequenceMap(function=function, first=first, second=second):
+            case language.SequenceMap(function=function, first=first, second=second):
                 if first is second:
                     every = self.at(first)
                     return tuple(
@@ -80,18 +68,18 @@ class Possible:
                 pairs = list(zip(self.at(first), self.at(second), strict=True))
                 self.check_few(sequence, pairs)
                 return tuple(self.images(sequence, function, list(product(*pair))) for pair in pairs)
-            case LinearMap(terms=terms):
+            case language.WeightedSum(terms=terms):
                 every = zip(*(self.at(inner) for inner, _ in terms), strict=True)
                 return tuple(self.sums(sequence, sets, [factor for _, factor in terms]) for sets in every)
-            case Aggregate(values=values):
+            case language.Aggregate(values=values):
                 every = frozenset().union(*self.at(values))
                 return ((self.means(sequence, every) if sequence.numeric else every),) * self.length
-            case Width():
+            case language.Width():
                 return (frozenset(range(self.length + 1)),) * self.length
         raise AssertionError(f"no values for {sequence!r}")
 
     def images(
-        self, sequence: Sequence, function: Callable[..., Any], arguments: list[tuple[Any, ...]]
+        self, sequence: language.Sequence, function: Callable[..., Any], arguments: list[tuple[Any, ...]]
     ) -> frozenset[Any]:
         """Return all values of the function over its possible arguments; also 0 for a number that may be missing."""
         images = {value_or_error(sequence, function, row) for row in arguments}
@@ -101,18 +89,20 @@ class Possible:
         images.discard(None)
         return frozenset({*images, Fraction(0)} if empty and sequence.numeric else images)
 
-    def may_be_empty(self, sequence: Sequence) -> bool:
+    def may_be_empty(self, sequence: language.Sequence) -> bool:
         """Return whether there may be nothing at some place."""
         self.at(sequence)
-        by_selector = isinstance(sequence, Aggregate) and not sequence.numeric
+        by_selector = isinstance(sequence, language.Aggregate) and not sequence.numeric
         return by_selector or (id(sequence) in self.empty and not sequence.numeric)
 
-    def sums(self, sequence: Sequence, sets: tuple[frozenset[Any], ...], factors: list[float]) -> frozenset[Any]:
+    def sums(
+        self, sequence: language.Sequence, sets: tuple[frozenset[Any], ...], factors: list[float]
+    ) -> frozenset[Any]:
         self.check_few(sequence, [sets])
         every = product(*sets)
         return frozenset(sum(number(f) * v for f, v in zip(factors, row, strict=True)) for row in every)
 
-    def check_few(self, sequence: Sequence, every: Iterable[tuple[frozenset[Any], ...]]) -> None:
+    def check_few(self, sequence: language.Sequence, every: Iterable[tuple[frozenset[Any], ...]]) -> None:
         """Raise ProgramError for more combinations of values than can be tried in seconds."""
         most = max(math.prod(len(values) for values in sets) for sets in every)
         if most > MOST_PAIRS:
@@ -121,7 +111,7 @@ class Possible:
                 "the length, or make it of sequences that have fewer values"
             )
 
-    def means(self, sequence: Sequence, values: frozenset[Any]) -> frozenset[Any]:
+    def means(self, sequence: language.Sequence, values: frozenset[Any]) -> frozenset[Any]:
         """Return the means of up to `length` of these values, and 0, the mean where no key is selected."""
         sums: list[set[Any]] = [{Fraction(0)}]
         for _ in range(self.length):
@@ -133,7 +123,7 @@ class Possible:
                 )
         return frozenset(total / max(1, count) for count, row in enumerate(sums) for total in row)
 
-    def looks_ahead(self, selector: Selector) -> tuple[int, int] | None:
+    def looks_ahead(self, selector: language.Selector) -> tuple[int, int] | None:
         """Return a query and a later key that it may choose; None where it never does."""
         for query in range(self.length):
             for key in range(query + 1, self.length):
@@ -141,7 +131,7 @@ class Possible:
                     return query, key
         return None
 
-    def chooses(self, selector: Selector, *, causal: bool) -> tuple[int, int] | None:
+    def chooses(self, selector: language.Selector, *, causal: bool) -> tuple[int, int] | None:
         """Return a query and a key that it may choose; None where it never chooses any."""
         for query in range(self.length):
             for key in range(query + 1 if causal else self.length):
@@ -149,7 +139,7 @@ class Possible:
                     return query, key
         return None
 
-    def may_choose_several(self, selector: Selector, *, causal: bool) -> tuple[int, int, int] | None:
+    def may_choose_several(self, selector: language.Selector, *, causal: bool) -> tuple[int, int, int] | None:
         """Return a query and two keys that it may both choose; None where it never chooses more than one."""
         for query in range(self.length):
             keys = [key for key in range(query + 1 if causal else self.length) if self.may_choose(selector, query, key)]
@@ -157,14 +147,14 @@ class Possible:
                 return query, keys[0], keys[1]
         return None
 
-    def may_choose(self, selector: Selector, query: int, key: int) -> bool:
+    def may_choose(self, selector: language.Selector, query: int, key: int) -> bool:
         return all(
             any(holds(term, k, q) for k in self.at(term.keys)[key] for q in self.at(term.queries)[query])
             for term in selector.terms
         )
 
 
-def holds(term: Select, key: Any, query: Any) -> bool:
+def holds(term: language.Select, key: Any, query: Any) -> bool:
     """Return whether the predicate holds of two values that can meet."""
     arguments = plain(key), plain(query)
     try:
@@ -176,7 +166,7 @@ def holds(term: Select, key: Any, query: Any) -> bool:
         ) from None
 
 
-def value_or_error(sequence: Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
+def value_or_error(sequence: language.Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
     """Return the function of possible arguments, numbers as exact fractions; ProgramError where it fails."""
     arguments = [plain(value) for value in row]
     try:
@@ -201,7 +191,7 @@ def plain(value: Any) -> Any:
     return float(value) if isinstance(value, Fraction) else value
 
 
-def number(value: Any, sequence: Sequence | None = None) -> Fraction:
+def number(value: Any, sequence: language.Sequence | None = None) -> Fraction:
     """Return an exact fraction, so that equal numbers are one value."""
     try:
         return Fraction(value).limit_denominator(10**9)

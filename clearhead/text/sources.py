@@ -36,7 +36,7 @@ class Record(NamedTuple):
     ends: bool = True
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """The values of a record, and the line where it begins."""
 
     values: tuple[str, ...]
@@ -149,7 +149,7 @@ class Table(Source):
             if os.path.isfile(path):
                 next(self.rows(path, Problems(skip=True)), None)
 
-    def rows(self, path: str, problems: Problems) -> Iterator[Row]:
+    def rows(self, path: str, problems: Problems) -> Iterator[TableRow]:
         return READERS[self.form_of(path)](path, self.columns, problems)
 
     def form_of(self, path: str) -> Form:
@@ -277,24 +277,24 @@ def read_aligned(source: str, target: str, problems: Problems) -> Iterator[Recor
             yield Record((source_line.text, target_line.text), source_line.place)
 
 
-def read_tsv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+def read_tsv(path: str, columns: Sequence[str], problems: Problems) -> Iterator[TableRow]:
     return pick_columns(tsv_rows(path, problems), path, columns, problems)
 
 
 def read_quoted(delimiter: str) -> "Reader":
     """Return the reader of tables with this delimiter, whose fields may be quoted."""
 
-    def read(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+    def read(path: str, columns: Sequence[str], problems: Problems) -> Iterator[TableRow]:
         return pick_columns(csv_rows(path, problems, delimiter), path, columns, problems)
 
     return read
 
 
-def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterator[TableRow]:
     """Yield the values of every object, as strings; numbers stay as they are written."""
     for fields, place in json_objects(path, problems):
         try:
-            yield Row(tuple(json_value(fields, column) for column in columns), place)
+            yield TableRow(tuple(json_value(fields, column) for column in columns), place)
         except Unfit as unfit:
             problems.add(place, *unfit.args)
 
@@ -341,7 +341,7 @@ def array_objects(path: str, problems: Problems) -> Iterator[tuple[dict[str, obj
         problems.add(place, "the file ends within its array: there is no closing bracket", "not JSON")
 
 
-def read_fasttext(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+def read_fasttext(path: str, columns: Sequence[str], problems: Problems) -> Iterator[TableRow]:
     """Yield the columns of lines such as `__label__sport the text`: `text`, `label` if there is one, or all `labels`
     with commas between.
     """
@@ -363,10 +363,10 @@ def read_fasttext(path: str, columns: Sequence[str], problems: Problems) -> Iter
             "label": "".join(labels),
             "labels": ", ".join(labels) or "-",
         }
-        yield Row(tuple(values[column] for column in columns), line.place)
+        yield TableRow(tuple(values[column] for column in columns), line.place)
 
 
-def read_conll(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+def read_conll(path: str, columns: Sequence[str], problems: Problems) -> Iterator[TableRow]:
     """Yield a row for each sentence: its words and their tags, each with blanks between.
 
     Columns are numbers from 1. By name they are the first and the last; in CoNLL-U FORM and UPOS.
@@ -391,7 +391,7 @@ def read_conll(path: str, columns: Sequence[str], problems: Problems) -> Iterato
             )
         else:
             # A blank within a word would make two of it.
-            yield Row(tuple(" ".join("_".join(row[i].split()) for row in cells) for i in indices), place)
+            yield TableRow(tuple(" ".join("_".join(row[i].split()) for row in cells) for i in indices), place)
 
 
 def conll_sentences(path: str, problems: Problems) -> Iterator[list[Line]]:
@@ -403,10 +403,10 @@ def conll_sentences(path: str, problems: Problems) -> Iterator[list[Line]]:
             yield list(group)
 
 
-def read_parquet(path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+def read_parquet(path: str, columns: Sequence[str], problems: Problems) -> Iterator[TableRow]:
     """Yield the values of every row of a Parquet file."""
     for values, place in parquet_rows(path, columns, problems):
-        yield Row(values, place)
+        yield TableRow(values, place)
 
 
 class Unfit(Exception):
@@ -449,19 +449,21 @@ def refuse_constant(name: str) -> NoReturn:
     raise Unfit(f"not JSON: {name} is no number there", "not JSON")
 
 
-def pick_columns(rows: Iterator[Row | None], path: str, columns: Sequence[str], problems: Problems) -> Iterator[Row]:
+def pick_columns(
+    rows: Iterator[TableRow | None], path: str, columns: Sequence[str], problems: Problems
+) -> Iterator[TableRow]:
     """Yield these columns of every row; a row with more or fewer than the first is a problem."""
     names, body = (number_columns if all(map(is_number, columns)) else split_header)(rows, path)
     indices = [position(column, names, path) for column in columns] if names else []
     for row in body:
         if len(row.values) == len(names):
-            yield Row(tuple(row.values[index] for index in indices), row.place)
+            yield TableRow(tuple(row.values[index] for index in indices), row.place)
         else:
             message = f"the line has {len(row.values):,} columns, and the first one has {len(names):,}"
             problems.add(row.place, message, "wrong number of columns")
 
 
-def split_header(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
+def split_header(rows: Iterator[TableRow | None], path: str) -> tuple[Sequence[str], Iterator[TableRow]]:
     """Return the names of the columns, from the first row, and the rows after it."""
     head = next(rows, None)
     if head is None:
@@ -469,7 +471,7 @@ def split_header(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], 
     return head.values, filter(None, rows)
 
 
-def number_columns(rows: Iterator[Row | None], path: str) -> tuple[Sequence[str], Iterator[Row]]:
+def number_columns(rows: Iterator[TableRow | None], path: str) -> tuple[Sequence[str], Iterator[TableRow]]:
     """Return the column numbers "1", "2", …, as many as the first usable row has, and all usable rows."""
     usable = filter(None, rows)
     head = list(islice(usable, 1))
@@ -487,16 +489,16 @@ def position(column: str, names: Sequence[str], path: str) -> int:
     return names.index(column)
 
 
-def tsv_rows(path: str, problems: Problems) -> Iterator[Row | None]:
+def tsv_rows(path: str, problems: Problems) -> Iterator[TableRow | None]:
     """Yield a row for each line, None for one that cannot be read."""
     for line in read_lines(path, problems):
         if line is None:
             yield None
         elif line.text:
-            yield Row(tuple(line.text.split("\t")), line.place)
+            yield TableRow(tuple(line.text.split("\t")), line.place)
 
 
-def csv_rows(path: str, problems: Problems, delimiter: str) -> Iterator[Row | None]:
+def csv_rows(path: str, problems: Problems, delimiter: str) -> Iterator[TableRow | None]:
     """Yield a row for each record, None for one that cannot be read; reading goes on in the line after its first."""
     # The module's limit is one for the whole process and may be far below what a line may have here. Raising it harms
     # nobody: it is there against quotes that are never closed, and Feed sees to those.
@@ -516,7 +518,7 @@ def csv_rows(path: str, problems: Problems, delimiter: str) -> Iterator[Row | No
             yield None
         else:
             if row:
-                yield Row(tuple(row), place)
+                yield TableRow(tuple(row), place)
 
 
 class Feed:
@@ -601,7 +603,7 @@ def list_names(names: Sequence[str]) -> str:
     return ", ".join([*map(quote, names[:20]), *more]) or "none"
 
 
-Reader = Callable[[str, Sequence[str], Problems], Iterator[Row]]
+Reader = Callable[[str, Sequence[str], Problems], Iterator[TableRow]]
 READERS: dict[str, Reader] = {
     "tsv": read_tsv,
     "csv": read_quoted(","),

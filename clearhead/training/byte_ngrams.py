@@ -99,7 +99,7 @@ class ByteSample:
             self.blocks += 1
 
 
-class Counts(NamedTuple):
+class NgramCounts(NamedTuple):
     """The n-grams of one length: sorted keys with their discounted probabilities, and sorted contexts with the weight
     that is left to shorter n-grams.
     """
@@ -131,7 +131,7 @@ def count_unique(keys: Keys) -> tuple[Keys, Keys]:
     return keys[first], np.diff(first, append=len(keys))
 
 
-def count_ngrams(documents: Iterable[bytes], order: int = ORDER) -> list[Counts]:
+def count_ngrams(documents: Iterable[bytes], order: int = ORDER) -> list[NgramCounts]:
     """Return the model of these documents: the counts of n-grams of 1, 2, … `order` symbols.
 
     The longest are counted as they occur. A shorter one counts the different symbols that it was seen after.
@@ -144,7 +144,7 @@ def count_ngrams(documents: Iterable[bytes], order: int = ORDER) -> list[Counts]
     return model[::-1]
 
 
-def discount(keys: Keys, counts: Keys) -> Counts:
+def discount(keys: Keys, counts: Keys) -> NgramCounts:
     """Take from each count what modified Kneser–Ney takes from it, and give that to the shorter n-grams."""
     once, twice, thrice, four = (int((counts == n).sum()) for n in (1, 2, 3, 4))
     kept = once / (once + 2 * twice) if once else 0.5
@@ -156,10 +156,10 @@ def discount(keys: Keys, counts: Keys) -> Counts:
     contexts, first = np.unique(keys >> BITS, return_index=True)
     totals = np.add.reduceat(counts, first)
     share = (counts - taken) / np.repeat(totals, np.diff(np.append(first, len(keys))))
-    return Counts(keys, share, contexts, np.add.reduceat(taken, first) / totals)
+    return NgramCounts(keys, share, contexts, np.add.reduceat(taken, first) / totals)
 
 
-def probabilities(model: Sequence[Counts], keys: Keys) -> Floats:
+def probabilities(model: Sequence[NgramCounts], keys: Keys) -> Floats:
     """Return the probability of the last symbol of each key after those before it. Sorted keys are looked up faster."""
     found = np.full(len(keys), 1 / SYMBOLS)
     for length, counts in enumerate(model, start=1):

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.library import wrap_triton
 
 from clearhead.compiling import TRITON_INTERPRETED, missing_triton
-from clearhead.cuda_graphs import FLOATS
+from clearhead.devices import FLOATS
 from clearhead.jit_triton import jit
 from clearhead.operators import Operator
 

@@ -47,7 +47,7 @@ SHOWN = 4
 Log = Callable[[str], None]
 
 
-class Source(NamedTuple):
+class StartingRun(NamedTuple):
     """A run to start from, as its folder describes it: nothing of its weights is read yet."""
 
     path: str
@@ -56,7 +56,7 @@ class Source(NamedTuple):
     origin: FineTuning
 
 
-def open_source(path: str | Path) -> Source:
+def open_source(path: str | Path) -> StartingRun:
     """Return what a run folder says of itself; RunError where it is none or has no checkpoint."""
     folder = RunFolder(Path(path))
     folder.origin()
@@ -66,11 +66,11 @@ def open_source(path: str | Path) -> Source:
     best = best_step(folder, checkpoints)
     chosen = next((checkpoint for checkpoint in checkpoints if checkpoint.step == best), checkpoints[0])
     tuning = FineTuning(source=str(path), run=folder.id(), step=chosen.step, sha256=chosen.sums[MODEL])
-    return Source(str(path), task, spec, tuning)
+    return StartingRun(str(path), task, spec, tuning)
 
 
 def fine_tuning_recipe(
-    source: Source | str | Path,
+    source: StartingRun | str | Path,
     corpus: Corpus,
     *,
     task: str | None = None,
@@ -83,7 +83,7 @@ def fine_tuning_recipe(
     Model and context are the source's, the rest is usual for the task, but for the learning rate: a fifth of the usual
     one at this width, or all of it with LoRA. Raises OptionError where the source's model cannot do the task.
     """
-    source = source if isinstance(source, Source) else open_source(source)
+    source = source if isinstance(source, StartingRun) else open_source(source)
     task_name = name_of(type(source.task)) if task is None else task
     if task_named(task_name) is Embed:
         raise OptionError("task: nothing is trained to embed; say what to learn, such as fill or classify")
@@ -105,7 +105,7 @@ def fine_tuning_recipe(
     )
 
 
-def with_output_of(usual: Spec, source: Source, task: str) -> Spec:
+def with_output_of(usual: Spec, source: StartingRun, task: str) -> Spec:
     """Return the source's model with the output of another task's usual model; OptionError where that cannot be."""
     spec, kind = source.spec, task_named(task)
     if len(spec.stacks) == len(usual.stacks) == 1:

@@ -127,7 +127,7 @@ def class_weights(target: Tensor) -> Tensor:
     return weight * (len(target) / (weight * count).sum())
 
 
-class Design(NamedTuple):
+class DesignMatrix(NamedTuple):
     """The features of all records: the product of two sparse matrices in part.
 
     The columns of `records` are n-grams, and then tokens once more, from column `n_ngrams` on. For these `letters` has
@@ -164,7 +164,7 @@ class Transposed(NamedTuple):
 
 @torch.no_grad()
 def fit_linear(
-    x: Design, target: Tensor, class_weight: Tensor, penalty: float = PENALTY, *, seconds: float = math.inf
+    x: DesignMatrix, target: Tensor, class_weight: Tensor, penalty: float = PENALTY, *, seconds: float = math.inf
 ) -> Tensor:
     """Return the weights `(width + 1, classes)` of a linear support vector machine, the bias in the last row.
 
@@ -195,7 +195,7 @@ def fit_linear(
 
 
 def newton_direction(
-    x: Design, across: Transposed, curvature: Tensor, decay: Tensor, gradient: Tensor, *, end: float
+    x: DesignMatrix, across: Transposed, curvature: Tensor, decay: Tensor, gradient: Tensor, *, end: float
 ) -> tuple[Tensor, Tensor]:
     """Return about where the quadratic that fits the loss here is least, and how the logits change on the way there.
 

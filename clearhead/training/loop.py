@@ -26,6 +26,7 @@ from clearhead.model.transformers import Transformer
 from clearhead.plots.curves import draw_curves
 from clearhead.serialization import to_json
 from clearhead.text.preparing import Prepared
+from clearhead.training import pretrained
 from clearhead.training.batches import BatchStream, split_rows
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.distributed import current_processes
@@ -37,14 +38,6 @@ from clearhead.training.machine import ThreadWatch, prepare_machine
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.parallel import build_model, choose_parallel
-from clearhead.training.pretrained import (
-    check_saved,
-    load_start,
-    prepare_parameters,
-    start_from_vectors,
-    trained_tensors,
-    without_wide,
-)
 from clearhead.training.recipe import CLASSES, Recipe
 from clearhead.training.reporting import LossWatch, memory_mb, phase
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
@@ -91,9 +84,9 @@ class Trainer:
         self.began, self.ended = began, 0.0
         self.processes = current_processes()
         # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
-        tensors_of: Select = named_tensors if recipe.fine_tuning is None else trained_tensors
+        tensors_of: Select = named_tensors if recipe.fine_tuning is None else pretrained.trained_tensors
         apart = folder.ngrams_file.exists()
-        self.select: Select = (lambda model: without_wide(tensors_of(model))) if apart else tensors_of
+        self.select: Select = (lambda model: pretrained.without_wide(tensors_of(model))) if apart else tensors_of
         self.pacing = Pacing(recipe, log)
         self.watch = LossWatch(recipe.optimizer.schedule.warmup)
         self.splits = recipe.machine.splits
@@ -116,17 +109,21 @@ class Trainer:
         recipe, processes = self.recipe, self.processes
         device = processes.device(prepare_machine(recipe.machine))
         if checkpoint is not None:
-            check_saved(self.folder, self.spec, recipe.fine_tuning, checkpoint.folder / MODEL)
+            pretrained.check_saved(self.folder, self.spec, recipe.fine_tuning, checkpoint.folder / MODEL)
         torch.manual_seed(recipe.seed)
         model = build_model(recipe, self.spec, processes)
         parallel = choose_parallel(recipe, processes, model, device)
         if processes.is_first:
             self.tell_the_others(checkpoint)
             if checkpoint is None and recipe.vectors is not None:
-                start_from_vectors(model, self.task, recipe.vectors, self.log)
+                pretrained.start_from_vectors(model, self.task, recipe.vectors, self.log)
         if recipe.fine_tuning is not None:
-            copy_into(without_wide(named_tensors(model)), load_start(self.folder), str(self.folder.pretrained_file))
-            prepare_parameters(model, recipe.fine_tuning)
+            copy_into(
+                pretrained.without_wide(named_tensors(model)),
+                pretrained.load_start(self.folder),
+                str(self.folder.pretrained_file),
+            )
+            pretrained.prepare_parameters(model, recipe.fine_tuning)
         processes.copy_from_first(model)
         model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
         if recipe.machine.activation_checkpointing:
@@ -429,7 +426,7 @@ class Trainer:
         """Return a model like the one in training, of any weights."""
         model = self.spec.build()
         if self.recipe.fine_tuning is not None:
-            prepare_parameters(model, self.recipe.fine_tuning)
+            pretrained.prepare_parameters(model, self.recipe.fine_tuning)
         return model.to(self.train_state.device)
 
     def save(self) -> None:

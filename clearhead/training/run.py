@@ -37,7 +37,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.pretrained import check_saved, fill_tuned, load_wide
 from clearhead.training.recipe import Origin
 from clearhead.training.reporting import to_stderr
-from clearhead.training.run_display import RunFacts
+from clearhead.training.run_display import RunCard
 from clearhead.training.tasks import Answer, Fill, Generate, Task, Translate, name_of
 from clearhead.training.tasks.classify import Class, OneLabel
 from clearhead.training.tasks.embed import Pooling, embed_texts
@@ -61,10 +61,10 @@ class Run:
         return f"Run({str(self.folder.path)!r}, task={self.task.name!r}, step={self.step})"
 
     @property
-    def facts(self) -> RunFacts:
+    def facts(self) -> RunCard:
         """Return what a run prints of itself."""
         method = self.task.verb if hasattr(self, self.task.verb) else "answer"
-        return RunFacts(self.folder, self.task, self.model, self.step, method)
+        return RunCard(self.folder, self.task, self.model, self.step, method)
 
     def __str__(self) -> str:
         return self.facts.describe()

@@ -17,7 +17,7 @@ LONGEST = 60
 
 
 @final
-class RunFacts(NamedTuple):
+class RunCard(NamedTuple):
     """What there is to say of a loaded run; `method` is that of the run which answers texts."""
 
     folder: RunFolder

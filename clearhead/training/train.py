@@ -21,19 +21,10 @@ from clearhead.serialization import from_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.training import claiming
 from clearhead.training.baseline import Baseline
 from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.checkpoints import Checkpoint, Checkpoints, check_no_link, named_tensors
-from clearhead.training.claiming import (
-    check_new,
-    check_unlinked,
-    claim,
-    find_evidence_of_checkpoints,
-    keep_elsewhere,
-    leave_nothing,
-    move_checkpoints,
-    remove_litter,
-)
 from clearhead.training.distributed import Processes, check_devices, current_processes, joined
 from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
@@ -100,7 +91,7 @@ def train(
         if not processes.is_first:
             return take_part(processes)
         folder = RunFolder(Path(path))
-        check_new(folder)
+        claiming.check_new(folder)
         recipe = recipe or recipe_of(options)
         if initial is not None:
             recipe = starting_from(initial, recipe)
@@ -108,10 +99,10 @@ def train(
             check_together(recipe)
             check_devices(choose_device(recipe.machine.device), processes.local_count)
         check_recipe(recipe)
-        with folder.lock(log) as hold, leave_nothing(hold):
-            claim(folder)
+        with folder.lock(log) as hold, claiming.leave_nothing(hold):
+            claiming.claim(folder)
             if checkpoints is not None:
-                keep_elsewhere(folder, hold, checkpoints)
+                claiming.keep_elsewhere(folder, hold, checkpoints)
             if spool is not None:
                 recipe = replace(recipe, corpus=spool(folder.data))
             trainer = prepare_run(
@@ -329,7 +320,7 @@ def resume_first(
 ) -> Run:
     """Resume a run, as the process that writes."""
     folder.recipe()  # what is no run is refused before there is a lock
-    check_unlinked(folder.path)
+    claiming.check_unlinked(folder.path)
     find_checkpoints(folder, checkpoints)
     with folder.lock(log) as hold:
         recipe = folder.recipe()
@@ -373,7 +364,7 @@ def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Rec
 def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
     """Return the checkpoints to resume from and to add to; RunError where that cannot be done."""
     if elsewhere is not None:
-        return move_checkpoints(folder, Path(elsewhere))
+        return claiming.move_checkpoints(folder, Path(elsewhere))
     checkpoints = folder.checkpoints
     checkpoints.folders()
     check_no_link(checkpoints.folder)
@@ -383,7 +374,7 @@ def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpo
 def take_over(folder: RunFolder, recipe: Recipe, checkpoints: Checkpoints, hold: Hold) -> None:
     """Write what a resume changes in the folder, once all of the run was found to be whole."""
     hold.check()
-    remove_litter(folder)
+    claiming.remove_litter(folder)
     if checkpoints.folder != folder.checkpoints.folder:
         folder.write_own(folder.checkpoints_file, {"folder": str(checkpoints.folder)})
     hold.add(folder.checkpoints.folder)
@@ -410,7 +401,7 @@ def checkpoint_to_resume(
             f"{checkpoints.folder}: none of the checkpoints is whole. Put one back; or, to go on from the very start, "
             "train in another folder"
         )
-    if newest is None and (evidence := find_evidence_of_checkpoints(folder, recipe)) is not None:
+    if newest is None and (evidence := claiming.find_evidence_of_checkpoints(folder, recipe)) is not None:
         raise RunError(
             f"{checkpoints.folder}: there is no checkpoint, and {evidence} shows that this run has saved some. Put "
             "them back; nothing was changed. To go on from the very start, train in another folder"

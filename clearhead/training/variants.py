@@ -27,14 +27,7 @@ from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.feedforward import FeedForward
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.sizes import Spec
-from clearhead.training.defaults import (
-    choose,
-    map_attention,
-    map_blocks,
-    map_embeddings,
-    with_attention,
-    with_position,
-)
+from clearhead.training import defaults
 
 HEADS = ("whole", "sliced")
 """What `--heads` takes: every head sees the whole input, or head i only slice i of it."""
@@ -48,7 +41,7 @@ def with_heads(spec: Spec, name: str) -> Spec:
     if name not in HEADS:
         raise OptionError(f"heads: {no_such(name, HEADS)}")
     change = sliced if name == "sliced" else whole
-    return map_attention(spec, lambda slot: replace(slot, heads=change(slot.head_layout)))
+    return defaults.map_attention(spec, lambda slot: replace(slot, heads=change(slot.head_layout)))
 
 
 def sliced(heads: HeadLayout) -> HeadLayout:
@@ -79,13 +72,15 @@ def with_value_rank(spec: Spec, text: str) -> Spec:
         ranked = heads if isinstance(heads, SlicedHeads) else whole_heads("value_rank", slot)
         return replace(slot, heads=replace(ranked, value_rank=rank))
 
-    return map_attention(spec, change)
+    return defaults.map_attention(spec, change)
 
 
 def with_d_value(spec: Spec, text: str) -> Spec:
     """Return the model whose values have this width in each head, whatever the width of queries and keys."""
     width = parse_whole("d_value", text)
-    return map_attention(spec, lambda slot: replace(slot, heads=replace(whole_heads("d_value", slot), d_value=width)))
+    return defaults.map_attention(
+        spec, lambda slot: replace(slot, heads=replace(whole_heads("d_value", slot), d_value=width))
+    )
 
 
 def whole_heads(option: str, slot: AttentionSpec) -> Heads:
@@ -100,13 +95,13 @@ def whole_heads(option: str, slot: AttentionSpec) -> Heads:
 
 def with_block(spec: Spec, name: str) -> Spec:
     """Return the model with its norms elsewhere: before each branch, after it, as the notes have it, or nowhere."""
-    part_choice = choose("block", name)
+    part_choice = defaults.choose("block", name)
 
     def change(block: BlockSpec) -> BlockSpec:
         norm = norm_of(block.arrangement) or LayerNorm()
         return replace(block, arrangement=part_choice.make(norm=norm))
 
-    return map_blocks(spec, change)
+    return defaults.map_blocks(spec, change)
 
 
 def norm_of(arrangement: Arrangement) -> Norm | None:
@@ -117,7 +112,7 @@ def norm_of(arrangement: Arrangement) -> Norm | None:
 
 def with_norm(spec: Spec, name: str) -> Spec:
     """Return the model with another norm wherever it has one."""
-    part_choice = choose("norm", name)
+    part_choice = defaults.choose("norm", name)
 
     def replacement(norm: Norm) -> Norm:
         return norm if type(norm) is part_choice.cls and not part_choice.fields else part_choice.make()
@@ -128,8 +123,8 @@ def with_norm(spec: Spec, name: str) -> Spec:
             raise OptionError(f"norm: {block.arrangement} has no norm that could be another; choose a block with one")
         return replace(block, arrangement=replace(cast(Any, block.arrangement), norm=replacement(norm)))
 
-    return map_embeddings(
-        map_blocks(spec, change),
+    return defaults.map_embeddings(
+        defaults.map_blocks(spec, change),
         lambda embedding: embedding if embedding.norm is None else replace(embedding, norm=replacement(embedding.norm)),
     )
 
@@ -147,7 +142,7 @@ def with_scale(spec: Spec, text: str) -> Spec:
             )
         return replace(slot, similarity=similarity)
 
-    return map_attention(spec, change)
+    return defaults.map_attention(spec, change)
 
 
 def parse_scale(text: str) -> Similarity:
@@ -166,8 +161,8 @@ def parse_scale(text: str) -> Similarity:
 def with_feed_forward(spec: Spec, name: str) -> Spec:
     """Return the model with another feed-forward of the same d_ff in every block, or without any."""
     if name == "none":
-        return map_blocks(spec, lambda block: replace(block, feed_forward=None))
-    part_choice = choose("feed_forward", name)
+        return defaults.map_blocks(spec, lambda block: replace(block, feed_forward=None))
+    part_choice = defaults.choose("feed_forward", name)
 
     def replacement(current: FeedForward | None) -> FeedForward:
         if current is not None and type(current) is part_choice.cls and not part_choice.fields:
@@ -176,7 +171,7 @@ def with_feed_forward(spec: Spec, name: str) -> Spec:
             raise OptionError(f"feed_forward: {name} takes its d_ff from the one there is, and this block has none")
         return part_choice.make(**({} if current is None else {"d_ff": current.d_ff}))
 
-    return map_blocks(spec, lambda block: replace(block, feed_forward=replacement(block.feed_forward)))
+    return defaults.map_blocks(spec, lambda block: replace(block, feed_forward=replacement(block.feed_forward)))
 
 
 def with_mask(spec: Spec, name: str) -> Spec:
@@ -184,8 +179,8 @@ def with_mask(spec: Spec, name: str) -> Spec:
 
     Cross-attention keeps its own: its keys are another text's.
     """
-    mask = None if name == "none" else choose("mask", name).make()
-    return map_blocks(spec, lambda block: replace(block, attention=replace(block.attention, mask=mask)))
+    mask = None if name == "none" else defaults.choose("mask", name).make()
+    return defaults.map_blocks(spec, lambda block: replace(block, attention=replace(block.attention, mask=mask)))
 
 
 def with_window(spec: Spec, text: str) -> Spec:
@@ -226,11 +221,11 @@ def with_width(spec: Spec, d_model: int) -> Spec:
             return replace(slot, heads=replace(heads, count=fitting, kv=None))
         return replace(slot, heads=replace(heads, count=fitting))
 
-    return map_attention(spec, change).map_stacks(lambda stack: replace(stack, d_model=d_model))
+    return defaults.map_attention(spec, change).map_stacks(lambda stack: replace(stack, d_model=d_model))
 
 
 PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {
-    "attention": lambda spec, value, context: with_attention(spec, value),
+    "attention": lambda spec, value, context: defaults.with_attention(spec, value),
     "scale": lambda spec, value, context: with_scale(spec, value),
     "heads": lambda spec, value, context: with_heads(spec, value),
     "value_rank": lambda spec, value, context: with_value_rank(spec, value),
@@ -240,7 +235,7 @@ PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {
     "feed_forward": lambda spec, value, context: with_feed_forward(spec, value),
     "mask": lambda spec, value, context: with_mask(spec, value),
     "window": lambda spec, value, context: with_window(spec, value),
-    "position": with_position,
+    "position": defaults.with_position,
 }
 """The parts of a model that can be changed by name, in the order in which they are: scale works on the attention that
 is chosen, value_rank on its heads, norm on the block, window on the mask."""

@@ -23,7 +23,7 @@ from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.model.wide import ORDERS, SHARES, NgramLogits, ToNgramLogits, hash_ngrams
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline
-from clearhead.training.linear import Design, Figures, Keys, LinearScore, Sparse, fit_linear, unique_pairs
+from clearhead.training.linear import DesignMatrix, Figures, Keys, LinearScore, Sparse, fit_linear, unique_pairs
 from clearhead.training.scores import macro_f1
 
 Values = NDArray[np.float64]
@@ -212,7 +212,7 @@ def fit_wide(
     records = Sparse(torch.from_numpy(starts), torch.from_numpy(column), value, first)
     groups = torch.from_numpy(idf["letters"][letters.groups].astype(np.float32))
     inside = Sparse(torch.from_numpy(letters.starts), torch.from_numpy(letters.groups), groups, letters.n_groups)
-    x = Design(records, inside, first - tokenizer.vocabulary)
+    x = DesignMatrix(records, inside, first - tokenizer.vocabulary)
     fill_tables(part, fit_linear(x, target, class_weight, seconds=seconds), idf, letters)
     for name, slot in slots.items():
         part.get_buffer(f"slots_{name}").copy_(torch.from_numpy(slot))

@@ -15,8 +15,8 @@ import torch
 
 import clearhead as ch
 from clearhead.cli import demo, demo_page, run
-from clearhead.cli.attention_map import Swap, swap
-from clearhead.cli.demo_page import Translation, render_translation
+from clearhead.cli.attention_map import SwappedQueries, swap
+from clearhead.cli.demo_page import DemoTranslation, render_translation
 from clearhead.cli.number_words import ROUND, english, german
 from clearhead.cli.progress import PlainProgress, open_progress
 from clearhead.cli.screen import show
@@ -153,7 +153,7 @@ def test_the_view_is_one_in_which_the_first_number_swaps(made, monkeypatch):
     there = load(made.path)
     looks = [demo_page.trace_translation(there, german(number)) for number in (24, 48_067)]
     crossing = [layer.cross for layer in looks[0].trace.decoder]
-    swapped = Swap(("twenty", "four"), ("zwanzig", "vier"), (1.0, 1.0))
+    swapped = SwappedQueries(("twenty", "four"), ("zwanzig", "vier"), (1.0, 1.0))
     for view in views(crossing):
         swapping = [view.of(looks[0].trace).tolist()]
         swapping += [other.of(looks[1].trace).tolist() for other in views(crossing)]
@@ -184,7 +184,7 @@ def test_the_page_says_what_came_of_it_in_80_columns(made, small):
 
 def test_what_is_right_is_marked_so_and_not_corrected(capsys, plain_terminal):
     words = english(777_777)
-    show(*render_translation(Translation(number=777_777, source=german(777_777), output=words, reference=words)))
+    show(*render_translation(DemoTranslation(number=777_777, source=german(777_777), output=words, reference=words)))
     shown = capsys.readouterr().out
     assert shown.startswith(f"  ✓ 777,777  {german(777_777)}\n             seven hundred")
     assert " ".join(shown.split()).endswith(words)

@@ -10,8 +10,7 @@ import torch
 
 import clearhead as ch
 from clearhead.cli import run
-from clearhead.cli.demonstration import demonstrate
-from clearhead.cli.four_steps import choose_terms, render_page
+from clearhead.cli.four_steps import choose_terms, demonstrate, render_page
 from clearhead.cli.screen import show
 from clearhead.cli.steps import MASKS, WEIGHTINGS
 from clearhead.tracing.sentence import FEATURES, KINDS, TOKENS, creature_exchange, designed_layer, embeddings

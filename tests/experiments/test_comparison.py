@@ -15,10 +15,10 @@ from clearhead.errors import RunError
 from clearhead.experiments.comparison import (
     OF_PROBES,
     Comparison,
-    Failure,
+    FailedRun,
+    FinishedRun,
     Impossible,
     Measure,
-    Outcome,
     mean_of,
     outcome_of,
 )
@@ -32,9 +32,9 @@ from tests.training.small_runs import documents, stretch, trained
 EXACT = {("softmax", 1): 0.98, ("softmax", 2): 0.96, ("argmax", 1): 0.5, ("argmax", 2): 0.7}
 
 
-def outcome(arm: str, seed: int, exact: float, far: dict[int, float] | None = None) -> Outcome:
+def outcome(arm: str, seed: int, exact: float, far: dict[int, float] | None = None) -> FinishedRun:
     numbers = {"exact_match": exact, "accuracy": exact, "loss": 1 - exact, "tokens_per_second": 1000 * seed}
-    return Outcome(
+    return FinishedRun(
         arm=arm,
         seed=seed,
         run=f"runs/{arm}-seed{seed}",
@@ -92,7 +92,7 @@ def test_recall_has_a_table_by_distance():
 
 
 def test_the_page_has_every_run_and_every_note():
-    failed = Failure(arm="argmax", seed=3, run="runs/argmax-seed3", problem="the loss is nan")
+    failed = FailedRun(arm="argmax", seed=3, run="runs/argmax-seed3", problem="the loss is nan")
     impossible = Impossible(arm="kernelized", why="no score")
     page = replace(RECALL, parallel=2, failures=(failed,), impossible=(impossible,)).markdown()
     assert page.startswith("# recall: 20 steps\n\n|  | accuracy % | dev loss |")

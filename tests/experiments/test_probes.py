@@ -17,7 +17,7 @@ from clearhead.experiments.probes import (
     PROBES,
     VALUES,
     Amount,
-    Question,
+    RecallQuestion,
     distances,
     draw_examples,
     file_of,
@@ -105,7 +105,7 @@ def test_every_distance_is_asked_for():
 
 @given(st.integers(4, 10_000))
 def test_a_distance_is_scored_as_the_power_of_two_above(distance):
-    reach = Question(1, distance).reach
+    reach = RecallQuestion(1, distance).reach
     assert reach // 2 < distance <= reach
     assert reach in distances(reach)
 

@@ -12,7 +12,7 @@ import pytest
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.experiments import workers
 from clearhead.experiments.probes import PROBES, Amount, probe_recipe
-from clearhead.experiments.workers import Interrupted, Job, begin, main, prepare_text, read_job, run_all
+from clearhead.experiments.workers import Interrupted, TrainingJob, begin, main, prepare_text, read_job, run_all
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.training.recipe import Budget, Checkpointing, Machine
@@ -29,7 +29,7 @@ def job(tmp_path):
         budget=Budget(steps=2),
         checkpointing=Checkpointing(score_records=0, samples=0),
     )
-    job = Job(arm="a", recipe=recipe, run=f"{tmp_path}/a", data=f"{tmp_path}/data")
+    job = TrainingJob(arm="a", recipe=recipe, run=f"{tmp_path}/a", data=f"{tmp_path}/data")
     begin([job])
     return job
 

@@ -3,10 +3,14 @@
 import json
 
 import pytest
+import torch
 
+import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.interop.gguf_tokenizer import find_pre_tokenizer, tokenizer_json, tokenizer_metadata
+from clearhead.interop.run import import_model
 from clearhead.text.tokenizer import Tokenizer
+from tests.interop.saved_models import Pair, draw_texts
 
 TEXTS = ["the cat eats the plum", "don't 123 größer\n\n  x"] * 4
 SPM = {
@@ -53,3 +57,24 @@ def test_what_llama_cpp_would_cut_in_other_ways_is_refused(kind):
 def test_what_it_lies_about_is_named(changes, said):
     with pytest.raises(OptionError, match=said):
         tokenizer_json({**SPM, **changes}, "x.gguf")
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.slow
+def test_a_gguf_file_is_imported(tmp_path):
+    pair = Pair("gpt2", tmp_path / "gpt2")
+    ch.export(pair.run, to="gguf", path=tmp_path / "gguf")
+    [file] = (tmp_path / "gguf").glob("*.gguf")
+    run = import_model(file, tmp_path / "again", device="cpu")
+    assert run.folder.origin().file_format == "GGUF"
+    for name, one in run.model.named_parameters():
+        assert torch.equal(one, pair.run.model.get_parameter(name))
+    assert run.task.framing == pair.run.task.framing
+    for text in draw_texts(4, 40, ["<|endoftext|>"]):
+        ids = run.tokenizer.encode(text)
+        assert ids == pair.tokenizer(text)["input_ids"]
+        assert run.tokenizer.decode(ids) == pair.run.tokenizer.decode(ids)
+    written = run.generate(["the cat"], max_new=10, method=ch.Greedy())
+    assert written == pair.run.generate(["the cat"], max_new=10, method=ch.Greedy())

@@ -12,10 +12,9 @@ from clearhead.errors import OptionError, ShapeError
 from clearhead.model import presets
 from clearhead.model.arrangements import NoNorm, PostNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.describe import describe
+from clearhead.model.describe import allowed_pairs, describe
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, GeGLU, ReLU, SwiGLU
-from clearhead.model.flops import allowed_pairs
 from clearhead.model.norms import RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken
 from clearhead.model.presets import Size
@@ -162,7 +161,7 @@ def test_pairs_are_those_the_mask_allows(name, n):
 
 
 def test_pairs_of_long_sequences_are_counted_in_pieces(monkeypatch):
-    monkeypatch.setattr("clearhead.model.flops.CELLS", 100)
+    monkeypatch.setattr("clearhead.model.describe.CELLS", 100)
     extent = Extent(2, 4, 31, 17, torch.device("cpu"))
     mask = ch.masks.prefix([3, 9])
     assert allowed_pairs(mask, extent) == 4 * ch.masks.show(mask, batch=2, n_query=31, n_key=31)[..., :17].sum()

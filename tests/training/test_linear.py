@@ -6,7 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.training.linear import Design, Figures, LinearScore, Sparse, class_weights, fit_linear, records_apart
+from clearhead.training.linear import (
+    DesignMatrix,
+    Figures,
+    LinearScore,
+    Sparse,
+    class_weights,
+    fit_linear,
+    records_apart,
+)
 
 
 def sparse(dense):
@@ -19,7 +27,7 @@ def sparse(dense):
 def design(dense, letters=0):
     """The features as they are fitted: the last so many columns are groups of letters, one for each token."""
     own = np.eye(letters) * 2.0
-    return Design(
+    return DesignMatrix(
         sparse(np.c_[dense[:, : dense.shape[1] - letters], dense[:, dense.shape[1] - letters :] / 2]),
         sparse(own),
         dense.shape[1] - letters,

@@ -15,7 +15,7 @@ from itertools import combinations as pairs_of
 from typing import Any, NamedTuple
 
 from clearhead.attention import masks, positions, similarity, weighting
-from clearhead.attention.grid.case import DTYPES, HEADS, LENGTHS, Case, Combination, example_mask, form_of
+from clearhead.attention.grid.case import GRID_DTYPES, HEADS, LENGTHS, Case, Combination, example_mask, form_of
 from clearhead.attention.grid.support import KERNEL_NAMES, cell, is_served, promise
 from clearhead.attention.kernels import blockwise, chunked, flex
 from clearhead.attention.masks import Mask
@@ -76,7 +76,7 @@ def axes() -> dict[str, list[str]]:
         "mask": list(masks.TABLE),
         "heads": list(HEADS),
         "lengths": list(LENGTHS),
-        "dtype": list(DTYPES),
+        "dtype": list(GRID_DTYPES),
         "gradients": ["needed", "not needed"],
         "dropout": ["0", "0", "0", "0.5"],
         "positions": ["default", "given"],

@@ -27,7 +27,7 @@ HEADS = {
 }
 D_VALUE = {"wide value": 11, "narrow value": 5}
 LENGTHS = {"square": (7, 7), "more keys": (3, 8), "more queries": (8, 5), "one query": (1, 7), "one of each": (1, 1)}
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+GRID_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 ORDERED = frozenset({"causal", "window", "prefix", "document", "scattered documents"})
 
@@ -97,7 +97,7 @@ class Case:
             self.tensors = self.make_tensors()
 
     def make_options(self) -> dict[str, Any]:
-        shape, dtype = HEADS[self.parts["heads"]], DTYPES[self.parts["dtype"]]
+        shape, dtype = HEADS[self.parts["heads"]], GRID_DTYPES[self.parts["dtype"]]
         wide = torch.promote_types(dtype, torch.float32)
         specs = {
             "similarity": self.combination.part("similarity"),
@@ -119,7 +119,7 @@ class Case:
         return Positions.aligned(extent.n_query, extent.n_key, extent.device)
 
     def make_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        extent, shape, dtype = self.combination.extent(), HEADS[self.parts["heads"]], DTYPES[self.parts["dtype"]]
+        extent, shape, dtype = self.combination.extent(), HEADS[self.parts["heads"]], GRID_DTYPES[self.parts["dtype"]]
         query = torch.randn(BATCH, shape.n_heads, extent.n_query, D_HEAD, dtype=torch.float64)
         key = torch.randn(BATCH, shape.n_kv_heads, extent.n_key, D_HEAD, dtype=torch.float64)
         key[:, :, -1] = key[:, :, 0]  # a tie
@@ -172,7 +172,7 @@ class Case:
         """Return where the kernel differs from the reference; empty if they agree."""
         actual = self.run(self.combination.kernel)
         expected = self.thin_weights(actual["context"]) if self.dropout else self.run("reference")
-        allowed = TOLERANCE[DTYPES[self.parts["dtype"]]]
+        allowed = TOLERANCE[GRID_DTYPES[self.parts["dtype"]]]
         mismatches = [
             text for name in expected if (text := difference(name, actual[name], expected[name], allowed)) is not None
         ]

@@ -11,16 +11,7 @@ from typing import Any, final
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Learned
-from clearhead.interop.architectures.base import (
-    ACTIVATIONS,
-    Architecture,
-    attention,
-    expect,
-    expect_heads,
-    name_activation,
-    norm,
-    pairs,
-)
+from clearhead.interop.architectures import base
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import PostNorm
@@ -105,7 +96,7 @@ class BertMember:
         config.require("add_cross_attention", False)
         names = self.names
         epsilon = config.number(names.epsilon, EPSILON) if names.epsilon else EPSILON
-        feed_forward = config.choose(names.activation, ACTIVATIONS, "gelu")
+        feed_forward = config.choose(names.activation, base.ACTIVATIONS, "gelu")
         block = BlockSpec(
             attention=AttentionSpec(heads=Heads(config.count(names.n_heads), bias=True)),
             feed_forward=feed_forward(config.count(names.d_ff)),
@@ -137,21 +128,21 @@ class BertMember:
         return None
 
     def write_fields(self, model: Spec, context: int) -> dict[str, Any]:
-        spec = expect(model, EncoderSpec, "the model")
+        spec = base.expect(model, EncoderSpec, "the model")
         names, block = self.names, spec.blocks[0]
-        position = expect(spec.embedding.position, Learned, "embedding.position")
-        arrangement = expect(block.arrangement, PostNorm, "arrangement")
+        position = base.expect(spec.embedding.position, Learned, "embedding.position")
+        arrangement = base.expect(block.arrangement, PostNorm, "arrangement")
         return {
             **self.write_output(spec.output),
             "vocab_size": spec.vocabulary,
             names.d_model: spec.d_model,
             names.n_layers: len(spec.blocks),
-            names.n_heads: expect_heads(block.attention).count,
-            names.d_ff: expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
-            names.activation: name_activation(block.feed_forward),
+            names.n_heads: base.expect_heads(block.attention).count,
+            names.d_ff: base.expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
+            names.activation: base.name_activation(block.feed_forward),
             names.dropout: block.dropout,
             names.attention_dropout: block.attention.dropout,
-            **({names.epsilon: expect(arrangement.norm, LayerNorm, "norm").epsilon} if names.epsilon else {}),
+            **({names.epsilon: base.expect(arrangement.norm, LayerNorm, "norm").epsilon} if names.epsilon else {}),
             "max_position_embeddings": position.first + position.length,
             **({"pad_token_id": position.first - 1} if self.offset and position.first else {}),
             **({"type_vocab_size": spec.embedding.segments or 1} if self.segments else {}),
@@ -162,7 +153,7 @@ class BertMember:
             return {"architectures": [f"{self.model}Model"]}
         if isinstance(output, Blanks):
             return {"architectures": [f"{self.model}ForMaskedLM"], "tie_word_embeddings": output.tied}
-        labels = {str(i): f"LABEL_{i}" for i in range(expect(output, Classes, "output").count)}
+        labels = {str(i): f"LABEL_{i}" for i in range(base.expect(output, Classes, "output").count)}
         return {"architectures": [f"{self.model}ForSequenceClassification"], "id2label": labels}
 
     def list_rows(self, config: Config) -> list[TensorRow]:
@@ -172,7 +163,7 @@ class BertMember:
             TensorRow(f"{embeddings}.word_embeddings.weight", ("embedding.table",)),
             TensorRow(f"{embeddings}.position_embeddings.weight", ("embedding.position.table",)),
             *([segments] if self.segments else []),
-            *norm("embedding.norm", f"{embeddings}.LayerNorm"),
+            *base.norm("embedding.norm", f"{embeddings}.LayerNorm"),
             *expand(self.block, config.layers(self.names.n_layers)),
             *self.outputs.get(config.task(self.classes), ()),
         ]
@@ -182,33 +173,33 @@ def bert_block(prefix: str) -> tuple[TensorRow, ...]:
     layer = f"{prefix}encoder.layer.{{i}}"
     names = "self.query self.key self.value output.dense"
     return (
-        *attention(f"{BLOCK}.attention", f"{layer}.attention", names),
-        *norm(f"{BLOCK}.around_attention.norm", f"{layer}.attention.output.LayerNorm"),
-        *pairs(f"{BLOCK}.feed_forward.up", f"{layer}.intermediate.dense"),
-        *pairs(f"{BLOCK}.feed_forward.down", f"{layer}.output.dense"),
-        *norm(f"{BLOCK}.around_feed_forward.norm", f"{layer}.output.LayerNorm"),
+        *base.attention(f"{BLOCK}.attention", f"{layer}.attention", names),
+        *base.norm(f"{BLOCK}.around_attention.norm", f"{layer}.attention.output.LayerNorm"),
+        *base.pairs(f"{BLOCK}.feed_forward.up", f"{layer}.intermediate.dense"),
+        *base.pairs(f"{BLOCK}.feed_forward.down", f"{layer}.output.dense"),
+        *base.norm(f"{BLOCK}.around_feed_forward.norm", f"{layer}.output.LayerNorm"),
     )
 
 
 def distilbert_block(prefix: str) -> tuple[TensorRow, ...]:
     layer = f"{prefix}transformer.layer.{{i}}"
     return (
-        *attention(f"{BLOCK}.attention", f"{layer}.attention", "q_lin k_lin v_lin out_lin"),
-        *norm(f"{BLOCK}.around_attention.norm", f"{layer}.sa_layer_norm"),
-        *pairs(f"{BLOCK}.feed_forward.up", f"{layer}.ffn.lin1"),
-        *pairs(f"{BLOCK}.feed_forward.down", f"{layer}.ffn.lin2"),
-        *norm(f"{BLOCK}.around_feed_forward.norm", f"{layer}.output_layer_norm"),
+        *base.attention(f"{BLOCK}.attention", f"{layer}.attention", "q_lin k_lin v_lin out_lin"),
+        *base.norm(f"{BLOCK}.around_attention.norm", f"{layer}.sa_layer_norm"),
+        *base.pairs(f"{BLOCK}.feed_forward.up", f"{layer}.ffn.lin1"),
+        *base.pairs(f"{BLOCK}.feed_forward.down", f"{layer}.ffn.lin2"),
+        *base.norm(f"{BLOCK}.around_feed_forward.norm", f"{layer}.output_layer_norm"),
     )
 
 
 def outputs(dense: str, last_norm: str, bias: str, hidden: str, classes: str) -> dict[str, tuple[TensorRow, ...]]:
     """Return the rows of both outputs: the names of the maps and the norm, and of the bias on the logits of tokens."""
     fill = (
-        *pairs("output.transform.0", dense),
-        *norm("output.transform.2", last_norm),
+        *base.pairs("output.transform.0", dense),
+        *base.norm("output.transform.2", last_norm),
         TensorRow(bias, ("output.bias",)),
     )
-    return {"fill": fill, "classify": (*pairs("output.hidden", hidden), *pairs("output.out", classes))}
+    return {"fill": fill, "classify": (*base.pairs("output.hidden", hidden), *base.pairs("output.out", classes))}
 
 
 def roberta(name: str, model: str) -> BertMember:
@@ -275,8 +266,8 @@ MEMBERS = (
 )
 
 
-def make_architecture(member: BertMember) -> Architecture:
-    return Architecture(
+def make_architecture(member: BertMember) -> base.Architecture:
+    return base.Architecture(
         model_type=member.name,
         classes=member.classes,
         spec=member.read_spec,

@@ -5,15 +5,7 @@ from typing import Any
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Learned
 from clearhead.attention.similarity import Dot
-from clearhead.interop.architectures.base import (
-    ACTIVATIONS,
-    Architecture,
-    expect,
-    expect_heads,
-    name_activation,
-    norm,
-    pairs,
-)
+from clearhead.interop.architectures import base
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
 from clearhead.model.arrangements import PreNorm
@@ -30,7 +22,7 @@ def read_spec(config: Config) -> DecoderSpec:
     config.require("scale_attn_by_inverse_layer_idx", False)
     config.require("add_cross_attention", False)
     d_model, d_ff = config.count("n_embd"), config.get("n_inner")
-    feed_forward = config.choose("activation_function", ACTIVATIONS, "gelu_new")
+    feed_forward = config.choose("activation_function", base.ACTIVATIONS, "gelu_new")
     block = BlockSpec(
         attention=AttentionSpec(
             heads=Heads(config.count("n_head"), bias=True),
@@ -49,21 +41,23 @@ def read_spec(config: Config) -> DecoderSpec:
 
 
 def write_fields(model: Spec, context: int) -> dict[str, Any]:
-    spec = expect(model, DecoderSpec, "the model")
+    spec = base.expect(model, DecoderSpec, "the model")
     block = spec.blocks[0]
     attention = block.attention
     return {
         "architectures": ["GPT2LMHeadModel"],
         "vocab_size": spec.vocabulary,
-        "n_positions": expect(spec.embedding.position, Learned, "embedding.position").length,
+        "n_positions": base.expect(spec.embedding.position, Learned, "embedding.position").length,
         "n_embd": spec.d_model,
         "n_layer": len(spec.blocks),
-        "n_head": expect_heads(attention).count,
-        "n_inner": expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
-        "activation_function": name_activation(block.feed_forward),
-        "layer_norm_epsilon": expect(expect(block.arrangement, PreNorm, "arrangement").norm, LayerNorm, "norm").epsilon,
+        "n_head": base.expect_heads(attention).count,
+        "n_inner": base.expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
+        "activation_function": base.name_activation(block.feed_forward),
+        "layer_norm_epsilon": base.expect(
+            base.expect(block.arrangement, PreNorm, "arrangement").norm, LayerNorm, "norm"
+        ).epsilon,
         "scale_attn_weights": not isinstance(attention.similarity, Dot),
-        "tie_word_embeddings": expect(spec.output, NextToken, "output").tied,
+        "tie_word_embeddings": base.expect(spec.output, NextToken, "output").tied,
         "embd_pdrop": spec.embedding.dropout,
         "resid_pdrop": block.dropout,
         "attn_pdrop": attention.dropout,
@@ -76,17 +70,17 @@ def list_rows(config: Config) -> list[TensorRow]:
     blocks = [
         TensorRow(f"{theirs}.attn.c_attn.weight", tuple(f"{name}.weight" for name in joint), transposed=True),
         TensorRow(f"{theirs}.attn.c_attn.bias", tuple(f"{name}.bias" for name in joint)),
-        *pairs(f"{block}.attention.output", f"{theirs}.attn.c_proj", transposed=True),
-        *norm(f"{block}.around_attention.norm", f"{theirs}.ln_1"),
-        *pairs(f"{block}.feed_forward.up", f"{theirs}.mlp.c_fc", transposed=True),
-        *pairs(f"{block}.feed_forward.down", f"{theirs}.mlp.c_proj", transposed=True),
-        *norm(f"{block}.around_feed_forward.norm", f"{theirs}.ln_2"),
+        *base.pairs(f"{block}.attention.output", f"{theirs}.attn.c_proj", transposed=True),
+        *base.norm(f"{block}.around_attention.norm", f"{theirs}.ln_1"),
+        *base.pairs(f"{block}.feed_forward.up", f"{theirs}.mlp.c_fc", transposed=True),
+        *base.pairs(f"{block}.feed_forward.down", f"{theirs}.mlp.c_proj", transposed=True),
+        *base.norm(f"{block}.around_feed_forward.norm", f"{theirs}.ln_2"),
     ]
     return [
         TensorRow("transformer.wte.weight", ("embedding.table",)),
         TensorRow("transformer.wpe.weight", ("embedding.position.table",)),
         *expand(blocks, config.layers("n_layer")),
-        *norm("stack.norm", "transformer.ln_f"),
+        *base.norm("stack.norm", "transformer.ln_f"),
         *([] if is_tied(config) else [TensorRow("lm_head.weight", ("output.table",))]),
     ]
 
@@ -95,7 +89,7 @@ def is_tied(config: Config) -> bool:
     return config.flag("tie_word_embeddings", True)
 
 
-GPT2 = Architecture(
+GPT2 = base.Architecture(
     model_type="gpt2",
     classes={"GPT2LMHeadModel": "generate", "GPT2Model": "generate"},
     spec=read_spec,

@@ -11,16 +11,7 @@ from typing import Any, final
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Rotary
-from clearhead.interop.architectures.base import (
-    ACTIVATIONS,
-    Architecture,
-    attention,
-    expect,
-    expect_heads,
-    name_activation,
-    norm,
-    pairs,
-)
+from clearhead.interop.architectures import base
 from clearhead.interop.architectures.rope import read_rope, write_rope, write_width
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
@@ -90,7 +81,7 @@ def read_spec(member: ParallelMember, config: Config) -> DecoderSpec:
     named = {field: config.get(other) for other, field in member.rope.items() if config.get(other) is not None}
     rope = Config({"partial_rotary_factor": member.turned, **config.values, **named}, config.where)
     position = read_rope(rope, d_head=member.d_head(config))
-    feed_forward = config.choose("hidden_act", ACTIVATIONS, member.activation)
+    feed_forward = config.choose("hidden_act", base.ACTIVATIONS, member.activation)
     block = BlockSpec(
         attention=AttentionSpec(heads=heads, position=position.position, weighting=position.weighting),
         feed_forward=feed_forward(config.count("intermediate_size")),
@@ -106,16 +97,16 @@ def read_spec(member: ParallelMember, config: Config) -> DecoderSpec:
 
 
 def write_fields(member: ParallelMember, model: Spec, context: int) -> dict[str, Any]:
-    spec = expect(model, DecoderSpec, "the model")
+    spec = base.expect(model, DecoderSpec, "the model")
     block = spec.blocks[0]
     layer, heads, shape = (
         block.attention,
-        expect_heads(block.attention),
-        expect_heads(block.attention).shape(spec.d_model),
+        base.expect_heads(block.attention),
+        base.expect_heads(block.attention).shape(spec.d_model),
     )
-    arrangement = expect(block.arrangement, (ParallelNorm, PreNorm), "arrangement")
+    arrangement = base.expect(block.arrangement, (ParallelNorm, PreNorm), "arrangement")
     rope = write_rope(layer)["rope_parameters"]
-    turned = write_width(expect(layer.position, Rotary, "attention.position"), shape.d_head)
+    turned = write_width(base.expect(layer.position, Rotary, "attention.position"), shape.d_head)
     phi_fields = {"num_key_value_heads": shape.n_kv_heads, "qk_layernorm": heads.qk_norm is not None}
     neox_fields = {"attention_bias": heads.bias, "use_parallel_residual": isinstance(arrangement, ParallelNorm)}
     dropouts = ("resid_pdrop", "embd_pdrop") if member.phi else ("hidden_dropout",)
@@ -125,13 +116,13 @@ def write_fields(member: ParallelMember, model: Spec, context: int) -> dict[str,
         "hidden_size": spec.d_model,
         "num_hidden_layers": len(spec.blocks),
         "num_attention_heads": shape.n_heads,
-        "intermediate_size": expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
-        "hidden_act": name_activation(block.feed_forward),
-        "layer_norm_eps": expect(arrangement.norm, LayerNorm, "norm").epsilon,
+        "intermediate_size": base.expect(block.feed_forward, FeedForward, "feed_forward").d_ff,
+        "hidden_act": base.name_activation(block.feed_forward),
+        "layer_norm_eps": base.expect(arrangement.norm, LayerNorm, "norm").epsilon,
         "max_position_embeddings": context,
         "rope_parameters": {**rope, "partial_rotary_factor": turned},
         **(phi_fields if member.phi else neox_fields),
-        "tie_word_embeddings": expect(spec.output, NextToken, "output").tied,
+        "tie_word_embeddings": base.expect(spec.output, NextToken, "output").tied,
         "attention_dropout": layer.dropout,
         **dict.fromkeys(dropouts, block.dropout),
     }
@@ -147,11 +138,11 @@ def neox_rows(config: Config, *, bias: bool) -> list[TensorRow]:
             )
             for kind in (("weight", "bias") if bias else ("weight",))
         ),
-        *pairs(f"{BLOCK}.attention.output", f"{theirs}.attention.dense", bias=bias),
-        *norm(f"{BLOCK}.around_attention.norm", f"{theirs}.input_layernorm"),
-        *norm(f"{BLOCK}.around_feed_forward.norm", f"{theirs}.post_attention_layernorm"),
-        *pairs(f"{BLOCK}.feed_forward.up", f"{theirs}.mlp.dense_h_to_4h"),
-        *pairs(f"{BLOCK}.feed_forward.down", f"{theirs}.mlp.dense_4h_to_h"),
+        *base.pairs(f"{BLOCK}.attention.output", f"{theirs}.attention.dense", bias=bias),
+        *base.norm(f"{BLOCK}.around_attention.norm", f"{theirs}.input_layernorm"),
+        *base.norm(f"{BLOCK}.around_feed_forward.norm", f"{theirs}.post_attention_layernorm"),
+        *base.pairs(f"{BLOCK}.feed_forward.up", f"{theirs}.mlp.dense_h_to_4h"),
+        *base.pairs(f"{BLOCK}.feed_forward.down", f"{theirs}.mlp.dense_4h_to_h"),
     ]
 
 
@@ -159,11 +150,11 @@ def phi_rows(*, normed: bool) -> list[TensorRow]:
     theirs = "model.layers.{i}"
     norms = [(f"{BLOCK}.attention.{role}.norm", f"{theirs}.self_attn.{role[0]}_layernorm") for role in ("query", "key")]
     return [
-        *attention(f"{BLOCK}.attention", f"{theirs}.self_attn", "q_proj k_proj v_proj dense"),
-        *(row for ours, name in norms if normed for row in norm(ours, name)),
-        *norm(f"{BLOCK}.around_attention.norm", f"{theirs}.input_layernorm"),
-        *pairs(f"{BLOCK}.feed_forward.up", f"{theirs}.mlp.fc1"),
-        *pairs(f"{BLOCK}.feed_forward.down", f"{theirs}.mlp.fc2"),
+        *base.attention(f"{BLOCK}.attention", f"{theirs}.self_attn", "q_proj k_proj v_proj dense"),
+        *(row for ours, name in norms if normed for row in base.norm(ours, name)),
+        *base.norm(f"{BLOCK}.around_attention.norm", f"{theirs}.input_layernorm"),
+        *base.pairs(f"{BLOCK}.feed_forward.up", f"{theirs}.mlp.fc1"),
+        *base.pairs(f"{BLOCK}.feed_forward.down", f"{theirs}.mlp.fc2"),
     ]
 
 
@@ -176,15 +167,15 @@ def list_rows(member: ParallelMember, config: Config) -> list[TensorRow]:
     return [
         TensorRow(f"{table}.weight", ("embedding.table",)),
         *expand(blocks, config.layers("num_hidden_layers")),
-        *norm("stack.norm", last),
+        *base.norm("stack.norm", last),
         *([] if member.is_tied(config) else [TensorRow(f"{member.output}.weight", ("output.table",))]),
         *([TensorRow(f"{member.output}.bias", ("output.bias",))] if member.phi else []),
     ]
 
 
-def make_architecture(member: ParallelMember) -> Architecture:
+def make_architecture(member: ParallelMember) -> base.Architecture:
     table = "model.embed_tokens.weight" if member.phi else "gpt_neox.embed_in.weight"
-    return Architecture(
+    return base.Architecture(
         model_type=member.name,
         classes={f"{member.model}ForCausalLM": "generate", f"{member.model}Model": "generate"},
         spec=partial(read_spec, member),

@@ -20,15 +20,7 @@ from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.files import write_text
-from clearhead.interop.export.base import (
-    ExportFigures,
-    Format,
-    ModelTensors,
-    blocked_segments,
-    skipped_token,
-    spec_of,
-    unknown_fields,
-)
+from clearhead.interop.export import base
 from clearhead.interop.export.ctranslate2_check import (
     check_decoder,
     check_encoder,
@@ -56,7 +48,7 @@ LEAST_POSITIONS = 1024
 
 
 @final
-class CTranslate2(Format):
+class CTranslate2(base.Format):
     """A folder that `ctranslate2.Translator`, `Generator` or `Encoder` opens."""
 
     name = "ctranslate2"
@@ -65,11 +57,11 @@ class CTranslate2(Format):
     packages = ("ctranslate2",)
 
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
-        return list(dict.fromkeys([*blocked(spec), *blocked_segments(spec, task)]))
+        return list(dict.fromkeys([*blocked(spec), *base.blocked_segments(spec, task)]))
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         peer = import_peer("ctranslate2")
-        spec, model, weights = spec_of(run), cast(Any, run.model), ModelTensors(run.model)
+        spec, model, weights = base.spec_of(run), cast(Any, run.model), base.ModelTensors(run.model)
         check_positions_counted(run)
         writer = Writer(peer, weights, run.task.context)
         if spec.encoder is not None and spec.decoder is not None:
@@ -98,7 +90,7 @@ class CTranslate2(Format):
         if options := decoding_options(run):
             write_text(folder / OPTIONS, json.dumps(options, indent=1, ensure_ascii=False) + "\n")
 
-    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
+    def check(self, run: Run, folder: Path, quantization: str) -> base.ExportFigures:
         if run.model.encoder is None:
             return check_decoder(run, folder, quantization)
         check = check_encoder if run.model.decoder is None else check_encoder_decoder
@@ -107,7 +99,7 @@ class CTranslate2(Format):
 
 def check_positions_counted(run: Run) -> None:
     """Raise OptionError where a token that takes no position stands in every text: CTranslate2 counts all of them."""
-    skips, frame = skipped_token(spec_of(run)), run.task.frame(next(iter(run.task.tokenizers)))
+    skips, frame = base.skipped_token(base.spec_of(run)), run.task.frame(next(iter(run.task.tokenizers)))
     if skips is not None and skips in (*frame.before, *frame.between, *frame.after):
         raise OptionError(
             f"ctranslate2 gives every token a position, and in this model {token_names(run.tokenizer)[skips]!r} takes "
@@ -134,7 +126,7 @@ def stack_blocked(spec: EncoderSpec | DecoderSpec) -> Iterator[str]:
         if type(spec.output) is not NextToken:
             yield f"output {spec.output!r} of a decoder"
         else:
-            yield from unknown_fields(spec.output, ("tied", "bias"))
+            yield from base.unknown_fields(spec.output, ("tied", "bias"))
     elif spec.output is not None and spec.output.reads_tokens:
         yield "logits of n-grams beside those of the vectors, as this classifier has them (onnx and torch have)"
 
@@ -159,14 +151,14 @@ def embedding_blocked(embedding: Embedding, attention: AttentionSpec) -> Iterato
         yield from norm_blocked(embedding.norm)
     if embedding.segments is not None and position is None:
         yield "segments without positions, into whose table the first one's vector goes"
-    yield from unknown_fields(embedding, ("position", "scaled", "frozen", "norm", "dropout", "segments"))
+    yield from base.unknown_fields(embedding, ("position", "scaled", "frozen", "norm", "dropout", "segments"))
 
 
 def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
     arrangement = block.arrangement
     if isinstance(arrangement, PreNorm | PostNorm):
         yield from norm_blocked(arrangement.norm)
-        yield from unknown_fields(arrangement, ("norm",))
+        yield from base.unknown_fields(arrangement, ("norm",))
     else:
         yield f"arrangement {arrangement!r}"
     yield from attention_blocked(block.attention, decoder=decoder and block.cross is None)
@@ -181,8 +173,8 @@ def block_blocked(block: BlockSpec, *, decoder: bool) -> Iterator[str]:
     elif type(block.feed_forward) not in (ReLU, GELU, SiLU, SwiGLU):
         yield f"feed-forward {block.feed_forward!r}"
     else:
-        yield from unknown_fields(block.feed_forward, ("d_ff", "bias", "form"))
-    yield from unknown_fields(block, ("attention", "cross", "feed_forward", "arrangement", "dropout"))
+        yield from base.unknown_fields(block.feed_forward, ("d_ff", "bias", "form"))
+    yield from base.unknown_fields(block, ("attention", "cross", "feed_forward", "arrangement", "dropout"))
 
 
 def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
@@ -203,10 +195,10 @@ def attention_blocked(spec: AttentionSpec, *, decoder: bool) -> Iterator[str]:
     elif type(position) not in (NoPosition, Rotary, ALiBi):
         yield f"position {position!r}"
     elif type(position) is Rotary:
-        yield from unknown_fields(position, ("pairing", "base", "width"))
+        yield from base.unknown_fields(position, ("pairing", "base", "width"))
     if spec.mask is not None:
         yield f"mask {spec.mask!r} of a block"
-    yield from unknown_fields(spec, ("heads", "similarity", "weighting", "position", "mask", "dropout", "kernel"))
+    yield from base.unknown_fields(spec, ("heads", "similarity", "weighting", "position", "mask", "dropout", "kernel"))
 
 
 def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
@@ -216,7 +208,7 @@ def heads_blocked(spec: AttentionSpec) -> Iterator[str]:
         return
     if heads.value_rank is not None or not heads.output or heads.d_value not in (None, heads.d_head):
         yield f"heads {heads!r}"
-    yield from unknown_fields(
+    yield from base.unknown_fields(
         heads, ("count", "kv", "d_head", "d_value", "value_rank", "bias", "output", "output_bias")
     )
 
@@ -225,7 +217,7 @@ def norm_blocked(norm: Norm) -> Iterator[str]:
     if type(norm) not in (LayerNorm, RMSNorm):
         yield f"norm {norm!r}"
     else:
-        yield from unknown_fields(norm, ("epsilon", "bias"))
+        yield from base.unknown_fields(norm, ("epsilon", "bias"))
 
 
 def epsilons(spec: Spec) -> list[float]:
@@ -241,7 +233,7 @@ class Writer(NamedTuple):
     """Fills CTranslate2's specs with the tensors of a model."""
 
     peer: Any
-    weights: ModelTensors
+    weights: base.ModelTensors
     context: int
 
     def stack(self, spec: EncoderSpec | DecoderSpec, model: Any, prefix: str) -> Any:
@@ -402,7 +394,7 @@ def shares_end(run: Run) -> bool:
     return True
 
 
-def write_head(weights: ModelTensors, folder: Path) -> None:
+def write_head(weights: base.ModelTensors, folder: Path) -> None:
     """Write the output of an encoder beside the model, in safetensors: CTranslate2 gives the vectors before it."""
     table = weights.tensors["embedding.table"]
     head = {

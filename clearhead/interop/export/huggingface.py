@@ -23,7 +23,7 @@ from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_o
 from clearhead.interop.export.huggingface_check import check_with_transformers
 from clearhead.interop.export.model_card import model_card
 from clearhead.interop.export.tokens import special_ids, special_tokens, token_names, written_frame
-from clearhead.interop.pooler import is_pooler, read_pooler
+from clearhead.interop.huggingface import is_pooler, read_pooler
 from clearhead.interop.tables import gather
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderSpec

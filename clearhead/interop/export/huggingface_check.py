@@ -14,9 +14,8 @@ from clearhead.interop.export.base import ExportFigures
 from clearhead.interop.export.model_card import AUTO, POOLED
 from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import special_tokens, written_frame
-from clearhead.interop.huggingface import read_hugging_face
+from clearhead.interop.huggingface import is_pooler, read_hugging_face
 from clearhead.interop.peers import import_peer, peer_version
-from clearhead.interop.pooler import is_pooler
 from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.training.run import Run
 

@@ -14,14 +14,8 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Rules
 from clearhead.files import write_text
+from clearhead.interop.export import graphs
 from clearhead.interop.export.base import ExportFigures, Format, blocked_segments
-from clearhead.interop.export.graphs import (
-    DecoderStep,
-    EncoderForward,
-    SourceForward,
-    TargetStep,
-    freeze_for_graph,
-)
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import decoding_of, special_tokens
 from clearhead.interop.peers import import_peer, peer_version
@@ -49,14 +43,14 @@ class Onnx(Format):
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         import_peer("onnxscript")
-        model = cast(Any, freeze_for_graph(run.model, run.task.context))
+        model = cast(Any, graphs.freeze_for_graph(run.model, run.task.context))
         if model.encoder is None:
-            save_graph(DecoderStep(model), folder / DECODER, decoder_example(model))
+            save_graph(graphs.DecoderStep(model), folder / DECODER, decoder_example(model))
         elif model.decoder is None:
-            save_graph(EncoderForward(model), folder / ENCODER, source_example())
+            save_graph(graphs.EncoderForward(model), folder / ENCODER, source_example())
         else:
-            save_graph(SourceForward(model), folder / ENCODER, source_example())
-            save_graph(TargetStep(model), folder / DECODER, target_example(model.decoder))
+            save_graph(graphs.SourceForward(model), folder / ENCODER, source_example())
+            save_graph(graphs.TargetStep(model), folder / DECODER, target_example(model.decoder))
         write_text(folder / NOTES, json.dumps(notes(run), indent=1, ensure_ascii=False) + "\n")
 
     def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:

@@ -15,7 +15,7 @@ from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Table
 from clearhead.training import default_recipe, with_parts
-from clearhead.training.fine_tuning import Source, with_output_of
+from clearhead.training.fine_tuning import StartingRun, with_output_of
 from clearhead.training.recipe import FineTuning
 from clearhead.training.tasks import TASKS, Fill
 
@@ -75,7 +75,7 @@ def test_a_bert_that_learns_to_classify_is_a_class_of_theirs(recipe_of, change, 
     spec = presets.bert(Size(2, 32, 2, 2, 64), vocabulary=50, length=32)
     spec = replace(spec, embedding=replace(spec.embedding, **change))
     task = Fill(tokenizers={}, context=32)
-    source = Source("run", task, spec, FineTuning(source="run", run="", step=0, sha256=""))
+    source = StartingRun("run", task, spec, FineTuning(source="run", run="", step=0, sha256=""))
     tuned = with_output_of(recipe_of("classify").model, source, "classify")
     expressed = express(tuned, "classify", 32, first=name.lower())
     assert isinstance(expressed, Expression), expressed
