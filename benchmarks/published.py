@@ -29,10 +29,11 @@ from clearhead.training.default_models import decoder
 from clearhead.training.defaults import default_recipe
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
+from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import CosineDecay, InverseSqrt
 from clearhead.training.scores import score_classes, score_translations
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 
 TESTS = ("val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco")
 

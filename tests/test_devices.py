@@ -16,7 +16,8 @@ from clearhead.text.sources import Aligned, Documents
 from clearhead.training import reporting
 from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Machine
-from clearhead.training.train import resume, train
+from clearhead.training.resume import resume
+from clearhead.training.train import train
 from clearhead.training.train_step import Eager, TrainState, make_stepper
 from tests.covering import few
 from tests.training import small_runs

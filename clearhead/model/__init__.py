@@ -20,14 +20,7 @@ from clearhead.model.int8 import Int8Linear, round_inputs
 from clearhead.model.norms import FrozenNorm, LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken, Output, Tags
 from clearhead.model.steps import Explained, ModuleStep
-from clearhead.model.transformers import (
-    Decoder,
-    DecoderSpec,
-    Encoder,
-    EncoderDecoder,
-    EncoderDecoderSpec,
-    EncoderSpec,
-)
+from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderDecoder, EncoderDecoderSpec, EncoderSpec
 
 __all__ = [
     "GELU",

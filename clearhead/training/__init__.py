@@ -17,9 +17,10 @@ from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe, map_attention
 from clearhead.training.metrics import TensorBoard
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
+from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, WarmupStableDecay
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from clearhead.training.variants import with_parts
 
 __all__ = [

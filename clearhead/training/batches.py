@@ -1,4 +1,6 @@
-"""The batches that a run is trained on: of all epochs, one after another, and in parts where memory is short."""
+"""The batches that a run is trained on: of all epochs, one after another, and in parts where memory is short; and the
+seed of each step.
+"""
 
 from collections.abc import Iterator
 from typing import final
@@ -51,3 +53,11 @@ def split_rows(batch: Batch, parts: int) -> list[Batch]:
     split = {name: tensor.tensor_split(parts) for name, tensor in batch.items()}
     micro_batches = [{name: parts_of_tensor[i] for name, parts_of_tensor in split.items()} for i in range(parts)]
     return [smaller for smaller in micro_batches if (smaller["wanted"] != NOTHING).any()]
+
+
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """Return the seed of a step of a run in a process; neighbouring steps have unrelated ones."""
+    return int(
+        np.random.SeedSequence([seed, step, rank] if rank else [seed, step]).generate_state(1, np.uint64)[0]
+        >> np.uint64(1)
+    )

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any, final
 
-import numpy as np
 import torch
-from torch import nn
 
 from clearhead.devices import seed_random, synchronize
 from clearhead.errors import RunError
@@ -27,7 +25,7 @@ from clearhead.plots.curves import draw_curves
 from clearhead.serialization import to_json
 from clearhead.text.preparing import Prepared
 from clearhead.training import pretrained
-from clearhead.training.batches import BatchStream, split_rows
+from clearhead.training.batches import BatchStream, split_rows, step_seed
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.distributed import current_processes
 from clearhead.training.evaluation import ValidationSet, assess
@@ -45,7 +43,7 @@ from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
 from clearhead.training.timing import count_tokens
-from clearhead.training.train_step import Stepper, TrainState, make_stepper
+from clearhead.training.train_step import Stepper, TrainState, make_stepper, training_tensors
 
 Select = Callable[[torch.nn.Module], dict[str, torch.Tensor]]
 Watcher = Callable[[Mapping[str, Any]], None]
@@ -91,6 +89,7 @@ class Trainer:
         self.watch = LossWatch(recipe.optimizer.schedule.warmup)
         self.splits = recipe.machine.splits
         self.done = self.tokens = self.step_tokens = self.since_best = self.log_size = self.stop_signal = 0
+        self.saved_step = self.evaluated_step = 0
         self.seconds = self.rate = 0.0
         self.best: dict[str, float] | None = None
         self.camera: FilmCamera | None = None
@@ -127,7 +126,9 @@ class Trainer:
         processes.copy_from_first(model)
         model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
         if recipe.machine.activation_checkpointing:
-            checkpoint_activations(model)
+            for module in model.modules():
+                if isinstance(module, Stack):
+                    module.checkpointing = True
         self.train_state = TrainState(model, self.task, recipe.optimizer, recipe.machine, parallel)
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
@@ -220,58 +221,60 @@ class Trainer:
             draw_curves(lines, self.folder.curves, title=self.folder.path.name)
 
     def run(self, stopping: Stopping) -> None:
+        """Take steps until the budget ends or a signal comes, and keep what the recipe asks for on the way."""
         batches = self.stream.batches(self.done * self.recipe.batching.passes)
-        checkpointing = self.recipe.checkpointing
-        # In minutes there is a checkpoint with each evaluation, which is left out where there is no time for it.
-        save_every = checkpointing.save or (1 << 62 if self.pacing.minutes else checkpointing.evaluate)
         clock, self.stop_signal = self.processes.moment(stopping.signal)
-        saved = evaluated = self.done
+        self.saved_step = self.evaluated_step = self.done
         if self.began is not None and not self.done:
             self.pacing.begin(clock - self.began)
         while not self.is_finished() and not self.stop_signal:
-            began = self.position
-            if not self.done:
-                with phase("the first step", self.log):
-                    self.step(batches)
-            else:
+            before = self.position
+            with contextlib.nullcontext() if self.done else phase("the first step", self.log):
                 self.step(batches)
-            logs = self.done % checkpointing.log == 0
+            logs = self.done % self.recipe.checkpointing.log == 0
             if logs:
                 self.wait()
             now, _ = self.processes.moment(0)
             self.seconds, clock = self.seconds + now - clock, now
             self.pacing.count_step(self.seconds, logs=logs)
             over = self.is_finished()
-            due = crosses(began, self.position, checkpointing.evaluate)
+            due = crosses(before, self.position, self.recipe.checkpointing.evaluate)
             evaluates = over or (due and self.pacing.affords_evaluation())
             if logs or over:
                 self.write_step()
                 self.threads.look()
-            if evaluates:
-                with phase("evaluating", self.log):
-                    self.evaluate()
-                evaluated = self.done
-            if is_frame(self.done) and self.camera is not None and self.hold is not None:
-                # Before the checkpoint: a kill between the two would leave a run that goes on without this frame.
-                self.hold.check()
-                self.camera.take(self.done)
-            if evaluates or self.done % save_every == 0:
-                self.save()
-                saved = self.done
-            self.tell_saved()
+            self.keep(evaluates=evaluates)
             # Evaluating, saving and the film are inside a budget of minutes, outside of the seconds that steps took.
             clock, self.stop_signal = self.processes.moment(stopping.signal)
             self.pacing.spend(clock - now, scoring=evaluates)
-        if evaluated < self.done and not self.stop_signal:
-            # The minutes ended after a step, while it was written down. Where that was a checkpoint, it is saved again:
-            # whether it is the best, and that training is finished, was not known then.
-            with phase("evaluating", self.log):
-                self.evaluate()
-            self.save()
-        elif saved < self.done:
-            self.save()
+        self.keep_last()
         self.ended, _ = self.processes.moment(0)
         self.pacing.spend(self.ended - clock, scoring=False)
+
+    def keep(self, *, evaluates: bool) -> None:
+        """Evaluate, take a frame of the film and save a checkpoint after a step, whichever is due."""
+        checkpointing = self.recipe.checkpointing
+        # In minutes there is a checkpoint with each evaluation, which is left out where there is no time for it.
+        save_every = checkpointing.save or (1 << 62 if self.pacing.minutes else checkpointing.evaluate)
+        if evaluates:
+            self.evaluate()
+        if is_frame(self.done) and self.camera is not None and self.hold is not None:
+            # Before the checkpoint: a kill between the two would leave a run that goes on without this frame.
+            self.hold.check()
+            self.camera.take(self.done)
+        if evaluates or self.done % save_every == 0:
+            self.save()
+        self.tell_saved()
+
+    def keep_last(self) -> None:
+        """Evaluate and save the last step, where that was not done right after it."""
+        if self.evaluated_step < self.done and not self.stop_signal:
+            # The minutes ended after a step, while it was written down. Where that was a checkpoint, it is saved again:
+            # whether it is the best, and that training is finished, was not known then.
+            self.evaluate()
+            self.save()
+        elif self.saved_step < self.done:
+            self.save()
 
     def wait(self) -> None:
         """Wait until a GPU has done the steps it was given, so that the clock counts steps that are done."""
@@ -386,10 +389,13 @@ class Trainer:
         self.watcher({**line, "total": total, "about": estimated and total > self.done})
 
     def evaluate(self) -> None:
-        """Score the weights to use on the validation set, and record whether they are the best so far.
+        """Score the weights to use on the validation set, and record whether they are the best so far."""
+        with phase("evaluating", self.log):
+            self.score()
+        self.evaluated_step = self.done
 
-        The first process scores, and the others wait for the score.
-        """
+    def score(self) -> None:
+        """Score as the first process; as another, wait for its score."""
         self.check_weights()
         checkpointing = self.recipe.checkpointing
         validation_set = ValidationSet(
@@ -452,6 +458,7 @@ class Trainer:
             "pacing": self.pacing.state(),
         }
         self.saver.save(self.done, model, training_tensors(self.train_state, self.select), state)
+        self.saved_step = self.done
         self.tell_saved()
 
     def tell_saved(self) -> None:
@@ -482,13 +489,6 @@ class Trainer:
             self.hold.saved = checkpoint.folder.name
 
 
-def checkpoint_activations(model: nn.Module) -> None:
-    """Turn on activation checkpointing in every stack of blocks."""
-    for module in model.modules():
-        if isinstance(module, Stack):
-            module.checkpointing = True
-
-
 def crosses(before: float, after: float, every: int) -> bool:
     """Return whether a multiple of `every` lies between two positions, the second one included.
 
@@ -496,25 +496,3 @@ def crosses(before: float, after: float, every: int) -> bool:
     (True, False, True)
     """
     return math.floor(after / every + 1e-9) > math.floor(before / every + 1e-9)
-
-
-def step_seed(seed: int, step: int, rank: int = 0) -> int:
-    """Return the seed of a step of a run in a process; neighbouring steps have unrelated ones."""
-    return int(
-        np.random.SeedSequence([seed, step, rank] if rank else [seed, step]).generate_state(1, np.uint64)[0]
-        >> np.uint64(1)
-    )
-
-
-def training_tensors(train_state: TrainState, select: Select = named_tensors) -> dict[str, torch.Tensor]:
-    """Return all tensors that training changes, by name: weights, optimiser moments, average, running loss.
-
-    `select` returns those of a model.
-    """
-    tensors = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
-    names = {id(parameter): name for name, parameter in train_state.model.named_parameters()}
-    for parameter, state in train_state.optimizer.state.items():
-        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
-    if train_state.averaged is not train_state.model:
-        tensors |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
-    return tensors | {"nll": train_state.nll}

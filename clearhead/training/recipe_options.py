@@ -32,16 +32,7 @@ from clearhead.training import defaults, variants
 from clearhead.training.averaging import AVERAGES
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
 from clearhead.training.model_options import ModelOptions, as_model
-from clearhead.training.recipe import (
-    Batching,
-    Budget,
-    Checkpointing,
-    FineTuning,
-    Machine,
-    Open,
-    Optimizer,
-    Recipe,
-)
+from clearhead.training.recipe import Batching, Budget, Checkpointing, FineTuning, Machine, Open, Optimizer, Recipe
 from clearhead.training.schedules import Schedule
 from clearhead.training.tasks import OTHERS, TASKS, Embed, name_of, task_named
 from clearhead.training.text_options import TITLE as TEXT_TITLE

@@ -1,10 +1,9 @@
 """`train` and `resume`: from a recipe to a run folder that is whole at any moment."""
 
-import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,43 +12,33 @@ import numpy as np
 from clearhead.calls import public
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
-from clearhead.files import os_errors_as_run_errors
-from clearhead.model.int8 import count_weights
 from clearhead.model.sizes import resized
-from clearhead.model.wide import SHARES
 from clearhead.serialization import from_json
 from clearhead.text.encoding import Corpus
-from clearhead.text.preparing import Prepared, describe_changes, open_prepared, prepare
+from clearhead.text.preparing import Prepared, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import claiming
 from clearhead.training.baseline import Baseline
-from clearhead.training.byte_ngrams import NgramScore
-from clearhead.training.checkpoints import Checkpoint, Checkpoints, check_no_link, named_tensors
+from clearhead.training.checkpoints import Checkpoint
 from clearhead.training.distributed import Processes, check_devices, current_processes, joined
-from clearhead.training.evaluation import ValidationSet, assess
+from clearhead.training.final_scores import score
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
-from clearhead.training.fitting import LEAST_SCORED, Workload, check_minutes, choose_vocabulary, fit, planned_again
+from clearhead.training.fitting import Workload, check_minutes, choose_vocabulary, fit
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
-from clearhead.training.linear import Figures, LinearScore
 from clearhead.training.loop import Trainer, Watcher
 from clearhead.training.machine import prepare_machine, resolve_machine
-from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.parallel import check_room, check_together
-from clearhead.training.pretrained import (
-    WIDE,
-    write_wide,
-)
-from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe
+from clearhead.training.pretrained import write_wide
+from clearhead.training.recipe import CLASSES, Recipe
 from clearhead.training.recipe_options import recipe_of
 from clearhead.training.reporting import ProgressLine, phase, to_stderr
-from clearhead.training.run import Run, check_fit, load
-from clearhead.training.stopping import Stopped, StoppedScoring, Stopping
+from clearhead.training.run import Run, load
+from clearhead.training.stopping import Stopped, Stopping
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.wide import has_wide
 
-MOST_ASSESSED = 2000
 HEADERS = frozenset(
     ["label", "labels", "class", "classes", "category", "target", "sentiment", "topic", "text", "sentence", "y"]
 )
@@ -283,130 +272,11 @@ def prepare_text(
     return prepared, replace(kind.of(prepared, context), framing=tuned.framing)
 
 
-@public
-def resume(
-    path: str | Path,
-    *,
-    budget: Budget | None = None,
-    lr: float | None = None,
-    machine: Machine | None = None,
-    watcher: Watcher | None = None,
-    log: Callable[[str], None] = to_stderr,
-    data: Path | None = None,
-    checkpoints: str | Path | None = None,
-) -> Run:
-    """Resume a run from its newest whole checkpoint as if it had never stopped; or go further, with a new budget.
-
-    `lr` and `machine` take the place of the recipe's own, and are written into it. `checkpoints` is where the folder
-    of the checkpoints was moved to. If the run cannot be resumed, nothing in its folder is changed.
-    """
-    with joined() as processes:
-        if not processes.is_first:
-            return take_part(processes)
-        changed = {"budget": budget, "lr": lr, "machine": machine}
-        return resume_first(
-            RunFolder(Path(path)), changed, watcher=watcher, log=log, data=data, checkpoints=checkpoints
-        )
-
-
-def resume_first(
-    folder: RunFolder,
-    changed: Mapping[str, Any],
-    *,
-    watcher: Watcher | None,
-    log: Callable[[str], None],
-    data: Path | None,
-    checkpoints: str | Path | None,
-) -> Run:
-    """Resume a run, as the process that writes."""
-    folder.recipe()  # what is no run is refused before there is a lock
-    claiming.check_unlinked(folder.path)
-    find_checkpoints(folder, checkpoints)
-    with folder.lock(log) as hold:
-        recipe = folder.recipe()
-        task, spec = folder.task(), folder.spec()
-        check_fit(task, spec, str(folder.model_file))
-        tokenizers = None if recipe.fine_tuning is None else task.tokenizers
-        prepared = load_prepared(data or folder.data, folder, tokenizers)
-        if changes := describe_changes(prepared.notes["texts"], recipe.corpus):
-            log(
-                f"WARNING: the text is not what this run was begun with: {changes}. It goes on with the text of then, "
-                "which it keeps as token ids; to learn the new one, train another run with "
-                f"--from {shlex.quote(str(folder.path))}"
-            )
-        checkpoints_found = find_checkpoints(folder, checkpoints)
-        checkpoint = checkpoint_to_resume(checkpoints_found, folder, recipe, log)
-        log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
-        new = replace(
-            recipe,
-            budget=changed["budget"] or recipe.budget,
-            optimizer=replace(recipe.optimizer, lr=changed["lr"] or recipe.optimizer.lr),
-            machine=resolve_machine(changed["machine"] or recipe.machine),
-        )
-        new = with_plan(new, recipe, checkpoint)
-        trainer = Trainer(folder, new, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log)
-        return run_to_end(trainer, checkpoint, lambda: take_over(folder, new, checkpoints_found, hold))
-
-
-def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Recipe:
-    """Return a recipe to resume with the plan of its minutes: the old one, unless the budget is another."""
-    if recipe.budget.minutes is None:
-        return replace(recipe, plan=None)
-    if recipe.plan is not None and recipe.budget.minutes == old.budget.minutes:
-        return recipe
-    if checkpoint is None:
-        return replace(recipe, plan=planned_again(recipe, done=0, seconds=0.0, spent=0.0))
-    seconds = checkpoint.state["seconds"]
-    spent = checkpoint.state["pacing"].get("spent", seconds)
-    return replace(recipe, plan=planned_again(recipe, done=checkpoint.step, seconds=seconds, spent=spent))
-
-
-def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
-    """Return the checkpoints to resume from and to add to; RunError where that cannot be done."""
-    if elsewhere is not None:
-        return claiming.move_checkpoints(folder, Path(elsewhere))
-    checkpoints = folder.checkpoints
-    checkpoints.folders()
-    check_no_link(checkpoints.folder)
-    return checkpoints
-
-
-def take_over(folder: RunFolder, recipe: Recipe, checkpoints: Checkpoints, hold: Hold) -> None:
-    """Write what a resume changes in the folder, once all of the run was found to be whole."""
-    hold.check()
-    claiming.remove_litter(folder)
-    if checkpoints.folder != folder.checkpoints.folder:
-        folder.write_own(folder.checkpoints_file, {"folder": str(checkpoints.folder)})
-    hold.add(folder.checkpoints.folder)
-    with os_errors_as_run_errors(checkpoints.folder):
-        checkpoints.clean()
-    if recipe != folder.recipe():
-        folder.begin(recipe)
-
-
 def load_prepared(data: Path, folder: RunFolder, tokenizers: Mapping[str, Tokenizer] | None) -> Prepared:
     home = data / folder.read_description()["data"]
     if not (home / "whole.json").exists():
         raise RunError(f"{home}: the token ids of this run are not there; put them back, or train a new run")
     return open_prepared(home, tokenizers=tokenizers)
-
-
-def checkpoint_to_resume(
-    checkpoints: Checkpoints, folder: RunFolder, recipe: Recipe, log: Callable[[str], None]
-) -> Checkpoint | None:
-    """Return the checkpoint to resume from, None where none was ever saved; RunError where all are lost."""
-    newest = checkpoints.newest(log)
-    if newest is None and checkpoints.folders():
-        raise RunError(
-            f"{checkpoints.folder}: none of the checkpoints is whole. Put one back; or, to go on from the very start, "
-            "train in another folder"
-        )
-    if newest is None and (evidence := claiming.find_evidence_of_checkpoints(folder, recipe)) is not None:
-        raise RunError(
-            f"{checkpoints.folder}: there is no checkpoint, and {evidence} shows that this run has saved some. Put "
-            "them back; nothing was changed. To go on from the very start, train in another folder"
-        )
-    return newest
 
 
 def run_to_end(
@@ -424,82 +294,3 @@ def run_to_end(
     run = score(trainer, device) if processes.is_first else None
     processes.wait()
     return run or load(trainer.folder.path, device=device)
-
-
-def score(trainer: Trainer, device: str) -> Run:
-    """Load the weights to use, score them on the validation set, and write evaluation.json."""
-    try:
-        with phase("scoring the best weights on the validation set", trainer.log):
-            run = load(trainer.folder.path, device=device)
-            alone = run.task.weigh(run.model, trainer.prepared)
-            write_evaluation(run, trainer, alone)
-    except KeyboardInterrupt:
-        raise StoppedScoring(trainer.folder.path, trainer.done) from None
-    return run
-
-
-def write_evaluation(run: Run, trainer: Trainer, alone: Figures | None) -> None:
-    """Write evaluation.json: the scores of the weights to use on the validation set, beside those of a linear model.
-
-    `alone` has those of the Transformer without its linear part: how much each of the two counts goes to baseline.json.
-    """
-    started, prepared, log = time.perf_counter(), trainer.prepared, trainer.log
-    checkpointing, plan, pacing = trainer.recipe.checkpointing, trainer.recipe.plan, trainer.pacing
-    batches = sum(1 for _ in run.task.planner(prepared.dev, trainer.recipe.batching.at_once, 0).in_order())
-    available = pacing.available(started - trainer.ended)
-    scored = MOST_ASSESSED
-    if plan is not None:
-        scored = max(LEAST_SCORED, round(plan.scored * min(1.0, available / max(pacing.final, 1e-9))))
-    held_out = ValidationSet(
-        store=prepared.dev,
-        tokens=trainer.recipe.batching.at_once,
-        score_records=scored if checkpointing.score_records else 0,
-        samples=checkpointing.samples,
-        bfloat16=trainer.train_state.bfloat16,
-        sample=batches if pacing.minutes else None,
-        deadline=started + available,
-    )
-    assessed = assess(run.model, run.task, held_out)
-    share = assessed.batches / max(1, batches)
-    if share < 1:
-        log(f"the final score is that of {share:.0%} of the dev text: there was no time for all of it")
-    evaluation = {
-        "on": "dev",
-        "records": len(prepared.dev),
-        "step": run.step,
-        "loss": assessed.loss,
-        "standard_error": assessed.standard_error,
-        "share": round(share, 3),
-        **assessed.scores,
-        **run.task.derived_scores(assessed.loss, prepared.dev.folder),
-        "parameters": count_weights(run.model),
-        "training_seconds": round(trainer.seconds, 2),
-        "seconds": round(time.perf_counter() - started, 2),
-        "samples": assessed.samples,
-    }
-    assert trainer.hold is not None
-    trainer.hold.check()
-    saved = run.folder.read_own(run.folder.baseline) if run.folder.baseline.exists() else {}
-    if "macro_f1" in saved:
-        linear = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
-        evaluation["linear"] = {name: saved[name] for name in ("accuracy", "macro_f1", "features")}
-        shares = list[float]()
-        if alone is not None:
-            evaluation["transformer"] = alone._asdict()
-            shares = named_tensors(run.model)[WIDE + SHARES].tolist()
-            run.folder.write_own(run.folder.baseline, {**asdict(linear), SHARES: shares})
-        kept = Figures(*(assessed.scores[name] for name in Figures._fields))
-        log(linear.verdict(kept, alone, shares, tuned=run.folder.fine_tuning() is not None))
-    if "bits_per_byte" in saved:
-        ngram = NgramScore(**{field.name: saved[field.name] for field in fields(NgramScore)})
-        evaluation["ngram"] = {name: saved[name] for name in ("bits_per_byte", "order", "train_bytes", "dev_bytes")}
-        bits = evaluation["bits_per_byte"]
-        curve = [
-            (line["step"], line["loss"] / assessed.loss * bits)
-            for line in read_metrics(run.folder.metrics)
-            if line["kind"] == "evaluation" and line["loss"] is not None
-        ]
-        log(ngram.verdict(bits, curve, text_is_used_up=plan is not None and plan.enough))
-    if plan is not None and pacing.minutes:
-        evaluation["budget"] = pacing.account(steps=trainer.seconds, end=time.perf_counter() - trainer.ended)
-    run.folder.write_own(run.folder.evaluation, {key: replace_nonfinite(value) for key, value in evaluation.items()})

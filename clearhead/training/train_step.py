@@ -26,6 +26,7 @@ from clearhead.model.transformers import Transformer
 from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
 from clearhead.training.averaging import Unaveraged
+from clearhead.training.checkpoints import named_tensors
 from clearhead.training.distributed import Processes
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
@@ -425,3 +426,19 @@ def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
     ):
         return Captured(train_state)
     return Eager(train_state)
+
+
+def training_tensors(
+    train_state: TrainState, select: Callable[[nn.Module], dict[str, Tensor]] = named_tensors
+) -> dict[str, Tensor]:
+    """Return all tensors that training changes, by name: weights, optimiser moments, average, running loss.
+
+    `select` returns those of a model.
+    """
+    tensors = {f"model.{name}": tensor for name, tensor in select(train_state.model).items()}
+    names = {id(parameter): name for name, parameter in train_state.model.named_parameters()}
+    for parameter, state in train_state.optimizer.state.items():
+        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
+    if train_state.averaged is not train_state.model:
+        tensors |= {f"average.{name}": tensor for name, tensor in select(train_state.averaged_model()).items()}
+    return tensors | {"nll": train_state.nll}

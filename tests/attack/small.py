@@ -17,8 +17,9 @@ from clearhead.plots import curves
 from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.resume import resume
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from tests.attack import forking
 from tests.attack.forking import Outcome
 from tests.training import small_runs

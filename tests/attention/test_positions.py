@@ -11,14 +11,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.attention.parts import MadeFor
-from clearhead.attention.positions import (
-    ALiBi,
-    Learned,
-    Position,
-    Rotary,
-    Sinusoidal,
-    T5Bias,
-)
+from clearhead.attention.positions import ALiBi, Learned, Position, Rotary, Sinusoidal, T5Bias
 from clearhead.attention.weighting import Weighting, softmax_rows
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model import Embedding, presets

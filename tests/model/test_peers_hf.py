@@ -14,19 +14,7 @@ from clearhead.model import presets
 from clearhead.model.feedforward import SwiGLU
 from clearhead.model.outputs import Blanks, Classes, NextToken
 from clearhead.model.presets import Size
-from tests.model.copying import (
-    agree,
-    asked,
-    attention,
-    built,
-    copy,
-    draw,
-    dtypes,
-    own,
-    randomised,
-    seen,
-    under,
-)
+from tests.model.copying import agree, asked, attention, built, copy, draw, dtypes, own, randomised, seen, under
 from tests.peers import transformers
 from tests.rounding import assert_equal_but_rounding
 

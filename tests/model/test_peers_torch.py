@@ -18,18 +18,7 @@ from clearhead.model.arrangements import PostNorm, PreNorm
 from clearhead.model.feedforward import GELU, ReLU
 from clearhead.model.norms import LayerNorm
 from clearhead.model.presets import AttentionSpec, Size
-from tests.model.copying import (
-    agree,
-    attention,
-    built,
-    copy,
-    draw,
-    dtypes,
-    own,
-    pairs_of_lengths,
-    randomised,
-    under,
-)
+from tests.model.copying import agree, attention, built, copy, draw, dtypes, own, pairs_of_lengths, randomised, under
 from tests.rounding import assert_equal_but_rounding
 
 VOCABULARY = 29

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from clearhead.errors import DataError, OptionError
 from clearhead.text import encoding as module
 from clearhead.text import sources
-from clearhead.text.encoding import (
-    Corpus,
-    Encoding,
-    Layout,
-    chunks,
-    cut_in_two,
-    usable_records,
-)
+from clearhead.text.encoding import Corpus, Encoding, Layout, chunks, cut_in_two, usable_records
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Place, Problems
 from clearhead.text.sources import Aligned, Documents, Record, Table

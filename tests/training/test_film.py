@@ -13,8 +13,9 @@ from clearhead.training import film as film_module
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.film import EXACT, Film, FilmCamera, frame_bytes, is_small
 from clearhead.training.recipe import Budget, Checkpointing
+from clearhead.training.resume import resume
 from clearhead.training.run import load
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
 

@@ -22,9 +22,10 @@ from clearhead.training.defaults import default_recipe
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
+from clearhead.training.resume import resume
 from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet

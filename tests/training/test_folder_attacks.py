@@ -17,9 +17,10 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Optimizer
 from clearhead.training.reporting import LossWatch
+from clearhead.training.resume import resume
 from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from clearhead.training.train_step import TrainState
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for

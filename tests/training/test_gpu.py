@@ -15,8 +15,9 @@ from clearhead.training.defaults import with_attention, with_position
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Machine, Optimizer
+from clearhead.training.resume import resume
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.train import Stopped, resume, train
+from clearhead.training.train import Stopped, train
 from clearhead.training.train_step import Captured, Eager, TrainState, make_stepper
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for, work_on

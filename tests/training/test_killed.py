@@ -7,7 +7,8 @@ import time
 import pytest
 
 from clearhead.training.folder import RunFolder
-from clearhead.training.train import resume, train
+from clearhead.training.resume import resume
+from clearhead.training.train import train
 from tests.covering import few
 from tests.training import killing
 from tests.training.killing import STEPS, Place, ended, kill, started, struck, the_recipe

@@ -2,7 +2,6 @@
 
 import errno
 import signal
-import sys
 from dataclasses import replace
 
 import pytest
@@ -10,15 +9,16 @@ import torch
 from safetensors.torch import load_file
 
 from clearhead.errors import RunError
-from clearhead.training import checkpoints, loop
+from clearhead.training import checkpoints, final_scores, loop
 from clearhead.training.averaging import Ema
+from clearhead.training.batches import step_seed
 from clearhead.training.folder import RunFolder
-from clearhead.training.loop import step_seed
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
+from clearhead.training.resume import resume
 from clearhead.training.schedules import Constant, CosineDecay
 from clearhead.training.tasks import Task
-from clearhead.training.train import Stopped, resume, train
+from clearhead.training.train import Stopped, train
 from clearhead.training.train_step import Eager
 from tests.training import small_runs
 from tests.training.tiny import KEEPING, STEPS, quiet, recipe_for
@@ -396,7 +396,7 @@ def test_ctrl_c_in_the_final_scoring_says_what_is_saved(recipe, go, go_on, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["clearhead.training.train"], "write_evaluation", interrupted)
+        patch.setattr(final_scores, "write_evaluation", interrupted)
         with pytest.raises(RunError, match=r"stopped while scoring: all 12 steps are trained and saved") as caught:
             go(recipe)
     assert caught.value.exit_code == 130

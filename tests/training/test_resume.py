@@ -11,8 +11,9 @@ from clearhead.training.averaging import Ema, Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
+from clearhead.training.resume import resume
 from clearhead.training.schedules import CosineDecay, InverseSqrt
-from clearhead.training.train import Stopped, resume, train
+from clearhead.training.train import Stopped, train
 from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import STEPS, assert_same_run, quiet, recipe_for

@@ -12,9 +12,10 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import open_prepared
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.training.checkpoints import remove_folder
+from clearhead.training.resume import resume
 from clearhead.training.tasks import TASKS
 from clearhead.training.text_options import TextOptions, as_corpus, ask_form, check_text, with_spooled
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import differences, quiet, recipe_for
 

@@ -1,6 +1,5 @@
 """Train and resume: what they leave in a folder, and what they refuse."""
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -16,9 +15,10 @@ from clearhead.training.holding import lock
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.reporting import memory_mb
+from clearhead.training.resume import resume
 from clearhead.training.run import load
 from clearhead.training.stopping import Stopping
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT
 from tests.training.tiny import quiet, recipe_for
@@ -60,16 +60,6 @@ def test_a_run_folder_has_everything(run, recipe):
     kept = folder.recipe()
     assert kept == replace(recipe, model=run.model.spec, machine=kept.machine)
     assert kept.machine == Machine(device="cpu", precision="float32", threads=1)
-
-
-def test_the_evaluation_is_of_the_weights_to_use(run):
-    told = json.loads(run.folder.evaluation.read_text(encoding="utf-8"))
-    assert told["step"] == run.step
-    assert told["on"] == "dev"
-    assert told["records"] == 20
-    assert told["parameters"] == sum(one.numel() for one in run.model.parameters())
-    assert len(told["samples"]) == 2
-    assert {"loss", "bleu", "chrf", "exact_match", "training_seconds", "seconds"} <= told.keys()
 
 
 def test_the_run_is_the_one_that_load_gives(run):

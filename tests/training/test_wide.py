@@ -25,9 +25,10 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.linear import fit_linear
 from clearhead.training.pretrained import read_header
 from clearhead.training.recipe import Budget, Machine
+from clearhead.training.resume import resume
 from clearhead.training.run import load
 from clearhead.training.tracing import trace
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from clearhead.training.wide import choose_shares, fit_wide, score_logits
 from tests.training import small_runs
 from tests.training.tiny import differences, quiet, recipe_for

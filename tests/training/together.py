@@ -30,8 +30,9 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics
 from clearhead.training.parallel import full_tensor
 from clearhead.training.recipe import Budget
+from clearhead.training.resume import resume
 from clearhead.training.tasks import task_named
-from clearhead.training.train import resume, train
+from clearhead.training.train import train
 from clearhead.training.train_step import TrainState
 from tests.training.tiny import quiet
 from tests.training.together_recipes import OPTIONS, TASKS, recipe_of

@@ -21,11 +21,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.interop.export import base
-from clearhead.interop.export.ctranslate2_check import (
-    check_decoder,
-    check_encoder,
-    check_encoder_decoder,
-)
+from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.interop.peers import import_peer
 from clearhead.model.arrangements import PostNorm, PreNorm

@@ -15,9 +15,10 @@ from clearhead.text.sources import Messages, Table
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
+from clearhead.training.resume import resume
 from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.train import load_prepared, resume, train
+from clearhead.training.train import load_prepared, train
 from tests.interop import saved_models
 from tests.training import small_runs
 from tests.training.tiny import quiet
