@@ -229,7 +229,8 @@ class Tokens:
         if size == usual and option["vocabulary"] == -1:
             size = max(1000, usual // 2)
         if self.kind == "clearhead":
-            from clearhead.text.tokenizer import Tokenizer, suggested_size
+            from clearhead.text.tokenizer import Tokenizer
+            from clearhead.text.vocabulary_size import suggested_size
 
             self.made = Tokenizer.train(iter(texts), kind="metaspace", size=4 * suggested_size(n_bytes), lower=True)
             self.size = self.made.vocabulary

@@ -24,14 +24,13 @@ from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.averaging import Ema, Last
 from clearhead.training.default_models import decoder
 from clearhead.training.defaults import default_recipe
 from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
-from clearhead.training.schedules import CosineDecay, InverseSqrt
+from clearhead.training.schedules import CosineDecay, Ema, InverseSqrt, Last
 from clearhead.training.scores import score_classes, score_translations
 from clearhead.training.train import train
 

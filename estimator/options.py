@@ -7,8 +7,8 @@ from clearhead.cli.options import one_of
 from clearhead.errors import OptionError, WordError
 from clearhead.model.sizes import Spec, parse_count
 from clearhead.options import option
-from clearhead.training.averaging import Unaveraged
 from clearhead.training.recipe import Recipe
+from clearhead.training.schedules import Unaveraged
 from estimator.estimate import FORMS, Form, Job, Rates, Workload
 
 PARALLEL = {"auto": None, "ddp": "ddp", "fsdp": "fsdp"}

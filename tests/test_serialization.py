@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from clearhead.errors import OptionError, RunError, TraceError
 from clearhead.serialization import check_type, from_json, load_tensors, save_tensors, table_of, to_json
-from clearhead.training.averaging import Ema
+from clearhead.training.schedules import Ema
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from clearhead.cli.options import Parts, Words
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.errors import WordError
 from clearhead.options import Given, Option, declared_fields, group_of, override, words_of
-from clearhead.text.sources import Table, list_names
+from clearhead.text.sources import Table
+from clearhead.text.table_readers import list_names
 from clearhead.training.evaluation import EvaluationOptions, check_outputs
 from clearhead.training.evaluation import evaluate as evaluate_run
 from clearhead.training.folder import RunFolder

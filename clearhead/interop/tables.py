@@ -35,7 +35,7 @@ class TensorRow:
 
     def split(self, tensor: Tensor, shapes: Sequence[torch.Size], where: str) -> list[Tensor]:
         """Return our tensors out of theirs; OptionError where their shape is not what the model has."""
-        expected = joined_shape(shapes)
+        expected = torch.Size((sum(shape[0] for shape in shapes), *shapes[0][1:]))
         turned = tensor.T if self.transposed and tensor.ndim == 2 else tensor
         their_shape = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
         their_shape = (1, *their_shape) if self.leading else their_shape
@@ -54,10 +54,6 @@ class TensorRow:
         if self.leading:
             return tensor.unsqueeze(0).contiguous()
         return (tensor.T if self.transposed and tensor.ndim == 2 else tensor).contiguous()
-
-
-def joined_shape(shapes: Sequence[torch.Size]) -> torch.Size:
-    return torch.Size((sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
 
 def expand(rows: Iterable[TensorRow], n_blocks: int) -> Iterator[TensorRow]:

@@ -282,7 +282,7 @@ def describe(
         twin = copy.deepcopy(spec).build().to("meta")  # a copy, since a part of the spec may be built already
     counter = Counter(model if isinstance(model, nn.Module) else twin, batch)
     sections = tuple(counter.sections(twin, source, target))
-    writers = decoder_blocks(twin)
+    writers = [] if twin.decoder is None else blocks_of(twin.decoder)
     if counter.left:
         raise OptionError(
             f"describe: this model has parameters that its spec knows nothing of: {', '.join(counter.left)}"
@@ -391,11 +391,6 @@ def block_name(numbers: Sequence[int], of: int) -> str:
 
 def blocks_of(model: Encoder | Decoder) -> list[Block]:
     return [block for block in model.stack.blocks if isinstance(block, Block)]
-
-
-def decoder_blocks(model: Encoder | Decoder | EncoderDecoder) -> list[Block]:
-    """Return the blocks that generate, and so keep KV caches."""
-    return [] if model.decoder is None else blocks_of(model.decoder)
 
 
 def own_cache(layer: Attention) -> CacheSize:

@@ -12,8 +12,9 @@ from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DataError, OptionError
 from clearhead.text.problems import Problems
-from clearhead.text.sources import Record, Source, list_names, quote
+from clearhead.text.sources import Record, Source
 from clearhead.text.store import StoreWriter
+from clearhead.text.table_readers import list_names, quote
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import TAIL, Drawn, DrawnDocument, TextHash, document_quotas, draw, record_quotas
 

@@ -25,8 +25,9 @@ from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.kinds import KINDS
 from clearhead.text.problems import Problems
-from clearhead.text.sources import Source, quote
+from clearhead.text.sources import Source
 from clearhead.text.store import Store
+from clearhead.text.table_readers import quote
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import RULE
 

@@ -19,6 +19,7 @@ from clearhead.errors import ClearheadError, DataError, OptionError
 from clearhead.files import parse_json, read_bytes, write_text
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, TokenizerKind, add_lower_case, guard, has_our_parts, kind_of
 from clearhead.text.tokenizer_bounds import check_growth, try_tokenizer
+from clearhead.text.vocabulary_size import expected_size
 
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
@@ -37,8 +38,6 @@ LOST = "\ufffd"
 PARALLEL = "TOKENIZERS_PARALLELISM"
 SPARSEST, SPARE = 4, 10_000
 """Ids are below this many times the number of tokens, and this many more: some files leave gaps for later tokens."""
-MOST_TOKENS = 32_000
-"""The largest vocabulary that is chosen."""
 LEAST_OFTEN, MOST_OFTEN = 2, 10
 """How often a pair must occur to become a token: twice where a size is asked for. Where none is, from 2 in a corpus of
 400 kB or less to 10 in one of 2 MB or more: a token that is seen less often than that is hardly learned, and costs a
@@ -250,21 +249,6 @@ class Tokenizer:
             raise
 
 
-def expected_size(n_bytes: int, factor: float = 1.0) -> int:
-    """Return the most tokens of a vocabulary whose size is chosen from this many bytes of text."""
-    return min(round(factor * suggested_size(n_bytes)), MOST_TOKENS)
-
-
-def suggested_size(n_bytes: int) -> int:
-    """Return a vocabulary size for a corpus of `n_bytes`: 4,200 for a megabyte, 1.5 times as many for twice that.
-
-    >>> [suggested_size(n) for n in (10_000, 1_000_000, 3_900_000, 52_000_000)]
-    [320, 4224, 9472, 32000]
-    """
-    size = 4_200 * (n_bytes / 1e6) ** 0.6
-    return min(max(64 * round(size / 64), 320), MOST_TOKENS)
-
-
 @final
 class Reading:
     """Texts read once, checked and counted: their bytes, and their set of characters."""
@@ -295,13 +279,6 @@ def learn(
         size = max(size, kind.least(untrained, reading.characters))
         often = min(max(round(reading.n_bytes / 200_000 / size_factor), LEAST_OFTEN), MOST_OFTEN)
         return kind.learn(untrained, texts, size, often)
-
-
-def least_size(kind: str) -> int:
-    """Return the fewest tokens that a tokenizer of a kind has, whatever its texts: special ones, and all bytes of a
-    kind that falls back to bytes.
-    """
-    return KINDS[kind].least(KINDS[kind].untrained(), frozenset())
 
 
 def check_size(kind: TokenizerKind, untrained: library.Tokenizer, reading: Reading, size: int) -> Iterator[str]:

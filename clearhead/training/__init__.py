@@ -13,13 +13,12 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.alignments import align
-from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import default_recipe, map_attention
 from clearhead.training.metrics import TensorBoard
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
-from clearhead.training.schedules import Constant, CosineDecay, InverseSqrt, WarmupStableDecay
+from clearhead.training.schedules import Constant, CosineDecay, Ema, InverseSqrt, Last, Unaveraged, WarmupStableDecay
 from clearhead.training.train import train
 from clearhead.training.variants import with_parts
 

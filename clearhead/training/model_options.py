@@ -11,7 +11,8 @@ from clearhead.model.sizes import PRESETS, Spec, named, parse_count, resized, si
 from clearhead.options import OWN, option
 from clearhead.registry import options as part_names
 from clearhead.text.kinds import SPECIALS
-from clearhead.text.tokenizer import Tokenizer, expected_size
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.vocabulary_size import expected_size
 from clearhead.training import defaults, variants
 from clearhead.training.default_models import PLACEHOLDER, text_bytes
 from clearhead.training.recipe import Recipe

@@ -23,11 +23,11 @@ from clearhead.model.blocks import Stack
 from clearhead.model.shapes import Bounded, TooManyNumbers, build_for_shapes
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
-from clearhead.training.averaging import Unaveraged
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
+from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks.learning import Batch
 
 Forward = Callable[..., Any]

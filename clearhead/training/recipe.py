@@ -18,8 +18,7 @@ from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Messages, Table
-from clearhead.training.averaging import AVERAGES, Averaging, Unaveraged
-from clearhead.training.schedules import SCHEDULES, CosineDecay, Schedule
+from clearhead.training.schedules import AVERAGES, SCHEDULES, Averaging, CosineDecay, Schedule, Unaveraged
 
 Select = Literal["best", "last"]
 Method = Literal["adamw", "muon"]

@@ -26,14 +26,14 @@ from clearhead.options import (
 from clearhead.registry import parse
 from clearhead.text.kinds import KINDS
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.tokenizer import Tokenizer, least_size
+from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import vector_size
+from clearhead.text.vocabulary_size import least_size
 from clearhead.training import defaults, variants
-from clearhead.training.averaging import AVERAGES
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
 from clearhead.training.model_options import ModelOptions, as_model
 from clearhead.training.recipe import Batching, Budget, Checkpointing, FineTuning, Machine, Open, Optimizer, Recipe
-from clearhead.training.schedules import Schedule
+from clearhead.training.schedules import AVERAGES, Schedule
 from clearhead.training.tasks import OTHERS, TASKS, Embed, name_of, task_named
 from clearhead.training.text_options import TITLE as TEXT_TITLE
 from clearhead.training.text_options import TextOptions, as_corpus, check_text

@@ -1,7 +1,11 @@
-"""Schedules: the learning rate at each step, as a share of its peak.
+"""What follows from the step alone: the learning rate as a share of its peak, and how far averaged weights move.
 
 >>> [round(CosineDecay(warmup=10).at(step, total=100), 2) for step in (0, 9, 55, 100)]
 [0.1, 1.0, 0.55, 0.1]
+
+Averaged weights are a second copy that follows those in training, and scores better than any of them. `Ema` is an
+exponential moving average over every step; `Last` is the plain mean over the end of the training, one snapshot every
+few steps: what averaging the last checkpoints gives, without keeping them.
 """
 
 import math
@@ -103,3 +107,63 @@ register(WarmupStableDecay, option="wsd")
 
 SCHEDULES: dict[str, type[Schedule]] = options("schedule")
 """Every schedule by name."""
+
+
+@kind("averaging")
+class Averaging(CodeRepr, ABC):
+    """A way to move the averaged weights towards the trained ones after a step."""
+
+    @abstractmethod
+    def ema_weight(self, step: int, total: int) -> float:
+        """Return how far the average moves: 0 leaves it alone, 1 makes it the weights. `step` counts from 1."""
+
+
+@final
+@dataclass(frozen=True)
+class Unaveraged(Averaging):
+    """No averaging: the weights themselves."""
+
+    def ema_weight(self, step: int, total: int) -> float:
+        return 1.0
+
+
+@final
+@dataclass(frozen=True)
+class Ema(Averaging):
+    """An exponential moving average. It forgets faster at first: after t steps it covers at least t / 9 of them."""
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise OptionError(f"Ema: decay must lie from 0 to 1, 1 left out; came {self.decay}")
+
+    def ema_weight(self, step: int, total: int) -> float:
+        return 1 - min(self.decay, step / (step + 9))
+
+
+@final
+@dataclass(frozen=True)
+class Last(Averaging):
+    """The mean of a snapshot every `every` steps over the last `share` of the training; before it, the weights."""
+
+    share: float = 0.2
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1 or self.every < 1:
+            raise OptionError(f"Last: share must lie in (0, 1] and every be 1 or more; came {self}")
+
+    def ema_weight(self, step: int, total: int) -> float:
+        since = step - int((1 - self.share) * total)
+        if since <= 0:
+            return 1.0
+        return 1 / (1 + since // self.every) if since % self.every == 0 else 0.0
+
+
+register(Unaveraged, option="none")
+register(Ema, option="ema")
+register(Last, option="last")
+
+AVERAGES: dict[str, Averaging] = {name: made() for name, made in options("averaging").items()}
+"""Every way by name."""

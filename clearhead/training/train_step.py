@@ -25,7 +25,6 @@ from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
 from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
-from clearhead.training.averaging import Unaveraged
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.distributed import Processes
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
@@ -33,6 +32,7 @@ from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.optimizers import RoundAll, copy_all, make_optimizer, move_all, zero_all
 from clearhead.training.parallel import Parallel, SingleProcess, local_tensors
 from clearhead.training.recipe import Machine, Optimizer
+from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
 

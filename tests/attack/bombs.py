@@ -23,9 +23,9 @@ from clearhead.errors import ClearheadError
 from clearhead.files import read_json, seal
 from clearhead.interop.run import import_model
 from clearhead.interop.torch_archive import read_archive
-from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Documents
+from clearhead.text.table_readers import parquet_rows
 from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import load

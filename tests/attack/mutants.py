@@ -94,8 +94,8 @@ MUTANTS = (
            "memory=500_000_000, output=500_000_000)", "bombs 100 MB", "not refused by a sentence"),
     Mutant("templates without a bound on memory", "bounds.py", "        limit_memory(bounds.memory)\n", "",
            "bombs 1.5 GB", "not refused by a sentence"),
-    Mutant("Parquet without a bound", "text/parquet.py", "check_unpacked(unpacked, os.path.getsize(path))", "pass",
-           "bombs Parquet", "not refused by a sentence"),
+    Mutant("Parquet without a bound", "text/table_readers.py",
+           "check_unpacked(unpacked, os.path.getsize(path))", "pass", "bombs Parquet", "not refused by a sentence"),
     Mutant("gzip without a bound", "text/lines.py", "check_unpacked(self.given, self.packed.given)", "pass",
            "bombs gzip", "not refused by a sentence"),
     Mutant("tokenizers without a bound", "text/tokenizer_bounds.py", "growth > MOST_GROWTH", "False",
@@ -121,7 +121,7 @@ MUTANTS = (
            "        with folder.lock(log) as hold, claiming.leave_nothing(hold):",
            "        from types import SimpleNamespace\n"
            "        early = SimpleNamespace(run=folder.path, guarded=True, check=lambda: None)\n"
-           "        with leave_nothing(early), folder.lock(log) as hold:",
+           "        with claiming.leave_nothing(early), folder.lock(log) as hold:",
            "pairs-stop good good", "has no run.json|is missing|is damaged|could not be written"),
     Mutant("litter of the living is removed", "files.py",
            "            handle = None if abandoned.is_symlink() else lock_folder(abandoned)",

@@ -14,11 +14,10 @@ from clearhead import cli
 from clearhead.errors import ClearheadError
 from clearhead.model.presets import Size
 from clearhead.plots import curves
-from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.resume import resume
-from clearhead.training.schedules import CosineDecay
+from clearhead.training.schedules import CosineDecay, Last
 from clearhead.training.train import train
 from tests.attack import forking
 from tests.attack.forking import Outcome

@@ -22,9 +22,9 @@ from clearhead.errors import ClearheadError
 from clearhead.interop.run import import_model
 from clearhead.interop.tensor_files import Tensors
 from clearhead.interop.torch_archive import read_archive
-from clearhead.text.parquet import parquet_rows
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Documents, Table
+from clearhead.text.table_readers import parquet_rows
 from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import read_vectors, vector_size

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearhead.errors import DataError, OptionError
 from clearhead.text import encoding as module
-from clearhead.text import sources
+from clearhead.text import table_readers
 from clearhead.text.encoding import Corpus, Encoding, Layout, chunks, cut_in_two, usable_records
 from clearhead.text.preparing import survey
 from clearhead.text.problems import Place, Problems
@@ -96,7 +96,7 @@ def test_long_documents_are_drawn_as_wholes(folder, monkeypatch):
     source = Documents(paths=tuple(map(str, paths)), unit="file")
     sides = []
     for piece in (8, 1 << 20):
-        monkeypatch.setattr(sources, "PIECE", piece)
+        monkeypatch.setattr(table_readers, "PIECE", piece)
         _, train, dev = encoded(folder, STREAM, source)
         sides.append((read(train), read(dev)))
     assert sides[0] == sides[1]
@@ -334,7 +334,7 @@ def test_a_stream_of_one_document_is_held_out_at_its_end(folder):
 
 
 def test_a_long_document_is_one_record_of_a_stream(folder, monkeypatch):
-    monkeypatch.setattr(sources, "PIECE", 4)
+    monkeypatch.setattr(table_readers, "PIECE", 4)
     source = Documents(paths=(write(folder / "d", ["abcdef"] * 30),), unit="file")
     _, train, dev = encoded(folder, STREAM, source)
     assert (len(train), len(dev)) == (1, 1)

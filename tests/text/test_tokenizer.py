@@ -16,7 +16,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from clearhead.errors import DataError, OptionError
 from clearhead.text import tokenizer as module
 from clearhead.text.kinds import BYTE_LEVEL, BYTES, KINDS, SPECIALS, stabilise
-from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer, suggested_size
+from clearhead.text.tokenizer import BYTE_OF, Reading, Tokenizer
+from clearhead.text.vocabulary_size import suggested_size
 from tests.covering import few
 from tests.peers import transformers
 
@@ -435,24 +436,6 @@ def test_unknown_words_of_a_wordpiece_file_are_named():
     assert tokenizer.unseen("Haus Katze Hunde Maus Katze") == "Katze Maus"
     assert tokenizer.decode(tokenizer.encode("Hunden Katze")) == "hunden \ufffd"
     assert tokenizer.pieces(tokenizer.encode("Hunden")) == ["hund", "##en"]
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "size"),
-    [
-        (0, 320),
-        (10_000, 320),
-        (100_000, 1_024),
-        (1_000_000, 4_224),
-        (3_900_000, 9_472),
-        (10_000_000, 16_704),
-        (52_000_000, 32_000),
-        (10**12, 32_000),
-    ],
-)
-def test_suggested_size(n_bytes, size):
-    assert suggested_size(n_bytes) == size
-    assert size % 64 == 0
 
 
 @every

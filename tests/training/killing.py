@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 from clearhead.errors import ClearheadError
 from clearhead.training import checkpoints, loop
-from clearhead.training.averaging import Last
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.resume import resume
-from clearhead.training.schedules import CosineDecay
+from clearhead.training.schedules import CosineDecay, Last
 from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import differences, quiet, recipe_for

@@ -15,7 +15,6 @@ from clearhead.model.outputs import Blanks, Classes
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Documents, Table
-from clearhead.training.averaging import Ema
 from clearhead.training.checkpoints import MODEL, TRAINING
 from clearhead.training.default_models import encoder
 from clearhead.training.defaults import default_recipe
@@ -24,7 +23,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.resume import resume
 from clearhead.training.run import load
-from clearhead.training.schedules import CosineDecay
+from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.train import train
 from tests.covering import few
 from tests.training import small_runs

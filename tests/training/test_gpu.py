@@ -9,14 +9,13 @@ import torch
 from clearhead.attention.kernels import blockwise
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.training import loop
-from clearhead.training.averaging import Ema, Last
 from clearhead.training.batches import BatchStream
 from clearhead.training.defaults import with_attention, with_position
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Machine, Optimizer
 from clearhead.training.resume import resume
-from clearhead.training.schedules import CosineDecay
+from clearhead.training.schedules import CosineDecay, Ema, Last
 from clearhead.training.train import Stopped, train
 from clearhead.training.train_step import Captured, Eager, TrainState, make_stepper
 from tests.training import small_runs

@@ -10,13 +10,12 @@ from safetensors.torch import load_file
 
 from clearhead.errors import RunError
 from clearhead.training import checkpoints, final_scores, loop
-from clearhead.training.averaging import Ema
 from clearhead.training.batches import step_seed
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
 from clearhead.training.resume import resume
-from clearhead.training.schedules import Constant, CosineDecay
+from clearhead.training.schedules import Constant, CosineDecay, Ema
 from clearhead.training.tasks import Task
 from clearhead.training.train import Stopped, train
 from clearhead.training.train_step import Eager

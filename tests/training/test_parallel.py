@@ -12,7 +12,6 @@ from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.blocks import Stack
 from clearhead.training import parallel
-from clearhead.training.averaging import Unaveraged
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import (
@@ -28,6 +27,7 @@ from clearhead.training.parallel import (
     share_rows,
 )
 from clearhead.training.recipe import Checkpointing, FineTuning, Machine
+from clearhead.training.schedules import Unaveraged
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
 

@@ -15,7 +15,6 @@ from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.averaging import Ema, Last, Unaveraged
 from clearhead.training.defaults import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import (
@@ -29,7 +28,7 @@ from clearhead.training.recipe import (
     read_recipe,
     write_recipe,
 )
-from clearhead.training.schedules import SCHEDULES, Schedule
+from clearhead.training.schedules import SCHEDULES, Ema, Last, Schedule, Unaveraged
 
 TASKS = {
     "translate": lambda path: Aligned(source=(path,), target=(path,)),

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
-from clearhead.training.averaging import Ema, Last
 from clearhead.training.default_models import decoder
 from clearhead.training.losses import NOTHING
 from clearhead.training.optimizers import copy_all, move_all, zero_all
 from clearhead.training.recipe import Machine, Optimizer
+from clearhead.training.schedules import Ema, Last
 from clearhead.training.tasks import Generate
 from clearhead.training.train_step import Eager, LossPass, TrainState, loss_in, make_stepper
 

@@ -272,7 +272,7 @@ def read_spec(member: LlamaMember, config: Config) -> DecoderSpec:
                 similarity=similarity,
                 position=rope.position,
                 weighting=rope.weighting,
-                mask=mask_of(window),
+                mask=(None if window is None else masks.window(window - 1)),
             ),
             feed_forward=feed_forward(config.count("intermediate_size"), bias=config.flag("mlp_bias", False)),
             arrangement=member.arrangement(RMSNorm(epsilon, from_one=member.gemma)),
@@ -289,10 +289,6 @@ def read_spec(member: LlamaMember, config: Config) -> DecoderSpec:
             tied=member.is_tied(config), cap=None if cap is None else config.number("final_logit_softcapping")
         ),
     )
-
-
-def mask_of(window: int | None) -> Mask | None:
-    return None if window is None else masks.window(window - 1)
 
 
 def write_fields(member: LlamaMember, model: Spec, context: int) -> dict[str, Any]:

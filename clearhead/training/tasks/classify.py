@@ -29,11 +29,10 @@ from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line
-from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
 from clearhead.training.linear import Figures, LinearScore, class_weights, records_apart
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
-from clearhead.training.schedules import CosineDecay
+from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.answering import Answer, Pair
 from clearhead.training.tasks.base import Task

@@ -23,11 +23,10 @@ from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import continued, in_batches
-from clearhead.training.averaging import Ema
 from clearhead.training.default_models import encoder, epochs
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
-from clearhead.training.schedules import CosineDecay
+from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.tasks.answering import Answer
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.framing import Framing, frame_rows

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from clearhead.text.preparing import Prepared
-from clearhead.text.sources import list_names, quote
+from clearhead.text.table_readers import list_names, quote
 
 MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""

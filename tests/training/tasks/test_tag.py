@@ -13,9 +13,9 @@ from clearhead.text.preparing import open_prepared
 from clearhead.text.sources import Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import Budget, default_recipe, train
-from clearhead.training.averaging import Unaveraged
 from clearhead.training.default_models import encoder
 from clearhead.training.losses import NOTHING
+from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks import Tag
 
 SENTENCES = [("Anna sees the longest plum", "N V D A N"), ("the plum sees Bernadette", "D N V N")]
