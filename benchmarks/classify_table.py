@@ -4,6 +4,11 @@ SST-2 at 500, 5,000 and all lines and AG News at 500 and all, three seeds each (
 training). Test accuracy and macro F1, and beside them those of scikit-learn's linear SVM on the same records.
 
     python benchmarks/classify_table.py --data DATA --out table.jsonl --workers 8 --minutes 8
+
+With `--linear` only the two linear models are compared, ours fitted as `clearhead train` fits it. Rows may then also be
+tables of `benchmarks/budget_texts.py`:
+
+    python benchmarks/classify_table.py --data TEXTS --out linear.jsonl --linear --rows roles:0 --seeds 1
 """
 
 import argparse
@@ -59,8 +64,35 @@ def run_row(data: Path, name: str, lines: int, seed: int) -> dict[str, Any]:
     }
 
 
+def compare_linear(data: Path, name: str, lines: int, seed: int) -> dict[str, Any]:
+    """Return the scores on the test records of our linear model and of scikit-learn's, on the same training records."""
+    import torch
+
+    from clearhead.decoding.session import pad_right
+    from clearhead.text.tokenizer import Tokenizer
+    from clearhead.training.wide import choose_fit, fit_ngrams, letters_of, score_logits
+
+    train, dev, test = read_corpus(data, name, lines, seed)
+    drawn = [*train, *dev]
+    (texts, labels), (others, truths) = (tuple(map(list, zip(*part, strict=True))) for part in (drawn, test))
+    line, known = svm_scores(texts, labels, others, truths), sorted(set(labels))
+    began = time.process_time()
+    tokenizer = Tokenizer.train(texts, "metaspace", lower=True, size_factor=4.0)  # as Classify.default_recipe
+    rows, held, asked = (
+        [[tokenizer.start, *ids] for ids in tokenizer.encode_batch([text for text, _ in part])]
+        for part in (train, dev, test)
+    )
+    wanted, chosen, answers = (torch.tensor([known.index(label) for _, label in part]) for part in (train, dev, test))
+    fitted = choose_fit(fit_ngrams(rows, wanted, letters_of(tokenizer), len(known)), held, chosen, seconds=0.0)
+    taken = time.process_time() - began
+    batches = (pad_right(asked[i : i + 64], torch.device("cpu")) for i in range(0, len(asked), 64))
+    found = score_logits(torch.cat([fitted.part(*batch) for batch in batches]), answers)
+    return {**found._asdict(), "line": line["accuracy"], "line_f1": line["macro_f1"], "cpu_seconds": round(taken, 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--linear", action="store_true")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1)
@@ -79,7 +111,7 @@ def main() -> None:
     def work() -> None:
         while time.time() < ends and not jobs.empty():
             name, lines, seed = jobs.get()
-            found = run_row(given.data, name, lines, seed)
+            found = (compare_linear if given.linear else run_row)(given.data, name, lines, seed)
             with lock, given.out.open("a") as file:
                 file.write(json.dumps({"corpus": name, "lines": lines, "seed": seed, **found}) + "\n")
 

@@ -199,7 +199,7 @@ WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def read_table(path: Path, *, header: bool) -> list[tuple[str, str]]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("\t") for line in file]
     return [(row[0].strip(), row[1]) for row in rows[1 if header else 0 :]]
 
@@ -208,6 +208,8 @@ def read_corpus(data: Path, name: str, lines: int, seed: int) -> tuple[list[tupl
     """Return training, dev and test records: one in twenty is held out, drawn by hash, 1,000 at most."""
     if name == "sst2":
         train, test = (read_table(data / "sst2" / f"{part}.tsv.gz", header=True) for part in ("train", "test"))
+    elif name != "ag":  # a table of benchmarks/budget_texts.py
+        train, test = (read_table(data / f"{name}-{part}.tsv", header=True) for part in ("train", "test"))
     else:
         train, test = (read_table(data / "ag_news_small" / f"{part}.tsv.gz", header=False) for part in ("dev", "test"))
     if lines:
@@ -452,10 +454,10 @@ def run_line(parts: list[list[tuple[str, str]]]) -> dict[str, Any]:
 
 
 def add_wide_part(model: Classifier, tokens: Tokens, rows: list[list[int]], wanted: list[int]) -> None:
-    from clearhead.training.wide import fit_wide
+    from clearhead.training.wide import fit_ngrams, letters_of
 
-    target = F.one_hot(torch.tensor(wanted), model.out.out_features).float()
-    _, model.ngram_logits, _ = fit_wide(rows, target, tokens.made)
+    fitted = fit_ngrams(rows, torch.tensor(wanted), letters_of(tokens.made), model.out.out_features)
+    model.ngram_logits = fitted.features.to_part(fitted.weights[0])
 
 
 def run_trial(data: Path, name: str, lines: int, seed: int, *, o: dict[str, Any], device: str) -> dict[str, Any]:

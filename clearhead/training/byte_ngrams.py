@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from clearhead.text.drawing import is_drawn
-from clearhead.training.baseline import Baseline
+from clearhead.text.drawing import is_drawn, spread
+from clearhead.training.baseline import Baseline, fit_in_time
 
 Keys = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,8 +25,8 @@ END, SYMBOLS, BITS = 256, 257, 9
 """The sign that ends a document and stands before its first byte, how many symbols there are, and bits of each."""
 MOST_BYTES = 20_000_000
 """Bytes that are counted, and bytes that are scored, at most: a few hundred megabytes of memory."""
-BYTES_A_MINUTE = 2_000_000
-"""Bytes that are counted for each minute of a budget. Counting them takes half a second."""
+PILOT_BYTES = 200_000
+"""Bytes whose counting says how many more can be counted in time."""
 BLOCK = 1 << 16
 """A sample of a text is made of blocks of so many bytes."""
 MOST_TIMES = 30.0
@@ -177,17 +177,37 @@ def look_up(known: Keys, values: Floats, keys: Keys, otherwise: float) -> Floats
     return np.where(known[at] == keys, values[at], otherwise)
 
 
+def draw_blocks(documents: Sequence[bytes], share: float) -> Sequence[bytes]:
+    """Return the documents; of a smaller share than all of them, blocks from all over them, each as a document."""
+    if share >= 1:
+        return documents
+    size = min(BLOCK, PILOT_BYTES // 8)
+    blocks = [document[i : i + size] for document in documents for i in range(0, len(document), size)]
+    return [blocks[i] for i in spread(len(blocks), max(1, round(share * len(blocks))))]
+
+
 def score_ngrams(
-    train: Sequence[bytes], dev: Sequence[bytes], *, text_bytes: int | None = None, order: int = ORDER
+    train: Sequence[bytes],
+    dev: Sequence[bytes],
+    *,
+    text_bytes: int | None = None,
+    order: int = ORDER,
+    seconds: float = math.inf,
 ) -> NgramScore:
     """Count the training documents, and return the bits for each byte of the dev documents; their ends cost bits too,
-    as they do in a Transformer. `text_bytes` is how long the whole training text is, if these are a sample.
+    as they do in a Transformer. `text_bytes` is how long the whole training text is, if these are a sample. In so many
+    `seconds` less of it may be counted.
     """
-    started = time.perf_counter()
-    model = count_ngrams(train, order)
+    started, counted = time.perf_counter(), list[Sequence[bytes]]()
+
+    def count(share: float, seconds: float) -> list[NgramCounts]:
+        counted.append(draw_blocks(train, share))
+        return count_ngrams(counted[-1], order)
+
+    model = fit_in_time(count, pilot=PILOT_BYTES / max(1, sum(map(len, train))), seconds=seconds)
     keys, counts = count_unique(pack(dev, order))
     bits = -(np.log2(probabilities(model, keys)) * counts).sum()
-    train_bytes, dev_bytes = (sum(map(len, documents)) for documents in (train, dev))
+    train_bytes, dev_bytes = (sum(map(len, documents)) for documents in (counted[-1], dev))
     return NgramScore(
         bits_per_byte=float(bits / max(1, dev_bytes)),
         order=order,

@@ -27,7 +27,7 @@ from clearhead.text.vocabulary_size import suggested_size
 from clearhead.training.default_models import text_bytes
 from clearhead.training.defaults import with_dropout
 from clearhead.training.machine import matmul_speed, with_serving_threads
-from clearhead.training.pacing import FINAL, SCORING
+from clearhead.training.pacing import FINAL, LINE, SCORING, TIMING
 from clearhead.training.recipe import Budget, Plan, Recipe
 from clearhead.training.schedules import CosineDecay, Last
 from clearhead.training.tasks import Task, task_named
@@ -69,9 +69,8 @@ LEAST_WARMUP, MOST_WARMUP_SHARE = 50, 0.2
 12 of 150 steps up to a rate of 0.01 ended in a model that never learned (dev loss 4.83); 25 to 60 in 4.21 to 4.27."""
 EVALUATIONS, MOST_EVALUATIONS = 8, 20
 LEAST_SCORED = 20
-TIMING = 0.02
-"""The share of a budget for each timing of steps; there are two or three."""
 MOST_TIMING = 3.0
+"""Seconds of a timing at most."""
 FEWEST, FEW = 20, 200
 """With fewer steps than the first nothing is learned, with fewer than the second hardly anything."""
 MOST_SPEEDUP = 4.0
@@ -143,9 +142,10 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
     """Return the recipe with its batch and the size of its model, their speed, and such a model.
 
     A model of middling size is timed first. From its speed follows the size to take, which is then timed itself; where
-    it is not as quick as expected, another one is taken.
+    it is not as quick as expected, and there is time for that, another one is taken.
     """
     timing = min(MOST_TIMING, TIMING * seconds)
+    end = time.perf_counter() + 2.5 * timing
     sizes = possible_models(recipe, workload)
     on_gpu = not recipe.machine.device.startswith("cpu")
     if "model" in recipe.open and len(sizes) > 1:
@@ -154,7 +154,7 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
     if "batch" in recipe.open and recipe.budget.minutes is not None:
         recipe = with_batch(recipe, 8192 if on_gpu else 1024)
     pace, model = time_steps(recipe, recipe.model, workload.task, workload.prepared, seconds=timing)
-    for _ in range(2):
+    for number in range(2):
         model_spec = choose_model(recipe, workload, sizes, pace, seconds)
         if "batch" in recipe.open and recipe.budget.minutes is not None:
             speed = pace.tokens_per_second * active_parameters(recipe.model) / active_parameters(model_spec)
@@ -163,7 +163,7 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
             changed = with_batch(replace(recipe, model=model_spec), batch_for(tokens))
         else:
             changed = replace(recipe, model=model_spec)
-        if changed == recipe:
+        if changed == recipe or (number and time.perf_counter() > end):
             break
         recipe = changed
         pace, model = time_steps(recipe, recipe.model, workload.task, workload.prepared, seconds=timing)
@@ -172,7 +172,7 @@ def fit_size(recipe: Recipe, workload: Workload, seconds: float) -> tuple[Recipe
 
 def training_share(seconds: float) -> float:
     """Return the seconds of a budget that are left for steps."""
-    return seconds * (1 - SCORING - FINAL - 2 * TIMING)
+    return seconds * (1 - LINE - SCORING - FINAL - 2 * TIMING)
 
 
 def possible_models(recipe: Recipe, workload: Workload) -> list[Spec]:

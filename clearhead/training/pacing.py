@@ -22,13 +22,15 @@ CHECK_SECONDS = 5.0
 END = 1e-6
 PLANNED, MEASURED = 0.1, 0.5
 """Shares of the time for training: before the first only the planned speed counts, after the second the measured."""
-SCORING, FINAL = 0.05, 0.06
-"""The shares of the time after reading that evaluations during training, and the final one, are planned to take."""
+LINE, TIMING, SCORING, FINAL = 0.05, 0.01, 0.04, 0.05
+"""The shares of the time after reading that the line to beat may take, each timing of steps, evaluations during
+training, and the final one."""
 SLACK = 1.5
 """Evaluations that are slower than planned may take this many times their share; beyond it, some are left out."""
-OUTSIDE = 0.18
-"""The share of the time after reading that everything but steps may take: the final score is made to fit into it."""
-MARGIN = 1.5
+OUTSIDE = 0.17
+"""The share of the time after reading that everything but steps may take, the line to beat and timing included:
+evaluations and the final score are made to fit into it."""
+MARGIN = 1.8
 """What comes after the last step may take this many times as long as is thought: the final score is then shorter."""
 LONGEST = 0.02
 """The share of the time after reading at which the first evaluation reads no further batches."""
@@ -36,12 +38,14 @@ LONGEST_END = 0.25
 """The largest share of the time after reading that is kept for the end."""
 LEAVING = 0.4
 """The share of the end that comes after the final score: to write it, and to leave the program."""
+REMEMBERED = 0.04
+"""The share of the time after reading over which the speed of steps is averaged: single ones scatter."""
 PRIOR = 0.5
 """How many evaluations the planned time of one counts for, beside those that were measured."""
 PRECISION = 0.005
 """The standard error of the loss, as a share of it, that is small enough for an evaluation during training."""
 CLOCK = ("spent", "position", "stride", "step_seconds", "over")
-KEPT = (*CLOCK, "evaluating", "evaluation", "evaluated", "log_factor", "sample", "cut")
+KEPT = (*CLOCK, "preparing", "evaluating", "evaluation", "evaluated", "log_factor", "sample", "cut")
 """What a checkpoint keeps of a pacing, beside its plan."""
 
 
@@ -49,7 +53,8 @@ KEPT = (*CLOCK, "evaluating", "evaluation", "evaluated", "log_factor", "sample",
 class Pacing:
     """The position of a run in its plan; for budgets of steps and epochs it only counts the time.
 
-    `spent` are all seconds of the budget that are gone, `evaluating` those that went into evaluating and saving. Times
+    `spent` are all seconds of the budget that are gone, `preparing` those between reading and the first step,
+    `evaluating` those that went into evaluating and saving. Times
     of the plan were measured when the machine was as busy as then. What is still to come takes longer by the factor
     that steps do now (`slowdown`), and evaluations by `factor` more.
     """
@@ -61,7 +66,8 @@ class Pacing:
         self.log = log
         self.evaluations = max(1, self.plan.steps // recipe.checkpointing.evaluate)
         self.position, self.stride, self.logged = 0.0, 1.0, self.plan.step_seconds
-        self.spent = self.plan.used_seconds
+        self.spent = self.preparing = 0.0
+        self.begin(self.plan.used_seconds)
         self.step_seconds, self.log_factor = self.plan.step_seconds, 0.0
         self.evaluating, self.evaluation, self.evaluated = 0.0, self.plan.evaluation_seconds, 0
         self.sample, self.cut = self.plan.sample, 1.0
@@ -76,6 +82,7 @@ class Pacing:
     def begin(self, spent: float) -> None:
         """Set how many seconds of the budget are gone when the first step of a new run begins."""
         self.spent = max(self.spent, spent)
+        self.preparing = max(0.0, self.spent + self.plan.late_seconds - self.plan.reading_seconds)
 
     def count_step(self, seconds: float, *, logs: bool) -> None:
         """Move on by one step; `seconds` are those of all steps so far. Now and then, adjust the stride."""
@@ -84,7 +91,8 @@ class Pacing:
         self.position += self.stride
         since, count = self.seconds - self.seen[0], self.steps - self.seen[1]
         if self.minutes and (logs or since > CHECK_SECONDS):
-            self.adjust(since / count)
+            weight = min(1.0, since / (REMEMBERED * self.free)) if self.seen[1] else 1.0
+            self.adjust(since / count * weight + self.step_seconds * (1 - weight))
             self.seen = (self.seconds, self.steps)
         self.check_end()
 
@@ -122,6 +130,12 @@ class Pacing:
         return self.limit - self.plan.used_seconds
 
     @property
+    def outside(self) -> float:
+        """Return the seconds that everything but steps may still take: what is left of its share."""
+        after_reading = self.limit + self.plan.late_seconds - self.plan.reading_seconds
+        return OUTSIDE * after_reading - self.preparing - self.evaluating
+
+    @property
     def slowdown(self) -> float:
         """Return by what factor the machine is slower than when the plan was made, as far as that can be believed.
 
@@ -154,8 +168,8 @@ class Pacing:
         if not self.minutes:
             return 0.0
         certain = (self.plan.evaluation_seconds * self.cut + self.plan.ending_seconds) * self.factor
-        room = OUTSIDE * self.free - self.evaluating - certain
-        needed = max(MARGIN * certain, certain + min(self.final, FINAL * self.free, max(0.0, room)))
+        room = min(self.final, FINAL * self.free, self.outside - certain)
+        needed = max(MARGIN * certain, certain + room)
         return min(needed, LONGEST_END * self.free)  # one slow evaluation is not believed beyond that
 
     @property
@@ -166,12 +180,20 @@ class Pacing:
         share = max(0.0, 1 - self.position / self.plan.steps)
         allowed = max(0.0, SLACK * SCORING * self.free - self.evaluating)
         evaluation = self.plan.evaluation_seconds * self.cut * self.factor
-        return self.limit - self.spent - self.ending - min(allowed, share * self.evaluations * evaluation)
+        ending = self.ending
+        coming = min(allowed, share * self.evaluations * evaluation, max(0.0, self.outside - ending))
+        if not self.evaluated:
+            coming = max(coming, min(evaluation, LONGEST * self.free))
+        return self.limit - self.spent - ending - coming
 
     def affords_evaluation(self) -> bool:
-        """Return whether there is time for an evaluation now: they must not take more than their share so far."""
-        if not self.minutes:
+        """Return whether there is time for an evaluation now: they must not take more than their share so far. The
+        first one is always made: it says how long they take.
+        """
+        if not self.minutes or not self.evaluated:
             return True
+        if self.evaluation > self.outside - self.ending:
+            return False
         gone = (self.spent - self.plan.used_seconds) / self.free
         return self.evaluating + self.evaluation <= SLACK * SCORING * self.free * gone
 

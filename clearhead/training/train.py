@@ -1,5 +1,6 @@
 """`train` and `resume`: from a recipe to a run folder that is whole at any moment."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.loop import Trainer, Watcher
 from clearhead.training.machine import prepare_machine, resolve_machine
+from clearhead.training.pacing import LINE
 from clearhead.training.parallel import check_room, check_together
 from clearhead.training.pretrained import write_wide
 from clearhead.training.recipe import CLASSES, Recipe
@@ -193,8 +195,10 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
     if recipe.parameters is not None:
         spec = resized(spec, recipe.parameters)
     recipe = replace(recipe, model=spec)
+    minutes = math.inf if recipe.budget.minutes is None else recipe.budget.minutes
+    left = max(60 * minutes - reading, 30 * minutes)  # reading counts for half of the minutes at most
     with phase("training a simple model to compare with", log):
-        baseline = announce_records(task, recipe, prepared, log)
+        baseline = announce_records(task, recipe, prepared, log, seconds=LINE * left)
     if baseline is not None:
         recipe = replace(recipe, model=baseline.joined(spec))
     if recipe.open or recipe.budget.minutes is not None:
@@ -241,11 +245,15 @@ def followed_recipe(recipe: Recipe, *, log: Callable[[str], None] = to_stderr) -
         return follow(recipe, Path(folder), source, log, began=time.perf_counter()).recipe
 
 
-def announce_records(task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None]) -> Baseline | None:
-    """Print what the task says about its records and the score of a simple model, which is returned."""
+def announce_records(
+    task: Task, recipe: Recipe, prepared: Prepared, log: Callable[[str], None], *, seconds: float
+) -> Baseline | None:
+    """Print what the task says about its records and the score of a simple model, which is returned: one that can be
+    fitted in so many seconds.
+    """
     for line in task.describe_records(prepared):
         log(line)
-    baseline = task.baseline(recipe.corpus, prepared, minutes=recipe.budget.minutes)
+    baseline = task.baseline(recipe.corpus, prepared, seconds=seconds)
     if baseline is not None:
         log(baseline.announce())
     return baseline

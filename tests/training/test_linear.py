@@ -13,7 +13,8 @@ from clearhead.training.linear import (
     Sparse,
     class_weights,
     fit_linear,
-    records_apart,
+    most_records,
+    unique_pairs,
 )
 
 
@@ -63,12 +64,27 @@ def test_weights_are_where_autograd_finds_no_slope(letters):
 
 
 def test_a_fit_ends_when_its_seconds_are_over():
-    """What is found by then is better than nothing: the first direction is taken as far as it is good."""
-    dense = np.random.default_rng(0).normal(size=(40, 6))
-    target = torch.from_numpy(dense[:, :2] > 0).float()
-    found = design(dense).logits(fit_linear(design(dense), target, torch.ones(2), seconds=0.0))
-    whole = design(dense).logits(fit_linear(design(dense), target, torch.ones(2)))
-    assert ((found > 0) == (target > 0)).float().mean() < ((whole > 0) == (target > 0)).float().mean()
+    """What is found by then is better than nothing: one step is always made, as far as it is good."""
+    draw = np.random.default_rng(0)
+    dense = draw.normal(size=(200, 6))
+    target = torch.nn.functional.one_hot(torch.from_numpy(dense[:, :3].argmax(1)), 3).float()
+    made = design(dense)
+
+    def loss(weights):
+        short = (1 - (2 * target - 1) * made.logits(weights)).clamp(min=0)
+        return float(short.square().sum() / 200 + 2.0 / 400 * weights[:-1].square().sum())
+
+    first, whole = (fit_linear(made, target, torch.ones(3), 2.0, seconds=seconds) for seconds in (0.0, 60.0))
+    assert loss(whole) < loss(first) < 0.5 * loss(torch.zeros(7, 3))
+    again = fit_linear(made, target, torch.ones(3), 2.0, start=whole, seconds=0.0)
+    assert torch.equal(again, whole)  # from the minimum there is nowhere to go
+
+
+@given(pairs=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**31 - 1)), max_size=20))
+def test_pairs_are_found_once_and_in_order(pairs):
+    documents, keys = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
+    found = zip(*(side.tolist() for side in unique_pairs(documents, keys)), strict=True)
+    assert list(found) == sorted(set(pairs))
 
 
 def test_rare_classes_weigh_by_the_root_of_their_frequency():
@@ -80,11 +96,12 @@ def test_rare_classes_weigh_by_the_root_of_their_frequency():
 
 
 @pytest.mark.parametrize(
-    ("records", "n_bytes", "apart"), [(1, 1, 1), (200_000, 20_000_000, 1), (200_001, 1, 2), (10, 50_000_000, 3)]
+    ("records", "n_bytes", "most"),
+    [(1, 1, 1), (200_000, 20_000_000, 200_000), (200_001, 1, 200_000), (10, 50_000_000, 4)],
 )
-def test_of_a_large_corpus_some_records_are_enough(records, n_bytes, apart):
-    assert records_apart(records, n_bytes, 2) == apart
-    assert records_apart(1, 20_000_000, 40) == 2
+def test_of_a_large_corpus_some_records_are_enough(records, n_bytes, most):
+    assert most_records(records, n_bytes, 2) == most
+    assert most_records(10, 20_000_000, 40) == 5
 
 
 def test_a_better_linear_model_is_told_plainly():

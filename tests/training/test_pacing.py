@@ -91,6 +91,15 @@ def test_the_end_comes_on_time_and_training_gets_four_fifths(recipe, case):
     assert pacing.evaluated >= 2
 
 
+@pytest.mark.parametrize("evaluation", [3.0, 6.0])
+def test_what_was_spent_before_the_first_step_leaves_less_for_evaluations(recipe, evaluation):
+    """A line to beat took a tenth of the time after reading: it, evaluations and the end have a fifth together."""
+    pacing = Pacing(recipe, quiet)
+    pacing.begin(40 + 0.1 * 560)
+    assert run(pacing, evaluation=evaluation) == pytest.approx(600, rel=0.05)
+    assert pacing.seconds >= 0.8 * 560
+
+
 def test_a_dev_text_that_is_too_long_is_sampled_at_the_end_as_well(recipe):
     pacing = Pacing(replace(recipe, plan=replace(recipe.plan, scoring_seconds=200.0)), quiet)
     run(pacing)
@@ -204,7 +213,7 @@ def test_the_total_that_is_told_is_steady(recipe):
     """Steps that take now longer and now shorter: the exact total changes all the time."""
     pacing, draw, seconds, told, exact = Pacing(recipe, quiet), random.Random(1), 0.0, [], []
     while not pacing.is_over():
-        seconds += 0.25 * draw.uniform(0.9, 1.12)
+        seconds += 0.25 * draw.uniform(0.8, 1.3)
         pacing.count_step(seconds, logs=pacing.steps % 20 == 19)
         told.append(pacing.announced_total(pacing.steps))
         exact.append(pacing.expected_total(pacing.steps))

@@ -11,26 +11,25 @@ from typing import Any, NamedTuple, cast, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from clearhead.decoding.session import pad_right
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.outputs import Classes, ToClasses
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, Encoder, EncoderSpec, Transformer
-from clearhead.model.wide import NgramLogits, ToNgramLogits
+from clearhead.model.wide import NgramLogits
 from clearhead.text.batches import Rows
-from clearhead.text.drawing import is_drawn, spread
+from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line
+from clearhead.training.baseline import fit_in_time
 from clearhead.training.default_models import encoder, epochs
-from clearhead.training.linear import Figures, LinearScore, class_weights, records_apart
+from clearhead.training.linear import Figures, most_records
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import score_classes
@@ -40,15 +39,22 @@ from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.learning import Batch, spec_name, to_batch
 from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions
 from clearhead.training.tasks.pairs import FramedPairs, frame_pairs
-from clearhead.training.wide import FittedLinear, choose_shares, fit_wide, score_logits
+from clearhead.training.wide import (
+    FittedLinear,
+    LinearFit,
+    choose_fit,
+    choose_shares,
+    fit_ngrams,
+    letters_of,
+    score_logits,
+)
 
 LITTLE = 200_000
 """Bytes of text below which a corpus is little: a few hundred records."""
 MOST_SCORED = 5000
 """Dev records that the linear model is scored on, and that choose how much it counts."""
-LONGEST_FIT = 0.05
-"""Share of a budget of minutes that weights are looked for; if half of it is gone, there is no second fit, with weights
-by class."""
+PILOT_TOKENS = 15_000
+"""Tokens of the records whose fit says how many more can be fitted in time."""
 
 
 class Class(NamedTuple):
@@ -134,39 +140,28 @@ class Classify(OneLabel):
     def layout(context: int) -> Layout:
         return Layout(texts=("text",), label="label", most=context - 1, too_long="cut")
 
-    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> FittedLinear | None:
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, seconds: float = math.inf) -> FittedLinear | None:
         """Fit a linear model on n-grams to the training records, and score it on the dev records."""
-        started, classes = time.perf_counter(), len(self.labels)
-        every = records_apart(len(prepared.train), prepared.notes["text_bytes"], classes, minutes)
-        rows, labels = self.labelled_rows(
-            prepared.train, [index for index in range(len(prepared.train)) if is_drawn(index, every)]
-        )
-        target = F.one_hot(labels, classes).float()
+        started, letters, n = time.perf_counter(), letters_of(self.tokenizer), len(prepared.train)
+        most = most_records(n, prepared.notes["text_bytes"], len(self.labels))
+        tokens = prepared.train.sizes["text"].tokens * most / max(1, n)
+
+        def fit(share: float, seconds: float) -> LinearFit:
+            drawn = self.labelled_rows(prepared.train, spread(n, max(1, round(share * most))))
+            return fit_ngrams(*drawn, letters, len(self.labels), quick=share < 1, seconds=seconds)
+
+        fitted = fit_in_time(fit, pilot=PILOT_TOKENS / max(1, tokens), seconds=seconds)
         held, truths = self.labelled_rows(prepared.dev, spread(len(prepared.dev), MOST_SCORED))
-        fits = list[tuple[Figures, NgramLogits, ToNgramLogits, int, Tensor]]()
-        seconds = math.inf if minutes is None else LONGEST_FIT * 60 * minutes
-        for class_weight in (None, class_weights(target)):
-            spec, part, features = fit_wide(rows, target, self.tokenizer, class_weight, seconds=seconds)
-            batches = (pad_right(held[i : i + 64], torch.device("cpu")) for i in range(0, len(held), 64))
-            logits = torch.cat([part(*batch) for batch in batches])
-            fits.append((score_logits(logits, truths), spec, part, features, logits))
-            if time.perf_counter() - started > seconds / 2:
-                break
-        # Weights by class are for rare labels: kept where the dev records are better off, and no less often right.
-        plain, last = fits[0][0], fits[-1][0]
-        weighted = last.macro_f1 > plain.macro_f1 and last.accuracy >= plain.accuracy
-        figures, spec, part, features, logits = fits[-1 if weighted else 0]
-        part.get_buffer("shares").copy_(torch.tensor(choose_shares(torch.zeros_like(logits), logits, truths)))
-        score = LinearScore(
-            **figures._asdict(), features=features, records=len(rows), seconds=time.perf_counter() - started
-        )
-        return FittedLinear(score, spec, part)
+        return choose_fit(fitted, held, truths, seconds=time.perf_counter() - started)
 
     def labelled_rows(self, store: Store, indices: Sequence[int]) -> tuple[list[list[int]], Tensor]:
         """Return the ids of some records as the model reads them, and the numbers of their labels."""
-        frame = self.frame()
-        rows = [frame.around(store["text"][i].tolist(), self.reads) for i in indices]
-        return rows, torch.tensor([int(store["label"][i][0]) for i in indices])
+        frame, reads, at = self.frame(), self.reads, np.array(indices, np.int64)
+        # As lists: to ask a file that is mapped for one row after another takes ten times as long.
+        text, ids = store["text"], np.asarray(store["text"].ids)
+        places = zip(text.starts(at).tolist(), text.lengths(at).tolist(), strict=True)
+        rows = [frame.around(ids[start : start + length].tolist(), reads) for start, length in places]
+        return rows, torch.from_numpy(store["label"].padded(at, 1, 0)[:, 0])
 
     def weigh(self, model: Transformer, prepared: Prepared) -> Figures | None:
         """Choose by the dev records how much the Transformer and the wide part count; return the score of the first."""

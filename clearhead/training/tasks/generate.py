@@ -33,7 +33,7 @@ from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.training.answers import Written, continued, in_batches
-from clearhead.training.byte_ngrams import BYTES_A_MINUTE, MOST_BYTES, ByteSample, NgramScore, score_ngrams
+from clearhead.training.byte_ngrams import MOST_BYTES, ByteSample, NgramScore, score_ngrams
 from clearhead.training.default_models import decoder, epochs
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
@@ -115,16 +115,16 @@ class Generate(Task):
         read, _ = window(self.context, MAX_NEW)
         return read if self.framing is None else max(1, read - self.frame().size)
 
-    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> NgramScore | None:
-        """Return the bits per byte of an n-gram model on the dev text; of a short budget it counts less text."""
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, seconds: float = math.inf) -> NgramScore | None:
+        """Return the bits per byte of an n-gram model on the dev text; in little time it counts less text."""
         notes, layout = prepared.notes, self.layout(self.context)
         surveyed = Survey(records=notes["records"], text_bytes=notes["text_bytes"], labels=(), skipped={})
-        most = MOST_BYTES if minutes is None else min(MOST_BYTES, BYTES_A_MINUTE * minutes)
         train_bytes, dev_bytes = (store.sizes["text"].text_bytes for store in (prepared.train, prepared.dev))
-        samples = {False: ByteSample(train_bytes, most), True: ByteSample(dev_bytes, MOST_BYTES)}
+        samples = {False: ByteSample(train_bytes, MOST_BYTES), True: ByteSample(dev_bytes, MOST_BYTES)}
         for source, record, held_out in split_records(corpus, layout, surveyed):
             samples[held_out].add(texts_of(source, layout, record)[0].encode(), ends=record.ends)
-        return score_ngrams(samples[False].documents, samples[True].documents, text_bytes=train_bytes)
+        train, dev = (samples[held_out].documents for held_out in (False, True))
+        return score_ngrams(train, dev, text_bytes=train_bytes, seconds=seconds)
 
     @classmethod
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:

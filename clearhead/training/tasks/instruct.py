@@ -5,6 +5,7 @@ A run that came with a chat template has its prompts rendered by it, as they wil
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +56,7 @@ class Instruct(Generate):
     def default_recipe(cls, corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:
         return replace(super().default_recipe(corpus, n_bytes, on_gpu), task=cls.name)
 
-    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> None:
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, seconds: float = math.inf) -> None:
         """Return nothing: only answers are asked for, and an n-gram sees too little of the prompt."""
 
     def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:

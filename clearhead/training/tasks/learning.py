@@ -1,5 +1,6 @@
 """What trains: the recipe, the model that fits, batches and what is asked in them, and what tells a good model."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -66,11 +67,11 @@ class Learning(TaskTexts):
         field = self.usual_layout().label
         return [] if field is None else describe_labels(self.labels, prepared, field)
 
-    def baseline(self, corpus: Corpus, prepared: Prepared, *, minutes: float | None = None) -> Baseline | None:
+    def baseline(self, corpus: Corpus, prepared: Prepared, *, seconds: float = math.inf) -> Baseline | None:
         """Return a simple model that was fitted to the records in seconds: the line to beat. None where there is none.
 
-        If the task's usual model has a place for it, it becomes a part of what is kept. `minutes` is the budget of the
-        run, if it has one: the shorter, the less may this take.
+        If the task's usual model has a place for it, it becomes a part of what is kept. In so many `seconds` it is
+        fitted to as many records as there is time for.
         """
         return None
 

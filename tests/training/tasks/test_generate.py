@@ -15,7 +15,7 @@ from tests.training.tiny import recipe_for, work_on
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_the_ngram_is_counted_on_the_training_text_and_scored_on_the_dev_text(tmp_path):
+def test_the_ngram_is_counted_on_the_training_text_and_scored_on_the_dev_text(tmp_path, monkeypatch):
     """Both as they stand in the files, split as for training, with as many bytes as the stores count."""
     recipe = recipe_for(small_runs.documents, tmp_path)
     work = work_on(recipe, tmp_path)
@@ -31,7 +31,10 @@ def test_the_ngram_is_counted_on_the_training_text_and_scored_on_the_dev_text(tm
     ]
     assert replace(found, seconds=0.0) == replace(score_ngrams(*sides), seconds=0.0)
     assert [found.text_bytes, found.dev_bytes] == [store.sizes["text"].text_bytes for store in stores]
-    assert task.baseline(recipe.corpus, work.prepared, minutes=1e-4).train_bytes < found.train_bytes
+    monkeypatch.setattr("clearhead.training.byte_ngrams.PILOT_BYTES", found.train_bytes // 10)
+    few, all_ = (task.baseline(recipe.corpus, work.prepared, seconds=seconds).train_bytes for seconds in (0.0, 1e3))
+    assert few < 0.2 * found.train_bytes
+    assert all_ == found.train_bytes
 
 
 @pytest.mark.slow
