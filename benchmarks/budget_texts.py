@@ -4,12 +4,17 @@ Nobody tuned on them. Tables have a header and the columns `text` and `label`. A
 are on one side of the split, and so are the messages of a catalogue that begin alike.
 
     python benchmarks/budget_texts.py carried/texts
+    python benchmarks/budget_texts.py carried/texts --lines
 
 - `sections-*.tsv`: one-line descriptions of packages, and the section of the archive (some 57 labels)
 - `roles-*.tsv`: the same descriptions, and the package's `role::` tag, by Debian's volunteers
 - `whatis-*.tsv`: the line in which a manual says what it is about, and the manual's section
 - `catalogues-*.en`, `.de`: messages of programs and their translation
 - `manuals-*.txt`, `docstrings-*.txt`: text for language models
+
+With `--lines` the texts are there, and `lines.json` gets what simple models score on the test texts: scikit-learn's
+linear SVM on word pairs and letters for labels, a byte 7-gram with Kneser–Ney for text, and for messages a translation
+memory, which answers with the translation of the most similar message (tf-idf of letters).
 """
 
 import argparse
@@ -17,6 +22,7 @@ import ast
 import contextlib
 import gzip
 import hashlib
+import json
 import re
 import struct
 import subprocess
@@ -171,10 +177,55 @@ def write_text(folder: Path, name: str, texts: Iterable[tuple[str, str]]) -> Non
         (folder / f"{name}-{part}.txt").write_text("\n".join(found), encoding="utf-8")
 
 
+def svm_line(folder: Path, name: str) -> dict[str, object]:
+    from classify_trials import read_table, svm_scores
+
+    sides = (read_table(folder / f"{name}-{part}.tsv", header=True) for part in ("train", "test"))
+    (texts, labels), (others, truths) = (tuple(map(list, zip(*part, strict=True))) for part in sides)
+    return {"name": "linear SVM", **svm_scores(texts, labels, others, truths)}
+
+
+def ngram_line(folder: Path, name: str) -> dict[str, object]:
+    from clearhead.training.byte_ngrams import score_ngrams
+
+    train, test = ((folder / f"{name}-{part}.txt").read_bytes() for part in ("train", "test"))
+    return {"name": "byte 7-gram", "bits_per_byte": round(score_ngrams([train], [test]).bits_per_byte, 4)}
+
+
+def memory_line(folder: Path, name: str) -> dict[str, object]:
+    from budget_ends import TRANSLATED
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    from clearhead.training.scores import score_translations
+
+    texts = {
+        (part, language): (folder / f"{name}-{part}.{language}").read_text(encoding="utf-8").splitlines()
+        for part in ("train", "test")
+        for language in ("en", "de")
+    }
+    letters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
+    known, asked = letters.fit_transform(texts["train", "en"]), letters.transform(texts["test", "en"][:TRANSLATED])
+    nearest = (asked[i : i + 100] @ known.T for i in range(0, TRANSLATED, 100))
+    answers = [texts["train", "de"][at] for block in nearest for at in block.argmax(1).A1]
+    scores = score_translations(answers, texts["test", "de"][:TRANSLATED])
+    return {"name": "translation memory", "chrf": round(scores.chrf, 2), "bleu": round(scores.bleu, 2)}
+
+
+def write_lines(folder: Path) -> None:
+    lines = {"sections": svm_line(folder, "sections"), "catalogues": memory_line(folder, "catalogues")}
+    lines |= {name: ngram_line(folder, name) for name in ("manuals", "docstrings")}
+    (folder / "lines.json").write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("--lines", action="store_true")
+    asked = parser.parse_args()
+    folder = asked.folder
+    if asked.lines:
+        write_lines(folder)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     write_table(folder, "sections", package_records("Section", r"(\S+)"))
     write_table(folder, "roles", package_records("Tag", r"role::([\w-]+)"))
