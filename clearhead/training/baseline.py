@@ -37,12 +37,13 @@ class Baseline(ABC):
 def fit_in_time(fit: Callable[[float, float], Fitted], *, pilot: float, seconds: float) -> Fitted:
     """Return `fit(share, seconds)` for the largest share of the data that there is time for.
 
-    A `pilot` share is fitted first, as quickly as can be. How long that took says how large the share can be.
+    A `pilot` share is fitted first, as quickly as can be. How long that took says how large the share can be; it is
+    above 1 if there is time for more than all of the data.
     """
     if pilot >= 1 or math.isinf(seconds):
-        return fit(1.0, seconds)
+        return fit(math.inf, seconds)
     began = time.perf_counter()
     fitted = fit(pilot, 0.0)
     taken = time.perf_counter() - began
-    share = min(1.0, pilot * (seconds - taken) / (MARGIN * taken))
+    share = pilot * (seconds - taken) / (MARGIN * taken)
     return fit(share, seconds - taken) if share > 2 * pilot else fitted

@@ -41,10 +41,9 @@ from clearhead.training.scores import macro_f1
 Values = NDArray[np.float64]
 LETTERS = (2, 3, 4, 5)
 """How many letters of a token make a group; the sign for the start of a word counts as a letter."""
-RARE_RECORDS = 5_000
+RARE_RECORDS = 20_000
 """From so many records on, pairs, triples and groups of letters that only one record has get no weights. That leaves a
-third of them. On 14,000 descriptions with 57 labels accuracy is the same (76.6 and 76.3 % of 1,003); on 3,000 records
-of three kinds it costs 0.3 to 0.7 points."""
+third of them, and a fit takes a third of the time; with 3,000 records it costs 0.3 to 0.7 points, with 15,000 0.5."""
 MOST_WEIGHTS = 1 << 22
 """The most weights that a table of pairs or triples has: with many classes only frequent n-grams have rows."""
 ROOM, MOST_BUCKETS = 8, 1 << 20

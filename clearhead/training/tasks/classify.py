@@ -55,6 +55,8 @@ MOST_SCORED = 5000
 """Dev records that the linear model is scored on, and that choose how much it counts."""
 PILOT_TOKENS = 15_000
 """Tokens of the records whose fit says how many more can be fitted in time."""
+THOROUGH = 3.0
+"""How many times as long as a quick fit the time must be for one that leaves out no rare n-grams."""
 
 
 class Class(NamedTuple):
@@ -147,8 +149,8 @@ class Classify(OneLabel):
         tokens = prepared.train.sizes["text"].tokens * most / max(1, n)
 
         def fit(share: float, seconds: float) -> LinearFit:
-            drawn = self.labelled_rows(prepared.train, spread(n, max(1, round(share * most))))
-            return fit_ngrams(*drawn, letters, len(self.labels), quick=share < 1, seconds=seconds)
+            drawn = self.labelled_rows(prepared.train, spread(n, max(1, round(min(1.0, share) * most))))
+            return fit_ngrams(*drawn, letters, len(self.labels), quick=share < THOROUGH, seconds=seconds)
 
         fitted = fit_in_time(fit, pilot=PILOT_TOKENS / max(1, tokens), seconds=seconds)
         held, truths = self.labelled_rows(prepared.dev, spread(len(prepared.dev), MOST_SCORED))
