@@ -2,11 +2,14 @@
 
 from clearhead.circuits.attribution import Attribution, attribute_logits
 from clearhead.circuits.baselines import InformationFlowRoutes, Random, WeightSize
+from clearhead.circuits.bench import BenchReport, make_contrast, run_bench
 from clearhead.circuits.circuit import Circuit, CircuitCard, find_circuit, make_card
 from clearhead.circuits.edge_edits import EdgeEdit
 from clearhead.circuits.files import read_circuit, write_circuit
 from clearhead.circuits.forward import Activations
 from clearhead.circuits.gradients import EAP, AtPStar, CleanCorrupted, EAPIGActivations, EAPIGInputs, RelP
+from clearhead.circuits.grading import average_precision
+from clearhead.circuits.grammar import generate_samples
 from clearhead.circuits.graph import Edge, Graph
 from clearhead.circuits.methods import Contrast, Method, find_method, score_edges
 from clearhead.circuits.metrics import AnswerLogProbability, Divergence, LogitDifference, Metric, Number
@@ -14,6 +17,7 @@ from clearhead.circuits.patching import ConstantSource, MeanSource, ZeroSource, 
 from clearhead.circuits.qk import QKAttribution, qk_attribution
 from clearhead.circuits.search import ACDC, EdgePruning, Exact, NodeAttribution, NodePatching
 from clearhead.circuits.texts import Texts
+from clearhead.circuits.truth import BenchSample
 
 __all__ = [
     "ACDC",
@@ -22,6 +26,8 @@ __all__ = [
     "AnswerLogProbability",
     "AtPStar",
     "Attribution",
+    "BenchReport",
+    "BenchSample",
     "Circuit",
     "CircuitCard",
     "CleanCorrupted",
@@ -50,14 +56,18 @@ __all__ = [
     "WeightSize",
     "ZeroSource",
     "attribute_logits",
+    "average_precision",
     "find_circuit",
     "find_method",
+    "generate_samples",
     "make_card",
+    "make_contrast",
     "patch_edges",
     "patch_path",
     "qk_attribution",
     "read_circuit",
     "record",
+    "run_bench",
     "score_edges",
     "write_circuit",
 ]

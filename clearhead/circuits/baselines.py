@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.circuits.graph import Graph
@@ -26,9 +27,20 @@ class InformationFlowRoutes(Method):
         for port in graph.ports.values():
             total, parts = run.inputs[port.name][0], run.contribution(port)[:, 0]
             near = (total.abs().sum(-1) - (total - parts).abs().sum(-1)).clamp(min=0)
-            share = (near / near.sum(0).clamp(min=1e-12)).mean(-1)
+            share = near / near.sum(0).clamp(min=1e-12)
+            share = mean_over_places(share, contrast.clean.lengths.get(port.senders[0].partition(".")[0]))
             scores[:, port.edges] = share.T.unsqueeze(-1).expand(-1, -1, len(port.receivers)).flatten(1)
         return scores
+
+
+def mean_over_places(
+    values: Float[Tensor, "sender batch n"], lengths: Int[Tensor, "batch"] | None
+) -> Float[Tensor, "sender batch"]:
+    """Return the mean over the places of each text, padding left out."""
+    if lengths is None:
+        return values.mean(-1)
+    inside = torch.arange(values.shape[-1], device=values.device) < lengths.unsqueeze(1)
+    return (values * inside).sum(-1) / lengths
 
 
 @final

@@ -129,6 +129,7 @@ def shipped_samples(programs: Sequence[Program] = ()) -> Iterator[BenchSample]:
             yield sample
 
 
+@public
 def make_contrast(sample: BenchSample, *, pairs: int = PAIRS, seed: int = 1) -> Contrast:
     """Return a random sample of pairs of the longest texts, and what is measured of their answers."""
     batch = every_input(sample.program, sample.compiled)[-1]

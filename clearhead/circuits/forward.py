@@ -385,8 +385,8 @@ class GraphPass:
         return () if part.stack.norm is None else ((f"{side}.norm", part.stack.norm),)
 
 
-def subtract(other: Parts, own: Parts) -> Parts:
-    """Return other - own; where a text has fewer places than the other, the difference of the rest is 0."""
+def subtract(other: Tensor, own: Tensor) -> Tensor:
+    """Return other - own of parts; where a text has fewer places than the other, the difference of the rest is 0."""
     n, of = own.shape[-2], other.shape[-2]
     if n == of or 1 in (n, of):
         return other[..., :n, :] - own if n == 1 < of else other - own

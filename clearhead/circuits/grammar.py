@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
+from clearhead.calls import public
 from clearhead.circuits.truth import BenchSample
 from clearhead.errors import ProgramError
 from clearhead.rasp.interpreter import run
@@ -100,6 +101,7 @@ def meaning(program: Sequence) -> tuple[tuple[Any, ...], ...] | None:
     return answers if len(set(answers[-(len(VOCABULARY) ** LENGTH) :])) > 1 else None
 
 
+@public
 def generate_samples(count: int, seed: int = 0) -> Iterator[BenchSample]:
     """Yield so many programs that fit, each with its truth."""
     rng, seen = random.Random(seed), set()

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.weighting import Argmax, Softmax, Weighting
+from clearhead.circuits.forward import run_graph
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.patching import ZeroSource
-from clearhead.circuits.truth import BenchSample, find_truth
+from clearhead.circuits.truth import NEAR, BenchSample, every_input, find_truth
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.norms import RMSNorm
@@ -23,7 +24,7 @@ from clearhead.rasp.compiled_model import CompiledModel
 Axis = Callable[[BenchSample, torch.Generator], BenchSample | None]
 SHARP = 10.0
 """The sharpness of softmax on the other axes."""
-LOUD = 100.0
+LOUD = 1000.0
 """The size of the constant direction that keeps live norms nearly still."""
 MOST_PAIRS = 256
 """Pairs of texts of each length by which an edge is tried where truth is found anew."""
@@ -85,20 +86,30 @@ def decoys(sample: BenchSample, generator: torch.Generator) -> BenchSample | Non
 
 
 def superposed(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:
-    """Return the model with more features than dimensions: as few dimensions as still give every answer.
+    """Return the model with more features than dimensions: as many as what senders send spans, in a random rotation.
 
-    The map is random with orthonormal columns, and its transpose reads; a tenth, a twentieth, or one dimension is left
-    out.
+    Features of a compiled program depend on each other (those of one variable add up to 1), so its vectors span fewer
+    dimensions than it has features. Each feature is then a direction that is orthogonal to few others, and every text
+    still has its answer; a map with fewer dimensions than that loses one.
     """
     soft = with_weighting(sample, Softmax(), SHARP)
-    d = len(soft.compiled.directions)
-    turn, _ = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))
-    for fewer in dict.fromkeys((max(1, d // 10), max(1, d // 20), 1)):
-        remap = Remap(write=turn[:, fewer:], read=turn[:, fewer:].T)
-        changed = keeping(remapped(soft, remap, generator))
-        if changed is not None:
-            return with_truth(changed, remap)
-    return None
+    span = spanned(soft)
+    if span.shape[1] == len(span):
+        return None
+    turn, _ = torch.linalg.qr(torch.randn(span.shape[1], span.shape[1], generator=generator, dtype=torch.float64))
+    remap = Remap(write=span @ turn, read=(span @ turn).T)
+    changed = keeping(remapped(soft, remap, generator))
+    return None if changed is None else with_truth(changed, remap)
+
+
+def spanned(sample: BenchSample) -> Tensor:
+    """Return an orthonormal basis, `(feature, dimension)`, of all that senders send in any text."""
+    found = []
+    for batch in every_input(sample.program, sample.compiled):
+        run = run_graph(sample.graph, batch.texts, keep=True)
+        found += [torch.unique(vector.flatten(0, -2).double(), dim=0) for vector in run.vectors.values()]
+    _, sizes, basis = torch.linalg.svd(torch.unique(torch.cat(found), dim=0), full_matrices=False)
+    return basis[sizes > NEAR * sizes[0]].T
 
 
 def normed(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:

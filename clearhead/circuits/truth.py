@@ -17,6 +17,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
+from clearhead.calls import public
 from clearhead.circuits.baselines import reader_matrices, writer_matrix
 from clearhead.circuits.forward import Activations, EdgeSource, Patch, run_graph
 from clearhead.circuits.graph import Graph
@@ -310,6 +311,7 @@ def find_truth(
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BenchSample:
     """A program that methods are graded on: a model that computes it, and the truth about that model's edges."""

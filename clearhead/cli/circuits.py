@@ -158,7 +158,7 @@ def bench_page(report: "BenchReport") -> list[RenderableType]:
         share = sum(row.share for row in rows) / len(rows)
         table = Table(box=None, pad_edge=False, title_justify="left", header_style="")
         table.title = f"{axis}: {n} programs, {share:.0%} of the graded edges are true"
-        for column in ("method", "average precision", "ROC", "nodes", "forward", "back", "seconds"):
+        for column in ("method", "average precision", "ROC", "nodes", "forward", "back", "seconds", "programs"):
             table.add_column(column, justify="left" if column in ("method", "average precision") else "right")
         cells = [(method, report.cell(axis, method, lambda row: row.precision["size"])) for method in report.methods]
         for method, cell in sorted(cells, key=lambda item: -item[1].mean if item[1] else 0):
@@ -173,6 +173,7 @@ def bench_page(report: "BenchReport") -> list[RenderableType]:
                     f"{mean(lambda row: row.forwards):.0f}",
                     f"{mean(lambda row: row.backwards):.0f}",
                     f"{mean(lambda row: row.seconds):.2f}",
+                    str(len(mine)),
                 )
         page += [table, ""]
     total = {kind: sum(counts[kind] for counts in report.truths.values()) for kind in KINDS}

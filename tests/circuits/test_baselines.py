@@ -2,7 +2,16 @@
 
 import torch
 
-from clearhead.circuits import InformationFlowRoutes, Random, WeightSize, score_edges
+from clearhead.circuits import (
+    Contrast,
+    Graph,
+    InformationFlowRoutes,
+    LogitDifference,
+    Random,
+    Texts,
+    WeightSize,
+    score_edges,
+)
 from tests.circuits.random_models import SPECS, make
 from tests.circuits.test_gradients import contrast_of
 
@@ -14,6 +23,17 @@ def test_shares_of_the_stream_sum_to_one_at_each_receiver():
         for port in contrast.graph.ports.values():
             sums = scores[:, port.edges].unflatten(1, port.shape).sum(1)
             assert torch.allclose(sums, torch.ones_like(sums))
+
+
+def test_padding_has_no_share():
+    """The second text is padded: by itself, without the padding, its shares are the same."""
+    case = make("classes")
+    whole = score_edges(InformationFlowRoutes(), contrast_of(case))
+    n = int(case.clean.lengths["encoder"][1])
+    alone = [Texts(tokens={"encoder": texts.tokens["encoder"][1:, :n]}) for texts in (case.clean, case.other)]
+    metric = LogitDifference(answer=torch.tensor([0]), other=torch.tensor([1]))
+    found = score_edges(InformationFlowRoutes(), Contrast(Graph(case.model), *alone, metric))
+    assert torch.allclose(whole[1:], found, atol=1e-12)
 
 
 def test_a_product_of_weights_is_zero_where_a_reader_reads_nothing_of_a_writer():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clearhead.attention.weighting import Softmax
-from clearhead.circuits.realism import AXES, DECOYS, with_weighting
+from clearhead.circuits.realism import AXES, DECOYS, SHARP, spanned, with_weighting
 from clearhead.circuits.truth import BenchSample
 from clearhead.rasp.programs import PROGRAMS
 
@@ -21,7 +21,7 @@ def sample():
 def test_every_axis_keeps_every_answer(sample, axis):
     changed = AXES[axis](sample, torch.Generator().manual_seed(0))
     if changed is None:
-        assert axis in ("superposed", "softmax 3")  # the only ones that may lose an answer of this program
+        assert axis == "softmax 3"  # the only one that may lose an answer of this program
         return
     assert changed.keeps_answers()
     assert len(changed.truth.alone) == len(changed.graph.edges)
@@ -47,6 +47,16 @@ def test_decoys_read_what_is_used_and_change_nothing(sample):
     decoy = changed.graph.find(f"encoder.embedding.token -> encoder.0.attention.value.{heads + DECOYS - 1}")
     assert changed.truth.ranked[decoy]
     assert not changed.truth.alone[decoy]
+
+
+def test_superposed_features_outnumber_dimensions_and_overlap(sample):
+    changed = AXES["superposed"](sample, torch.Generator().manual_seed(0))
+    features, dimensions = len(sample.compiled.directions), changed.compiled.model.spec.d_model
+    assert dimensions < features
+    span = spanned(with_weighting(sample, Softmax(), SHARP))
+    assert span.shape == (features, dimensions)
+    overlap = span @ span.T - torch.eye(features, dtype=span.dtype)
+    assert (overlap.abs() > 0.05).any(1).float().mean() > 0.3
 
 
 def test_live_norms_are_there(sample):
