@@ -95,6 +95,8 @@ class Cache(KVSource):
     The tensors of `memory` have a row for each slot, used or not; in caches that prompts are read in, for each prompt.
     """
 
+    can_share = False
+    """Whether columns of one prompt serve another that begins with the same tokens."""
     reads_filled = False
     """Whether a fused step attends, which reads the filled columns alone."""
 
@@ -170,6 +172,8 @@ class Cache(KVSource):
 @final
 class FullCache(Cache):
     """Every key and value: memory is `(slot, head, column, d)`; `keys` and `values` are the rows and columns in use."""
+
+    can_share = True
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)

@@ -4,9 +4,9 @@ A waiting job gets a place as soon as there is one. The rows of the batch are sl
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from clearhead.decoding.caches import Guest
 from clearhead.decoding.clock import Size
 from clearhead.decoding.method import Running, Start, Watcher, check_method
+from clearhead.decoding.prefix_cache import Block, PrefixCache
 from clearhead.decoding.request import Model, check_model, check_request
 from clearhead.decoding.running import TokenChoice
 from clearhead.decoding.scheduler import Event, Job, Scheduler
@@ -38,11 +39,14 @@ READING, JOINING = 1.0, 0.1
 
 @dataclass(kw_only=True)
 class Counts:
-    """What a scheduler has done so far, for metrics. `row_steps` counts the rows computed, used by a job or not."""
+    """What a scheduler has done so far, for metrics. `row_steps` counts the rows computed, used by a job or not;
+    `shared_tokens` those of prompts that the prefix cache had.
+    """
 
     steps: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
+    shared_tokens: int = 0
     row_steps: int = 0
     finished: int = 0
     cancelled: int = 0
@@ -58,6 +62,8 @@ class Waiting:
     watcher: Watcher | None = None
     prefill: Prefill | None = None
     row: int = 0
+    found: list[Block] = field(default_factory=list)
+    """The blocks of the prefix cache that the prompt begins with."""
 
     def start(self, ticket: int, slots: list[int]) -> Running:
         job, n_source = self.job, len(self.job.inputs)
@@ -65,6 +71,11 @@ class Waiting:
             ticket, self.prompt, slots, job.rules, job.candidates, n_source, self.draws, self.watcher, job.begun
         )
         return job.method.start(begin)
+
+    @property
+    def reads(self) -> tuple[Sequence[int], ...]:
+        """Return what is read for the job: it is read once for all jobs that have the same."""
+        return tuple(self.prompt), self.job.inputs
 
     @property
     def n_slots(self) -> int:
@@ -83,7 +94,8 @@ class ContinuousBatch(Scheduler):
     A job may have `columns` tokens in all (prompt and output), and an encoder-decoder's input `source_columns`: by
     default as many as the model has positions, else 1,024. Between two steps at most `prompt_tokens` tokens of prompts
     are read (None: all that wait, together); a longer prompt of a decoder is read in pieces, a longer input of an
-    encoder by itself.
+    encoder by itself. Jobs that wait with the same prompt read it once. `prefixes` keeps what was read for later
+    prompts that begin alike; it is not used with fixed shapes, nor where a layer's cache cannot share.
 
     `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
     are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than
@@ -114,6 +126,7 @@ class ContinuousBatch(Scheduler):
         prompt_tokens: int | None = 512,
         shapes: str = "buckets",
         shared: int = 1,
+        prefixes: PrefixCache | None = None,
         make_session: MakeSession = Session,
     ) -> None:
         check_model(model)
@@ -144,6 +157,8 @@ class ContinuousBatch(Scheduler):
         with torch.inference_mode():
             size = Size(self.most_rows, self.columns, self.source_columns, shapes == "fixed", shared)
             self.session = make_session(model, size)
+        can_share = shapes != "fixed" and all(cache.can_share for cache in self.session.caches)
+        self.prefixes = prefixes if can_share else None
         self.choice, self.fitted = TokenChoice(self.session), (0, 0)
         self.changes: dict[int, tuple[int, int, int]] = {}
         """Slots that changed hands since the last step: token, position, and 1 if a job has the slot, else 0."""
@@ -289,38 +304,66 @@ class ContinuousBatch(Scheduler):
         assert first.prefill is not None
         if not first.prefill.done:
             read += first.prefill.read_next()
+        if first.prefill.done and self.prefixes is not None:
+            prefill = first.prefill
+            self.prefixes.keep(prefill.prompts, [cache.memory for cache in prefill.caches], prefill.begun)
         self.counts.prompt_tokens += read
         return read
 
-    def take_group(self, budget: int) -> list[Waiting]:
-        """Return the jobs whose prompts are read together: the first in the queue, within the tokens that are left."""
-        group: list[Waiting] = []
-        longest = 0
+    def take_group(self, budget: int) -> list[list[Waiting]]:
+        """Return the jobs whose prompts are read together, within the tokens that are left: the first in the queue.
+
+        Those with the same prompt are one row.
+        """
+        group: dict[Hashable, list[Waiting]] = {}
+        longest, n_found, beginnings = 0, 0, set[Hashable]()
         for waiting in self.queue.values():
+            if (alike := group.get(waiting.reads)) is not None:
+                alike.append(waiting)
+                continue
+            beginning = self.find_prefix(waiting)
             cost = max(longest, self.cost(waiting))
-            alone = self.shapes == "fixed" or len(waiting.prompt) - 1 > self.prompt_tokens
             if group and (
-                alone or len(group) == self.read_together * self.patience or cost * (len(group) + 1) > budget
+                self.shapes == "fixed"
+                or cost > self.prompt_tokens
+                or len(group) == self.read_together * self.patience
+                or cost * (len(group) + 1) > budget
+                or len(waiting.found) != n_found
+                or beginning in beginnings  # the next group will find it read
             ):
                 break
-            group.append(waiting)
-            longest = cost
-            if alone:
-                break
-        return group
+            group[waiting.reads] = [waiting]
+            longest, n_found = cost, len(waiting.found)
+            beginnings |= {beginning} - {None}
+        return list(group.values())
+
+    def find_prefix(self, waiting: Waiting) -> Hashable:
+        """Look up which blocks of the prompt are there, and return the key of the next one."""
+        if self.prefixes is None:
+            return None
+        waiting.found = self.prefixes.find(waiting.prompt)
+        return self.prefixes.next_key(waiting.prompt, waiting.found)
 
     def cost(self, waiting: Waiting) -> int:
-        return len(waiting.prompt) - 1 + (0 if self.model.encoder is None else len(waiting.job.inputs))
+        """Return how many tokens must be read for a job."""
+        found = 0 if self.prefixes is None else len(waiting.found) * self.prefixes.block
+        return len(waiting.prompt) - 1 - found + (0 if self.model.encoder is None else len(waiting.job.inputs))
 
-    def open_prefill(self, group: list[Waiting]) -> int:
+    def open_prefill(self, group: list[list[Waiting]]) -> int:
         """Begin to read the prompts of a group, all but their last tokens; return how many source tokens were read.
 
         The last token of a prompt is the first that is computed in the running batch.
         """
-        prompts, inputs = [waiting.prompt for waiting in group], [waiting.job.inputs for waiting in group]
-        prefill = self.session.open_prefill(prompts, inputs, self.prompt_tokens)
-        for row, waiting in enumerate(group):
-            waiting.prefill, waiting.row = prefill, row
+        firsts = [alike[0] for alike in group]
+        prompts, inputs = [waiting.prompt for waiting in firsts], [waiting.job.inputs for waiting in firsts]
+        begun = None
+        if self.prefixes is not None and firsts[0].found:
+            begun = self.prefixes.gather([waiting.found for waiting in firsts])
+        prefill = self.session.open_prefill(prompts, inputs, self.prompt_tokens, begun)
+        self.counts.shared_tokens += prefill.begun * len(prompts)
+        for row, alike in enumerate(group):
+            for waiting in alike:
+                waiting.prefill, waiting.row, waiting.found = prefill, row, []
         return prefill.source_tokens
 
     def join(self) -> None:

@@ -17,6 +17,7 @@ from clearhead.attention.modes import autocast_enabled
 from clearhead.calls import public
 from clearhead.decoding.caches import Caches, Guest, Guests, pair_columns
 from clearhead.decoding.clock import Clock, Size
+from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.request import Model
 from clearhead.decoding.source import Source
@@ -47,25 +48,44 @@ class Prefill:
     A shorter prompt is padded at its end, by its own tokens: what comes of them is never seen.
     """
 
+    begun = 0
+    """Columns that were there before anything was read."""
+
     def __init__(
-        self, decoder: Decoder, prompts: Sequence[Sequence[int]], source: Source | None, limit: int, at_once: int
+        self,
+        decoder: Decoder,
+        prompts: Sequence[Sequence[int]],
+        source: Source | None,
+        limit: int,
+        at_once: int,
+        *,
+        begun: Memory | None = None,
     ) -> None:
-        """`prompts`: with the last token of each, which is not read. `limit`: the columns of the session."""
+        """`prompts`: with the last token of each, which is not read. `limit`: the columns of the session.
+
+        `begun`: what the caches have of the prompts already, as many columns of each.
+        """
         self.decoder, self.at_once, table = decoder, at_once, decoder.embedding.table
+        self.prompts = prompts
+        if begun is not None:
+            self.begun = begun[0][0].shape[2]
         lengths = [len(prompt) - 1 for prompt in prompts]
         self.longest = max(lengths)
         if table.is_cuda and PLANNED < self.longest < at_once:
             self.longest = min(-(-self.longest // PLANNED) * PLANNED, limit, at_once)
-        assert self.longest <= at_once or min(lengths) == self.longest, "prompts of one length are read in pieces"
+        whole = self.longest - self.begun <= at_once
+        assert whole or min(lengths) == self.longest, "prompts of one length are read in pieces"
         columns = [
             [*prompt[:-1], *[prompt[-1]] * (self.longest - n)] for prompt, n in zip(prompts, lengths, strict=True)
         ]
         self.tokens = torch.tensor(columns, dtype=torch.long, device=table.device)
         n_source = 0 if source is None else source.vectors.shape[1]
         clock = Clock(Size(len(prompts), limit, n_source), table.device, table.dtype)
-        clock.reading, clock.common, clock.new, clock.source_columns = True, 0, 0, n_source
+        clock.reading, clock.common, clock.new, clock.source_columns = True, self.begun, 0, n_source
         clock.lengths = None if min(lengths) == self.longest else torch.tensor(lengths, device=table.device)
         self.caches = Caches(decoder.stack, clock)
+        for cache, memory in zip(self.caches, begun or (), strict=False):
+            cache.memory = memory
         self.source_lengths = self.read_source(source) if source is not None else None
         self.source_tokens = len(prompts) * n_source
 
@@ -141,14 +161,20 @@ class Session:
             self.known_ids[key] = torch.tensor(key, dtype=torch.long, device=self.device)
         return self.known_ids[key]
 
-    def open_prefill(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]], at_once: int) -> Prefill:
+    def open_prefill(
+        self,
+        prompts: Sequence[Sequence[int]],
+        inputs: Sequence[Sequence[int]],
+        at_once: int,
+        begun: Memory | None = None,
+    ) -> Prefill:
         """Read what an encoder is given, and begin to read prompts, `at_once` columns at a time."""
         source = None
         if self.encoder is not None:
             tokens, lengths = pad_right(inputs, self.device)
             ragged = lengths if len(set(map(len, inputs))) > 1 else None
             source = Source(self.encoder(tokens, lengths=ragged), ragged)
-        return Prefill(self.decoder, prompts, source, self.clock.size.columns, at_once)
+        return Prefill(self.decoder, prompts, source, self.clock.size.columns, at_once, begun=begun)
 
     def start(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]]) -> None:
         """Read prompts, and let each take the slot of its number."""

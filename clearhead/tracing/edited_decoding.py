@@ -14,6 +14,7 @@ from torch import Tensor
 
 from clearhead.decoding.caches import Guest
 from clearhead.decoding.clock import Size
+from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.request import Model
 from clearhead.decoding.session import Prefill, Session
 from clearhead.tracing.edits import Change, TextChange, changes_for
@@ -32,7 +33,11 @@ class EditedSession(Session):
         self.source: list[Tensor] = []
 
     def open_prefill(
-        self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]], at_once: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        inputs: Sequence[Sequence[int]],
+        at_once: int,
+        begun: Memory | None = None,
     ) -> "EditedPrompt":
         assert len(prompts) == 1, "edits name places of one text"
         self.source = [] if self.encoder is None else [torch.tensor(inputs, device=self.device)]

@@ -12,6 +12,7 @@ from typing import Any, cast, final
 import torch
 
 from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.prefix_cache import PrefixCache
 from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.errors import OptionError
@@ -43,7 +44,7 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
             return context + SPARE if position is None or position.length is None else None
 
         reads, writes = None if model.encoder is None else limit(model.encoder), limit(model.decoder)
-        return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads)
+        return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads, prefixes=PrefixCache())
 
     return scheduler
 
