@@ -11,6 +11,7 @@
 
 from clearhead.decoding.beam import Beam
 from clearhead.decoding.generating import Score, Token, generate, score, stream
+from clearhead.decoding.grammar import Grammar, TokenBytes
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
@@ -18,12 +19,14 @@ from clearhead.decoding.session import which_step
 
 __all__ = [
     "Beam",
+    "Grammar",
     "Greedy",
     "Hypothesis",
     "Rules",
     "Sample",
     "Score",
     "Token",
+    "TokenBytes",
     "generate",
     "score",
     "stream",

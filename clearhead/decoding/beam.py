@@ -59,6 +59,8 @@ class Beam(Method):
 
     def check(self, rules: Rules) -> None:
         self.norms(rules.max_new)
+        if rules.grammar is not None:
+            raise OptionError("a grammar is followed by Greedy() and Sample(); a beam has none: leave one of them out")
 
     def start(self, start: Start) -> "BeamJob":
         return BeamJob(self, start)

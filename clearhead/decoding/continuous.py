@@ -13,6 +13,7 @@ import torch
 
 from clearhead.decoding.caches import Guest
 from clearhead.decoding.clock import Size
+from clearhead.decoding.grammar import TokenBytes
 from clearhead.decoding.method import Running, Start, Watcher, check_method
 from clearhead.decoding.prefix_cache import Block, PrefixCache
 from clearhead.decoding.request import Model, check_model, check_request
@@ -65,10 +66,19 @@ class Waiting:
     found: list[Block] = field(default_factory=list)
     """The blocks of the prefix cache that the prompt begins with."""
 
-    def start(self, ticket: int, slots: list[int]) -> Running:
-        job, n_source = self.job, len(self.job.inputs)
+    def start(self, ticket: int, slots: list[int], tokens: TokenBytes | None) -> Running:
+        job, grammar = self.job, self.job.rules.grammar
         begin = Start(
-            ticket, self.prompt, slots, job.rules, job.candidates, n_source, self.draws, self.watcher, job.begun
+            ticket=ticket,
+            prompt=self.prompt,
+            slots=slots,
+            rules=job.rules,
+            candidates=job.candidates,
+            n_source=len(job.inputs),
+            draws=self.draws,
+            watcher=self.watcher,
+            begun=job.begun,
+            matcher=None if grammar is None else grammar.match(tokens, job.begun),
         )
         return job.method.start(begin)
 
@@ -95,7 +105,8 @@ class ContinuousBatch(Scheduler):
     default as many as the model has positions, else 1,024. Between two steps at most `prompt_tokens` tokens of prompts
     are read (None: all that wait, together); a longer prompt of a decoder is read in pieces, a longer input of an
     encoder by itself. Jobs that wait with the same prompt read it once. `prefixes` keeps what was read for later
-    prompts that begin alike; it is not used with fixed shapes, nor where a layer's cache cannot share.
+    prompts that begin alike; it is not used with fixed shapes, nor where a layer's cache cannot share. `tokens` are for
+    grammars that come without.
 
     `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
     are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than
@@ -127,6 +138,7 @@ class ContinuousBatch(Scheduler):
         shapes: str = "buckets",
         shared: int = 1,
         prefixes: PrefixCache | None = None,
+        tokens: TokenBytes | None = None,
         make_session: MakeSession = Session,
     ) -> None:
         check_model(model)
@@ -136,7 +148,7 @@ class ContinuousBatch(Scheduler):
         if shapes not in SHAPES:
             raise OptionError(f"shapes must be one of {', '.join(SHAPES)}; came {shapes!r}")
         self.model, self.decoder = model, model.decoder
-        self.slots, self.shapes = slots, shapes
+        self.slots, self.shapes, self.tokens = slots, shapes, tokens
         self.prompt_tokens, self.read_together = (
             (EVERYTHING, EVERYTHING) if prompt_tokens is None else (prompt_tokens, READ_TOGETHER)
         )
@@ -378,7 +390,7 @@ class ContinuousBatch(Scheduler):
             for slot in slots:
                 self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1
             guests.append(Guest(waiting.row, len(waiting.prompt) - 1, slots))
-            self.jobs[ticket] = waiting.start(ticket, slots)
+            self.jobs[ticket] = waiting.start(ticket, slots, self.tokens)
         self.choice.forget()
         self.fit()
         self.session.join(prefill, guests)

@@ -151,6 +151,7 @@ def fill_batch(
 ) -> ContinuousBatch:
     """Return a batch that is as large as the inputs need, with all of them waiting: their tickets count from 1."""
     n, max_new = len(request.inputs), rules.max_new
+    method.check(rules)
     draws, longest = method.draws(n), max(map(len, request.prompts))
     check_masks(request.decoder, n, longest + max_new - 1)
     batch = ContinuousBatch(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead.code_repr import CodeRepr
+from clearhead.decoding.grammar import Matcher
 from clearhead.decoding.hypotheses import Considered, Hypothesis
 from clearhead.decoding.on_device import OnDevice
 from clearhead.decoding.rules import Rules
@@ -33,6 +34,7 @@ class Start(NamedTuple):
     draws: Sequence[torch.Generator] = ()
     watcher: Watcher | None = None
     begun: Sequence[int] = ()
+    matcher: Matcher | None = None
 
 
 class Running(ABC):

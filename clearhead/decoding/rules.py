@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
+from clearhead.decoding.grammar import Grammar
 from clearhead.errors import OptionError
 
 Logits = Float[Tensor, "row vocabulary"]
@@ -32,6 +33,7 @@ class Rules(CodeRepr):
 
     The other three are OpenAI's. Of the logit of a token that the output has n times, `presence_penalty` is taken if n
     is 1 or more, and `frequency_penalty` n times. `logit_bias` are pairs of a token and what is added to its logit.
+    `grammar` is what the text of the output must be; it ends when nothing can follow, or with an end token.
     """
 
     max_new: int
@@ -43,6 +45,7 @@ class Rules(CodeRepr):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_new < 1:
@@ -83,7 +86,7 @@ class Rules(CodeRepr):
     @property
     def need_host(self) -> bool:
         """True if a search that stays on a GPU cannot keep to them."""
-        return self.look_back or self.changes_logits
+        return self.look_back or self.changes_logits or self.grammar is not None
 
     @property
     def forbids_nothing(self) -> bool:

@@ -114,6 +114,10 @@ class TokenChoice:
             indices = [slot * width + token for slot, ids in forbidden for token in ids]
             self.forbidding = forbidden, torch.tensor(indices, dtype=torch.long, device=log_probs.device)
         log_probs.view(-1).index_fill_(0, self.forbidding[1], FORBIDDEN)
+        for job in jobs:
+            if job.matcher is not None:
+                allowed = job.matcher.allowed(job.rules.end, log_probs.shape[1]).to(log_probs.device)
+                log_probs[job.slots[0]].masked_fill_(~allowed, FORBIDDEN)
 
     def choose(self, log_probs: Tensor, groups: JobGroups, candidates: dict[int, Candidates], outcome: Outcome) -> None:
         values, chosen = best(log_probs)

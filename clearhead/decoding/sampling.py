@@ -140,7 +140,7 @@ class RowJob(Running):
     def __init__(self, method: Chooser, start: Start) -> None:
         super().__init__(start)
         self.method, self.draws, self.group = method, start.draws, method.group
-        self.begun, self.tokens = start.begun, list[int]()
+        self.begun, self.tokens, self.matcher = start.begun, list[int](), start.matcher
         self.log_probs: list[float] = []
         self.candidates: list[Candidates] = []
         self.look_back = start.rules.look_back
@@ -166,11 +166,15 @@ class RowJob(Running):
             self.candidates.append(candidates)
         if self.look_back:
             self.so_far.append(token)
+        if self.matcher is not None and token not in self.rules.end:
+            self.matcher.take(token)
         return True
 
     @property
     def done(self) -> bool:
-        return len(self.tokens) == self.rules.max_new or self.tokens[-1] in self.rules.end
+        if len(self.tokens) == self.rules.max_new or self.tokens[-1] in self.rules.end:
+            return True
+        return self.matcher is not None and self.matcher.is_complete
 
     def hypotheses(self) -> list[Hypothesis]:
         return [

@@ -90,6 +90,8 @@ class WritingBody(RunBody, total=False):
     frequency_penalty: float
     presence_penalty: float
     logit_bias: dict[str, float]
+    response_format: dict[str, Any]
+    regex: str
 
 
 class CompletionBody(WritingBody, total=False):
@@ -123,7 +125,6 @@ class ChatBody(WritingBody, total=False):
     max_completion_tokens: int
     logprobs: bool
     top_logprobs: int
-    response_format: dict[str, Any]
     tools: list[Any]
     tool_choice: str
     functions: list[Any]

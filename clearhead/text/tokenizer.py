@@ -4,8 +4,9 @@ import codecs
 import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ LEAST_OFTEN, MOST_OFTEN = 2, 10
 400 kB or less to 10 in one of 2 MB or more: a token that is seen less often than that is hardly learned, and costs a
 row of the output product all the same.
 """
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A token that stands for one byte."""
 NO_ID = -1
 """The id of a special token that the tokenizer of an imported model lacks: no token has it."""
 
@@ -216,6 +219,30 @@ class Tokenizer:
     def token(self, token_id: int) -> str:
         """Return the token with this id as the vocabulary has it; blank where there is none."""
         return self._tokens.get(token_id, "")
+
+    def token_bytes(self) -> list[bytes]:
+        """Return the bytes that each token adds to a text that it continues; none for special tokens.
+
+        >>> Tokenizer.train(["ein Haus"], kind="byte").token_bytes()[3:7]
+        [b'', b'', b'\\x00', b'\\x01']
+        """
+        spell = spell_bytes if "ByteLevel" in str(self._library.decoder) else self.spell_after_letter()
+        return [b"" if i in self.special else spell(self._tokens.get(i, "")) for i in range(self.vocabulary)]
+
+    def spell_after_letter(self) -> Callable[[str], bytes]:
+        """Return a function from a token to its bytes after a token of letters."""
+        decoder = self._library.decoder
+        join = decoder.decode if decoder else " ".join
+        letters = [token for i, token in self._tokens.items() if i not in self.special and token.isalpha()]
+        before = letters[:1]
+        first = len(join(before))
+
+        def spell(token: str) -> bytes:
+            if BYTE.fullmatch(token):
+                return bytes([int(token[3:5], 16)])
+            return b"" if not token else join([*before, token])[first:].encode()
+
+        return spell
 
     def unseen(self, text: str) -> str:
         """Return the characters of the text that are unknown, each once, in order; for tokens of words, the words."""
@@ -462,6 +489,11 @@ def from_byte_level(token: str) -> str:
     if not all(sign in BYTE_OF for sign in token):
         return token
     return bytes(BYTE_OF[sign] for sign in token).decode(errors="clearhead.hex")
+
+
+def spell_bytes(token: str) -> bytes:
+    """Return the bytes of a byte-level token; a token that is not written in bytes stands for itself."""
+    return bytes(BYTE_OF[sign] for sign in token) if all(sign in BYTE_OF for sign in token) else token.encode()
 
 
 def as_hex(error: UnicodeError) -> tuple[str, int]:

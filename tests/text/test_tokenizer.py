@@ -684,3 +684,15 @@ def test_saving_replaces_a_link(tmp_path):
     (tmp_path / "tokenizer.json").symlink_to(tmp_path / "mine")
     Tokenizer(json.dumps(WORDS)).save(tmp_path / "tokenizer.json")
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_bytes_of_tokens_are_those_of_the_text(kind):
+    """After the space that some kinds put before a text; of words, one between each two."""
+    tokenizer = Tokenizer.train(["ein Haus und größere\nHäuser {1}", "a_b 12"] * 3, kind)
+    spelled = tokenizer.token_bytes()
+    assert len(spelled) == tokenizer.vocabulary
+    for text in ("ein Haus", "größere und", "a_b 12"):
+        joined = b"".join(spelled[token] for token in tokenizer.encode(text)).decode()
+        assert joined.removeprefix(" ") == text
+    assert all(spelled[token] == b"" for token in tokenizer.special)

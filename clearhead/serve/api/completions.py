@@ -1,6 +1,7 @@
 """/v1/completions and /v1/chat/completions: a decoder continues prompts, or replies in a conversation, as at OpenAI."""
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any, Literal, final
 
 from starlette.responses import Response
 
+from clearhead.decoding.grammar import Grammar, json_grammar
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.serve.api.attention import WeightsOptions, read_attention
@@ -26,9 +28,11 @@ from clearhead.training.tasks.showing import TraceInputs
 
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""
+GRAMMARS = {"response_format", "regex"}
+LONGEST_GRAMMAR = 20_000
 MOST_STOPS, MOST_LOGPROBS, MOST_BIASED = 16, 20, 1024
 NOT_HERE: dict[str, Any] = {"suffix": "", "tools": [], "functions": [], "tool_choice": "none"}
-NOT_HERE |= {"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "service_tier": "auto"}
+NOT_HERE |= {"modalities": ["text"], "store": False, "service_tier": "auto"}
 NOT_HERE |= {"parallel_tool_calls": False}
 """Options of OpenAI's that cannot be followed, and the value with which each asks for nothing."""
 
@@ -68,7 +72,7 @@ async def complete(request: RunRequest) -> Response:
     n = params.integer("n", least=1, below=request.limits.texts + 1, default=1)
     best_of = params.integer("best_of", least=n, below=request.limits.texts + 1, default=n)
     max_new = params.integer("max_tokens", least=1, below=request.limits.tokens + 1, default=USUAL_TOKENS)
-    completion = read_completion_options(
+    completion = await read_completion_options(
         request, "text_completion", n=n, best_of=best_of, logprobs=logprobs, max_new=max_new
     )
     completion = replace(completion, echo=params.flag("echo"))
@@ -108,13 +112,15 @@ async def chat(request: RunRequest) -> Response:
     name = "max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"
     max_new = params.integer(name, least=1, below=request.limits.tokens + 1, default=room)
     logprobs = top if with_logprobs else None
-    completion = read_completion_options(request, "chat.completion", n=n, best_of=n, logprobs=logprobs, max_new=max_new)
+    completion = await read_completion_options(
+        request, "chat.completion", n=n, best_of=n, logprobs=logprobs, max_new=max_new
+    )
     texts = make_texts(request, [row], completion, framing)
     check_unread(texts, "messages", truncate=completion.truncate)
     return await answer(request, completion, texts, [""] * n)
 
 
-def read_completion_options(
+async def read_completion_options(
     request: RunRequest,
     form: Literal["text_completion", "chat.completion"],
     *,
@@ -150,7 +156,7 @@ def read_completion_options(
         seed=seed % 2**62,
         stops=read_stops(params),
         logprobs=logprobs,
-        writing=WritingOptions(rules=read_rules(request, max_new), candidates=logprobs or 0),
+        writing=WritingOptions(rules=await read_rules(request, max_new), candidates=logprobs or 0),
         truncate=params.flag("truncate"),
         stream=stream,
         with_usage=read_stream_options(params, stream=stream),
@@ -158,7 +164,7 @@ def read_completion_options(
     )
 
 
-def read_rules(request: RunRequest, max_new: int) -> Rules:
+async def read_rules(request: RunRequest, max_new: int) -> Rules:
     """Read what an output must keep to."""
     params = request.params
     min_new = params.integer("min_tokens", least=0, below=request.limits.tokens + 1, default=0)
@@ -172,7 +178,34 @@ def read_rules(request: RunRequest, max_new: int) -> Rules:
         presence_penalty=params.number("presence_penalty", default=0.0, least=-2, most=2),
         frequency_penalty=params.number("frequency_penalty", default=0.0, least=-2, most=2),
         logit_bias=read_bias(params, request.served.run.tokenizer.vocabulary),
+        grammar=await asyncio.to_thread(read_grammar, params) if GRAMMARS & set(params.values) else None,
     )
+
+
+def read_grammar(params: Params) -> Grammar | None:
+    """Return the grammar of `response_format` or `regex`. It is compiled here, so that a wrong one is refused."""
+    if "regex" in params:
+        if "response_format" in params:
+            raise params.error("regex", "regex: there is a response_format as well; leave one of them out")
+        with params.naming("regex"):
+            return Grammar("regex", params.text("regex", longest=LONGEST_GRAMMAR))
+    value = params.values["response_format"]
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        expected = 'expected {"type": "text"}, "json_object" or "json_schema"'
+        raise params.value_error("response_format", expected, value)
+    if kind == "text":
+        return None
+    described = value.get("json_schema") if kind == "json_schema" else {"schema": None}
+    if not isinstance(described, dict) or not isinstance(schema := described.get("schema"), dict | None):
+        expected = 'expected {"type": "json_schema", "json_schema": {"schema": {…}}}'
+        raise params.value_error("response_format", expected, value)
+    if len(json.dumps(schema)) > LONGEST_GRAMMAR:
+        raise ApiError(
+            413, f"response_format: a schema of up to {LONGEST_GRAMMAR:,} characters", param="response_format"
+        )
+    with params.naming("response_format"):
+        return json_grammar(schema)
 
 
 def read_bias(params: Params, vocabulary: int) -> tuple[tuple[int, float], ...]:

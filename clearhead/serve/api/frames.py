@@ -13,6 +13,7 @@ import json
 from typing import Any, final
 
 from clearhead.decoding.beam import Beam
+from clearhead.decoding.grammar import Grammar
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
@@ -59,12 +60,19 @@ def read_fields(kind: Any, values: list[Any]) -> Any:
     return kind(**dict(zip(FIELDS[kind], map(as_tuples, values), strict=True)))
 
 
+def read_rules(values: list[Any]) -> Rules:
+    *plain, grammar = values
+    return read_fields(Rules, [*plain, None if grammar is None else Grammar(*grammar)])
+
+
 def as_tuples(value: Any) -> Any:
     """Return lists as the tuples that they were."""
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
-def write_part(part: Job | Hypothesis) -> list[Any]:
+def write_part(part: Job | Hypothesis | Grammar) -> list[Any]:
+    if isinstance(part, Grammar):
+        return [part.kind, part.text]
     return write_job(part) if isinstance(part, Job) else write_hypothesis(part)
 
 
@@ -95,7 +103,7 @@ def read_job(values: list[Any]) -> Job:
     inputs, rules, (name, *settings), prefix, candidates, begun = values
     return Job(
         inputs=tuple(inputs),
-        rules=read_fields(Rules, rules),
+        rules=read_rules(rules),
         method=read_fields(METHODS[name], settings),
         prefix=None if prefix is None else tuple(prefix),
         candidates=candidates,

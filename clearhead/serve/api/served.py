@@ -12,6 +12,7 @@ from typing import Any, cast, final
 import torch
 
 from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.grammar import TokenBytes
 from clearhead.decoding.prefix_cache import PrefixCache
 from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job, Scheduler
@@ -23,9 +24,10 @@ from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
+from clearhead.training.tasks.base import Task
 
-SchedulerOf = Callable[[Model, int], Scheduler]
-"""Makes the scheduler of a model, for sequences of up to so many tokens."""
+SchedulerOf = Callable[[Model, Task], Scheduler]
+"""Makes the scheduler of a model that does a task."""
 CHAT, EMBEDDINGS, ANSWER = "/v1/chat/completions", "/v1/embeddings", "/v1/answer"
 """The address of runs with a chat template, of those with an encoder alone, and of all."""
 SLOTS = 32
@@ -37,14 +39,17 @@ SPARE = 16
 def batched(slots: int = SLOTS) -> SchedulerOf:
     """Return what decodes jobs together, each joining and leaving the batch at any token."""
 
-    def scheduler(model: Model, context: int) -> Scheduler:
+    def scheduler(model: Model, task: Task) -> Scheduler:
         # A table of positions sets the limit itself; where there is none, the context does.
         def limit(part: Decoder | Encoder) -> int | None:
             position = part.embedding.position
-            return context + SPARE if position is None or position.length is None else None
+            return task.context + SPARE if position is None or position.length is None else None
 
         reads, writes = None if model.encoder is None else limit(model.encoder), limit(model.decoder)
-        return ContinuousBatch(model, slots=slots, columns=writes, source_columns=reads, prefixes=PrefixCache())
+        tokens = TokenBytes(task.tokenizer.token_bytes)
+        return ContinuousBatch(
+            model, slots=slots, columns=writes, source_columns=reads, prefixes=PrefixCache(), tokens=tokens
+        )
 
     return scheduler
 
@@ -63,7 +68,7 @@ class Served:
         self.parameters, self.memory = described.parameters, described.memory(self.dtype)
         writes = run.model.decoder is not None and run.task.target != "none"
         model = cast(Model, run.model)
-        make = (lambda: scheduler(model, run.task.context)) if writes else None
+        make = (lambda: scheduler(model, run.task)) if writes else None
         self.worker = Worker(name, make, front)
 
     @property

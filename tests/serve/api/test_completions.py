@@ -1,6 +1,7 @@
 """The real `openai` client and `curl` against a real server: text and chat as offline, whole and streamed."""
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -9,7 +10,8 @@ import openai
 import pytest
 
 import clearhead as ch
-from clearhead.decoding import Greedy, Sample
+from clearhead.decoding import Greedy, Sample, TokenBytes
+from clearhead.decoding.grammar import json_grammar
 from clearhead.training.answers import continued
 
 PROMPTS = ["the cat", "", "the dog eats the"]
@@ -137,6 +139,33 @@ def test_penalties_and_a_bias_are_followed_past_the_context_too(client, api_runs
     assert "e" not in client.completions.create(**asked, logit_bias={str(often): -100}).choices[0].text
 
 
+def test_an_answer_is_json_of_the_schema_that_was_asked_for(client, api_runs):
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"cat": {"type": "boolean"}}, "required": ["cat"]}
+    schema |= {"additionalProperties": False}
+    asked = {"response_format": {"type": "json_schema", "json_schema": {"name": "pets", "schema": schema}}}
+    offline = api_runs["stretch"]
+    tokens = TokenBytes(offline.tokenizer.token_bytes)
+    for method, how in ((Greedy(), {"temperature": 0}), (Sample(seeds=4), {"seed": 4})):
+        found = client.completions.create(model="stretch", prompt="the", max_tokens=100, extra_body=asked, **how)
+        choice = found.choices[0]
+        assert isinstance(json.loads(choice.text)["cat"], bool)
+        assert choice.finish_reason == "stop"
+        frame = offline.task.frame()
+        rules = ch.Rules(max_new=16, end=frame.ends, never=frame.never, grammar=json_grammar(schema, tokens))
+        row = [*frame.before, *offline.tokenizer.encode("the")]
+        [alone] = ch.generate(offline.model, row, method, rules=rules)
+        assert choice.text.startswith(offline.tokenizer.decode(alone.tokens))
+    streamed = client.completions.create(
+        model="stretch", prompt="the", max_tokens=30, stream=True, extra_body={"regex": "[0-9]{3}(cat)?"}
+    )
+    assert re.fullmatch("[0-9]{3}(cat)?", "".join(event.choices[0].text for event in streamed))
+    found = client.chat.completions.create(
+        model="talker", messages=TALK, response_format={"type": "json_object"}, max_completion_tokens=12, temperature=0
+    )
+    assert found.choices[0].message.content.startswith("{")
+
+
 def test_a_chat_is_answered_as_offline_whole_and_streamed(client, api_runs):
     asked = {"model": "talker", "messages": TALK, "temperature": 0, "max_completion_tokens": 12}
     found = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
@@ -207,7 +236,14 @@ def test_what_cannot_be_done_is_refused_by_name(api, asked, status, param):
         ({"messages": [{"content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": [1]}}, "response_format"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}},
+            "response_format",
+        ),
+        ({"response_format": {"type": "text"}, "regex": "a"}, "regex"),
+        ({"regex": "(a"}, "regex"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"model": "documents"}, "model"),
     ],

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from clearhead.decoding import Beam, Greedy, Rules, Sample
+from clearhead.decoding import Beam, Grammar, Greedy, Rules, Sample, TokenBytes
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.scheduler import Job
 from clearhead.serve.api.frames import Frames, pack, read_hypothesis, read_job, write_hypothesis, write_job
@@ -33,6 +33,16 @@ RULES = Rules(
 def test_a_job_comes_out_as_it_went_in(job):
     [frame] = Frames().take(pack({"job": write_job(job)}))
     assert read_job(frame["job"]) == job
+
+
+def test_a_grammar_comes_out_without_its_tokens():
+    pytest.importorskip("llguidance")
+    grammar = Grammar("regex", "ü+", TokenBytes(lambda: [b"a"]))
+    job = Job(inputs=(1,), rules=Rules(max_new=3, grammar=grammar))
+    [frame] = Frames().take(pack({"job": write_job(job)}))
+    found = read_job(frame["job"])
+    assert found == job
+    assert found.rules.grammar.tokens is None
 
 
 def test_numbers_keep_every_bit():
