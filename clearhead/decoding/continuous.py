@@ -103,8 +103,8 @@ class ContinuousBatch(Scheduler):
 
     A job may have `columns` tokens in all (prompt and output), and an encoder-decoder's input `source_columns`: by
     default as many as the model has positions, else 1,024. Between two steps at most `prompt_tokens` tokens of prompts
-    are read (None: all that wait, together); a longer prompt of a decoder is read in pieces, a longer input of an
-    encoder by itself. Jobs that wait with the same prompt read it once. `prefixes` keeps what was read for later
+    are read, twice as many if more jobs wait than there are slots (None: all that wait, together); a longer prompt of a
+    decoder is read in pieces, a longer input of an encoder by itself. Jobs that wait with the same prompt read it once. `prefixes` keeps what was read for later
     prompts that begin alike; it is not used with fixed shapes, nor where a layer's cache cannot share. `tokens` are for
     grammars that come without.
 
@@ -271,18 +271,23 @@ class ContinuousBatch(Scheduler):
 
     def admit(self) -> None:
         """Read prompts, as many tokens as may be between two steps, and give slots to the jobs whose turn it is."""
-        budget = self.prompt_tokens * self.patience
         if not self.queue or not self.is_worth_it():
             return
+        most = budget = self.prompt_tokens * self.patience
         while self.queue:
             first = next(iter(self.queue.values()))
             if first.n_slots > len(self.free):
                 return
             while first.prefill is None or not first.prefill.done:
-                if budget <= 0:
-                    return
+                if budget < most and budget < self.next_piece(first):
+                    return  # pieces are not cut to what is left: each other length is planned anew on a GPU
                 budget -= self.read_prompts(first, budget)
             self.join()
+
+    def next_piece(self, first: Waiting) -> int:
+        """Return how many tokens of prompts are read next, at least."""
+        left = self.cost(first) if first.prefill is None else first.prefill.left
+        return max(1, min(left, self.prompt_tokens))
 
     @property
     def patience(self) -> int:

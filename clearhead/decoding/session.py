@@ -104,6 +104,11 @@ class Prefill:
     def done(self) -> bool:
         return self.caches.clock.total == self.longest
 
+    @property
+    def left(self) -> int:
+        """Return how many columns are still to be read."""
+        return self.longest - self.caches.clock.total
+
     def read_next(self) -> int:
         """Read at most `at_once` more columns; return how many tokens those are, padding included."""
         clock = self.caches.clock

@@ -67,6 +67,31 @@ def test_sums_begin_at_zero_in_a_slot_that_was_computed_before_anyone_had_it(sha
     assert unlike_alone(model, jobs[5], found[tickets[5]]) == []
 
 
+@pytest.mark.parametrize("waiting", [1, 9])
+def test_no_running_job_waits_for_more_than_one_piece_of_a_prompt(waiting):
+    """While 8,000 tokens are read, and short prompts with them, every step of the batch gives a running job its token.
+
+    Between two steps at most 64 tokens are read, or 128 if more jobs wait than there are slots.
+    """
+    spec = presets.llama(size=presets.Size(1, 8, 1, 1, 8), vocabulary=20)
+    model, draw = spec.build().eval(), random.Random(waiting)
+    batch = ContinuousBatch(model, slots=4, columns=8300, prompt_tokens=64)
+    stream = batch.add(Job(inputs=(1,), rules=Rules(max_new=250)))
+    batch.step()
+    lengths = [60, 8000, 63, 64, 65, *(draw.randint(1, 150) for _ in range(waiting - 1))]
+    for length in lengths:
+        batch.add(Job(inputs=tuple(draw.randrange(20) for _ in range(length)), rules=Rules(max_new=2)))
+    before, most = batch.counts.prompt_tokens, []
+    while batch.running + batch.waiting > 1:
+        patience = 2 if batch.waiting > 4 else 1
+        events = batch.step()
+        assert any(event.ticket == stream for event in events)
+        most.append((batch.counts.prompt_tokens - before) / patience)
+        before = batch.counts.prompt_tokens
+    assert max(most) <= 64
+    assert batch.counts.prompt_tokens >= sum(lengths) - len(lengths)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", range(len(models())))
 def test_every_pair_of_parts_gives_what_generate_gives(place):
