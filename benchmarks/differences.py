@@ -131,6 +131,9 @@ def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
         logits = model(*source, torch.tensor([prompt]))[:, -1].double()
         logits = job.rules.change(logits, [prompt], [[*job.begun, *tokens]])
         log_probs = job.rules.forbid(torch.log_softmax(logits, -1), len(tokens), [prompt])
+        if job.rules.grammar is not None:
+            matcher = job.rules.grammar.match(None, [*job.begun, *tokens])
+            log_probs[:, ~matcher.allowed(job.rules.end, log_probs.shape[1])] = -torch.inf
         reached = job.method.shares(log_probs)[0][0].cumsum(-1)
         uncut = replace(job.method, top_k=None, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]
         after_top_k = replace(job.method, top_p=1.0, min_p=0.0).shares(log_probs)[0][0]

@@ -104,9 +104,9 @@ class ContinuousBatch(Scheduler):
     A job may have `columns` tokens in all (prompt and output), and an encoder-decoder's input `source_columns`: by
     default as many as the model has positions, else 1,024. Between two steps at most `prompt_tokens` tokens of prompts
     are read, twice as many if more jobs wait than there are slots (None: all that wait, together); a longer prompt of a
-    decoder is read in pieces, a longer input of an encoder by itself. Jobs that wait with the same prompt read it once. `prefixes` keeps what was read for later
-    prompts that begin alike; it is not used with fixed shapes, nor where a layer's cache cannot share. `tokens` are for
-    grammars that come without.
+    decoder is read in pieces, a longer input of an encoder by itself. Jobs that wait with the same prompt read it once.
+    `prefixes` keeps what was read for later prompts that begin alike; it is not used with fixed shapes, nor where a
+    layer's cache cannot share. `tokens` are for grammars that come without.
 
     `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
     are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than

@@ -5,10 +5,12 @@ import random
 import pytest
 import torch
 
+from benchmarks import serving_mixed
 from clearhead.decoding import Beam, Greedy, Rules, Sample
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.scheduler import Chosen, Finished, Job
 from clearhead.errors import OptionError
+from clearhead.extras import has_package
 from clearhead.model import presets
 from tests.covering import few
 from tests.decoding.models import LINEAR, PLAIN, VOCABULARY, build, models, on_axes
@@ -17,6 +19,7 @@ from tests.decoding.serving import decode, draw_job, unlike_alone
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 RULES = Rules(max_new=4)
+GRAMMARS = has_package("llguidance")
 
 
 @pytest.fixture
@@ -51,6 +54,18 @@ def check_model(choices, seed: int) -> list[str]:
 @pytest.mark.parametrize("place", few(list(range(24)), 8))
 def test_every_kind_of_model_gives_what_generate_gives(place):
     assert check_model(models()[place], place) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_requests_of_every_kind_together_get_what_each_gets_alone(seed):
+    """Prefixes, pieces, choices, penalties, beams, cancelled ones, and grammars if there are any."""
+    tally, facts, different = serving_mixed.run(80 if seed == 0 else 1000, torch.float64, seed, grammars=GRAMMARS)
+    assert different == []
+    assert tally.counts["equal"] == facts["requests"]
+    assert facts["tokens of prompts shared"] > 0
+    assert facts["longer than a piece"] > 0
+    assert (facts["with a grammar"] > 0) == GRAMMARS
 
 
 @pytest.mark.parametrize("shapes", ["fixed", "buckets"])

@@ -1,0 +1,173 @@
+"""Requests of every kind in one running batch, each compared with the same request alone by `generate`.
+
+    python benchmarks/serving_mixed.py --requests 5000                  # float64: tokens must be equal
+    python benchmarks/serving_mixed.py --requests 5000 --dtype float32  # or part where two choices were within 1e-4
+
+Prompts share beginnings (prefix cache, with little memory), some are longer than what is read between two steps, some
+come several times at once (`n`), some are cancelled; outputs are greedy, sampled or beams, with penalties, a bias,
+grammars or none. Jobs pass through the frames that go to a model's process, and come at random steps.
+"""
+
+import argparse
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+
+from benchmarks.differences import Tally, compare
+from clearhead.decoding import Beam, Greedy, Rules, Sample
+from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.grammar import Grammar, TokenBytes, json_grammar
+from clearhead.decoding.prefix_cache import PrefixCache
+from clearhead.decoding.request import Model
+from clearhead.decoding.scheduler import Finished, Job
+from clearhead.extras import has_package
+from clearhead.model import presets
+from clearhead.serve.api.frames import Frames, pack, read_job
+
+WORDS = ("the ", "cat", "dog", '{"', '": ', "true", "false", "12", "], ", "null")
+TOKENS = TokenBytes(lambda: [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS])
+VOCABULARY, END = 256 + len(WORDS), 10
+SLOTS, BLOCK, AT_ONCE, LONGEST = 12, 16, 48, 150
+SCHEMA = {
+    "type": "object",
+    "properties": {"cat": {"type": "boolean"}, "dog": {"enum": ["12", "null"]}},
+    "required": ["cat"],
+    "additionalProperties": False,
+}
+
+
+def make_model(dtype: torch.dtype) -> Model:
+    torch.manual_seed(0)
+    model = presets.llama(presets.Size(2, 32, 4, 2, 64), vocabulary=VOCABULARY).build().to(dtype).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
+    return model
+
+
+@final
+class Requests:
+    """Requests at random, the same of the same seed: each as many jobs with one prompt."""
+
+    def __init__(self, seed: int, *, grammars: bool) -> None:
+        self.draw = random.Random(seed)
+        self.beginnings = [self.tokens(LONGEST) for _ in range(4)]
+        self.grammars: list[Grammar | None] = [None]
+        if grammars:
+            self.grammars += [json_grammar(SCHEMA, TOKENS), Grammar("regex", "[0-9]{2,4}-(cat|dog)*", TOKENS)]
+
+    def tokens(self, count: int) -> list[int]:
+        return [self.draw.randrange(VOCABULARY) for _ in range(count)]
+
+    def __iter__(self) -> Iterator[list[Job]]:
+        while True:
+            draw = self.draw
+            shared = draw.choice(self.beginnings)[: draw.choice((0, 0, 20, 70, LONGEST))]
+            rules, method = self.rules(), draw.choice((Greedy(), Greedy(), Sample(), Sample(top_k=20, top_p=0.9)))
+            if rules.grammar is None and draw.random() < 0.1:
+                method = Beam(width=draw.randint(2, 3))
+            inputs, seed = (*shared, *self.tokens(draw.randint(1, 40))), draw.randrange(1000)
+            jobs = draw.choice((1, 1, 1, 3))
+            yield [
+                Job(
+                    inputs=inputs,
+                    rules=rules,
+                    method=replace(method, seeds=seed + i) if isinstance(method, Sample) else method,
+                )
+                for i in range(jobs)
+            ]
+
+    def rules(self) -> Rules:
+        draw = self.draw
+        rules = Rules(max_new=draw.randint(1, 12), end=draw.choice(((), (END,))))
+        return replace(
+            rules,
+            presence_penalty=draw.choice((0.0, 0.0, 0.5)),
+            frequency_penalty=draw.choice((0.0, 0.0, 0.3)),
+            repetition_penalty=draw.choice((1.0, 1.0, 1.2)),
+            logit_bias=draw.choice(((), ((5, 2.0), (7, -100.0)))),
+            grammar=draw.choice((None, *self.grammars)),
+        )
+
+
+def through_frames(job: Job) -> Job:
+    """Return the job as a model's process gets it: its grammar without the tokens."""
+    [frame] = Frames().take(pack({"job": job}))
+    return read_job(frame["job"])
+
+
+def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> tuple[Tally, Counter[str], list[str]]:
+    """Return how the results compare, what happened, and what was different."""
+    model = make_model(dtype)
+    batch = ContinuousBatch(
+        model,
+        slots=SLOTS,
+        columns=256,
+        prompt_tokens=AT_ONCE,
+        prefixes=PrefixCache(200_000 * dtype.itemsize, BLOCK),
+        tokens=TOKENS,
+    )
+    requests = itertools.chain.from_iterable(Requests(seed, grammars=grammars))
+    draw, tally, facts, different = random.Random(seed + 1), Tally(), Counter[str](), list[str]()
+    running: dict[int, Job] = {}
+    while facts["requests"] < count:
+        while batch.waiting < SLOTS and draw.random() < 0.6:
+            job = next(requests)
+            running[batch.add(through_frames(job))] = job
+        for ticket in [ticket for ticket in running if draw.random() < 0.001]:
+            batch.cancel(ticket)
+            del running[ticket]
+            facts["cancelled"] += 1
+        for event in batch.step():
+            if isinstance(event, Finished):
+                job = running.pop(event.ticket)
+                comparison = compare(model, job, event.hypotheses)
+                tally.add(comparison)
+                facts.update(kinds_of(job))
+                if comparison.verdict == "different":
+                    different.append(f"{job} {comparison}")
+    facts["tokens of prompts read"] = batch.counts.prompt_tokens
+    facts["tokens of prompts shared"] = batch.counts.shared_tokens
+    facts["steps"] = batch.counts.steps
+    return tally, facts, different
+
+
+def kinds_of(job: Job) -> Counter[str]:
+    """Return what a request counts as."""
+    rules = job.rules
+    kinds: dict[str, Any] = {
+        "requests": True,
+        "longer than a piece": len(job.inputs) - 1 > AT_ONCE,
+        "with a grammar": rules.grammar is not None,
+        "with penalties or a bias": rules.changes_logits,
+        "beams": isinstance(job.method, Beam),
+        "sampled": isinstance(job.method, Sample),
+    }
+    return Counter(kind for kind, holds in kinds.items() if holds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    grammars = has_package("llguidance")
+    tally, facts, different = run(options.requests, getattr(torch, options.dtype), options.seed, grammars=grammars)
+    print(f"{options.dtype}: {tally}")
+    print("\n".join(f"{number:>9,}  {kind}" for kind, number in facts.items()))
+    if not grammars:
+        print("without grammars: llguidance is not installed")
+    print("\n".join(different[:5]))
+    if different or (options.dtype == "float64" and tally.counts["tie"]):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
