@@ -34,6 +34,8 @@ READ_TOGETHER = 16
 BACKLOG = 2
 """Where more jobs wait than there are slots, this many times as many prompts are read at once: running jobs wait longer
 for a pass, and there are fewer passes."""
+NOBODY = 0, 0, 0, 0
+"""What stands in a slot that no job has."""
 READING, JOINING = 1.0, 0.1
 """How long it takes, in decoding steps, to read one prompt or several together, and to let jobs join that were read."""
 
@@ -83,9 +85,9 @@ class Waiting:
         return job.method.start(begin)
 
     @property
-    def reads(self) -> tuple[Sequence[int], ...]:
+    def reads(self) -> Hashable:
         """Return what is read for the job: it is read once for all jobs that have the same."""
-        return tuple(self.prompt), self.job.inputs
+        return tuple(self.prompt), self.job.inputs, self.job.adapter
 
     @property
     def n_slots(self) -> int:
@@ -172,8 +174,8 @@ class ContinuousBatch(Scheduler):
         can_share = shapes != "fixed" and all(cache.can_share for cache in self.session.caches)
         self.prefixes = prefixes if can_share else None
         self.choice, self.fitted = TokenChoice(self.session), (0, 0)
-        self.changes: dict[int, tuple[int, int, int]] = {}
-        """Slots that changed hands since the last step: token, position, and 1 if a job has the slot, else 0."""
+        self.changes: dict[int, tuple[int, int, int, int]] = {}
+        """Slots that changed hands since the last step: token, position, 1 if a job has the slot, and its adapter."""
 
     @property
     def running(self) -> int:
@@ -240,7 +242,7 @@ class ContinuousBatch(Scheduler):
         self.choice.forget()
         for slot in self.jobs.pop(ticket).slots:
             self.free.append(slot)
-            self.changes[slot] = 0, 0, 0
+            self.changes[slot] = NOBODY
 
     def step(self) -> list[Event]:
         if not self.busy:
@@ -323,7 +325,8 @@ class ContinuousBatch(Scheduler):
             read += first.prefill.read_next()
         if first.prefill.done and self.prefixes is not None:
             prefill = first.prefill
-            self.prefixes.keep(prefill.prompts, [cache.memory for cache in prefill.caches], prefill.begun)
+            adapters, memory = prefill.adapters.numbers.tolist(), [cache.memory for cache in prefill.caches]
+            self.prefixes.keep(prefill.prompts, memory, prefill.begun, adapters)
         self.counts.prompt_tokens += read
         return read
 
@@ -358,8 +361,8 @@ class ContinuousBatch(Scheduler):
         """Look up which blocks of the prompt are there, and return the key of the next one."""
         if self.prefixes is None:
             return None
-        waiting.found = self.prefixes.find(waiting.prompt)
-        return self.prefixes.next_key(waiting.prompt, waiting.found)
+        waiting.found = self.prefixes.find(waiting.prompt, waiting.job.adapter)
+        return self.prefixes.next_key(waiting.prompt, waiting.found, waiting.job.adapter)
 
     def cost(self, waiting: Waiting) -> int:
         """Return how many tokens must be read for a job."""
@@ -376,7 +379,8 @@ class ContinuousBatch(Scheduler):
         begun = None
         if self.prefixes is not None and firsts[0].found:
             begun = self.prefixes.gather([waiting.found for waiting in firsts])
-        prefill = self.session.open_prefill(prompts, inputs, self.prompt_tokens, begun)
+        adapters = [waiting.job.adapter for waiting in firsts]
+        prefill = self.session.open_prefill(prompts, inputs, self.prompt_tokens, begun, adapters)
         self.counts.shared_tokens += prefill.begun * len(prompts)
         for row, alike in enumerate(group):
             for waiting in alike:
@@ -393,7 +397,7 @@ class ContinuousBatch(Scheduler):
             del self.queue[ticket]
             slots = self.take_slots(waiting.n_slots)
             for slot in slots:
-                self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1
+                self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1, waiting.job.adapter
             guests.append(Guest(waiting.row, len(waiting.prompt) - 1, slots))
             self.jobs[ticket] = waiting.start(ticket, slots, self.tokens)
         self.choice.forget()
@@ -444,17 +448,18 @@ class ContinuousBatch(Scheduler):
                     targets.append(job.slots[index])
         self.session.copy(origins, targets)
         self.free += origins
-        self.changes.update(dict.fromkeys(origins, (0, 0, 0)))
+        self.changes.update(dict.fromkeys(origins, NOBODY))
 
     def write_changes(self) -> None:
         """Copy the changes of slots to the device."""
         if not self.changes:
             return
         changes = torch.tensor([(slot, *change) for slot, change in self.changes.items()], device=self.session.device)
-        slots, tokens, positions, moves = changes.T
+        slots, tokens, positions, moves, adapters = changes.T
         self.session.tokens.index_copy_(0, slots, tokens)
         self.session.clock.at.index_copy_(0, slots, positions)
         self.session.moves.index_copy_(0, slots, moves)
+        self.session.adapters.numbers.index_copy_(0, slots, adapters)
         self.changes = {}
 
     def choose(self) -> list[Event]:

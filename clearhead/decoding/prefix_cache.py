@@ -20,7 +20,7 @@ BLOCK = 64
 """Tokens of a block."""
 USUAL_BYTES = 1 << 28
 ROOT = 0
-"""The block before the first."""
+"""The number of the block before the first; less for each adapter."""
 Key = tuple[int, tuple[int, ...]]
 """The number of the block before, and the tokens of a block."""
 Memory = list[list[Tensor]]
@@ -64,9 +64,9 @@ class PrefixCache:
         ends = range(0, len(prompt), self.block)
         return (tuple(prompt[start:stop]) for start, stop in pairwise(ends))
 
-    def find(self, prompt: Sequence[int]) -> list[Block]:
-        """Return the blocks that the prompt begins with, as many as there are."""
-        found, parent = list[Block](), ROOT
+    def find(self, prompt: Sequence[int], adapter: int = 0) -> list[Block]:
+        """Return the blocks that the prompt begins with, as many as there are; each adapter has its own."""
+        found, parent = list[Block](), ROOT - adapter
         for tokens in self.cut(prompt):
             block = self.blocks.get((parent, tokens))
             if block is None:
@@ -78,12 +78,12 @@ class PrefixCache:
                 self.read.move_to_end(id(block.prompts))
         return found
 
-    def next_key(self, prompt: Sequence[int], found: Sequence[Block]) -> Key | None:
+    def next_key(self, prompt: Sequence[int], found: Sequence[Block], adapter: int = 0) -> Key | None:
         """Return the key of the first block that was not found; None if the prompt has no more of them."""
         start = len(found) * self.block
         if start + self.block >= len(prompt):
             return None
-        return found[-1].number if found else ROOT, tuple(prompt[start : start + self.block])
+        return found[-1].number if found else ROOT - adapter, tuple(prompt[start : start + self.block])
 
     def gather(self, rows: Sequence[Sequence[Block]]) -> Memory:
         """Return memory with the blocks of each row, as many for each: what reading them would have given."""
@@ -104,11 +104,11 @@ class PrefixCache:
                 yield Run(begin.prompts, begin.row, begin.column, stop)
                 begin = following or block
 
-    def keep(self, prompts: Sequence[Sequence[int]], memory: Memory, begun: int) -> None:
+    def keep(self, prompts: Sequence[Sequence[int]], memory: Memory, begun: int, adapters: Sequence[int] = ()) -> None:
         """Keep what was read of prompts: a row of the memory for each, which has `begun` columns from here."""
         read = ReadPrompts()
         for row, prompt in enumerate(prompts):
-            parent = ROOT
+            parent = ROOT - adapters[row] if adapters else ROOT
             for index, tokens in enumerate(self.cut(prompt)):
                 key, column = (parent, tokens), index * self.block - begun
                 if key not in self.blocks:

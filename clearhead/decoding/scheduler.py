@@ -18,7 +18,8 @@ from clearhead.decoding.sampling import Greedy
 class Job:
     """One sequence to decode: `inputs` of the encoder, or a decoder's prompt. A beam is one job of several rows.
 
-    `begun` are the tokens of an output that earlier jobs have begun, and this one goes on with.
+    `begun` are the tokens of an output that earlier jobs have begun, and this one goes on with. `adapter` is the number
+    of a model's shared adapter (`clearhead.model.shared_adapters`), 0 for none.
     """
 
     inputs: tuple[int, ...]
@@ -27,6 +28,7 @@ class Job:
     prefix: tuple[int, ...] | None = None
     candidates: int = 0
     begun: tuple[int, ...] = ()
+    adapter: int = 0
 
     @property
     def rows(self) -> int:

@@ -5,6 +5,7 @@ prompt is read before its sequence joins (`Prefill`), all but its last token, wh
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeGuard
 from weakref import WeakKeyDictionary
 
@@ -27,6 +28,7 @@ from clearhead.model.fast_step import FastStep, find_unrecordable, is_observed
 from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
 from clearhead.model.outputs import ToVocabulary
+from clearhead.model.shared_adapters import find_switch
 from clearhead.model.transformers import Decoder
 
 Logits = Float[Tensor, "row vocabulary"]
@@ -40,6 +42,18 @@ MOST_KNOWN = 64
 """Sets of tokens that are kept on the device."""
 SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
 """For each decoder, the kinds of steps that have run once and so can be recorded (`clearhead.decoding.recorded`)."""
+
+
+class Adapters:
+    """Which of a decoder's shared adapters each row has: `numbers`, 0 for none."""
+
+    def __init__(self, decoder: Decoder, rows: int, numbers: Sequence[int] = ()) -> None:
+        self.switch, device = find_switch(decoder), decoder.embedding.table.device
+        self.numbers = torch.tensor(numbers or [0] * rows, dtype=torch.long, device=device)
+
+    def use(self, rows: int) -> AbstractContextManager[None]:
+        """Compute the first rows with their adapters."""
+        return nullcontext() if self.switch is None else self.switch.use(self.numbers[:rows])
 
 
 class Prefill:
@@ -60,13 +74,14 @@ class Prefill:
         at_once: int,
         *,
         begun: Memory | None = None,
+        adapters: Sequence[int] = (),
     ) -> None:
         """`prompts`: with the last token of each, which is not read. `limit`: the columns of the session.
 
         `begun`: what the caches have of the prompts already, as many columns of each.
         """
         self.decoder, self.at_once, table = decoder, at_once, decoder.embedding.table
-        self.prompts = prompts
+        self.prompts, self.adapters = prompts, Adapters(decoder, len(prompts), adapters)
         if begun is not None:
             self.begun = begun[0][0].shape[2]
         lengths = [len(prompt) - 1 for prompt in prompts]
@@ -116,7 +131,8 @@ class Prefill:
         clock.common, clock.new = clock.total, columns.shape[1]
         clock.begin_step()
         assert clock.common is not None
-        self.decoder.stack(self.decoder.embedding(columns, start=clock.common), self.caches.kv_sources)
+        with self.adapters.use(len(columns)):
+            self.decoder.stack(self.decoder.embedding(columns, start=clock.common), self.caches.kv_sources)
         return columns.numel()
 
 
@@ -135,6 +151,7 @@ class Session:
         position = decoder.embedding.position
         self.encoded = None if position is None else position.at(self.clock.every[: size.columns])
         self.tokens = torch.zeros(size.slots, dtype=torch.long, device=self.device)
+        self.adapters = Adapters(decoder, size.slots)
         self.moves = torch.zeros(size.slots, dtype=torch.long, device=self.device)
         """1 for slots whose position advances with every step, 0 for those that nobody has."""
         self.log_softmax, self.logit_buffer, self.logits = LogSoftmax(), torch.empty(0), torch.empty(0)
@@ -172,6 +189,7 @@ class Session:
         inputs: Sequence[Sequence[int]],
         at_once: int,
         begun: Memory | None = None,
+        adapters: Sequence[int] = (),
     ) -> Prefill:
         """Read what an encoder is given, and begin to read prompts, `at_once` columns at a time."""
         source = None
@@ -179,7 +197,7 @@ class Session:
             tokens, lengths = pad_right(inputs, self.device)
             ragged = lengths if len(set(map(len, inputs))) > 1 else None
             source = Source(self.encoder(tokens, lengths=ragged), ragged)
-        return Prefill(self.decoder, prompts, source, self.clock.size.columns, at_once, begun=begun)
+        return Prefill(self.decoder, prompts, source, self.clock.size.columns, at_once, begun=begun, adapters=adapters)
 
     def start(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]]) -> None:
         """Read prompts, and let each take the slot of its number."""
@@ -241,7 +259,7 @@ class Session:
             cache.copy(before_sources, after_sources)
         self.clock.sources.copy(before_sources, after_sources)
         self.clock.copy(before, after)
-        for tensor in (self.moves, self.tokens):
+        for tensor in (self.moves, self.tokens, self.adapters.numbers):
             tensor.index_copy_(0, after, tensor[before])
 
     def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
@@ -285,7 +303,8 @@ class Session:
         return SEEN.setdefault(self.decoder, {}).setdefault((table.dtype, table.device), set())
 
     def compute_step(self) -> Logits:
-        logits = self.compute(self.tokens[: self.clock.rows].unsqueeze(1))
+        with self.adapters.use(self.clock.rows):
+            logits = self.compute(self.tokens[: self.clock.rows].unsqueeze(1))
         self.clock.at += self.moves
         return logits
 

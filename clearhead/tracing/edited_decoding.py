@@ -38,6 +38,7 @@ class EditedSession(Session):
         inputs: Sequence[Sequence[int]],
         at_once: int,
         begun: Memory | None = None,
+        adapters: Sequence[int] = (),
     ) -> "EditedPrompt":
         assert len(prompts) == 1, "edits name places of one text"
         self.source = [] if self.encoder is None else [torch.tensor(inputs, device=self.device)]

@@ -96,11 +96,11 @@ def write_job(job: Job) -> list[Any]:
     True
     """
     method = [type(job.method).__name__, *write_fields(job.method)]
-    return [job.inputs, write_fields(job.rules), method, job.prefix, job.candidates, job.begun]
+    return [job.inputs, write_fields(job.rules), method, job.prefix, job.candidates, job.begun, job.adapter]
 
 
 def read_job(values: list[Any]) -> Job:
-    inputs, rules, (name, *settings), prefix, candidates, begun = values
+    inputs, rules, (name, *settings), prefix, candidates, begun, adapter = values
     return Job(
         inputs=tuple(inputs),
         rules=read_rules(rules),
@@ -108,6 +108,7 @@ def read_job(values: list[Any]) -> Job:
         prefix=None if prefix is None else tuple(prefix),
         candidates=candidates,
         begun=tuple(begun),
+        adapter=adapter,
     )
 
 
