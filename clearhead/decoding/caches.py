@@ -206,7 +206,7 @@ class FullCache(Cache):
             places = self.clock.places(cached.shape[1], cached.shape[2])
             cached.flatten(0, 2).index_copy_(0, places, new.reshape(-1, new.shape[3]))
 
-    def reserve(self, key: PerHead, value: PerHead) -> list[Tensor]:
+    def reserve(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> list[Tensor]:
         """Return the memory of keys and values, grown to the clock's number of columns."""
         clock = self.clock
         columns = columns_to_allocate(self.allocated, clock.columns, clock.size.columns)
