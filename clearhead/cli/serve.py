@@ -40,6 +40,16 @@ Names = Annotated[
 ]
 
 
+AdapterRuns = Annotated[
+    list[str] | None,
+    Option(
+        help="Run that was fine-tuned by LoRA from one that is served: it answers at NAME:FOLDER, in the same batch.",
+        word="adapter",
+        takes="RUN",
+    ),
+]
+
+
 Explore = Annotated[
     bool,
     Option(
@@ -108,6 +118,7 @@ def serve(
     runs: Runs,
     *,
     names: Names = None,
+    adapters: AdapterRuns = None,
     device: Device = "auto",
     dtype: Dtype = None,
     parts: Parts = None,
@@ -164,10 +175,16 @@ def serve(
     if capacity.memory is not None:
         limits = replace(limits, memory=capacity.memory * 1_000_000)
     loaded = [load(run, device=device, dtype=dtype) for run in runs]
-    scheduler, replicas = batched(capacity.slots), capacity.replicas
-    services: list[Service] = [
-        Api(loaded, names=names or (), scheduler=scheduler, model_threads=threads, replicas=replicas)
-    ]
+    tuned = [load(run, device=device, dtype=dtype, merge=False) for run in adapters or ()]
+    api = Api(
+        loaded,
+        names=names or (),
+        adapters=tuned,
+        scheduler=batched(capacity.slots),
+        model_threads=threads,
+        replicas=capacity.replicas,
+    )
+    services: list[Service] = [api]
     if explore:
         from clearhead.serve.explorer import Explorer, side_by_side
         from clearhead.serve.explorer_routes import ExplorerPages

@@ -64,18 +64,22 @@ class SharedLinear(nn.Linear):
 def share_adapters(model: nn.Module, adapted: Sequence[nn.Module]) -> AdapterSwitch:
     """Put the adapters of models with the same weights beside this model's maps, in place: number i + 1 is the i-th's.
 
-    Raises OptionError where a model has other weights than this one, or no adapters.
+    The other models then have this one's weights: their memory is freed. Raises OptionError where a model has other
+    weights than this one, or no adapters.
     """
     switch, plain = AdapterSwitch(), dict(model.named_modules())
     for number, other in enumerate(adapted, 1):
         check_same_weights(model, other, number)
+        for name, parameter in model.named_parameters():
+            other.get_parameter(name).data = parameter.data
     named = [
         {name: module for name, module in other.named_modules() if isinstance(module, AdaptedLinear)}
         for other in adapted
     ]
     for name in dict.fromkeys(name for modules in named for name in modules):
         base = plain[name]
-        assert isinstance(base, nn.Linear)
+        if type(base) is not nn.Linear:
+            raise OptionError(f"adapters stand beside plain weights, and {name} is a {type(base).__name__}")
         replace_module(model, name, SharedLinear(base, [modules.get(name) for modules in named], switch))
     return switch
 

@@ -93,7 +93,7 @@ class Client:
 def serving(runs, token=None, **options):
     """A server that takes requests, and a client of it."""
     lines = []
-    ours = {name: options.pop(name) for name in ("names", "scheduler") if name in options}
+    ours = {name: options.pop(name) for name in ("names", "scheduler", "adapters") if name in options}
     server = Server(Api(runs, **ours), token=token, logs=Logs("json", write=lines.append), **options)
     with running(server):
         yield Client(server, token, lines)

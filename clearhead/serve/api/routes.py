@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import final
 
 import torch
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from clearhead.errors import OptionError, RunError
+from clearhead.model.shared_adapters import share_adapters
 from clearhead.serve.api.completions import chat, complete
 from clearhead.serve.api.model_process import can_fork
 from clearhead.serve.api.one_pass import answer, classify, embed, fill
@@ -49,9 +50,22 @@ def check_replicas(replicas: int, runs: Sequence[Run], model_threads: int | None
         )
 
 
+def find_adapters(run: Run, adapters: Sequence[Run]) -> dict[str, Run]:
+    """Return those that were fine-tuned from a run, by the names of their folders."""
+    sources = [(adapter, adapter.folder.fine_tuning()) for adapter in adapters]
+    return {
+        adapter.folder.path.resolve().name: adapter
+        for adapter, tuning in sources
+        if tuning is not None and (tuning.run, tuning.step) == (run.folder.id(), run.step)
+    }
+
+
 @final
 class Api(Service):
     """Runs and their workers. Models answer at the names of their folders, or at `names`.
+
+    `adapters` are runs that were fine-tuned by LoRA from one of them, loaded with `merge=False`. They answer at
+    NAME:FOLDER, are decoded in the same batch as the run they came from, and have its weights, which are there once.
 
     `scheduler` decodes the jobs of a run; by default they share a batch. With `model_threads` each run that decodes on
     the CPU has a process of its own, with so many threads, where the system can fork; `replicas` of them, each with a
@@ -63,6 +77,7 @@ class Api(Service):
         runs: Sequence[Run],
         *,
         names: Sequence[str] = (),
+        adapters: Sequence[Run] = (),
         scheduler: SchedulerOf | None = None,
         model_threads: int | None = None,
         replicas: int = 1,
@@ -71,16 +86,33 @@ class Api(Service):
             raise OptionError("there is nothing to serve: give at least one run")
         check_replicas(replicas, runs, model_threads)
         self.runs = dict(zip(names_of([run.folder for run in runs], names), runs, strict=True))
+        self.adapters = {name: find_adapters(run, adapters) for name, run in self.runs.items()}
+        for adapter in adapters:
+            if not any(adapter in found.values() for found in self.adapters.values()):
+                raise OptionError(f"adapter: {adapter.folder.path} was not fine-tuned from a run that is served here")
+        for name, found in self.adapters.items():
+            if found:
+                if self.runs[name].model.encoder is not None:
+                    raise OptionError(f"adapter: adapters stand beside a decoder alone, and {name} has an encoder too")
+                share_adapters(self.runs[name].model, [adapter.model for adapter in found.values()])
         self.scheduler, self.model_threads, self.replicas = scheduler or batched(), model_threads, replicas
 
     def routes(self, front: Front) -> list[Route]:
         self.front = front
-        self.models = Models([Served(name, run, self.scheduler, front) for name, run in self.runs.items()])
+        self.models = Models(list(self.serve_all(front)))
         return [
             Route("/v1/models", at_once(lambda _: self.list_models())),
             Route("/v1/models/{name:path}", at_once(lambda request: self.show_model(request.path_params["name"]))),
             *(Route(path, self.endpoint(path, verb), methods=["POST"]) for path, verb in VERBS.items()),
         ]
+
+    def serve_all(self, front: Front) -> Iterator[Served]:
+        """Yield the runs, each with its adapters after it."""
+        for name, run in self.runs.items():
+            base = Served(name, run, self.scheduler, front)
+            yield base
+            for number, (adapter, adapted) in enumerate(self.adapters[name].items(), 1):
+                yield Served(f"{name}:{adapter}", adapted, self.scheduler, front, base=base, adapter=number)
 
     def endpoint(self, route: str, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
         """Return what reads a request, finds the run that it names, and answers."""
@@ -107,7 +139,8 @@ class Api(Service):
 
     def measure(self) -> None:
         metrics = self.front.metrics
-        for name, served in self.models.by_name.items():
+        for served in self.models.own:
+            name = served.name
             metrics.set("pending", served.worker.pending, model=name)
             served.worker.measure()
             processes = [process.pid for process in served.worker.processes]
@@ -120,25 +153,25 @@ class Api(Service):
     def fork(self, inherited: list[socket.socket], on_lost: Callable[[], None]) -> None:
         if self.model_threads is None:
             return
-        for model in self.models.by_name.values():
+        for model in self.models.own:
             if can_fork(model.device):
                 model.worker.fork(self.model_threads, inherited, on_lost, replicas=self.replicas)
         torch.set_num_threads(self.model_threads)
 
     async def start(self) -> None:
-        for model in self.models.by_name.values():
+        for model in self.models.own:
             await model.worker.start()
 
     async def warm_up(self) -> None:
         """Have every worker say that it runs."""
-        units = [model.worker.compute(object(), list, [None]) for model in self.models.by_name.values()]
+        units = [model.worker.compute(object(), list, [None]) for model in self.models.own]
         await asyncio.gather(*units)
 
     def close(self) -> None:
-        for model in self.models.by_name.values():
+        for model in self.models.own:
             model.worker.close()
 
     def check(self) -> None:
-        for name, model in self.models.by_name.items():
+        for model in self.models.own:
             if any(process.lost for process in model.worker.processes):
-                raise RunError(f"the process of the model {name} ended, and the server with it: start it again")
+                raise RunError(f"the process of the model {model.name} ended, and the server with it: start it again")

@@ -7,6 +7,7 @@ copied out of their file, and the chat template and the names of classes are kep
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast, final
 
 import torch
@@ -19,6 +20,7 @@ from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
 from clearhead.model.transformers import Decoder, Encoder
+from clearhead.serve.api.jobs import RunningJob
 from clearhead.serve.api.worker import Worker
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
@@ -58,8 +60,18 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
 class Served:
     """A run with its worker, under the name that requests call it by."""
 
-    def __init__(self, name: str, run: Run, scheduler: SchedulerOf, front: Front) -> None:
-        self.name, self.run, self.task = name, run, run.task
+    def __init__(
+        self,
+        name: str,
+        run: Run,
+        scheduler: SchedulerOf,
+        front: Front,
+        *,
+        base: "Served | None" = None,
+        adapter: int = 0,
+    ) -> None:
+        """`base`: for a run that is adapters beside another's weights, that one. Both are decoded in one batch."""
+        self.name, self.run, self.task, self.base, self.adapter = name, run, run.task, base, adapter
         self.template = run.folder.chat() if run.task.target == "continues" else None
         self.rendering = asyncio.Lock()  # a slow template keeps one thread from the other runs, not all of them
         self.loaded, self.step = int(time.time()), run.step
@@ -69,7 +81,11 @@ class Served:
         writes = run.model.decoder is not None and run.task.target != "none"
         model = cast(Model, run.model)
         make = (lambda: scheduler(model, run.task)) if writes else None
-        self.worker = Worker(name, make, front)
+        self.worker = Worker(name, make, front) if base is None else base.worker
+
+    def decode(self, job: Job, *, each_token: bool = False) -> RunningJob:
+        """Submit a job of this run to the worker."""
+        return self.worker.decode(replace(job, adapter=self.adapter) if self.adapter else job, each_token=each_token)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -121,6 +137,8 @@ class Models:
 
     def __init__(self, models: Sequence[Served]) -> None:
         self.by_name = {model.name: model for model in models}
+        self.own = [model for model in models if model.base is None]
+        """Those with a worker of their own."""
 
     def find(self, name: str | None, route: str) -> Served:
         """Return the run that a request names; without a name, the only one that this address serves."""
