@@ -105,6 +105,10 @@ def generate(
 
 def generate_rows(request: Request, method: Method, rules: Rules, candidates: int) -> list[list[Hypothesis]]:
     """Return the hypotheses of each input of a checked request, by the first of these that serves it."""
+    if len(request.inputs) == 1 and not candidates:
+        with eval_mode(request.model):
+            if (one := method.decode_one(request, rules)) is not None:
+                return [[one]]
     # The device can choose by itself where no rule and no caller must see each token as it is chosen.
     device = request.decoder.embedding.table.device
     alone = can_record_on(device) and not (rules.need_host or candidates) and is_worth_recording(rules.max_new - 1)

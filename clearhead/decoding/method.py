@@ -15,6 +15,7 @@ from clearhead.code_repr import CodeRepr
 from clearhead.decoding.grammar import Matcher
 from clearhead.decoding.hypotheses import Considered, Hypothesis
 from clearhead.decoding.on_device import OnDevice
+from clearhead.decoding.request import Request
 from clearhead.decoding.rules import Rules
 from clearhead.errors import OptionError
 
@@ -81,6 +82,10 @@ class Method(CodeRepr, ABC):
     def for_sequences(self: Own, indices: Sequence[int], offset: int = 0) -> Own:
         """Return the method for these of its sequences alone. `offset` is added to their seeds, where there are any."""
         return self
+
+    def decode_one(self, request: Request, rules: Rules) -> Hypothesis | None:
+        """Return the output of one input by a way of its own, which gives the same; None: by the steps of a batch."""
+        return None
 
     @abstractmethod
     def start(self, start: Start) -> Running:

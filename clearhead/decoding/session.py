@@ -128,12 +128,23 @@ class Prefill:
         """Read at most `at_once` more columns; return how many tokens those are, padding included."""
         clock = self.caches.clock
         columns = self.tokens[:, clock.total : clock.total + self.at_once]
+        self.read(columns)
+        return columns.numel()
+
+    def read(self, columns: Int[Tensor, "row n"]) -> Float[Tensor, "row n d_model"]:
+        """Read the next tokens of every row, and return the stack's output."""
+        clock = self.caches.clock
         clock.common, clock.new = clock.total, columns.shape[1]
         clock.begin_step()
         assert clock.common is not None
         with self.adapters.use(len(columns)):
-            self.decoder.stack(self.decoder.embedding(columns, start=clock.common), self.caches.kv_sources)
-        return columns.numel()
+            return self.decoder.stack(self.decoder.embedding(columns, start=clock.common), self.caches.kv_sources)
+
+    def take_back(self, columns: int) -> None:
+        """Forget all but the first columns, of caches that have a column for each token."""
+        self.caches.clock.common, self.caches.clock.new = columns, 0
+        for cache, _ in self.caches.own:
+            cache.memory = [part[:, :, :columns] for part in cache.memory]
 
 
 class Session:
