@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from torch import nn
 from clearhead import masks, positions, similarity, weighting
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.attention.positions import Learned, Sinusoidal
+from clearhead.decoding.request import Model
 from clearhead.model.arrangements import NoNorm, NoteNorm, ParallelNorm, PostNorm, PreNorm, SandwichNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
@@ -394,10 +396,10 @@ def spec_of(choices: Choices, vocabulary: int = VOCABULARY) -> DecoderSpec | Enc
         embedding=embedding,
         output=None,
     )
-    return EncoderDecoderSpec(encoder=encoder, decoder=decoder, tied=chosen["tables"])
+    return EncoderDecoderSpec(encoder=encoder, decoder=decoder, tied=cast(Any, chosen["tables"]))
 
 
-def build(choices: Choices, vocabulary: int = VOCABULARY) -> nn.Module:
+def build(choices: Choices, vocabulary: int = VOCABULARY) -> Model:
     """In float64, with weights of our own: a bias of 0, a gamma of 1 and a small table would hide a mistake."""
     with torch.random.fork_rng():
         torch.manual_seed(choices.seed)

@@ -7,6 +7,7 @@ import torch
 
 from clearhead.decoding import Greedy, Rules, Sample
 from clearhead.decoding.continuous import ContinuousBatch
+from clearhead.decoding.method import Method
 from clearhead.decoding.prefix_cache import PrefixCache, ReadPrompts, count_bytes
 from clearhead.decoding.scheduler import Job
 from clearhead.errors import OptionError
@@ -27,7 +28,7 @@ def model():
     return presets.gpt2("tiny", vocabulary=20).build().double().eval()
 
 
-def job(*inputs, method=Greedy()):
+def job(*inputs, method: Method = Greedy()):
     return Job(inputs=inputs, rules=RULES, method=method)
 
 
@@ -113,19 +114,19 @@ def test_prompts_that_come_together_wait_for_their_common_beginning(model):
     ] == []
 
 
-def test_with_nothing_in_common_as_much_is_read_and_each_token_is_looked_at_twice(model):
+def test_with_nothing_in_common_as_much_is_read_and_each_token_is_looked_at_twice(model, monkeypatch):
     """Once to find its block, and once to keep it: the cost of a request that shares nothing."""
-    looked_at = []
+    looked_at, counting = [], PrefixCache(block=4)
 
-    class Counting(PrefixCache):
-        def cut(self, prompt):
-            for tokens in super().cut(prompt):
-                looked_at.extend(tokens)
-                yield tokens
+    def count(prompt):
+        for tokens in PrefixCache.cut(counting, prompt):
+            looked_at.extend(tokens)
+            yield tokens
 
+    monkeypatch.setattr(counting, "cut", count)
     jobs = [job(first, *range(12)) for first in range(4)]
     counts = []
-    for prefixes in (None, Counting(block=4)):
+    for prefixes in (None, counting):
         batch = ContinuousBatch(model, slots=4, prefixes=prefixes)
         decode(batch, jobs)
         counts.append((batch.counts.prompt_tokens, batch.counts.steps))

@@ -33,7 +33,7 @@ def models(request):
     """A model without adapters, and with each."""
     torch.manual_seed(0)
     plain = MODELS[request.param]().build().double().eval()
-    models = [plain]
+    models: list[nn.Module] = [plain]
     for lora in LORAS:
         models.append(add_adapters(copy.deepcopy(plain), lora))
         for module in models[-1].modules():

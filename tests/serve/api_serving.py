@@ -33,7 +33,9 @@ class Client:
 
     @property
     def models(self):
-        return self.server.services[0].models.by_name
+        api = self.server.services[0]
+        assert isinstance(api, Api)
+        return api.models.by_name
 
     @property
     def port(self):

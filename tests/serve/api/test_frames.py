@@ -42,6 +42,7 @@ def test_a_grammar_comes_out_without_its_tokens():
     [frame] = Frames().take(pack({"job": write_job(job)}))
     found = read_job(frame["job"])
     assert found == job
+    assert found.rules.grammar is not None
     assert found.rules.grammar.tokens is None
 
 
