@@ -4,17 +4,19 @@
     python benchmarks/serving_mixed.py --requests 5000 --dtype float32  # or part where two choices were within 1e-4
 
 Prompts share beginnings (prefix cache, with little memory), some are longer than what is read between two steps, some
-come several times at once (`n`), some are cancelled; outputs are greedy, sampled or beams, with penalties, a bias,
-grammars or none. Jobs pass through the frames that go to a model's process, and come at random steps.
+come several times at once (`n`), some are cancelled. A third has no LoRA adapter, the others one of two. Outputs are
+greedy, sampled or beams, with penalties, a bias, grammars or none. Jobs pass through the frames that go to a model's
+process, and come at random steps.
 """
 
 import argparse
+import copy
 import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 
@@ -27,12 +29,15 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Finished, Job
 from clearhead.extras import has_package
 from clearhead.model import presets
+from clearhead.model.lora import AdaptedLinear, Lora, add_adapters
+from clearhead.model.shared_adapters import share_adapters
 from clearhead.serve.api.frames import Frames, pack, read_job
 
 WORDS = ("the ", "cat", "dog", '{"', '": ', "true", "false", "12", "], ", "null")
 TOKENS = TokenBytes(lambda: [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS])
 VOCABULARY, END = 256 + len(WORDS), 10
 SLOTS, BLOCK, AT_ONCE, LONGEST = 12, 16, 48, 150
+LORAS = (Lora(rank=2, maps=("query", "value")), Lora(rank=4, maps=("all",)))
 SCHEMA = {
     "type": "object",
     "properties": {"cat": {"type": "boolean"}, "dog": {"enum": ["12", "null"]}},
@@ -41,13 +46,20 @@ SCHEMA = {
 }
 
 
-def make_model(dtype: torch.dtype) -> Model:
+def make_models(dtype: torch.dtype) -> tuple[Model, list[Model]]:
+    """Return a model with shared adapters, and the model without any and with each of them alone."""
     torch.manual_seed(0)
     model = presets.llama(presets.Size(2, 32, 4, 2, 64), vocabulary=VOCABULARY).build().to(dtype).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
-    return model
+    adapted = [add_adapters(copy.deepcopy(model), lora) for lora in LORAS]
+    for module in itertools.chain.from_iterable(other.modules() for other in adapted):
+        if isinstance(module, AdaptedLinear):
+            torch.nn.init.normal_(module.adapter_up, std=0.3)
+    shared = copy.deepcopy(model)
+    share_adapters(shared, adapted)
+    return shared, [model, *(cast(Model, other) for other in adapted)]
 
 
 @final
@@ -72,12 +84,13 @@ class Requests:
             if rules.grammar is None and draw.random() < 0.1:
                 method = Beam(width=draw.randint(2, 3))
             inputs, seed = (*shared, *self.tokens(draw.randint(1, 40))), draw.randrange(1000)
-            jobs = draw.choice((1, 1, 1, 3))
+            jobs, adapter = draw.choice((1, 1, 1, 3)), draw.randrange(1 + len(LORAS))
             yield [
                 Job(
                     inputs=inputs,
                     rules=rules,
                     method=replace(method, seeds=seed + i) if isinstance(method, Sample) else method,
+                    adapter=adapter,
                 )
                 for i in range(jobs)
             ]
@@ -103,7 +116,7 @@ def through_frames(job: Job) -> Job:
 
 def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> tuple[Tally, Counter[str], list[str]]:
     """Return how the results compare, what happened, and what was different."""
-    model = make_model(dtype)
+    model, alone = make_models(dtype)
     batch = ContinuousBatch(
         model,
         slots=SLOTS,
@@ -126,7 +139,7 @@ def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> tuple[T
         for event in batch.step():
             if isinstance(event, Finished):
                 job = running.pop(event.ticket)
-                comparison = compare(model, job, event.hypotheses)
+                comparison = compare(alone[job.adapter], job, event.hypotheses)
                 tally.add(comparison)
                 facts.update(kinds_of(job))
                 if comparison.verdict == "different":
@@ -145,6 +158,7 @@ def kinds_of(job: Job) -> Counter[str]:
         "longer than a piece": len(job.inputs) - 1 > AT_ONCE,
         "with a grammar": rules.grammar is not None,
         "with penalties or a bias": rules.changes_logits,
+        "with an adapter": job.adapter > 0,
         "beams": isinstance(job.method, Beam),
         "sampled": isinstance(job.method, Sample),
     }

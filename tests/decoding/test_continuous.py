@@ -59,12 +59,13 @@ def test_every_kind_of_model_gives_what_generate_gives(place):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_requests_of_every_kind_together_get_what_each_gets_alone(seed):
-    """Prefixes, pieces, choices, penalties, beams, cancelled ones, and grammars if there are any."""
+    """Prefixes, pieces, choices, adapters, penalties, beams, cancelled ones, and grammars if there are any."""
     tally, facts, different = serving_mixed.run(80 if seed == 0 else 1000, torch.float64, seed, grammars=GRAMMARS)
     assert different == []
     assert tally.counts["equal"] == facts["requests"]
     assert facts["tokens of prompts shared"] > 0
     assert facts["longer than a piece"] > 0
+    assert facts["with an adapter"] > 0
     assert (facts["with a grammar"] > 0) == GRAMMARS
 
 
