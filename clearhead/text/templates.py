@@ -123,10 +123,13 @@ class ChatTemplate:
     text: str
     tokens: Mapping[str, str] = field(default_factory=dict)
 
-    def render(self, messages: Sequence[Message], *, reply: bool = True) -> str:
-        """Return a conversation as text; `reply`: the text ends where the model's answer begins."""
+    def render(self, messages: Sequence[Message], *, reply: bool = True, tools: Sequence[Any] | None = None) -> str:
+        """Return a conversation as text; `reply`: the text ends where the model's answer begins. `tools`: those that
+        the model may call, as the template takes them.
+        """
         where = "the chat template cannot be used with these messages"
-        return render(self.text, self.variables(check_messages(messages), reply=reply), where=where)
+        variables = self.variables(check_messages(messages), reply=reply) | {"tools": tools}
+        return render(self.text, variables, where=where)
 
     def check(self, where: str) -> None:
         """Raise OptionError, beginning with `where`, for a text that is no template, or takes too long or too much."""

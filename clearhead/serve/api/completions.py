@@ -17,6 +17,7 @@ from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import check_unread, follow, respond, together
+from clearhead.serve.api.tools import read_calls, read_tools
 from clearhead.serve.api.writing import OutputText, WrittenToken
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
@@ -31,7 +32,7 @@ USUAL_TOKENS = 16
 GRAMMARS = {"response_format", "regex"}
 LONGEST_GRAMMAR = 20_000
 MOST_STOPS, MOST_LOGPROBS, MOST_BIASED = 16, 20, 1024
-NOT_HERE: dict[str, Any] = {"suffix": "", "tools": [], "functions": [], "tool_choice": "none"}
+NOT_HERE: dict[str, Any] = {"suffix": "", "functions": []}
 NOT_HERE |= {"modalities": ["text"], "store": False, "service_tier": "auto"}
 NOT_HERE |= {"parallel_tool_calls": False}
 """Options of OpenAI's that cannot be followed, and the value with which each asks for nothing."""
@@ -58,6 +59,7 @@ class CompletionOptions:
     with_usage: bool
     attention: WeightsOptions | None
     echo: bool = False
+    with_tools: bool = False
 
     @property
     def is_chat(self) -> bool:
@@ -92,11 +94,11 @@ async def chat(request: RunRequest) -> Response:
     """Answer /v1/chat/completions."""
     params, task, template = request.params, request.served.task, request.served.template
     assert template is not None
-    messages = read_messages(params, request.limits.text)
+    messages, tools = read_messages(params, request.limits.text), read_tools(params, template)
 
     async def render() -> str:
         async with request.served.rendering:
-            return await asyncio.to_thread(template.render, messages)
+            return await asyncio.to_thread(template.render, messages, tools=tools)
 
     with params.naming("messages"):  # a template is a program that came with the model, and may take its time
         prompt = await request.in_time(render())
@@ -115,6 +117,7 @@ async def chat(request: RunRequest) -> Response:
     completion = await read_completion_options(
         request, "chat.completion", n=n, best_of=n, logprobs=logprobs, max_new=max_new
     )
+    completion = replace(completion, with_tools=tools is not None)
     texts = make_texts(request, [row], completion, framing)
     check_unread(texts, "messages", truncate=completion.truncate)
     return await answer(request, completion, texts, [""] * n)
@@ -257,6 +260,8 @@ def read_messages(params: Params, longest: int) -> list[dict[str, Any]]:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise params.value_error("messages", f"the {index + 1}. has no role and content", message)
         content = message.get("content")
+        if content is None and isinstance(message.get("tool_calls"), list):
+            content = ""
         if isinstance(content, list):
             if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
                 raise params.value_error("messages", "content may have parts of the type text only", content)
@@ -359,10 +364,14 @@ def head(request: RunRequest, completion: CompletionOptions, form: str) -> dict[
 def make_choice(completion: CompletionOptions, index: int, writing: OutputText, prompt: str) -> dict[str, Any]:
     text = prompt + writing.text if completion.echo else writing.text
     content: dict[str, Any] = {"text": text}
+    finish: str | None = writing.finish
     if completion.is_chat:
         content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+    if completion.with_tools and (called := read_calls(text, f"{completion.id}_{index}"))[1]:
+        finish, rest, calls = "tool_calls", *called
+        content["message"] |= {"content": rest.strip() or None, "tool_calls": calls}
     logprobs = None if completion.logprobs is None else tell_logprobs(completion, writing.written)
-    return {"index": index, **content, "logprobs": logprobs, "finish_reason": writing.finish}
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
 def tell_logprobs(completion: CompletionOptions, tokens: Sequence[WrittenToken]) -> dict[str, Any]:
