@@ -165,7 +165,7 @@ class Verb:
         return f"{', '.join(sorted(odd)[:5])} is missing, left or other" if odd else ""
 
 
-def verbs(home: Path) -> list[Verb]:
+def verbs(home: Path) -> dict[str, Callable[[Path], int]]:
     """Return every verb that writes something, but for training, which has attacks of its own; without transformers,
     none that imports a model.
     """
@@ -206,7 +206,7 @@ def verbs(home: Path) -> list[Verb]:
         import_into(home / "source", home / "imported")
     else:
         del found["import"], found["export to Hugging Face"]
-    return [Verb(home, name, work) for name, work in found.items()]
+    return found
 
 
 @attack(
@@ -215,7 +215,13 @@ def verbs(home: Path) -> list[Verb]:
     "circuits; the same command again",
 )
 def kill_verbs(home: Path, tries: Tries) -> Row:
-    there = {verb.name: verb for verb in verbs(home)}
+    there, broken = {}, []
+    for name, work in verbs(home).items():
+        try:
+            if not tries.case or name in tries.case:
+                there[name] = Verb(home, name, work)
+        except RuntimeError as error:  # a package is missing, and the others are tried all the same
+            broken.append(f"{name}: {error}")
     cases = [
         (verb.name, k, call, act)
         for verb in there.values()
@@ -223,7 +229,9 @@ def kill_verbs(home: Path, tries: Tries) -> Row:
         for act in ("kill", "cut_power")
         if verb.name != "compare" or k % 2  # most of its calls are a training's
     ]
-    return tries.each(cases, lambda one, draw: there[one[0]].killed(one[1], one[3]), short=8)
+    row = tries.each(cases, lambda one, draw: there[one[0]].killed(one[1], one[3]), short=8)
+    row.failures += broken
+    return row
 
 
 def start_training(*args: object) -> Child:

@@ -119,13 +119,12 @@ def none_won(ended: list[Outcome]) -> str:
 
 @attack("pairs-train", "two trainings begun in one folder at once, with delays at every file call")
 def trainings(home: Path, tries: Tries) -> Row:
-    pair, refused = Pair(home), [0]
+    pair = Pair(home)
 
     def case(i: int, draw: random.Random) -> str:
         run = pair.new()
         recipes = draw.choice([(pair.good, pair.good), (pair.good, pair.good), (pair.good, pair.bad)])
         ended = both([lambda act, recipe=recipe: pair.work(run, recipe, act) for recipe in recipes], draw)
-        refused[0] += sum(outcome.code != 0 for outcome in ended)
         return pair.fault(run, *ended) or pair.again(run, ended)
 
     return tries.each(None, case, full=150, short=6)

@@ -81,8 +81,8 @@ def main(args: Sequence[str] | None = None) -> int:
     print(f"seed {asked.seed}, {seconds:.0f} s")
     for earlier in asked.join:
         found, took = read_json(earlier)
-        rows = [*({row.attack: row for row in rows} | found).values()]
-        seconds += took
+        found |= {row.attack: row for row in rows}
+        rows, seconds = [found[name] for name in ATTACKS if name in found], seconds + took
     write_json(rows, asked.json, seed=asked.seed, seconds=seconds)
     if asked.write:
         write_page(as_markdown(rows, seed=asked.seed, seconds=seconds))

@@ -59,7 +59,6 @@ class Place(NamedTuple):
     token: str
     process: int
     stderr: Path
-    home: Path
 
 
 def make_runs(home: Path) -> Path:
@@ -87,7 +86,7 @@ def served(home: Path, *, open_to_all: bool = False, limits: Mapping[str, float]
         line = process.stdout.readline().strip()
         if not line:
             raise RuntimeError(f"the server did not start: {stderr.read_text(errors='replace')[-2000:]}")
-        place = Place(int(line), token, process.pid, stderr, home)
+        place = Place(int(line), token, process.pid, stderr)
         try:
             wait_until_ready(place)
             yield place
