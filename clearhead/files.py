@@ -87,7 +87,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         remove_abandoned(path)
         partial, handle = make_locked(path)
         yield partial
-        flush(partial)
+        for folder, _, names in os.walk(partial, topdown=False):  # some are written by libraries, which do not flush
+            for name in names:
+                flush(Path(folder, name))
+            flush(Path(folder))
         if path.exists():
             path.rmdir()  # it was empty, and a rename onto a folder fails on Windows
         partial.rename(path)

@@ -182,6 +182,16 @@ def test_a_pipe_is_not_waited_for(tmp_path):
             read(tmp_path / "fifo")
 
 
+def test_a_folder_gets_its_name_once_all_that_is_in_it_is_flushed(tmp_path, monkeypatch):
+    """What a library writes is not flushed by it: after a power cut the folder would be there, and its files empty."""
+    flushed, fsync = set(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (flushed.add(os.fstat(handle).st_ino), fsync(handle)))
+    with files.replacing_folder(tmp_path / "folder") as partial:
+        (partial / "inner").mkdir()
+        (partial / "inner" / "weights").write_bytes(b"1")
+    assert {path.stat().st_ino for path in (tmp_path / "folder").rglob("*")} <= flushed
+
+
 def stop_within(place, name):
     with files.replacing_folder(place) as partial:
         (partial / name).touch()
@@ -226,6 +236,7 @@ def test_what_a_killed_process_left_of_a_folder_is_removed_by_the_next_and_a_liv
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
         return process
 

@@ -137,13 +137,15 @@ class Verb:
         self.whole = self.find()
 
     def find(self) -> dict[str, object]:
-        """Return what lies there, without what differs between two runs of the same command: ids, times, places."""
+        """Return what lies there, without what differs between two runs of the same command: ids, times, places; of
+        those files only whether they are empty.
+        """
         found: dict[str, object] = {}
         for name, content in contents(self.home).items():
             if name.endswith(".partial") and content != "folder" and "/" not in name:
                 continue  # a single file that was half-written stays beside its place, hidden: the page says so
             fixed = isinstance(content, bytes) and name.endswith((".safetensors", ".npy", ".gguf", "tokenizer.json"))
-            found[name] = content if fixed or not isinstance(content, bytes) else "file"
+            found[name] = content if fixed or not isinstance(content, bytes) else f"{bool(content)} file"
         return found
 
     def clear(self) -> None:

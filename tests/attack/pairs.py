@@ -16,7 +16,7 @@ from pathlib import Path
 from clearhead.errors import ClearheadError
 from clearhead.experiments import comparing
 from clearhead.experiments.comparing import Arm, compare
-from clearhead.experiments.workers import Job
+from clearhead.experiments.workers import TrainingJob
 from clearhead.experiments.workers import work as work_on
 from clearhead.interop.run import import_model
 from clearhead.plots import curves
@@ -161,7 +161,7 @@ def compare_in(folder: Path, arms: list[Arm]) -> int:
     return said_error(lambda: compare(folder, arms, seeds=(1,), log=quiet))
 
 
-def run_here(jobs: Sequence[Job], parallel: int, log: object) -> dict[str, str]:
+def run_here(jobs: Sequence[TrainingJob], parallel: int, log: object) -> dict[str, str]:
     """Do jobs in this process; return why some have failed, as the workers do."""
     problems: dict[str, str] = {}
     for job in jobs:
