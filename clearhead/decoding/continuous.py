@@ -15,7 +15,7 @@ from clearhead.decoding.caches import Guest
 from clearhead.decoding.clock import Size
 from clearhead.decoding.grammar import TokenBytes
 from clearhead.decoding.method import Running, Start, Watcher, check_method
-from clearhead.decoding.prefix_cache import Block, PrefixCache
+from clearhead.decoding.prefix_cache import PrefixCache, PromptBlock
 from clearhead.decoding.request import Model, check_model, check_request
 from clearhead.decoding.running import TokenChoice
 from clearhead.decoding.scheduler import Event, Job, Scheduler
@@ -65,7 +65,7 @@ class Waiting:
     watcher: Watcher | None = None
     prefill: Prefill | None = None
     row: int = 0
-    found: list[Block] = field(default_factory=list)
+    found: list[PromptBlock] = field(default_factory=list)
     """The blocks of the prefix cache that the prompt begins with."""
 
     def start(self, ticket: int, slots: list[int], tokens: TokenBytes | None) -> Running:

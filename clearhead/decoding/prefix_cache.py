@@ -37,7 +37,7 @@ class ReadPrompts:
     n_bytes: int = 0
 
 
-class Block(NamedTuple):
+class PromptBlock(NamedTuple):
     """Where a block is: a row of some prompts' memory, from `column` on."""
 
     number: int
@@ -54,7 +54,7 @@ class PrefixCache:
         if block < 1:
             raise OptionError(f"block must be 1 token or more; came {block}")
         self.most_bytes, self.block = most_bytes, block
-        self.blocks: dict[Key, Block] = {}
+        self.blocks: dict[Key, PromptBlock] = {}
         self.read: OrderedDict[int, ReadPrompts] = OrderedDict()
         """What is kept, by identity, the one that was used longest ago first."""
         self.bytes, self.last_number = 0, ROOT
@@ -64,9 +64,9 @@ class PrefixCache:
         ends = range(0, len(prompt), self.block)
         return (tuple(prompt[start:stop]) for start, stop in pairwise(ends))
 
-    def find(self, prompt: Sequence[int], adapter: int = 0) -> list[Block]:
+    def find(self, prompt: Sequence[int], adapter: int = 0) -> list[PromptBlock]:
         """Return the blocks that the prompt begins with, as many as there are; each adapter has its own."""
-        found, parent = list[Block](), ROOT - adapter
+        found, parent = list[PromptBlock](), ROOT - adapter
         for tokens in self.cut(prompt):
             block = self.blocks.get((parent, tokens))
             if block is None:
@@ -78,14 +78,14 @@ class PrefixCache:
                 self.read.move_to_end(id(block.prompts))
         return found
 
-    def next_key(self, prompt: Sequence[int], found: Sequence[Block], adapter: int = 0) -> Key | None:
+    def next_key(self, prompt: Sequence[int], found: Sequence[PromptBlock], adapter: int = 0) -> Key | None:
         """Return the key of the first block that was not found; None if the prompt has no more of them."""
         start = len(found) * self.block
         if start + self.block >= len(prompt):
             return None
         return found[-1].number if found else ROOT - adapter, tuple(prompt[start : start + self.block])
 
-    def gather(self, rows: Sequence[Sequence[Block]]) -> Memory:
+    def gather(self, rows: Sequence[Sequence[PromptBlock]]) -> Memory:
         """Return memory with the blocks of each row, as many for each: what reading them would have given."""
         runs = [list(self.join_runs(blocks)) for blocks in rows]
         caches = rows[0][0].prompts.memory
@@ -94,14 +94,14 @@ class PrefixCache:
             for i, parts in enumerate(caches)
         ]
 
-    def join_runs(self, blocks: Sequence[Block]) -> Iterator["Run"]:
+    def join_runs(self, blocks: Sequence[PromptBlock]) -> Iterator["BlockRun"]:
         """Yield blocks that lie side by side as one."""
         begin, size = blocks[0], self.block
         for block, following in pairwise([*blocks, None]):
             assert block is not None
             stop = block.column + size
             if following is None or following[1:] != (block.prompts, block.row, stop):
-                yield Run(begin.prompts, begin.row, begin.column, stop)
+                yield BlockRun(begin.prompts, begin.row, begin.column, stop)
                 begin = following or block
 
     def keep(self, prompts: Sequence[Sequence[int]], memory: Memory, begun: int, adapters: Sequence[int] = ()) -> None:
@@ -115,7 +115,7 @@ class PrefixCache:
                     if column < 0:  # it was dropped while the rest was read
                         break
                     self.last_number += 1
-                    self.blocks[key] = Block(self.last_number, read, row, column)
+                    self.blocks[key] = PromptBlock(self.last_number, read, row, column)
                     read.keys.append(key)
                 parent = self.blocks[key].number
         if read.keys:
@@ -140,7 +140,7 @@ def count_bytes(memory: Memory) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-class Run(NamedTuple):
+class BlockRun(NamedTuple):
     """Columns of a row that lie side by side."""
 
     prompts: ReadPrompts
