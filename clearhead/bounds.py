@@ -84,13 +84,16 @@ def call_bounded(
     *,
     where: str,
     error: type[ClearheadError],
+    reuse: bool = True,
 ) -> Any:
     """Call a function of a module in a bounded process; its arguments and what it returns are plain JSON.
+
+    Without `reuse` the process is ended afterwards: what ran in it may have changed it.
 
     Errors of the family are raised here as there. `error`, with `where` before it, where a bound is passed, where the
     process breaks down, and for any other exception.
     """
-    [value] = stream_bounded(function, arguments, bounds, where=where, error=error)
+    [value] = stream_bounded(function, arguments, bounds, where=where, error=error, reuse=reuse)
     return value
 
 
@@ -101,6 +104,7 @@ def stream_bounded(
     *,
     where: str,
     error: type[ClearheadError],
+    reuse: bool = True,
 ) -> Iterator[Any]:
     """Yield what a generator yields in a bounded process, as `call_bounded` returns a value."""
     name = f"{function.__module__}:{function.__qualname__}"
@@ -113,7 +117,7 @@ def stream_bounded(
             if kind != "value":
                 break
             yield value
-        finished = kind in ("end", "raised", "failed")
+        finished = reuse and kind in ("end", "raised", "failed")
     finally:
         process.put_back() if finished else process.end()
     if kind == "raised":
@@ -303,6 +307,12 @@ def limit_memory(count: int) -> None:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
         set_limit(resource.RLIMIT_AS, pages * resource.getpagesize() + count)
+
+
+def forbid_writing() -> None:
+    """Let every further write to a file fail; pipes stay open."""
+    if resource is not None:
+        set_limit(resource.RLIMIT_FSIZE, 0)
 
 
 def set_limit(kind: int, amount: int) -> None:

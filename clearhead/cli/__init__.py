@@ -32,6 +32,7 @@ GROUPS = {
     "Start": {
         "demo": "Train a small translator in a minute, and show where it looks.",
         "steps": "Show attention in four steps, with every number.",
+        "learn": "Solve exercises that are graded exactly.",
         "import": "Import a Hugging Face or GGUF model as a run.",
     },
     "Train": {
@@ -114,7 +115,7 @@ def load_verb(name: str) -> Any:
     home, function = ELSEWHERE.get(name, (name, name))
     module = importlib.import_module(f"clearhead.cli.{home}")
     verb_app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
-    if name in ("craft", "circuits"):
+    if name in ("craft", "circuits", "learn"):
         verb_app.add_typer(module.app, name=name, epilog=module.EXAMPLES, help=module.ABOUT, short_help=VERBS[name])
         group = typer.main.get_group(verb_app)
         return group.commands[name]

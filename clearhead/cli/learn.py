@@ -1,0 +1,215 @@
+"""`clearhead learn`: exercises that are graded exactly: write attention yourself, and solve puzzles in RASP."""
+
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from clearhead.cli.craft import Verbs
+from clearhead.cli.options import Sectioned, flatten_groups
+from clearhead.cli.screen import rule, show
+from clearhead.errors import DataError, OptionError
+from clearhead.exercises.checking import check_functions, check_program, find_exercise, hint, solution
+from clearhead.exercises.exercise import EXERCISES, Exercise, Language
+from clearhead.exercises.progress import (
+    LearnProgress,
+    hand_in,
+    now,
+    read_hand_in,
+    read_progress,
+    write_progress,
+)
+from clearhead.exercises.verdict import STATES, Verdict
+from clearhead.files import write_text
+from clearhead.options import Option
+
+ABOUT = """Solve exercises that are graded exactly.
+
+Write attention from an empty function, step by step, or program it in RASP. Answers are checked on every cell and every
+short text; what is wrong is shown with the smallest example."""
+EXAMPLES = """\b
+Examples:
+  clearhead learn list
+  clearhead learn write attention.py --watch
+  clearhead learn program reverse
+  clearhead learn hint reverse"""
+LANGUAGES = ("en", "de")
+RASP_NAMES = "aggregate, indices, map, past, select, selector_width, sequence_map, tokens"
+
+app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None)
+
+InLanguage = Annotated[
+    str,
+    Option(help="The language of what is said: en or de.", word="language", takes="NAME", names=LANGUAGES, closed=True),
+]
+ExerciseName = Annotated[str, typer.Argument(help="A name from `learn list`.", metavar="EXERCISE")]
+
+
+@app.command("list", cls=Sectioned, short_help="List the exercises, and which are solved here.")
+@flatten_groups
+def list_exercises(*, language: InLanguage = "en") -> None:
+    """List the exercises, and how far you are in this folder."""
+    progress, spoken = read_progress(Path()), cast(Language, language)
+    show(*list_page(progress, spoken))
+
+
+def list_page(progress: LearnProgress, language: Language) -> Iterator[RenderableType]:
+    titles = {"write": "Write attention", "program": "Program it in RASP"}
+    for kind, title in titles.items():
+        yield rule(title)
+        table = Table.grid(padding=(0, 2))
+        for each in EXERCISES.of_kind(kind):
+            record = progress.records.get(each.name)
+            solved = record is not None and record.solved is not None
+            tries = f"{record.tries} tries" if record is not None and record.tries else ""
+            table.add_row("✓" if solved else " ", each.name, each.tasks[language].title, tries)
+        yield table
+
+
+@app.command("write", cls=Sectioned, short_help="Write attention, from empty functions to a KV cache.")
+@flatten_groups
+def write(
+    file: Annotated[Path, typer.Argument(help="Your file; one with empty functions is written if there is none.")],
+    *,
+    watch: Annotated[bool, Option(help="Check again whenever the file changes, until Ctrl-C.", word="watch")] = False,
+    language: InLanguage = "en",
+) -> None:
+    """Check your own attention, function by function, up to the first that is not right yet."""
+    spoken, exercises = cast(Language, language), EXERCISES.of_kind("write")
+    if not file.exists():
+        write_text(file, empty_functions(exercises, spoken))
+        show(Text(f"{file} has {len(exercises)} empty functions now. Write the first, and run this again."))
+    while True:
+        seen = file.stat().st_mtime_ns
+        verdicts = check_in_order(exercises, file, spoken)
+        show(*verdict_page(verdicts), count_right(verdicts, len(exercises)))
+        if not watch:
+            return
+        while file.stat().st_mtime_ns == seen:
+            time.sleep(0.5)
+
+
+def empty_functions(exercises: Sequence[Exercise], language: Language) -> str:
+    """Return a file with an empty function for each exercise, which says what it is to do."""
+    parts = ['"""Attention, from empty functions: `clearhead learn write` says what is right."""\n\nimport torch\n']
+    for each in exercises:
+        task = each.tasks[language]
+        about = textwrap.indent(f'"""{task.title}. {task.asked}\n"""', "    ")
+        parts.append(f"def {each.fact('function')}:\n{about}\n    ...\n")
+    return "\n\n".join(parts)
+
+
+def check_in_order(exercises: Sequence[Exercise], file: Path, language: Language) -> list[Verdict]:
+    """Check the answers in a file up to the first that is not right, and keep the progress."""
+    return keep(list(check_functions(exercises, file, language=language)), file)
+
+
+def keep(verdicts: list[Verdict], file: Path) -> list[Verdict]:
+    """Add verdicts on a file to the progress of its folder."""
+    progress, source = read_progress(file.parent), file.read_text(encoding="utf-8")
+    for verdict in verdicts:
+        progress = progress.tried(verdict, source, now())
+    write_progress(file.parent, progress)
+    return verdicts
+
+
+def verdict_page(verdicts: Sequence[Verdict]) -> Iterator[RenderableType]:
+    for verdict in verdicts:
+        mark = "✓" if verdict.is_right else "·"
+        yield Text(f"{mark} {verdict.name}: {STATES[verdict.language][verdict.state]}")
+        yield from (Text(f"    {line}") for line in verdict.lines)
+
+
+def count_right(verdicts: Sequence[Verdict], total: int) -> RenderableType:
+    right = sum(verdict.is_right for verdict in verdicts)
+    return Text(f"{right} of {total}" if verdicts[-1].language == "en" else f"{right} von {total}", style="quiet")
+
+
+@app.command("program", cls=Sectioned, short_help="Solve a puzzle in RASP.")
+@flatten_groups
+def program(
+    name: ExerciseName,
+    file: Annotated[Path | None, typer.Argument(help="Your file, whose `answer` is the program.")] = None,
+    *,
+    language: InLanguage = "en",
+) -> None:
+    """Check a RASP program on every text of up to six tokens, and count what it compiles into.
+
+    Without a file, EXERCISE.py is taken; one that says what is asked is written if there is none.
+    """
+    exercise, spoken = find_exercise(name), cast(Language, language)
+    if exercise.kind != "program":
+        raise OptionError(f"{name} is a function to write: clearhead learn write FILE checks it")
+    file = Path(f"{name}.py") if file is None else file
+    if not file.exists():
+        write_text(file, empty_program(exercise, spoken))
+        show(Text(f"{file} says what is asked. Write its `answer`, and run this again."))
+        return
+    [verdict] = keep([check_program(exercise, file, language=spoken)], file)
+    show(*verdict_page([verdict]))
+    if verdict.is_right:
+        alphabet = exercise.fact("alphabet")
+        show(Text(f"clearhead craft look {file}:answer --alphabet '{alphabet}' --length 6", style="quiet"))
+
+
+def empty_program(exercise: Exercise, language: Language) -> str:
+    task = exercise.tasks[language]
+    about = textwrap.fill(f"{task.title}. {task.asked}", 100)
+    return f'"""{about}\n"""\n\nfrom clearhead.rasp import {RASP_NAMES}\n\nanswer = ...\n'
+
+
+@app.command("hint", cls=Sectioned, short_help="Show the next hint of an exercise.")
+@flatten_groups
+def show_hint(name: ExerciseName, *, language: InLanguage = "en") -> None:
+    """Show a hint; the next one with each call in the same folder."""
+    find_exercise(name)
+    progress = read_progress(Path()).hinted(name)
+    write_progress(Path(), progress)
+    show(Text(hint(name, progress.records[name].hints, language=cast(Language, language))))
+
+
+@app.command("solution", cls=Sectioned, short_help="Show a solution, after you have tried.")
+@flatten_groups
+def show_solution(name: ExerciseName) -> None:
+    """Show a solution. An answer of yours must have been checked in this folder before."""
+    find_exercise(name)
+    if name not in (records := read_progress(Path()).records) or records[name].tries == 0:
+        raise OptionError(f"{name}: try it first; clearhead learn hint {name} helps")
+    show(Text(solution(name)))
+
+
+@app.command("hand-in", cls=Sectioned, short_help="Print a line for your teacher.")
+@flatten_groups
+def show_hand_in(
+    *, name: Annotated[str, Option(help="Your name, as your teacher knows it.", word="name", takes="TEXT")]
+) -> None:
+    """Print what you have solved in this folder as one line to copy. Nothing is sent."""
+    show(Text(str(hand_in(read_progress(Path()), name))))
+
+
+@app.command("class", cls=Sectioned, short_help="Read hand-in lines into a table.")
+@flatten_groups
+def show_class(file: Annotated[Path, typer.Argument(help="A file with a hand-in line of each pupil.")]) -> None:
+    """Read the lines that pupils handed in, and show who has solved what. Lines with a slip are named."""
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error})") from None
+    table, problems = Table("name", "solved", "tries", "hints", "minutes", "open", box=None), []
+    for number, line in enumerate(lines, 1):
+        try:
+            handed = read_hand_in(line)
+        except DataError as error:
+            problems.append(Text(f"line {number}: {error}"))
+            continue
+        left = [name for name in EXERCISES if name not in handed.solved]
+        shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+        facts = f"{len(handed.solved)} of {len(EXERCISES)}", handed.tries, handed.hints, handed.minutes
+        table.add_row(handed.name, *map(str, facts), shown)
+    show(table, *problems)

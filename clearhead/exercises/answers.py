@@ -1,0 +1,174 @@
+"""Running what a pupil wrote: in a process with bounds, which gives back numbers and is ended afterwards.
+
+What is right is computed, and compared, in the process that asks. So an answer can spoil its own process, and not the
+grading. It is no sandbox: the code may read what its user may read.
+"""
+
+import traceback
+import types
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.bounds import FileBounds, call_bounded, forbid_writing, stream_bounded
+from clearhead.errors import ClearheadError, DataError
+from clearhead.rasp.checks import parts_of
+from clearhead.rasp.compiler import plan
+from clearhead.rasp.interpreter import Interpreter
+from clearhead.rasp.language import Selector
+from clearhead.rasp.language import Sequence as Program
+
+BOUNDS = FileBounds(seconds=20, memory=2_000_000_000, output=20_000_000)
+"""For all calls of one exercise. Most solutions take far less than a second, thousands of texts through a RASP program
+two.
+"""
+
+Answer = dict[str, Any]
+"""What one run gives: `values`, or why there are none: `missing` or `error`."""
+
+
+def run_functions(path: Path, asked: Mapping[str, Sequence[Sequence[Any]]]) -> Generator[list[Answer]]:
+    """Yield, for each of these functions of a file, its answers to these calls. The process is ended by `close`."""
+    calls = {name: [pack(list(call)) for call in calls] for name, calls in asked.items()}
+    arguments = {"source": read_source(path), "asked": calls}
+    yield from stream_bounded(function_answers, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
+
+
+def run_program(path: Path, texts: Sequence[str], *, alphabet: str, length: int) -> Answer:
+    """Run a file's program, its `answer`, on each of these texts; and say what it compiles into."""
+    arguments = {"source": read_source(path), "texts": list(texts), "alphabet": alphabet, "length": length}
+    return call_bounded(program_answers, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
+
+
+def run_lines(path: Path, text: str) -> list[list[Any]]:
+    """Return what each named sequence of a file's program computes for a text."""
+    arguments = {"source": read_source(path), "text": text}
+    return call_bounded(program_lines, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
+
+
+def read_source(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+
+
+# The rest runs in the bounded process.
+
+
+def function_answers(*, source: str, asked: dict[str, list[Any]]) -> Iterator[list[Answer]]:
+    forbid_writing()
+    try:
+        defined, problem = define(source), None
+    except BaseException as error:
+        defined, problem = {}, explain(error)
+    for name, calls in asked.items():
+        function = defined.get(name)
+        if problem is not None or not callable(function):
+            yield [{"missing": True} if problem is None else {"error": problem}] * len(calls)
+        else:
+            yield [call_answer(function, unpack(call, as_numpy=uses_numpy(defined))) for call in calls]
+
+
+def define(source: str) -> dict[str, Any]:
+    defined: dict[str, Any] = {"__name__": "answer"}
+    exec(compile(source, "answer", "exec"), defined)
+    return defined
+
+
+def uses_numpy(defined: dict[str, Any]) -> bool:
+    """Check whether an answer imports numpy and not torch: then it gets arrays."""
+    modules = {each.__name__ for each in defined.values() if isinstance(each, types.ModuleType)}
+    return "numpy" in modules and "torch" not in modules
+
+
+def call_answer(function: Any, arguments: list[Any]) -> Answer:
+    try:
+        value = function(*arguments)
+        return {"missing": True} if value is None or value is Ellipsis else {"values": pack(value)}
+    except NotImplementedError:
+        return {"missing": True}
+    except BaseException as error:
+        return {"error": explain(error)}
+
+
+def explain(error: BaseException) -> str:
+    """Return an error in a line, with the last line of the answer that led to it."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "answer"]
+    number = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
+    where = f"line {number}: " if number else ""
+    return f"{where}{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"
+
+
+def program_answers(*, source: str, texts: list[str], alphabet: str, length: int) -> Answer:
+    forbid_writing()
+    try:
+        defined = define(source)
+        program = defined.get("answer")
+        if program is None or program is Ellipsis:
+            return {"missing": True}
+        if not isinstance(program, Program):
+            return {"error": f"`answer` is a sequence, as aggregate gives it; came {type(program).__name__}"}
+        return {
+            "values": [text_answer(program, text) for text in texts],
+            "cost": cost(program, alphabet, length),
+        }
+    except BaseException as error:
+        return {"error": explain(error)}
+
+
+def text_answer(program: Program, text: str) -> Any:
+    try:
+        return Interpreter(text, "").of(program)
+    except Exception as error:  # a lambda of the pupil's own, or a category that has no mean
+        return {"error": explain(error)}
+
+
+def program_lines(*, source: str, text: str) -> list[list[Any]]:
+    """Return what each named sequence of an answer computes for a text; of a selector, the keys of each query."""
+    forbid_writing()
+    interpreter, found = Interpreter(text, ""), []
+    for name, each in define(source).items():
+        try:
+            if isinstance(each, Selector):
+                found.append([name, interpreter.selected_keys(each)])
+            elif isinstance(each, Program) and name not in ("tokens", "indices", "source_tokens", "source_indices"):
+                found.append([name, interpreter.of(each)])
+        except Exception as error:
+            found.append([name, explain(error)])
+    return found
+
+
+def cost(program: Program, alphabet: str, length: int) -> dict[str, int] | str:
+    """Return the layers, heads and operations that a program compiles into, or why it does not compile."""
+    try:
+        planned = plan(program, alphabet, length=length)
+    except ClearheadError as error:
+        return str(error)
+    return {"layers": planned.layers, "heads": planned.heads, "operations": len(parts_of(program))}
+
+
+def pack(value: Any) -> Any:
+    """Return numbers, arrays, tensors and lists of them as JSON has them."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        array = value.detach().cpu().resolve_conj().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        return {"shape": list(array.shape), "truth": array.dtype == bool, "numbers": array.ravel().tolist()}
+    if isinstance(value, dict):
+        return {"named": {name: pack(each) for name, each in value.items()}}
+    return [pack(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def unpack(value: Any, *, as_numpy: bool = False) -> Any:
+    """Return what was packed: tensors of float64, or arrays."""
+    if isinstance(value, list):
+        return [unpack(each, as_numpy=as_numpy) for each in value]
+    if isinstance(value, dict) and "named" in value:
+        return {name: unpack(each, as_numpy=as_numpy) for name, each in value["named"].items()}
+    if isinstance(value, dict) and "numbers" in value:
+        array = np.array(value["numbers"], dtype=bool if value["truth"] else np.float64).reshape(value["shape"])
+        return array if as_numpy else torch.from_numpy(array)
+    return value

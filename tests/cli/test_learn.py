@@ -1,0 +1,79 @@
+"""`clearhead learn`: files with empty functions, what is said of them, hints, solutions and lines to hand in."""
+
+import pytest
+
+from clearhead.cli import run
+from clearhead.exercises import EXERCISES
+
+
+@pytest.fixture
+def command(capsys, plain_terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def ran(*args):
+        code = run(["learn", *map(str, args)])
+        return code, *capsys.readouterr()
+
+    return ran
+
+
+def test_a_file_of_empty_functions_is_written_once_and_checked_in_order(command, tmp_path):
+    code, out, _ = command("write", "mine.py")
+    assert (code, out.splitlines()[-2:]) == (0, ["· dot-product: not written yet", "0 of 14"])
+    path = tmp_path / "mine.py"
+    path.write_text(path.read_text().replace("    ...", "    return a @ b", 1))
+    code, out, _ = command("write", "mine.py")
+    assert out.splitlines() == ["✓ dot-product: right", "· scores: not written yet", "1 of 14"]
+    assert "return a @ b" in path.read_text()
+
+
+@pytest.mark.slow
+def test_all_solutions_in_one_file_are_right(command, tmp_path):
+    solutions = [each.solution for each in EXERCISES.of_kind("write")]
+    (tmp_path / "mine.py").write_text("\n\n".join(solutions))
+    assert command("write", "mine.py")[1].splitlines()[-1] == "14 of 14"
+
+
+def test_a_puzzle_is_written_checked_and_looked_at(command, tmp_path):
+    assert "reverse.py says what is asked" in command("program", "reverse")[1]
+    assert "answer = ..." in (tmp_path / "reverse.py").read_text()
+    assert command("program", "reverse")[1].splitlines() == ["· reverse: not written yet"]
+    (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
+    _, out, _ = command("program", "reverse")
+    assert out.startswith("✓ reverse: right\n    It compiles into 5 layers and 2 heads")
+    assert "craft look reverse.py:answer --alphabet 'abc' --length 6" in out
+    assert "✓  reverse" in command("list")[1]
+
+
+def test_a_solution_is_shown_after_a_try_alone(command, tmp_path):
+    code, _, err = command("solution", "sort")
+    assert code == 1
+    assert "sort: try it first; clearhead learn hint sort helps" in err
+    (tmp_path / "sort.py").write_text("from clearhead.rasp import tokens\n\nanswer = tokens\n")
+    command("program", "sort")
+    assert "rank" in command("solution", "sort")[1]
+
+
+def test_each_call_shows_the_next_hint(command):
+    first, second, third = (command("hint", "reverse")[1] for _ in range(3))
+    assert first != second == third
+    assert command("hint", "rotate", "--language", "de")[1].startswith("Der Rest")
+
+
+def test_hand_in_lines_become_a_table_and_slips_are_named(command, tmp_path):
+    (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
+    command("program", "reverse")
+    line = command("hand-in", "--name", "Ada")[1].replace("\n", " ").strip()
+    (tmp_path / "class.txt").write_text(f"{line}\n\n{line.replace('Ada', 'Adam')}\nhello\n")
+    code, out, _ = command("class", "class.txt")
+    assert code == 0
+    assert "Ada" in out
+    assert "1 of 40" in out
+    assert "line 2: the line does not fit its checksum" in out
+    assert "line 3: expected a line as `clearhead learn hand-in` prints it" in out
+
+
+def test_what_is_wrong_is_said_in_a_sentence(command):
+    assert "Did you mean 'reverse'?" in command("program", "revers")[2]
+    assert "clearhead learn write FILE checks it" in command("program", "softmax")[2]
+    assert "class.txt: cannot be read" in command("class", "class.txt")[2]

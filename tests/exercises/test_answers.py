@@ -1,0 +1,111 @@
+"""Running answers: hostile code ends at its bounds, and cannot change its own grade."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from clearhead.errors import DataError
+from clearhead.exercises import EXERCISES, answers
+from clearhead.exercises.checking import check_functions, check_program
+
+
+@pytest.fixture(autouse=True)
+def short_bounds(monkeypatch):
+    monkeypatch.setattr(answers, "BOUNDS", replace(answers.BOUNDS, seconds=2, memory=300_000_000, output=100_000))
+
+
+def verdict_of(tmp_path, source, name="dot-product"):
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    exercise = EXERCISES[name]
+    return check_program(exercise, path) if exercise.kind == "program" else next(check_functions([exercise], path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("while True: pass", "was given up after 2 s of work"),
+        ("return [0] * 10**10", "memory|MemoryError"),
+        ("return list(range(1000000))", "gives more than 0.1 MB at once"),
+        ("import os; os._exit(0)", "broke down"),
+    ],
+)
+def test_an_answer_ends_at_its_bounds(tmp_path, body, message):
+    try:
+        said = "\n".join(verdict_of(tmp_path, f"def dot_product(a, b):\n    {body}\n").lines)
+    except DataError as error:
+        said = str(error)
+    assert any(part in said for part in message.split("|"))
+
+
+def test_an_answer_that_changes_the_checker_changes_nothing(tmp_path):
+    source = """
+import clearhead.exercises.checking as checking
+import clearhead.exercises.answers as answers
+
+checking.first_difference = lambda *_: None
+answers.pack = lambda value: 14.0
+
+
+def dot_product(a, b):
+    return 14.0
+"""
+    assert verdict_of(tmp_path, source).state == "not yet"
+
+
+def test_an_answer_writes_no_file(tmp_path):
+    target = tmp_path / "written"
+    source = f"with open({str(target)!r}, 'w') as file:\n    file.write('x')\n"
+    verdict = verdict_of(tmp_path, source)
+    assert verdict.lines[0].startswith("line 1: OSError: [Errno 27]")
+    assert target.read_text() == ""
+
+
+def test_each_answer_has_a_process_of_its_own(tmp_path):
+    source = "import os\n\ndef dot_product(a, b):\n    return float(os.getpid())\n"
+    said = [verdict_of(tmp_path, source).lines[0].rpartition("came ")[2] for _ in range(2)]
+    assert said[0] != said[1]
+    assert str(os.getpid()) not in said[0]
+
+
+def test_a_syntax_error_names_its_line(tmp_path):
+    verdict = verdict_of(tmp_path, "import torch\n\ndef dot_product(a, b:\n")
+    assert verdict.state == "failed"
+    assert verdict.lines[0].startswith("line 3: SyntaxError")
+
+
+def test_a_program_shows_what_each_line_computed(tmp_path):
+    source = """
+from clearhead.rasp import aggregate, indices, select, selector_width, tokens
+
+everything = select(tokens, tokens, lambda key, query: True)
+length = selector_width(everything)
+answer = aggregate(select(indices, length - indices, lambda key, query: key == query), tokens)
+"""
+    verdict = verdict_of(tmp_path, source, "reverse")
+    assert verdict.lines[:2] == ("For a: expected a, came –.", "  everything = [0]")
+    assert verdict.lines[2] == "  length = 1"
+
+
+def test_a_right_program_says_what_it_compiles_into(tmp_path):
+    verdict = verdict_of(tmp_path, EXERCISES["reverse"].solution, "reverse")
+    layers, heads, operations = EXERCISES["reverse"].fact("best").split()
+    assert verdict.lines == (
+        f"It compiles into {layers} layers and {heads} heads, from {operations} operations; the best known: "
+        f"{layers}, {heads}, {operations}.",
+    )
+
+
+def test_a_program_that_does_not_compile_is_still_right(tmp_path):
+    source = EXERCISES["rotate"].solution.replace("% max(n, 1)", "% n")
+    verdict = verdict_of(tmp_path, source, "rotate")
+    assert verdict.is_right
+    assert verdict.lines[0].startswith("It is right, and does not compile: ")
+
+
+def test_what_is_no_program_says_so(tmp_path):
+    verdict = verdict_of(tmp_path, "answer = 3\n", "reverse")
+    assert verdict.lines == ("`answer` is a sequence, as aggregate gives it; came int",)
+    assert verdict_of(tmp_path, "answer = ...\n", "reverse").state == "empty"

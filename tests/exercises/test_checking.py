@@ -1,0 +1,70 @@
+"""Checking: the first cell that differs is named, with torch and with numpy, and nothing near infinity passes."""
+
+import pytest
+import torch
+
+from clearhead.errors import OptionError
+from clearhead.exercises import EXERCISES, check, hint, solution
+from clearhead.exercises.checking import check_functions, same_number
+
+
+def test_numpy_answers_are_given_arrays(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import numpy as np\n\n\ndef softmax(scores):\n    assert isinstance(scores, np.ndarray)\n"
+        "    powers = np.exp(scores - scores.max(-1, keepdims=True))\n"
+        "    return powers / powers.sum(-1, keepdims=True)\n"
+    )
+    assert [verdict.is_right for verdict in check_functions([EXERCISES["softmax"]], path)] == [True]
+
+
+def test_the_first_cell_that_differs_is_named():
+    def scores(query, key):
+        result = query @ key.T
+        result[1, 2] += 1
+        return result
+
+    verdict = check("scores", scores)
+    assert verdict.lines[0].startswith("Given 3 queries and 4 keys, at row 1, column 2: expected ")
+
+
+def test_a_wrong_shape_is_named():
+    verdict = check("scores", lambda query, key: torch.zeros(2, 2))
+    assert verdict.lines[0] == "Given 3 queries and 4 keys: expected the shape 3 x 4, came 2 x 2."
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1e300, float("inf"), float("nan")])
+def test_nothing_but_minus_infinity_is_minus_infinity(wrong):
+    assert not same_number(float("-inf"), wrong)
+    assert same_number(float("-inf"), float("-inf"))
+
+
+def test_an_answer_that_is_a_little_off_is_refused():
+    assert not check("softmax", lambda scores: torch.softmax(scores, -1) * 1.00001).is_right
+    assert check("softmax", lambda scores: torch.softmax(scores, -1)).is_right
+
+
+def test_an_error_of_the_answer_is_its_verdict():
+    verdict = check("scale", lambda scores, d: scores.missing)
+    assert verdict.state == "failed"
+    assert "AttributeError: 'Tensor' object has no attribute 'missing'" in verdict.lines[0]
+
+
+def test_several_results_are_compared_one_by_one():
+    verdict = check("kv-cache", lambda x, keys, values, *_: (x, keys))
+    assert verdict.lines[0].startswith("Given a cache of 3 tokens: expected 3 results, came 2 results")
+
+
+def test_a_puzzle_takes_a_program():
+    assert check("reverse", lambda text: text[::-1]).state == "empty"
+
+
+def test_a_name_that_is_none_says_which_is_near():
+    with pytest.raises(OptionError, match=r"there is no 'revers'\. Did you mean 'reverse'\?"):
+        hint("revers")
+
+
+def test_hints_end_with_the_last():
+    assert hint("reverse", 9) == hint("reverse", 2) != hint("reverse", 1)
+    assert hint("reverse", language="de").startswith("Welche Stelle")
+    assert "softmax" in solution("softmax")

@@ -1,0 +1,47 @@
+"""Progress: what counts as a try, and lines that are handed in and read back."""
+
+import pytest
+
+from clearhead.errors import DataError
+from clearhead.exercises.progress import LearnProgress, hand_in, read_hand_in, read_progress, write_progress
+from clearhead.exercises.verdict import Verdict
+
+
+def verdict(state):
+    return Verdict(name="scale", state=state)
+
+
+def test_only_another_answer_is_another_try():
+    progress = LearnProgress().tried(verdict("empty"), "...", 10).tried(verdict("not yet"), "a", 20)
+    assert progress.records["scale"].tries == 1
+    again = progress.tried(verdict("not yet"), "a", 30)
+    assert again == progress
+    solved = again.tried(verdict("right"), "b", 130)
+    record = solved.records["scale"]
+    assert (record.tries, record.begun, record.solved) == (2, 10, 130)
+    assert solved.tried(verdict("not yet"), "c", 200).records["scale"].solved == 130
+    assert solved.minutes == 2
+
+
+def test_progress_is_read_back(tmp_path):
+    progress = LearnProgress().tried(verdict("right"), "a", 60).hinted("sort")
+    write_progress(tmp_path, progress)
+    assert read_progress(tmp_path) == progress
+    assert read_progress(tmp_path / "nowhere") == LearnProgress()
+
+
+def test_a_file_that_is_no_progress_is_not_written_over(tmp_path):
+    (tmp_path / "learn.json").write_text('{"scale": 3}')
+    with pytest.raises(DataError, match=r"learn\.json: is no progress as Clearhead writes it; move it away"):
+        read_progress(tmp_path)
+
+
+def test_a_line_is_read_back_and_a_slip_is_found():
+    progress = LearnProgress().tried(verdict("right"), "a", 60).hinted("sort")
+    handed = hand_in(progress, "Ada;  Lovelace")
+    line = str(handed)
+    assert read_hand_in(f"  {line}\n") == handed
+    assert (handed.name, handed.solved, handed.tries, handed.hints) == ("Ada, Lovelace", ("scale",), 1, 1)
+    for i in range(len(line)):
+        with pytest.raises(DataError):
+            read_hand_in(line[:i] + line[i + 1 :])
