@@ -55,7 +55,7 @@ AVERAGING = "argmax-average"
 ASKED_WRONGLY = 2
 
 
-class CraftVerbs(TyperGroup):
+class NestedVerbs(TyperGroup):
     """A group of verbs that shows its help, with the exit code of a wrong command, where none is named."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -68,7 +68,7 @@ class CraftVerbs(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=CraftVerbs, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(cls=NestedVerbs, add_completion=False, rich_markup_mode=None)
 
 ProgramName = Annotated[
     str,

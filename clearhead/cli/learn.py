@@ -11,20 +11,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from clearhead.cli.craft import Verbs
+from clearhead.cli.craft import NestedVerbs
 from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import rule, show
 from clearhead.errors import DataError, OptionError
 from clearhead.exercises.checking import check_functions, check_program, find_exercise, hint, solution
 from clearhead.exercises.exercise import EXERCISES, Exercise, Language
-from clearhead.exercises.progress import (
-    LearnProgress,
-    hand_in,
-    now,
-    read_hand_in,
-    read_progress,
-    write_progress,
-)
+from clearhead.exercises.progress import LearnProgress, hand_in, now, read_hand_in, read_progress, write_progress
 from clearhead.exercises.verdict import STATES, Verdict
 from clearhead.files import write_text
 from clearhead.options import Option
@@ -42,7 +35,7 @@ Examples:
 LANGUAGES = ("en", "de")
 RASP_NAMES = "aggregate, indices, map, past, select, selector_width, sequence_map, tokens"
 
-app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(cls=NestedVerbs, add_completion=False, rich_markup_mode=None)
 
 InLanguage = Annotated[
     str,
