@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clearhead import circuits, craft, decoding, errors, model, rasp, serve, tracing, training
+    from clearhead import circuits, craft, decoding, errors, exercises, model, rasp, serve, tracing, training
     from clearhead.attention import masks, positions, similarity, weighting
     from clearhead.attention.attend import attend, explain, which_kernel
     from clearhead.attention.grid import check_part
