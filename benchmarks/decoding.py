@@ -31,7 +31,7 @@ from torch.nn import functional as F
 import clearhead as ch
 from clearhead.colours import ROLES
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.decoding.clock import Size as ClockSize
+from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.session import Session
 from clearhead.model import presets
 from clearhead.model.cpu_matmul import few_rows, is_large
@@ -382,7 +382,7 @@ def session_of(kind: str, n: int) -> Session:
     torch.manual_seed(0)
     attention = AttentionSpec(heads=4, weighting=KINDS[kind])
     model = presets.gpt2(Size(4, 256, 4, 4, 1024), vocabulary=1000, length=2 * LENGTHS[-1], attention=attention)
-    session = Session(model.build().eval(), ClockSize(1, 2 * LENGTHS[-1]))
+    session = Session(model.build().eval(), SessionSize(1, 2 * LENGTHS[-1]))
     session.start(torch.randint(1000, (1, n)).tolist(), [[]])
     return session
 

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import clearhead
+from benchmarks.source import doubled_classes, read_modules
 from tests import conftest, scheduling
 
 ROOT = Path(__file__).parents[1]
@@ -193,6 +194,11 @@ def test_only_packages_and_public_modules_list_their_names():
     sources = [path for path in (ROOT / "clearhead").rglob("*.py") if path.name != "__init__.py"]
     listing = {path for path in sources if re.search("^__all__", path.read_text(encoding="utf-8"), re.MULTILINE)}
     assert listing <= public
+
+
+def test_every_class_has_a_name_of_its_own():
+    """A name that two modules define says nothing in a message, a trace of the stack or a search."""
+    assert doubled_classes(read_modules(ROOT)) == {}
 
 
 def test_contributing_maps_every_folder_of_the_package(files):

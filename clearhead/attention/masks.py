@@ -356,7 +356,7 @@ class Function(Mask):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Table(Mask):
+class TensorMask(Mask):
     kind: ClassVar[str] = "tensor"
     made_by: ClassVar[str] = "tensor"
     table: Tensor
@@ -558,7 +558,7 @@ def tensor(table: Tensor) -> Mask:
         raise ShapeError(
             f"a mask tensor has 2 to 4 axes, the last of (batch, head, query, key); came {tuple(table.shape)}"
         )
-    return Table(four_axes(table))
+    return TensorMask(four_axes(table))
 
 
 @public

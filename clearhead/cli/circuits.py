@@ -11,7 +11,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from clearhead.cli.circuits_find import FIND_EXAMPLES, find
-from clearhead.cli.craft_program import Changes, find_program
+from clearhead.cli.craft_program import ProgramChanges, find_program
 from clearhead.cli.options import Parts, Sectioned, flatten_groups
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import OptionError, WordError
@@ -112,7 +112,7 @@ def bench(
         except OptionError as error:
             raise WordError("methods", str(error)) from None
     chosen = list(QUICK_AXES if quick else AXES) if axes is None else read_axes(axes, list(AXES))
-    own = [find_program(name.strip(), Changes()).program for name in (program or "").split(",") if name.strip()]
+    own = [find_program(name.strip(), ProgramChanges()).program for name in (program or "").split(",") if name.strip()]
     say("finding the truth of the programs")
     samples = bench_samples(QUICK if quick else WHOLE, seed, own)
     if quick and not own:

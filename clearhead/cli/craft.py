@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.cli.completion import complete_names
-from clearhead.cli.craft_program import Ask, Changes, errors_with_line, find_program, in_words, tokens_of
+from clearhead.cli.craft_program import Ask, ProgramChanges, errors_with_line, find_program, in_words, tokens_of
 from clearhead.cli.options import Host, NoOpen, Parts, Port, Sectioned, find_part, flatten_groups, part_option
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import ProgramError, WordError
@@ -123,7 +123,7 @@ def show_program(
     """
     from clearhead.cli.craft_show import as_object, show_page
 
-    changes = Changes(vocabulary=alphabet, source_vocabulary=source_alphabet, length=length, causal=causal)
+    changes = ProgramChanges(vocabulary=alphabet, source_vocabulary=source_alphabet, length=length, causal=causal)
     ask = find_program(program, changes)
     with errors_with_line(ask.file):
         plan = ask.plan()
@@ -159,7 +159,7 @@ def run_program(
     """
     from clearhead.cli.craft_run import as_object, compare, run_page
 
-    changes = Changes(vocabulary=alphabet, source_vocabulary=source_alphabet, length=length, causal=causal)
+    changes = ProgramChanges(vocabulary=alphabet, source_vocabulary=source_alphabet, length=length, causal=causal)
     _, part = find_part("weighting", weighting, WEIGHTINGS)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)
     compared = compare(ask, *texts_of(ask, " ".join(text or []), source_text))
@@ -205,7 +205,7 @@ def look_at_program(
     from clearhead.training.rasp_run import compile_to_run
 
     _, part = find_part("weighting", weighting, WEIGHTINGS)
-    changes = Changes(vocabulary=alphabet, length=length, causal=causal)
+    changes = ProgramChanges(vocabulary=alphabet, length=length, causal=causal)
     check_page()
     check_port(host, port)
     ask = replace(find_program(program, changes), weighting=part, sharpness=sharpness)

@@ -21,7 +21,7 @@ OWN_MODULE = "clearhead_own_program"
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Changes:
+class ProgramChanges:
     """The options of the command line that change a program; None where one is not given."""
 
     vocabulary: str | None = None
@@ -49,7 +49,7 @@ class Ask:
         return self.program.plan(weighting=self.weighting, sharpness=self.sharpness)
 
 
-def find_program(name: str, changes: Changes) -> Ask:
+def find_program(name: str, changes: ProgramChanges) -> Ask:
     """Return the program of this name, or of `file.py:name`, changed as the options say."""
     if name in PROGRAMS:
         return Ask(program=apply_changes(PROGRAMS[name], changes))
@@ -61,7 +61,7 @@ def find_program(name: str, changes: Changes) -> Ask:
     raise WordError("PROGRAM", no_such(name, PROGRAMS, "; or a file of yours, file.py:NAME"))
 
 
-def apply_changes(program: Program, changes: Changes) -> Program:
+def apply_changes(program: Program, changes: ProgramChanges) -> Program:
     source = program.source_vocabulary
     return replace(
         program,
@@ -72,7 +72,7 @@ def apply_changes(program: Program, changes: Changes) -> Program:
     )
 
 
-def program_from_file(path: Path, name: str, changes: Changes) -> Ask:
+def program_from_file(path: Path, name: str, changes: ProgramChanges) -> Ask:
     """Return a program of the user's file, which is run for it."""
     module = load_file(path)
     found = getattr(module, name, None)

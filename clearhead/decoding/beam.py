@@ -15,7 +15,7 @@ from clearhead.calls import public
 from clearhead.decoding.beam_device import BeamOnDevice
 from clearhead.decoding.beam_state import BeamState, Stop
 from clearhead.decoding.hypotheses import ROOT, Candidates, Considered, Continuation, Hypothesis, Node
-from clearhead.decoding.method import Method, Running, Start
+from clearhead.decoding.method import DecodingMethod, Running, Start
 from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.errors import OptionError
 
@@ -26,7 +26,7 @@ Moves = list[tuple[int, int]]
 @final
 @public
 @dataclass(frozen=True, kw_only=True)
-class Beam(Method):
+class Beam(DecodingMethod):
     """Beam search: at each step it continues the `width` best beginnings; it returns the `n_best` best outputs.
 
     An output's score is the sum of its log-probabilities, divided by length ** `length_penalty`: 0 gives the sum, 1 the

@@ -29,13 +29,13 @@ from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask, Table, Window
+from clearhead.attention.masks import Mask, TensorMask, Window
 from clearhead.attention.positions import Rotary
 from clearhead.attention.score_index import Positions
 from clearhead.decoding import one_query_gpu
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.few_queries import attend_few
-from clearhead.decoding.source import Source
+from clearhead.decoding.source import EncodedSource
 from clearhead.model.blocks import Stack
 from clearhead.model.fast_step import FastStep, StepNorm, can_join, join_linears, linear_step
 from clearhead.model.fused_step import MOST_ROWS, FusedBranch, FusedLinear, can_fuse
@@ -413,7 +413,7 @@ class WindowCache(Cache):
         clock = self.clock
         at = clock.at[: clock.rows].unsqueeze(1)
         keys = clock.once(("window", self.left), lambda: at - clock.every[: self.left + 1].flip(0))
-        real = Table((keys >= 0)[:, None, None, :])
+        real = TensorMask((keys >= 0)[:, None, None, :])
         if layer.mask.kinds <= {"causal", "window"} and layer.position.bias_kind == "none":
             return call_of(layer, (query, key, value), real)
         return call_of(layer, (query, key, value), layer.mask & real, Positions(at, keys.clamp(min=0)))
@@ -430,7 +430,7 @@ class WindowCache(Cache):
                 cached[guest.slots[0], :, self.left - n :] = prompts[guest.row, :, end - n : end]
 
 
-class Sums(Cache):
+class SumsCache(Cache):
     """The sums of kernelized attention, of a size that does not grow."""
 
     def state(self) -> State | None:
@@ -452,7 +452,7 @@ class Sums(Cache):
 
 
 @final
-class StateCache(Sums):
+class StateCache(SumsCache):
     """Kernelized attention: the sum of φ(k) vᵀ over all keys so far."""
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
@@ -502,7 +502,7 @@ class CrossCache(Cache):
         return self.clock.n_sources
 
     @abstractmethod
-    def read(self, layer: Attention, source: Source) -> None:
+    def read(self, layer: Attention, source: EncodedSource) -> None:
         """Make what a layer reads of a source."""
 
     def queries(self, layer: Attention, x: Tensor, n_sentences: int) -> Tensor:
@@ -524,7 +524,7 @@ def keys_and_values(layer: Attention, vectors: Float[Tensor, "sentence n d_model
     return layer.position.turn(key, torch.arange(vectors.shape[1], device=vectors.device)), value
 
 
-def real_keys_and_values(layer: Attention, source: Source) -> tuple[Tensor, Tensor]:
+def real_keys_and_values(layer: Attention, source: EncodedSource) -> tuple[Tensor, Tensor]:
     """Return the same, with zeros for padding."""
     padding = source.padding()
     key, value = keys_and_values(layer, source.vectors)
@@ -539,13 +539,13 @@ class SourceCache(CrossCache):
         super().__init__(clock)
         self.keys = self.values = torch.empty(0)
 
-    def read(self, layer: Attention, source: Source) -> None:
+    def read(self, layer: Attention, source: EncodedSource) -> None:
         self.keys, self.values = self.memory = list(real_keys_and_values(layer, source))
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, clock = self.queries(layer, x, len(self.keys)), self.clock
         real = clock.sources.real[: len(self.keys), ..., : self.keys.shape[2]]
-        mask = layer.mask if clock.alike else layer.mask & Table(real)
+        mask = layer.mask if clock.alike else layer.mask & TensorMask(real)
         call = call_of(layer, (query, self.keys, self.values), mask, self.positions(layer, query.shape[2]))
         return self.finish_beams(layer, attend_cached(layer, call), len(x))
 
@@ -610,10 +610,10 @@ class SourceCache(CrossCache):
 
 
 @final
-class SourceStateCache(CrossCache, Sums):
+class SourceStateCache(CrossCache, SumsCache):
     """Kernelized cross-attention: the sum over the source's keys, made once."""
 
-    def read(self, layer: Attention, source: Source) -> None:
+    def read(self, layer: Attention, source: EncodedSource) -> None:
         key, value = real_keys_and_values(layer, source)
         query = key.new_zeros(len(key), layer.shape.n_heads, 1, key.shape[-1])
         call = map_features(call_of(layer, (query, key, value), layer.mask).to_float32().with_every_head())

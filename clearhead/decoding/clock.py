@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clearhead.attention.masks import Table
+from clearhead.attention.masks import TensorMask
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.positions import Position
 
@@ -17,7 +17,7 @@ NOBODY = -1
 """The owner of a column that a beam does not see."""
 
 
-class Size(NamedTuple):
+class SessionSize(NamedTuple):
     """How much a session holds: its slots, the most columns of a row and of its source.
 
     `same_bits`: a row has the same bits in every slot. `shared`: how many neighbouring slots have one source.
@@ -54,7 +54,7 @@ class Clock:
     lengths: Int[Tensor, "row"] | None = None
     """Tokens of each prompt that is read; None where nothing is padded."""
 
-    def __init__(self, size: Size, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, size: SessionSize, device: torch.device, dtype: torch.dtype) -> None:
         self.size, self.device, self.shared = size, device, size.shared
         self.rows, self.new, self.columns, self.source_columns, self.beams = size.slots, 1, 1, 1, 1
         self.at = torch.zeros(size.slots, dtype=torch.long, device=device)
@@ -149,12 +149,12 @@ class Clock:
         return self.once("keys", lambda: torch.minimum(self.every[: self.columns], self.positions))
 
     @property
-    def real(self) -> Table | None:
+    def real(self) -> TensorMask | None:
         """Mask of the columns that a row has written; None where all rows have written all of them."""
         if self.common is not None:
             return None
         return self.once(
-            "real", lambda: Table((self.every[: self.columns] <= self.positions)[:, None, None, :].contiguous())
+            "real", lambda: TensorMask((self.every[: self.columns] <= self.positions)[:, None, None, :].contiguous())
         )
 
     @property

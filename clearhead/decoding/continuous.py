@@ -12,7 +12,7 @@ from typing import final
 import torch
 
 from clearhead.decoding.caches import Guest
-from clearhead.decoding.clock import Size
+from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.grammar import TokenBytes
 from clearhead.decoding.method import Running, Start, Watcher, check_method
 from clearhead.decoding.prefix_cache import PrefixCache, PromptBlock
@@ -169,7 +169,7 @@ class ContinuousBatch(Scheduler):
         if model.training:
             model.eval()
         with torch.inference_mode():
-            size = Size(self.most_rows, self.columns, self.source_columns, shapes == "fixed", shared)
+            size = SessionSize(self.most_rows, self.columns, self.source_columns, shapes == "fixed", shared)
             self.session = make_session(model, size)
         can_share = shapes != "fixed" and all(cache.can_share for cache in self.session.caches)
         self.prefixes = prefixes if can_share else None

@@ -7,9 +7,9 @@ from typing import final
 
 import torch
 
-from clearhead.decoding.clock import Size
+from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.on_device import OnDevice
 from clearhead.decoding.recorded import Replay, is_worth_recording
 from clearhead.decoding.request import Request
@@ -93,14 +93,14 @@ class RecordedSearch:
         self.count, self.replay = len(sentences), None
 
 
-def open_search(request: Request, method: Method, rules: Rules) -> RecordedSearch | None:
+def open_search(request: Request, method: DecodingMethod, rules: Rules) -> RecordedSearch | None:
     """Return a search that has read the prompts of a request; None where model or method have none.
 
     For rules that do not look back.
     """
     n, longest, table = len(request.prompts), max(map(len, request.prompts)), request.decoder.embedding.table
     check_masks(request.decoder, n, longest + rules.max_new - 1)
-    session = Session(request.model, Size(n, longest + rules.max_new - 1, max(map(len, request.inputs))))
+    session = Session(request.model, SessionSize(n, longest + rules.max_new - 1, max(map(len, request.inputs))))
     if not session.recordable:
         return None
     like = torch.empty(0, dtype=torch.promote_types(table.dtype, torch.float32), device=table.device)

@@ -13,7 +13,7 @@ from clearhead.decoding.continuous import ContinuousBatch, Waiting
 from clearhead.decoding.device_search import open_search
 from clearhead.decoding.graph_cache import record_translation, replay_translation
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.method import Method, Watcher, check_method
+from clearhead.decoding.method import DecodingMethod, Watcher, check_method
 from clearhead.decoding.recorded import can_record_on, is_worth_recording
 from clearhead.decoding.request import (
     Model,
@@ -48,7 +48,7 @@ class Token(NamedTuple):
 def generate(
     model: Model,
     inputs: Row,
-    method: Method = ...,
+    method: DecodingMethod = ...,
     *,
     rules: Rules | None = ...,
     prefix: Row | Rows | None = ...,
@@ -58,7 +58,7 @@ def generate(
 def generate(
     model: Model,
     inputs: Rows,
-    method: Method = ...,
+    method: DecodingMethod = ...,
     *,
     rules: Rules | None = ...,
     prefix: Row | Rows | None = ...,
@@ -68,7 +68,7 @@ def generate(
 def generate(
     model: Model,
     inputs: Row | Rows,
-    method: Method = Greedy(),
+    method: DecodingMethod = Greedy(),
     *,
     rules: Rules | None = None,
     prefix: Row | Rows | None = None,
@@ -103,7 +103,7 @@ def generate(
     return hypotheses[0] if is_row(inputs) else hypotheses
 
 
-def generate_rows(request: Request, method: Method, rules: Rules, candidates: int) -> list[list[Hypothesis]]:
+def generate_rows(request: Request, method: DecodingMethod, rules: Rules, candidates: int) -> list[list[Hypothesis]]:
     """Return the hypotheses of each input of a checked request, by the first of these that serves it."""
     if len(request.inputs) == 1 and not candidates:
         with eval_mode(request.model):
@@ -126,7 +126,7 @@ def generate_rows(request: Request, method: Method, rules: Rules, candidates: in
 
 def decode(
     request: Request,
-    method: Method,
+    method: DecodingMethod,
     rules: Rules,
     candidates: int,
     *,
@@ -146,7 +146,7 @@ def decode(
 
 def fill_batch(
     request: Request,
-    method: Method,
+    method: DecodingMethod,
     rules: Rules,
     candidates: int,
     *,
@@ -177,7 +177,7 @@ def fill_batch(
 def stream(
     model: Model,
     inputs: Row | Rows,
-    method: Method = Greedy(),
+    method: DecodingMethod = Greedy(),
     *,
     rules: Rules | None = None,
     prefix: Row | Rows | None = None,
@@ -204,7 +204,7 @@ def usual_rules(model: Model, inputs: Row | Rows, prefix: Row | Rows | None) -> 
 @torch.inference_mode()
 def decode_tokens(
     request: Request,
-    method: Method,
+    method: DecodingMethod,
     rules: Rules,
     candidates: int,
     *,

@@ -22,7 +22,7 @@ from clearhead.attention.modes import autocast_enabled
 from clearhead.decoding import device_search, on_device, recorded
 from clearhead.decoding.device_search import RecordedSearch
 from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.request import Request
 from clearhead.decoding.rules import Rules
 from clearhead.model.fast_step import find_unrecordable, is_observed
@@ -124,7 +124,7 @@ class TranslationCache:
 CACHES: WeakKeyDictionary[nn.Module, TranslationCache] = WeakKeyDictionary()
 
 
-def make_key(request: Request, method: Method, rules: Rules) -> Hashable | None:
+def make_key(request: Request, method: DecodingMethod, rules: Rules) -> Hashable | None:
     """Return the key that a translation is kept by; None for one that is not kept."""
     alone = len(request.inputs) == 1 and request.model.encoder is not None
     fits = alone and len(request.prompts[0]) == 1 and rules.max_new < MOST_COLUMNS
@@ -132,7 +132,7 @@ def make_key(request: Request, method: Method, rules: Rules) -> Hashable | None:
 
 
 @torch.inference_mode()
-def replay_translation(request: Request, method: Method, rules: Rules) -> list[Hypothesis] | None:
+def replay_translation(request: Request, method: DecodingMethod, rules: Rules) -> list[Hypothesis] | None:
     """Return the translation of one sentence by the graphs recorded for its length.
 
     None if there are none, or the model has changed since, or another thread is using them.
@@ -154,7 +154,7 @@ def replay_translation(request: Request, method: Method, rules: Rules) -> list[H
 
 
 def record_translation(
-    request: Request, steps: RecordedSearch, method: Method, rules: Rules
+    request: Request, steps: RecordedSearch, method: DecodingMethod, rules: Rules
 ) -> list[Hypothesis] | None:
     """Record the translation of a source, keep it and return its result; None for the first source of a length."""
     model, key = request.model, make_key(request, method, rules)

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from clearhead.decoding.clock import Size
+from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.request import Request
 from clearhead.decoding.rules import FORBIDDEN, Rules
@@ -56,7 +56,7 @@ def greedy_by_lookup(request: Request, rules: Rules, most: int) -> Hypothesis | 
     None where a layer's cache cannot take back what was read, or a grammar is asked for.
     """
     [prompt], [inputs] = request.prompts, request.inputs
-    session = Session(request.model, Size(1, len(prompt) + rules.max_new + most, len(inputs)))
+    session = Session(request.model, SessionSize(1, len(prompt) + rules.max_new + most, len(inputs)))
     if rules.grammar is not None or not all(cache.can_share for cache, _ in session.caches.own):
         return None
     prefill = session.open_prefill([prompt], [inputs], EVERYTHING)

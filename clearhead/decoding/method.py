@@ -55,11 +55,11 @@ class Running(ABC):
         """Return its outputs, the best first."""
 
 
-Own = TypeVar("Own", bound="Method")
+Own = TypeVar("Own", bound="DecodingMethod")
 """The method's own class."""
 
 
-class Method(CodeRepr, ABC):
+class DecodingMethod(CodeRepr, ABC):
     """A way to choose tokens. A method of your own in which every row chooses by itself derives from `Chooser`."""
 
     streams = True
@@ -100,5 +100,5 @@ class Method(CodeRepr, ABC):
 
 
 def check_method(method: object) -> None:
-    if not isinstance(method, Method):
+    if not isinstance(method, DecodingMethod):
         raise OptionError(f"method: expected Greedy(), Sample() or Beam(), made and not the class; came {method!r}")

@@ -13,7 +13,7 @@ from clearhead.calls import public
 from clearhead.decoding.greedy import Likeliest
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
 from clearhead.decoding.lookup import greedy_by_lookup
-from clearhead.decoding.method import Method, Running, Start
+from clearhead.decoding.method import DecodingMethod, Running, Start
 from clearhead.decoding.request import Request
 from clearhead.decoding.rules import FORBIDDEN, Rules, followers
 from clearhead.decoding.topk import best
@@ -24,7 +24,7 @@ MOST_DRAFT = 64
 """Proposals in one pass, at most."""
 
 
-class Chooser(Method):
+class Chooser(DecodingMethod):
     """A method in which every row chooses by itself."""
 
     likeliest = False

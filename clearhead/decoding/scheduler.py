@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy
 
@@ -24,7 +24,7 @@ class Job:
 
     inputs: tuple[int, ...]
     rules: Rules
-    method: Method = Greedy()
+    method: DecodingMethod = Greedy()
     prefix: tuple[int, ...] | None = None
     candidates: int = 0
     begun: tuple[int, ...] = ()

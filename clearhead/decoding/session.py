@@ -17,11 +17,11 @@ from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.calls import public
 from clearhead.decoding.caches import Caches, Guest, Guests, pair_columns
-from clearhead.decoding.clock import Clock, Size
+from clearhead.decoding.clock import Clock, SessionSize
 from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.request import Model
-from clearhead.decoding.source import Source
+from clearhead.decoding.source import EncodedSource
 from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, find_unrecordable, is_observed
@@ -69,7 +69,7 @@ class Prefill:
         self,
         decoder: Decoder,
         prompts: Sequence[Sequence[int]],
-        source: Source | None,
+        source: EncodedSource | None,
         limit: int,
         at_once: int,
         *,
@@ -95,7 +95,7 @@ class Prefill:
         ]
         self.tokens = torch.tensor(columns, dtype=torch.long, device=table.device)
         n_source = 0 if source is None else source.vectors.shape[1]
-        clock = Clock(Size(len(prompts), limit, n_source), table.device, table.dtype)
+        clock = Clock(SessionSize(len(prompts), limit, n_source), table.device, table.dtype)
         clock.reading, clock.common, clock.new, clock.source_columns = True, self.begun, 0, n_source
         clock.lengths = None if min(lengths) == self.longest else torch.tensor(lengths, device=table.device)
         self.caches = Caches(decoder.stack, clock)
@@ -104,7 +104,7 @@ class Prefill:
         self.source_lengths = self.read_source(source) if source is not None else None
         self.source_tokens = len(prompts) * n_source
 
-    def read_source(self, source: Source) -> Int[Tensor, "row"]:
+    def read_source(self, source: EncodedSource) -> Int[Tensor, "row"]:
         """Make the keys and values of the source, and return how long each is."""
         clock, (rows, n) = self.caches.clock, source.vectors.shape[:2]
         every, clock.alike = clock.every[:rows], source.lengths is None
@@ -150,7 +150,7 @@ class Prefill:
 class Session:
     """The running batch: `step_rows` computes one more token of every row in use, whose logits are in `logits`."""
 
-    def __init__(self, model: Model, size: Size) -> None:
+    def __init__(self, model: Model, size: SessionSize) -> None:
         # The parts, and not the model: what is kept for a model until it is gone must not hold it.
         self.encoder, self.decoder = model.encoder, model.decoder
         decoder, table = self.decoder, self.decoder.embedding.table
@@ -207,7 +207,7 @@ class Session:
         if self.encoder is not None:
             tokens, lengths = pad_right(inputs, self.device)
             ragged = lengths if len(set(map(len, inputs))) > 1 else None
-            source = Source(self.encoder(tokens, lengths=ragged), ragged)
+            source = EncodedSource(self.encoder(tokens, lengths=ragged), ragged)
         return Prefill(self.decoder, prompts, source, self.clock.size.columns, at_once, begun=begun, adapters=adapters)
 
     def start(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Sequence[int]]) -> None:
@@ -346,7 +346,7 @@ class Session:
         return torch.mm(states, table.T, out=self.logit_buffer[:rows])
 
 
-MakeSession = Callable[[Model, Size], Session]
+MakeSession = Callable[[Model, SessionSize], Session]
 
 
 class StepChoice(NamedTuple):
@@ -359,7 +359,7 @@ class StepChoice(NamedTuple):
 @public
 def which_step(model: Model) -> StepChoice:
     """Return how decoding steps of a model are computed where it is now, as `which_kernel` does for attention."""
-    session = Session(model, Size(1, 2))
+    session = Session(model, SessionSize(1, 2))
     if session.fast_step is None:
         return StepChoice("forward", "it is watched, hooked or under autocast, so that its forward must run")
     if session.recordable:

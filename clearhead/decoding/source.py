@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clearhead.attention.masks import Table
+from clearhead.attention.masks import TensorMask
 
 
 @dataclass(frozen=True)
-class Source:
+class EncodedSource:
     """The encoder's output: vectors of each sentence, and how many of them count (None: all)."""
 
     vectors: Float[Tensor, "sentence n d_model"]
@@ -22,6 +22,6 @@ class Source:
             return None
         return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)
 
-    def mask(self) -> Table | None:
+    def mask(self) -> TensorMask | None:
         padding = self.padding()
-        return None if padding is None else Table(~padding[:, None, None, :])
+        return None if padding is None else TensorMask(~padding[:, None, None, :])

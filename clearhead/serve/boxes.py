@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.errors import OptionError
-from clearhead.tracing.names import Box, Value
+from clearhead.tracing.names import DiagramBox, Value
 from clearhead.tracing.trace import Trace
 
 
@@ -21,7 +21,9 @@ class Boxes:
         self.trace, self.inner = trace, trace.inner
         self.values = {value.name: value for box in self.inner.names.boxes.values() for value in box.values}
 
-    def of_box(self, box: Box, *, token: int, key: int = 0, head: int = 0) -> Iterator[tuple[str, Float[Tensor, "d"]]]:
+    def of_box(
+        self, box: DiagramBox, *, token: int, key: int = 0, head: int = 0
+    ) -> Iterator[tuple[str, Float[Tensor, "d"]]]:
         section = self.inner.section(box, slice(token, token + 1))
         # Before the values of the box come those that they are computed from.
         read = [name for value in box.values for name in value.operands.values()]
@@ -54,7 +56,7 @@ class Boxes:
             raise OptionError(f"{name}: there is no row {row}")
         return self.vector(self.values[name], rows, head)
 
-    def box(self, name: str) -> Box:
+    def box(self, name: str) -> DiagramBox:
         if name not in self.inner.names.boxes:
             raise OptionError(f"there is no box called {name[:80]!r} in this model")
         return self.inner.names.boxes[name]

@@ -56,7 +56,7 @@ def share_of_memory() -> int:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class AnswerBudget:
     """The largest cost of one answer: on one core some 7 to 20 seconds of weights, and a part of the memory."""
 
     cells: int = 400_000_000

@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from clearhead.errors import ClearheadError
 from clearhead.lru_cache import LRUCache
-from clearhead.serve.budget import Budget
+from clearhead.serve.budget import AnswerBudget
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.curves import Curves
 from clearhead.serve.edit_json import weightings
@@ -42,7 +42,7 @@ class Explorer:
     `beside` is a second run to compare it with, which the same server answers for.
     """
 
-    def __init__(self, run: Run, budget: Budget = Budget(), *, beside: "Explorer | None" = None) -> None:
+    def __init__(self, run: Run, budget: AnswerBudget = AnswerBudget(), *, beside: "Explorer | None" = None) -> None:
         self.run, self.budget, self.beside = run, budget, beside
         self.costs = ModelCosts(run.model)
         self.metrics = Curves(run.folder.metrics)
@@ -74,7 +74,7 @@ class Explorer:
         return traced
 
 
-def side_by_side(run: Run, other: Run, budget: Budget = Budget()) -> Explorer:
+def side_by_side(run: Run, other: Run, budget: AnswerBudget = AnswerBudget()) -> Explorer:
     """Return the explorer of a run with another one beside it; each has half of the memory."""
     half = replace(budget, memory=budget.memory // 2)
     return Explorer(run, half, beside=Explorer(other, half))

@@ -21,7 +21,7 @@ from clearhead.serve.curves import Curves
 from clearhead.serve.live_plan import Planner, known_weightings
 from clearhead.serve.live_text import task_plan, tokenizer_plan
 from clearhead.serve.page import PLACE, read_template, script_json
-from clearhead.serve.questions.positions import Positions, positions
+from clearhead.serve.questions.positions import PositionsMessage, positions
 from clearhead.serve.questions.run import RunFacts, run_facts
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
@@ -105,7 +105,7 @@ def live_page(run: Run) -> LivePage:
     return LivePage(script_json(data), weights, parameters, data["dtype"])
 
 
-def position_words(run: Run) -> Positions:
+def position_words(run: Run) -> PositionsMessage:
     """Return what is said of each kind of position; the page makes the tables itself."""
     facts = positions(run, 2)
     for kind in facts["kinds"]:

@@ -19,7 +19,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
-class Kind(NamedTuple):
+class MetricKind(NamedTuple):
     """A metric's type, its help text, and the upper bounds of a histogram's buckets."""
 
     kind: str
@@ -28,21 +28,21 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "requests_total": Kind("counter", "Requests that were answered, by route and status."),
-    "disconnects_total": Kind("counter", "Clients that hung up, or were dropped, before their answer was sent."),
-    "prompt_tokens_total": Kind("counter", "Tokens that were read."),
-    "generated_tokens_total": Kind("counter", "Tokens that were written."),
-    "steps_total": Kind("counter", "Steps of the batch: each is a token for every row of it."),
-    "sequences_running": Kind("gauge", "Sequences that are being decoded."),
-    "sequences_waiting": Kind("gauge", "Sequences that wait for a place in the batch."),
-    "pending": Kind("gauge", "Texts that were taken and are not answered yet."),
-    "requests_running": Kind("gauge", "Requests that are being answered."),
-    "ready": Kind("gauge", "1 while requests are taken."),
-    "request_seconds": Kind("histogram", "Seconds from a request to the end of its answer.", SECONDS),
-    "first_token_seconds": Kind("histogram", "Seconds to the first token of a stream.", SECONDS),
-    "batch_rows": Kind("histogram", "Sequences in the batch at each step.", ROWS),
-    "model_cpu_seconds_total": Kind("counter", "Processor time of a model's own processes in seconds."),
-    "model_resident_memory_bytes": Kind(
+    "requests_total": MetricKind("counter", "Requests that were answered, by route and status."),
+    "disconnects_total": MetricKind("counter", "Clients that hung up, or were dropped, before their answer was sent."),
+    "prompt_tokens_total": MetricKind("counter", "Tokens that were read."),
+    "generated_tokens_total": MetricKind("counter", "Tokens that were written."),
+    "steps_total": MetricKind("counter", "Steps of the batch: each is a token for every row of it."),
+    "sequences_running": MetricKind("gauge", "Sequences that are being decoded."),
+    "sequences_waiting": MetricKind("gauge", "Sequences that wait for a place in the batch."),
+    "pending": MetricKind("gauge", "Texts that were taken and are not answered yet."),
+    "requests_running": MetricKind("gauge", "Requests that are being answered."),
+    "ready": MetricKind("gauge", "1 while requests are taken."),
+    "request_seconds": MetricKind("histogram", "Seconds from a request to the end of its answer.", SECONDS),
+    "first_token_seconds": MetricKind("histogram", "Seconds to the first token of a stream.", SECONDS),
+    "batch_rows": MetricKind("histogram", "Sequences in the batch at each step.", ROWS),
+    "model_cpu_seconds_total": MetricKind("counter", "Processor time of a model's own processes in seconds."),
+    "model_resident_memory_bytes": MetricKind(
         "gauge", "Memory of a model's own processes in bytes, the shared weights in each."
     ),
 }
@@ -94,9 +94,10 @@ class Metrics:
             lines = [line for name in KINDS for line in self.lines_of(name)]
         memory = resident_bytes()
         if memory is not None:
-            lines += header("process_resident_memory_bytes", Kind("gauge", "Memory of this process in bytes."))
+            lines += header("process_resident_memory_bytes", MetricKind("gauge", "Memory of this process in bytes."))
             lines.append(f"process_resident_memory_bytes {memory}")
-        lines += header("process_cpu_seconds_total", Kind("counter", "Processor time of this process in seconds."))
+        processor = MetricKind("counter", "Processor time of this process in seconds.")
+        lines += header("process_cpu_seconds_total", processor)
         lines.append(f"process_cpu_seconds_total {time.process_time():.3f}")
         return "\n".join(lines) + "\n"
 
@@ -116,7 +117,7 @@ class Metrics:
             yield f"{full}_count{braces(labels)} {reached}"
 
 
-def header(name: str, kind: Kind) -> list[str]:
+def header(name: str, kind: MetricKind) -> list[str]:
     return [f"# HELP {name} {kind.about}", f"# TYPE {name} {kind.kind}"]
 
 

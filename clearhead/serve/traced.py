@@ -12,7 +12,7 @@ from clearhead.errors import OptionError
 from clearhead.lru_cache import LRUCache
 from clearhead.model.transformers import Transformer
 from clearhead.serve.boxes import Boxes
-from clearhead.serve.budget import Budget
+from clearhead.serve.budget import AnswerBudget
 from clearhead.serve.costs import ModelCosts, row_cost
 from clearhead.tracing.edits import Change
 from clearhead.tracing.recording import recording
@@ -46,7 +46,7 @@ TILES = 96
 class Traced:
     """A trace, the run it was made with and the request it answers."""
 
-    def __init__(self, request: TraceRequest, run: Run, trace: Trace, budget: Budget = Budget()) -> None:
+    def __init__(self, request: TraceRequest, run: Run, trace: Trace, budget: AnswerBudget = AnswerBudget()) -> None:
         self.request, self.run, self.trace, self.budget = request, run, trace, budget
         self.costs = ModelCosts(run.model)
         self.lengths = {name: len(side.ids) for name, side in trace.sides.items()}

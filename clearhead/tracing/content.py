@@ -7,7 +7,7 @@ from typing import NamedTuple, final
 from torch import Tensor
 
 from clearhead.tracing.edits import Change
-from clearhead.tracing.origin import Origin
+from clearhead.tracing.origin import TraceOrigin
 from clearhead.tracing.site import Site
 
 
@@ -60,5 +60,5 @@ class TraceContent:
     notes: tuple[str, ...]
     changes: tuple[Change, ...]
     answers: Answers
-    origin: Origin
+    origin: TraceOrigin
     all_names: tuple[str, ...]

@@ -15,16 +15,16 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.layer import Attention
 from clearhead.attention.score_index import Positions
-from clearhead.decoding.clock import Size
+from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.generating import decode, eval_mode
 from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.request import Model, Request, check_request
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session
 from clearhead.taps import watching
 from clearhead.tracing.names import Names, sides_of
-from clearhead.tracing.recording import Record, RecordedAttention, recording
+from clearhead.tracing.recording import RecordedAttention, Recording, recording
 from clearhead.tracing.trace import Trace, make_trace
 
 
@@ -87,7 +87,7 @@ class Log:
 class LoggedSession(Session):
     """A session that reports to a log what becomes of its rows."""
 
-    def __init__(self, log: Log, model: Model, size: Size) -> None:
+    def __init__(self, log: Log, model: Model, size: SessionSize) -> None:
         self.log = log
         super().__init__(model, size)
 
@@ -103,7 +103,7 @@ class LoggedSession(Session):
 def trace_decoding(
     model: Model,
     inputs: Sequence[int],
-    method: Method,
+    method: DecodingMethod,
     *,
     rules: Rules,
     prefix: Sequence[int] | None = None,
@@ -116,7 +116,7 @@ def trace_decoding(
     return [TracedHypothesis(hypothesis, history(request, log, record, hypothesis)) for hypothesis in hypotheses]
 
 
-def history(request: Request, log: Log, record: Record, hypothesis: Hypothesis) -> Trace:
+def history(request: Request, log: Log, record: Recording, hypothesis: Hypothesis) -> Trace:
     """Return the trace of an output: the encoder's record, and the decoder's steps in the rows that decoded it.
 
     The last token was chosen, and never read.
@@ -132,7 +132,7 @@ def history(request: Request, log: Log, record: Record, hypothesis: Hypothesis) 
         if name not in stream:
             stream[name] = log.join(path[prefix:], rows, 1)
     ids = {"encoder": request.inputs[0], "decoder": [*request.prompts[0], *read]}
-    return make_trace(request.model, Record(sites, stream), ids).with_notes("written with a cache, token by token")
+    return make_trace(request.model, Recording(sites, stream), ids).with_notes("written with a cache, token by token")
 
 
 def join_attention(log: Log, path: str, rows: Sequence[int], layer: Attention, *, cross: bool) -> RecordedAttention:

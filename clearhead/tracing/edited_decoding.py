@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.decoding.caches import Guest
-from clearhead.decoding.clock import Size
+from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.request import Model
 from clearhead.decoding.session import Prefill, Session
@@ -26,7 +26,7 @@ from clearhead.tracing.site import overflow_of
 class EditedSession(Session):
     """The rows of one input being continued, each read from its beginning at every step, under the changes."""
 
-    def __init__(self, changes: Sequence[Change | TextChange], model: Model, size: Size) -> None:
+    def __init__(self, changes: Sequence[Change | TextChange], model: Model, size: SessionSize) -> None:
         super().__init__(model, size)
         self.model, self.changes = model, changes
         self.texts: Int[Tensor, "slot column"] = self.tokens.new_zeros(size.slots, size.columns)

@@ -21,7 +21,7 @@ from clearhead.model.steps import Explained
 from clearhead.model.transformers import apply_output
 from clearhead.taps import replacing
 from clearhead.tracing.edits import ALL_ROWS, Change, apply_edits
-from clearhead.tracing.names import CONCAT, STEPS, Box, Names
+from clearhead.tracing.names import CONCAT, STEPS, DiagramBox, Names
 from clearhead.tracing.site import MATRICES, TOLERANCE, Site
 
 
@@ -83,7 +83,7 @@ class InnerValues:
             return self.project(at, step, rows)
         return self.section(self.names.box_of[name], rows)[name]
 
-    def section(self, box: Box, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
+    def section(self, box: DiagramBox, rows: slice = ALL_ROWS) -> dict[str, Tensor]:
         """Return the values that are computed together with those of a box, by name."""
         make = {"embedding": self.embedding, "norm": self.last_norm, "output": self.output}.get(box.section[1])
         make = make or functools.partial(self.branch, box.section[1], box.section[2])

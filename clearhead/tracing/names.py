@@ -77,7 +77,7 @@ class Value:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Box:
+class DiagramBox:
     """A box of a model's diagram, with the values made in it; `section` is what is computed together."""
 
     name: str
@@ -124,7 +124,7 @@ class Names:
         """The same for every tap that a change may act on, those of the stream among them."""
         self.paths: dict[str, str] = {}
         """From the name of a site to its path in the model."""
-        self.boxes: dict[str, Box] = {}
+        self.boxes: dict[str, DiagramBox] = {}
         self.maps: dict[str, LinearMap] = {}
         """The linear maps by the names of the values that they make."""
         self.inputs: dict[tuple[str, ...], str] = {}
@@ -137,7 +137,7 @@ class Names:
         """The last value of the stream on each side: what the output and the cross-attentions read."""
         self.sides = sides_of(model)
         for side, (path, part) in self.sides.items():
-            Side(self, side, path, part).add()
+            SideNames(self, side, path, part).add()
         self.box_of = {value.name: box for box in self.boxes.values() for value in box.values}
 
     @property
@@ -186,7 +186,7 @@ def names_of(model: nn.Module) -> Names:
 
 
 @final
-class Side:
+class SideNames:
     """A builder that adds the names of one side."""
 
     def __init__(self, names: Names, side: str, path: str, part: Encoder | Decoder) -> None:
@@ -209,7 +209,7 @@ class Side:
     def add_box(
         self, name: str, kind: str, section: tuple[str, ...], values: Sequence[Value], layer: int | None = None
     ) -> None:
-        self.names.boxes[name] = Box(
+        self.names.boxes[name] = DiagramBox(
             name=name, kind=kind, side=self.side, layer=layer, section=(self.side, *section), values=tuple(values)
         )
 

@@ -31,7 +31,7 @@ ROWS = 1024
 """Rows of a map's matrix that are made at a time, where it is no plain linear layer."""
 
 
-class Effect(NamedTuple):
+class LogitEffect(NamedTuple):
     """An answer that a unit makes likelier or less likely: its id, and how much the unit adds to its logit."""
 
     id: int
@@ -52,8 +52,8 @@ class Unit:
     steps: dict[str, float]
     norm: float
     share: float
-    promotes: tuple[Effect, ...]
-    suppresses: tuple[Effect, ...]
+    promotes: tuple[LogitEffect, ...]
+    suppresses: tuple[LogitEffect, ...]
 
 
 @final
@@ -191,10 +191,10 @@ def why_no_effect(names: Names, side: str) -> str:
     return ""
 
 
-def extremes(changes: Float[Tensor, "answer"] | None, count: int, *, largest: bool) -> tuple[Effect, ...]:
+def extremes(changes: Float[Tensor, "answer"] | None, count: int, *, largest: bool) -> tuple[LogitEffect, ...]:
     """Return the answers whose logits change most in one direction; none that do not change in it."""
     if changes is None:
         return ()
     values, ids = changes.topk(min(count, len(changes)), largest=largest)
     pairs = zip(ids.tolist(), values.tolist(), strict=True)
-    return tuple(Effect(answer, value) for answer, value in pairs if (value > 0 if largest else value < 0))
+    return tuple(LogitEffect(answer, value) for answer, value in pairs if (value > 0 if largest else value < 0))

@@ -23,7 +23,7 @@ def fingerprint(model: nn.Module) -> str:
 
 
 @final
-class Origin:
+class TraceOrigin:
     """The model of a trace, as far as the trace must know it."""
 
     def __init__(self, make: Callable[[], str], specs: Mapping[str, AttentionSpec]) -> None:
@@ -33,13 +33,13 @@ class Origin:
         return "Origin(...)"
 
     @staticmethod
-    def of(model: nn.Module) -> "Origin":
+    def of(model: nn.Module) -> "TraceOrigin":
         parts = sides_of(model)
         specs = {}
         for name in Names(model).sites:
             side, layer, slot = name.split(".")
             specs[name] = getattr(parts[side][1].spec.blocks[int(layer)], slot)
-        return Origin(lambda: fingerprint(model), specs)
+        return TraceOrigin(lambda: fingerprint(model), specs)
 
     @functools.cached_property
     def fingerprint(self) -> str:

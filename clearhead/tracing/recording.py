@@ -52,7 +52,7 @@ class RecordedAttention:
 
 @final
 @dataclass
-class Record:
+class Recording:
     """The values of a forward pass: attentions by the names of their sites, and the residual stream."""
 
     sites: dict[str, RecordedAttention] = field(default_factory=dict)
@@ -63,14 +63,14 @@ class Record:
 
 @contextlib.contextmanager
 @public
-def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Record]:
+def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Recording]:
     """Record the first forward pass inside; with `changes`, of the changed model.
 
     Dropout of weights is left out, so that a training step too can be rebuilt.
     """
     names = names_of(model)
     check_changes(changes, names)
-    record = Record()
+    record = Recording()
     projections = {
         f"{names.paths[name]}.{role}": (name, role)
         for name, layer in names.sites.items()
@@ -102,7 +102,7 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
 
 
 def run_recorded(
-    record: Record, name: str, layer: Attention, changes: tuple[Change, ...], call: AttentionInputs
+    record: Recording, name: str, layer: Attention, changes: tuple[Change, ...], call: AttentionInputs
 ) -> Tensor:
     check_stopped()
     call = apply_to_inputs(call.replace(dropout=0.0), changes)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention.inputs import AttentionInputs
-from clearhead.attention.masks import Mask, Table
+from clearhead.attention.masks import Mask, TensorMask
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import Positions
@@ -40,7 +40,7 @@ from clearhead.serialization import (
 from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
-from clearhead.tracing.origin import Origin
+from clearhead.tracing.origin import TraceOrigin
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
 
@@ -206,7 +206,7 @@ def read_trace(
 ) -> tuple[TraceContent, InnerValues | None]:
     """Return a trace from the contents of its file."""
     specs = {name: read_spec(site["spec"]) for name, site in header["sites"].items()}
-    origin = Origin(lambda: header["fingerprint"], specs)
+    origin = TraceOrigin(lambda: header["fingerprint"], specs)
     if model is not None:
         origin.check(model)
     sides = {name: read_side(side, name) for name, side in header["sides"].items()}
@@ -279,7 +279,7 @@ def read_site(
             raise ValueError(f"{name} has a {field} of {count:,}, and no tensor so large")
     query, key, value = (site_tensors[role] for role in VECTORS)
     similarity, weighting, position = read_parts(spec, query, key, site_tensors)
-    mask: Any = Table(site_tensors["mask"]) if stored["mask"] is None else from_json(stored["mask"], PARTS)
+    mask: Any = TensorMask(site_tensors["mask"]) if stored["mask"] is None else from_json(stored["mask"], PARTS)
     check_type(mask, Mask, f"{name}: mask")
     positions = (
         Positions(site_tensors["query_positions"], site_tensors["key_positions"])

@@ -33,8 +33,8 @@ from clearhead.tracing.display import TraceFacts
 from clearhead.tracing.edits import ALL_ROWS, Change, TextChange, changes_for
 from clearhead.tracing.inner import InnerValues, site_value
 from clearhead.tracing.names import CONCAT, STEPS, list_near, sides_of
-from clearhead.tracing.origin import Origin
-from clearhead.tracing.recording import Record, recording
+from clearhead.tracing.origin import TraceOrigin
+from clearhead.tracing.recording import Recording, recording
 from clearhead.tracing.rollout import roll_out
 from clearhead.tracing.saving import load_trace, save_trace
 from clearhead.tracing.site import Site
@@ -67,7 +67,7 @@ class Trace:
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     answers: Answers
-    origin: Origin
+    origin: TraceOrigin
     beams: "tuple[Trace, ...]" = field(default=(), repr=False)
     """The trace of every output of a beam search, the best first."""
     inner: InnerValues | None = field(default=None, repr=False)
@@ -272,7 +272,7 @@ def changes_output(side: str, changes: Sequence[Change]) -> bool:
 
 def make_trace(
     model: nn.Module,
-    record: Record,
+    record: Recording,
     ids: Mapping[str, list[int]],
     *,
     row: int = 0,
@@ -315,7 +315,7 @@ def make_trace(
         notes=tuple(ran),
         changes=tuple(changes),
         answers=Answers(answers),
-        origin=Origin.of(model),
+        origin=TraceOrigin.of(model),
         inner=inner,
         all_names=tuple(inner.names.all),
     )

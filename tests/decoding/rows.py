@@ -1,6 +1,6 @@
 """Rows of a session that a test steps through by itself, with tokens of its own choice."""
 
-from clearhead.decoding.clock import Size
+from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.continuous import find_limit
 from clearhead.decoding.session import Session, check_masks
 
@@ -15,7 +15,7 @@ class Rows:
         self.n_sources = [len(source) for source in sources or [[]]]
         longest = find_limit("columns", max(self.at) + MOST_NEW, model.decoder)
         check_masks(model.decoder, len(prompts), max(self.at) + 1)
-        self.session = Session(model, Size(max(slots, len(prompts)), longest, max(self.n_sources)))
+        self.session = Session(model, SessionSize(max(slots, len(prompts)), longest, max(self.n_sources)))
         self.caches, self.fast_step = self.session.caches, self.session.fast_step
         self.session.start(prompts, sources or [[]])
         self.logits = self.step()

@@ -2,11 +2,11 @@
 
 import torch
 
-from clearhead.decoding.clock import Clock, Size, SourceMask
+from clearhead.decoding.clock import Clock, SessionSize, SourceMask
 
 
 def test_each_row_and_head_writes_in_a_place_of_its_own():
-    clock = Clock(Size(4, 6, 6), torch.device("cpu"), torch.float32)
+    clock = Clock(SessionSize(4, 6, 6), torch.device("cpu"), torch.float32)
     clock.rows, clock.at = 3, torch.tensor([5, 0, 2, 1])
     memory = torch.zeros(4, 2, 6)
     memory.view(-1)[clock.places(2, 6)] = 1
@@ -34,7 +34,7 @@ def test_products_are_for_the_cpu_where_no_bits_are_fixed():
     grouped = HeadShape(n_heads=4, n_kv_heads=2, d_head=8)
     device = torch.device("cpu")
     wide, narrow = torch.float32, torch.bfloat16
-    assert Clock(Size(2, 8, 8), device, wide).by_products(shape, wide)
-    assert not Clock(Size(2, 8, 8, same_bits=True), device, wide).by_products(shape, wide)
-    assert not Clock(Size(2, 8, 8), device, wide).by_products(grouped, wide)
-    assert not Clock(Size(2, 8, 8), device, wide).by_products(shape, narrow)
+    assert Clock(SessionSize(2, 8, 8), device, wide).by_products(shape, wide)
+    assert not Clock(SessionSize(2, 8, 8, same_bits=True), device, wide).by_products(shape, wide)
+    assert not Clock(SessionSize(2, 8, 8), device, wide).by_products(grouped, wide)
+    assert not Clock(SessionSize(2, 8, 8), device, wide).by_products(shape, narrow)

@@ -7,7 +7,7 @@ import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, stream
 from clearhead.decoding.continuous import ContinuousBatch
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.scheduler import Job
 from clearhead.errors import OptionError
@@ -27,7 +27,7 @@ class Second(Chooser):
 
 
 @dataclass(frozen=True)
-class Narrow(Method):
+class Narrow(DecodingMethod):
     """A beam search of two beams that gives both, under a name of its own."""
 
     streams = False

@@ -7,7 +7,7 @@ import torch
 
 from clearhead.decoding import Greedy, Rules, Sample
 from clearhead.decoding.continuous import ContinuousBatch
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.prefix_cache import PrefixCache, ReadPrompts, count_bytes
 from clearhead.decoding.scheduler import Job
 from clearhead.errors import OptionError
@@ -28,7 +28,7 @@ def model():
     return presets.gpt2("tiny", vocabulary=20).build().double().eval()
 
 
-def job(*inputs, method: Method = Greedy()):
+def job(*inputs, method: DecodingMethod = Greedy()):
     return Job(inputs=inputs, rules=RULES, method=method)
 
 

@@ -50,7 +50,7 @@ class Client:
 @contextlib.contextmanager
 def serving(run, folder, budget=None, explorer=None, **options):
     """A server of a run, or of an explorer that is made already, with a page of one line."""
-    from clearhead.serve.budget import Budget
+    from clearhead.serve.budget import AnswerBudget
     from clearhead.serve.explorer import Explorer
     from clearhead.serve.explorer_routes import ExplorerPages
     from clearhead.serve.logs import Tracebacks
@@ -60,7 +60,7 @@ def serving(run, folder, budget=None, explorer=None, **options):
     (folder / "index.html").write_text(PAGE)
     (folder / "assets" / "page-1_a.js").write_text("1")
     (folder.parent / "secret.txt").write_text("secret")
-    pages = ExplorerPages(explorer or Explorer(run, budget or Budget()), folder)
+    pages = ExplorerPages(explorer or Explorer(run, budget or AnswerBudget()), folder)
     server = Server(pages, logs=Tracebacks(), **options)
     with running(server):
         yield server

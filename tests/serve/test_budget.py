@@ -13,7 +13,7 @@ import torch
 
 from clearhead.attention import reference
 from clearhead.model.presets import Size
-from clearhead.serve.budget import Budget, Cost, TooMuchError
+from clearhead.serve.budget import AnswerBudget, Cost, TooMuchError
 from clearhead.serve.costs import ModelCosts
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
@@ -74,20 +74,20 @@ def test_every_question_about_a_trace_is_held_to_the_budget(translator, question
         explorer.traces.get_or_make(wanted.id, lambda: Traced(wanted, translator, made, budget))
         return ask(explorer, question, ASKED[question], wanted.id)
 
-    assert answer(Budget()) is not None
+    assert answer(AnswerBudget()) is not None
     with pytest.raises(TooMuchError, match=r"takes [\d,]+ .* (are|MB are) the most for one answer; "):
-        answer(Budget(cells=0, memory=0))
+        answer(AnswerBudget(cells=0, memory=0))
 
 
 @pytest.mark.parametrize("question", WITHOUT)
 def test_every_question_about_a_run_is_held_to_the_budget(translator, question):
     assert ask(Explorer(translator), question, WITHOUT[question])
     with pytest.raises(TooMuchError, match=r"takes [\d,]+ .* the most for one answer; "):
-        ask(Explorer(translator, Budget(cells=0, memory=0)), question, WITHOUT[question])
+        ask(Explorer(translator, AnswerBudget(cells=0, memory=0)), question, WITHOUT[question])
 
 
 def test_what_takes_too_much_is_413_with_a_sentence_and_not_computed(translator, tmp_path, monkeypatch):
-    with serving(translator, tmp_path / "static", Budget(cells=300)) as server, contextlib.ExitStack() as stack:
+    with serving(translator, tmp_path / "static", AnswerBudget(cells=300)) as server, contextlib.ExitStack() as stack:
         connection = stack.enter_context(
             contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.place.port, timeout=300))
         )
@@ -110,7 +110,7 @@ def send(connection, server, method, path, body=None):
 
 
 def test_the_longest_text_follows_from_the_budget(documents):
-    text, budget = "the cat eats the plum", Budget(cells=100)
+    text, budget = "the cat eats the plum", AnswerBudget(cells=100)
     costs = ModelCosts(documents.model)
     assert budget.most(lambda n: costs.trace({"decoder": n}), documents.task.context) == 10  # 10 x 10 for one head
     with pytest.raises(TooMuchError, match=r"a trace of 16 decoder tokens takes 256 .* the longest has 10 tokens here"):
@@ -129,12 +129,12 @@ def test_an_edit_inside_an_attention_counts_what_the_reference_holds(documents):
 def test_a_word_that_stands_everywhere_is_refused_before_it_is_compared(translator):
     texts = ["eins " * 6] * 20
     with pytest.raises(TooMuchError, match=r"comparing 'eins' in 120 places takes .* take fewer or shorter texts"):
-        ask(Explorer(translator, Budget(memory=2_500_000)), "context", {"texts": texts, "word": "eins"})
+        ask(Explorer(translator, AnswerBudget(memory=2_500_000)), "context", {"texts": texts, "word": "eins"})
 
 
 def test_kept_traces_stay_within_the_budget(translator):
     one = AskTrace(source="eins", target="1", step=translator.step).traced(Explorer(translator)).nbytes
-    explorer = Explorer(translator, Budget(memory=5 * one // 2))
+    explorer = Explorer(translator, AnswerBudget(memory=5 * one // 2))
     for text in ("eins", "zwei", "drei"):
         ask(explorer, "trace", {"source": text, "target": "1"})
     assert len(explorer.traces.values) == 2
@@ -298,7 +298,7 @@ def test_a_forward_pass_stops_too(documents):
 def test_costs_add_up():
     assert Cost(cells=1, memory=2) + Cost(cells=3) == Cost(cells=4, memory=2)
     with pytest.raises(TooMuchError) as raised:
-        Budget(memory=10**9).check(Cost(memory=2 * 10**9), "it", "ask for less")
+        AnswerBudget(memory=10**9).check(Cost(memory=2 * 10**9), "it", "ask for less")
     assert str(raised.value) == ("it takes 2,000 MB of memory, and 1,000 MB are the most for one answer; ask for less")
 
 
@@ -313,4 +313,4 @@ def test_a_trace_holds_a_few_rows_of_logits_and_a_forward_pass_all(documents):
 @pytest.mark.parametrize(("pages", "memory"), [(0, 1e9), (1_000_000, 1.024e9), (2_000_000, 2.048e9), (10**9, 4e9)])
 def test_the_memory_follows_the_machine(monkeypatch, pages, memory):
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": pages}[name])
-    assert Budget().memory == memory
+    assert AnswerBudget().memory == memory

@@ -19,7 +19,7 @@ from clearhead.model import presets
 from clearhead.model.embedding import Embedding
 from clearhead.model.outputs import Classes
 from clearhead.rasp import PROGRAMS
-from clearhead.serve.budget import Budget, TooMuchError
+from clearhead.serve.budget import AnswerBudget, TooMuchError
 from clearhead.serve.explorer import OTHERS_SHARE, TRACES, Explorer, model_bytes, side_by_side
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.text.tokenizer import Tokenizer
@@ -395,7 +395,7 @@ def test_readings_of_some_rows(case):
 
 
 def test_of_a_long_text_one_site_is_read_at_a_time(translator):
-    asked = Explorer(translator, Budget(cells=60))
+    asked = Explorer(translator, AnswerBudget(cells=60))
     name = ask(asked, "trace", {"source": "vier", "target": "44"})["id"]
     with pytest.raises(TooMuchError, match=r"reading every weight of all attentions .* ask for one attention"):
         ask(asked, "readings", {}, name)
@@ -922,7 +922,7 @@ def test_effects_of_heads_know_the_segments_of_a_pair(tmp_path):
 
 def test_loaded_frames_take_a_share_of_the_memory_and_their_traces_go_with_them(translator):
     size = model_bytes(translator)
-    explorer = Explorer(translator, Budget(memory=OTHERS_SHARE * (5 * size // 2)))  # there is room for two
+    explorer = Explorer(translator, AnswerBudget(memory=OTHERS_SHARE * (5 * size // 2)))  # there is room for two
     asked = {"source": "zwei", "target": "2"}
     own = ask(explorer, "trace", asked)
     made = [ask(explorer, "trace", {**asked, "step": step}) for step in (0, 1, 2)]
@@ -932,7 +932,7 @@ def test_loaded_frames_take_a_share_of_the_memory_and_their_traces_go_with_them(
 
 
 def test_a_second_run_is_asked_under_an_address_of_its_own(translator, classifier, tmp_path):
-    explorer = side_by_side(translator, classifier, Budget(memory=2_000_000_000))
+    explorer = side_by_side(translator, classifier, AnswerBudget(memory=2_000_000_000))
     assert explorer.beside is not None
     assert (explorer.budget.memory, explorer.beside.budget.memory) == (1_000_000_000, 1_000_000_000)
     with serving(translator, tmp_path / "static", explorer=explorer) as server:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 import pytest
 
 from clearhead.serve.question_table import QUESTIONS
-from clearhead.serve.questions.cell import Turn
+from clearhead.serve.questions.cell import TurnMessage
 from clearhead.serve.questions.question import answer_type
 from clearhead.serve.questions.row import Row
 from clearhead.serve.questions.stream import Stream
@@ -74,11 +74,11 @@ def test_a_fault_of_every_kind_is_found():
     ):
         found = faults({"rows": [bad]}, Stream, "stream")
         assert all(any(one in fault for fault in found) for one in said), found
-    turn = {name: [] for name in get_type_hints(Turn)}
-    assert any("pairs[0]: no 2 items" in one for one in faults({**turn, "pairs": [[1]]}, Turn, "turn"))
+    turn = {name: [] for name in get_type_hints(TurnMessage)}
+    assert any("pairs[0]: no 2 items" in one for one in faults({**turn, "pairs": [[1]]}, TurnMessage, "turn"))
     assert faults({"kind": "tile"}, Arithmetic, "site") != []
     assert faults({"a": 1}, dict[str, str], "labels") == ["labels.a: no str, but 1"]
-    assert faults(None, Turn | None, "turn") == []
+    assert faults(None, TurnMessage | None, "turn") == []
     assert typing.get_type_hints(Row, include_extras=True)["query"] == NotRequired[list[float]]
 
 

@@ -79,7 +79,7 @@ def answer_name(kind: type) -> str:
 
 
 def interface(node: ast.ClassDef, optional: set[str], more: list[str]) -> str:
-    lines = [f"export interface {node.name} {{", *more]
+    lines = [f"export interface {plain(node.name)} {{", *more]
     for field, following in zip(node.body, [*node.body[1:], None], strict=True):
         match field:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
@@ -93,8 +93,13 @@ def interface(node: ast.ClassDef, optional: set[str], more: list[str]) -> str:
     lines += ["  [more: string]: unknown;"] if node.name in OPEN else []
     said = ast.get_docstring(node)
     if len(lines) == 1:
-        return f"{comment(said or '')}\nexport type {node.name} = Record<string, never>;"
+        return f"{comment(said or '')}\nexport type {plain(node.name)} = Record<string, never>;"
     return "\n".join([*([comment(said)] if said else []), *lines, "}"])
+
+
+def plain(name: str) -> str:
+    """Return a message's name in TypeScript. In Python one that shares its noun with a class ends with Message."""
+    return name.removesuffix("Message")
 
 
 def string_of(node: ast.stmt | None) -> str | None:
@@ -117,7 +122,7 @@ def as_type(node: ast.expr) -> str:
         case ast.Constant(value=str(text)):
             return f'"{text}"'
         case ast.Name(id=name):
-            return NAMES.get(name, name)
+            return NAMES.get(name, plain(name))
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return f"{as_type(left)} | {as_type(right)}"
         case ast.Subscript(value=ast.Name(id=name), slice=inner):

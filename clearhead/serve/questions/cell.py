@@ -10,7 +10,7 @@ from clearhead.serve.traced import TEXT, Traced, check_below, name_heads
 from clearhead.tracing.site import Head
 
 
-class Turn(TypedDict):
+class TurnMessage(TypedDict):
     """A query and a key before their turn, and by how much each pair of their numbers is turned, in radians."""
 
     query: list[float]
@@ -22,7 +22,7 @@ class Turn(TypedDict):
     key_angles: list[float]
 
 
-class Cell(TypedDict):
+class CellMessage(TypedDict):
     """Every number of one cell's arithmetic."""
 
     kind: WeightingKind
@@ -46,7 +46,7 @@ class Cell(TypedDict):
     value: list[float]
     share: list[float]
     context: list[float]
-    turn: Turn | None
+    turn: TurnMessage | None
     """How the positions turned query and key before they were compared; null where they did not."""
     input: list[float] | None
     """What the head reads of the query's vector: in sliced heads, its slice."""
@@ -60,7 +60,7 @@ class Cell(TypedDict):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AskCell(TraceQuestion[Cell]):
+class AskCell(TraceQuestion[CellMessage]):
     """Every number of one cell's arithmetic."""
 
     site: str
@@ -68,12 +68,12 @@ class AskCell(TraceQuestion[Cell]):
     query: int
     key: int
 
-    def answer_of(self, traced: Traced) -> Cell:
+    def answer_of(self, traced: Traced) -> CellMessage:
         head = traced.head(self.site, self.head)
         query, key = check_below("query", self.query, head.site.n_query), check_below("key", self.key, head.site.n_key)
         traced.budget.check(row_cost([head]), f"a cell of {name_heads([head])}", TEXT)
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
-        return cast(Cell, {**asdict(head.cell(query, key)), **read_by(traced, head, query, key), **sizes})
+        return cast(CellMessage, {**asdict(head.cell(query, key)), **read_by(traced, head, query, key), **sizes})
 
 
 def read_by(traced: Traced, head: Head, query: int, key: int) -> dict[str, list[float] | int | None]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
-from clearhead.serve.budget import JSON_NUMBER, Budget, Cost
+from clearhead.serve.budget import JSON_NUMBER, AnswerBudget, Cost
 from clearhead.serve.costs import cells_of
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.question import Question, bounded
@@ -108,7 +108,7 @@ class AskContext(Question[ContextAnswer]):
 
 
 def occurrences(
-    tokenizer: Tokenizer, word: str, text: str, trace: Trace, side: str, *, budget: Budget
+    tokenizer: Tokenizer, word: str, text: str, trace: Trace, side: str, *, budget: AnswerBudget
 ) -> list[Occurrence]:
     """Return every occurrence of the word in the text, as a word of its own; else as whole tokens of longer words."""
     n = len(trace.sides[side].ids)
@@ -142,7 +142,7 @@ def token_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[tuple[int, int
     return [(min(ends[i], ends[i + 1]), ends[i + 1]) for i in range(len(ids))]
 
 
-def context_view(word: str, occurrences: Sequence[Occurrence], *, budget: Budget) -> ContextAnswer:
+def context_view(word: str, occurrences: Sequence[Occurrence], *, budget: AnswerBudget) -> ContextAnswer:
     budget.check(
         view_cost(occurrences), f"comparing {word[:60]!r} in {len(occurrences):,} places", "take fewer or shorter texts"
     )

@@ -16,7 +16,7 @@ class CurveLine(TypedDict):
     loss: NotRequired[float | None]
 
 
-class Curves(TypedDict):
+class CurvesMessage(TypedDict):
     lines: list[CurveLine]
     training: bool
     last: int | None
@@ -24,13 +24,13 @@ class Curves(TypedDict):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AskCurves(Question[Curves]):
+class AskCurves(Question[CurvesMessage]):
     """The lines of the log after a step."""
 
     turn: ClassVar = "files"
     after: int = bounded(-1, least=-1)
 
-    def answer(self, explorer: "Explorer") -> Curves:
+    def answer(self, explorer: "Explorer") -> CurvesMessage:
         lines = explorer.metrics.after(self.after)
         last = max((line["step"] for line in lines), default=None)
         return {"lines": cast(list[CurveLine], lines), "training": is_training(explorer.run.folder), "last": last}

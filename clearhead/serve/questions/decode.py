@@ -17,7 +17,7 @@ from clearhead.serve.edit_json import EditJson, changes_of, read_edits
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.questions.run import one_step
-from clearhead.serve.questions.trace import AskTrace, Candidate
+from clearhead.serve.questions.trace import AskTrace, CandidateMessage
 from clearhead.serve.traced import check_below
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
@@ -60,7 +60,7 @@ class DecodeNode(TypedDict):
     total: float
     state: NodeState
     rank: int
-    candidates: list[Candidate]
+    candidates: list[CandidateMessage]
 
 
 class DecodeOutput(TypedDict):
@@ -224,7 +224,7 @@ class Tree:
         )
         return node_id
 
-    def likeliest(self, candidates: Candidates) -> list[Candidate]:
+    def likeliest(self, candidates: Candidates) -> list[CandidateMessage]:
         names = token_names(self.writes, [token for token, _ in candidates])
         pairs = zip(candidates, names, strict=True)
         return [{"id": token, "text": name, "p": math.exp(log_prob)} for (token, log_prob), name in pairs]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from clearhead.errors import OptionError
 from clearhead.model.outputs import ToVocabulary
-from clearhead.serve.budget import JSON_NUMBER, Budget, Cost
+from clearhead.serve.budget import JSON_NUMBER, AnswerBudget, Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
 from clearhead.serve.questions.question import Question
@@ -59,7 +59,7 @@ class AskEmbeddings(Question[EmbeddingMap]):
         return explorer.maps.get_or_make((run.step, name), lambda: make_map(run, name, tables, explorer.budget))
 
 
-def make_map(run: Run, name: str, tables: dict[str, Tensor], budget: Budget) -> EmbeddingMap:
+def make_map(run: Run, name: str, tables: dict[str, Tensor], budget: AnswerBudget) -> EmbeddingMap:
     table = tables[name]
     n, d = table.shape
     memory = 2 * n * d * DOUBLE + 3 * d * d * DOUBLE + 4 * n * JSON_NUMBER

@@ -6,7 +6,7 @@ from typing import TypedDict, cast, final
 from clearhead.serve.budget import FLOAT, Cost
 from clearhead.serve.questions.question import TraceQuestion, bounded
 from clearhead.serve.traced import Traced, check_below
-from clearhead.tracing.neurons import Effect, read_units, why_no_effect
+from clearhead.tracing.neurons import LogitEffect, read_units, why_no_effect
 from clearhead.tracing.trace import Candidate
 
 MOST_UNITS = 64
@@ -88,6 +88,6 @@ class AskNeurons(TraceQuestion[Neurons]):
         return cast(Neurons, {**asdict(view), "units": units, "formula": formula, "silent": silent})
 
 
-def with_text(traced: Traced, effects: tuple[Effect, ...]) -> list[UnitEffect]:
+def with_text(traced: Traced, effects: tuple[LogitEffect, ...]) -> list[UnitEffect]:
     named = traced.with_names([Candidate(effect.id, "", effect.change) for effect in effects])
     return [{"id": effect.id, "text": effect.text, "change": effect.log_prob} for effect in named]

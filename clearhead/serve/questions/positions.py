@@ -37,7 +37,7 @@ class PositionKind(TypedDict):
     similarity: list[float]
 
 
-class Positions(TypedDict):
+class PositionsMessage(TypedDict):
     used: str
     kinds: list[PositionKind]
     bias: list[list[float]] | None
@@ -46,20 +46,20 @@ class Positions(TypedDict):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AskPositions(Question[Positions]):
+class AskPositions(Question[PositionsMessage]):
     """The first `n` positions of each kind."""
 
     n: int = bounded(64, least=2, below=1025)
     step: int | None = None
 
-    def answer(self, explorer: "Explorer") -> Positions:
+    def answer(self, explorer: "Explorer") -> PositionsMessage:
         n, width = self.n, max(part.spec.d_model for part in explorer.costs.sides.values())
         cost = Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT))
         explorer.budget.check(cost, f"{n} positions", "ask for fewer")
         return positions(explorer.at(self.step), n)
 
 
-def positions(run: Run, n: int) -> Positions:
+def positions(run: Run, n: int) -> PositionsMessage:
     """Return the three kinds side by side, with the run's own numbers for what it has."""
     part = next(iter(sides_of(run.model).values()))[1]
     added, inside = part.spec.embedding.position, part.stack.blocks[0].attention

@@ -15,7 +15,7 @@ LEAST_ROWS = 64
 """The fewest rows of a long text that the metrics of a head are read from."""
 
 
-class Readings(TypedDict):
+class ReadingsMessage(TypedDict):
     """Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits."""
 
     entropy: list[float | None]
@@ -31,14 +31,14 @@ class Readings(TypedDict):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AskReadings(TraceQuestion[dict[str, Readings]]):
+class AskReadings(TraceQuestion[dict[str, ReadingsMessage]]):
     """Of one site, or of all; of a long text, from no more than `rows` queries."""
 
     turn: ClassVar = "weights"
     site: str | None = None
     rows: int | None = bounded(None, least=LEAST_ROWS)
 
-    def answer_of(self, traced: Traced) -> dict[str, Readings]:
+    def answer_of(self, traced: Traced) -> dict[str, ReadingsMessage]:
         sites = list(traced.trace.sites.values()) if self.site is None else [traced.trace[self.site]]
         costs = [rows_cost(site.head, min(self.rows or site.n_query, site.n_query), kept=1) for site in sites]
         cost = functools.reduce(Cost.__add__, costs)
@@ -47,11 +47,11 @@ class AskReadings(TraceQuestion[dict[str, Readings]]):
         traced.budget.check(cost, f"reading every weight of {what}", instead)
         return {site.name: self.read(traced, site) for site in sites}
 
-    def read(self, traced: Traced, site: Site) -> Readings:
+    def read(self, traced: Traced, site: Site) -> ReadingsMessage:
         rows = self.rows if self.rows is not None and self.rows < site.n_query else None
 
-        def make() -> Readings:
+        def make() -> ReadingsMessage:
             heads = [asdict(head) for head in readings(traced.trace, site, rows)]
-            return cast(Readings, {name: [head[name] for head in heads] for name in heads[0]})
+            return cast(ReadingsMessage, {name: [head[name] for head in heads] for name in heads[0]})
 
         return traced.once(f"readings {site.name} {rows}", make)

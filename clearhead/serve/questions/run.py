@@ -17,7 +17,7 @@ from clearhead.serve.questions.question import Question
 from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
-from clearhead.tracing.names import Box, Names
+from clearhead.tracing.names import DiagramBox, Names
 from clearhead.tracing.neurons import why_no_units
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import Task
@@ -309,7 +309,7 @@ def side_facts(side: SideName, part: Encoder | Decoder, names: Names) -> SideSpe
     }
 
 
-def box_facts(box: Box) -> BoxSpec:
+def box_facts(box: DiagramBox) -> BoxSpec:
     """Return a box's name, its values, and how each value follows from others."""
     values = cast(list[BoxValue], [asdict(value) for value in box.values])
     return {"name": box.name, "kind": cast(BoxKind, box.kind), "layer": box.layer, "values": values}

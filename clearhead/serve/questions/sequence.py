@@ -11,7 +11,7 @@ from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exch
 MOST_COLUMNS = 100
 
 
-class Sequence(TypedDict):
+class SequenceMessage(TypedDict):
     """A sequence diagram of one attention step, as an SVG element."""
 
     svg: str
@@ -19,7 +19,7 @@ class Sequence(TypedDict):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AskSequence(TraceQuestion[Sequence]):
+class AskSequence(TraceQuestion[SequenceMessage]):
     """One attention step as a sequence diagram; `columns`: how many lifelines there is room for."""
 
     site: str
@@ -27,7 +27,7 @@ class AskSequence(TraceQuestion[Sequence]):
     query: int
     columns: int = bounded(MOST_COLUMNS, below=MOST_COLUMNS)
 
-    def answer_of(self, traced: Traced) -> Sequence:
+    def answer_of(self, traced: Traced) -> SequenceMessage:
         head = traced.head(self.site, self.head)
         site, trace = head.site, traced.trace
         query, few = check_below("query", self.query, site.n_query), site.n_query <= MOST_QUERIES

@@ -12,7 +12,7 @@ MOST_COMPARED = 24
 """The most tokens that are compared with each other in one answer."""
 
 
-class Spaces(TypedDict):
+class SpacesMessage(TypedDict):
     """Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys."""
 
     places: list[int]
@@ -25,14 +25,14 @@ class Spaces(TypedDict):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AskSpaces(TraceQuestion[Spaces]):
+class AskSpaces(TraceQuestion[SpacesMessage]):
     """How alike some tokens are as embeddings, as queries and keys, and as values."""
 
     site: str
     head: int
     places: list[int] = bounded(most=MOST_COMPARED)
 
-    def answer_of(self, traced: Traced) -> Spaces:
+    def answer_of(self, traced: Traced) -> SpacesMessage:
         head = traced.head(self.site, self.head)
         traced.budget.check(rows_cost([head], len(self.places), kept=4), "comparing these tokens", "compare fewer")
         spaces = compare_spaces(traced.trace, self.site, head.index, self.places)

@@ -18,8 +18,7 @@ from clearhead.serve.traced import Traced
 from clearhead.tracing.arithmetic import weighting_kind
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.site import ALLOWED, Site, overflow_of
-from clearhead.tracing.trace import Candidate as TracedCandidate
-from clearhead.tracing.trace import Trace
+from clearhead.tracing.trace import Candidate, Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import encode_inputs, trace
 
@@ -96,7 +95,7 @@ class SiteMeta(TypedDict):
     edited: bool
 
 
-class Candidate(TypedDict):
+class CandidateMessage(TypedDict):
     id: int
     text: str
     p: float
@@ -120,7 +119,7 @@ class Meta(TypedDict):
     sides: dict[SideName, SideMeta]
     sites: list[SiteMeta]
     names: list[str]
-    candidates: list[list[Candidate]]
+    candidates: list[list[CandidateMessage]]
     answer: str
     program: NotRequired[ProgramAnswers]
     """Of a compiled program: its answer at each token of the text, which begins at token `offset`."""
@@ -224,7 +223,7 @@ def make_meta(request: AskTrace, run: Run, trace: Trace) -> Meta:
     return meta
 
 
-def as_candidates(row: Sequence[TracedCandidate]) -> list[Candidate]:
+def as_candidates(row: Sequence[Candidate]) -> list[CandidateMessage]:
     return [{"id": candidate.id, "text": candidate.text, "p": math.exp(candidate.log_prob)} for candidate in row]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.decoding import Rules
 from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.method import Method
+from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.scheduler import Job
 from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
@@ -108,7 +108,7 @@ class Answering(TaskTexts):
         """
         raise OptionError(f"to {self.name} writes nothing, so there is nothing to decode")
 
-    def passage(self, row: Sequence[int], method: Method, options: WritingOptions) -> Passage:
+    def passage(self, row: Sequence[int], method: DecodingMethod, options: WritingOptions) -> Passage:
         """Return the jobs that decode the output for a text's ids, without its special tokens."""
         frame, side = self.frame(), "decoder" if self.target == "continues" else "encoder"
         most = self.context - frame.size

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clearhead.attention import masks
 from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
 from clearhead.decoding.generating import collect, eval_mode
-from clearhead.decoding.method import Method, check_method
+from clearhead.decoding.method import DecodingMethod, check_method
 from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job
 from clearhead.decoding.session import pad_right
@@ -203,7 +203,7 @@ class Generate(Task):
                 yield token._replace(sequence=i)
             going = [i for i in going if i not in ended]
 
-    def passage(self, row: Sequence[int], method: Method, options: WritingOptions) -> Passage:
+    def passage(self, row: Sequence[int], method: DecodingMethod, options: WritingOptions) -> Passage:
         framing = self.frame() if options.framing is None else options.framing
         asked = Rules(max_new=MAX_NEW) if options.rules is None else options.rules
         max_new = asked.max_new
@@ -370,7 +370,7 @@ def last_ids(ids: Sequence[int], most: int, kept: Sequence[int]) -> list[int]:
     return [*front, *ids[len(front) - most :]]
 
 
-def check_streams(method: Method) -> None:
+def check_streams(method: DecodingMethod) -> None:
     check_method(method)
     if not method.streams:
         raise OptionError(

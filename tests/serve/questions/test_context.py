@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
 from clearhead.errors import OptionError
-from clearhead.serve.budget import Budget
+from clearhead.serve.budget import AnswerBudget
 from clearhead.serve.questions.context import occurrences
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import trace_model
@@ -25,7 +25,7 @@ def given_tokenizer():
 def places_of(word, text):
     tokenizer = given_tokenizer()
     trace = trace_model(built(decoder_spec()), torch.tensor([tokenizer.encode(text)]))
-    found = occurrences(tokenizer, word, text, trace, "decoder", budget=Budget())
+    found = occurrences(tokenizer, word, text, trace, "decoder", budget=AnswerBudget())
     return [one.places for one in found]
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.serve.budget import Budget, TooMuchError
+from clearhead.serve.budget import AnswerBudget, TooMuchError
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.embeddings import principal_plane, tables_of
 from tests.serve.asking import ask
@@ -95,4 +95,4 @@ def test_what_cannot_be_is_told(documents, wrong, said):
 
 def test_the_cost_is_checked_first(documents):
     with pytest.raises(TooMuchError, match="a map of"):
-        ask(Explorer(documents, Budget(memory=1000)), "embeddings")
+        ask(Explorer(documents, AnswerBudget(memory=1000)), "embeddings")

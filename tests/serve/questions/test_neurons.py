@@ -3,7 +3,7 @@
 import pytest
 
 import clearhead as ch
-from clearhead.serve.budget import Budget, TooMuchError
+from clearhead.serve.budget import AnswerBudget, TooMuchError
 from clearhead.serve.explorer import Explorer
 from tests.serve.asking import ask
 
@@ -84,6 +84,6 @@ def test_what_cannot_be_is_told(documents, wrong, said):
 def test_the_cost_is_checked_first(documents):
     explorer = Explorer(documents)
     meta = ask(explorer, "trace", {"source": "the cat"})
-    explorer.traces.get(meta["id"]).budget = Budget(memory=1000)
+    explorer.traces.get(meta["id"]).budget = AnswerBudget(memory=1000)
     with pytest.raises(TooMuchError):
         ask(explorer, "neurons", {"at": "decoder.0.feed_forward"}, meta["id"])

@@ -5,7 +5,7 @@ import torch
 
 import clearhead as ch
 from clearhead.decoding import Greedy, Sample, generate
-from clearhead.serve.budget import Budget, TooMuchError
+from clearhead.serve.budget import AnswerBudget, TooMuchError
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.decode import request_of
 from clearhead.serve.questions.sample import describe, draw
@@ -179,7 +179,7 @@ def test_a_text_that_fills_the_context_is_refused_and_room_is_told(documents):
 
 def test_the_cost_is_checked_first(documents):
     with pytest.raises(TooMuchError, match=r"sampling \d+ tokens with 10 candidates each"):
-        ask(Explorer(documents, Budget(memory=10_000)), "sample", asked("the cat"))
+        ask(Explorer(documents, AnswerBudget(memory=10_000)), "sample", asked("the cat"))
 
 
 def test_a_run_that_writes_nothing_says_so(filler):
