@@ -1,12 +1,18 @@
-"""What holds for every test: hypothesis's profile, no display, and which tests run where.
+"""What holds for every test, in this order: settings of the libraries, which files are read, which tests run where, and
+the fixtures that all share.
 
-Nothing here may import clearhead: jaxtyping's hook must be in place before that.
+Markers are in pyproject.toml. covering.py marks cases (`thorough`, `brief`, `shapes`), scheduling.py orders files and
+gives them to workers, forked_workers.py is the workers, machines.py the rows of `make test-machines`. Nothing here may
+import clearhead: jaxtyping's hook must be in place before that.
 """
 
+import contextlib
 import gc
 import importlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -134,18 +140,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.name in LONG_DOCTESTS:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.thorough)
-    for item in items:
         if item.path.is_relative_to(PLAIN):
             item.add_marker(pytest.mark.plain)
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
     if config.getoption("jaxtyping_packages", default=None):
         items[:] = [item for item in items if not item.get_closest_marker("plain")]
     mark_quick(items, OF_SHAPES, REPEATS_SHAPES)
     longest_first(items)
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(autouse=True)
@@ -185,34 +187,39 @@ def one_thread(request):
     torch.set_num_threads(before)
 
 
+@contextlib.contextmanager
+def replaced(module: ModuleType, name: str, value: Any) -> Iterator[Any]:
+    """Put a value in a module's place of a name, and give what was there."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    yield before
+    setattr(module, name, before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def unflushed():
     """Wait for no disk: what is flushed matters where the power fails. Processes that are killed flush for real."""
-    before, os.fsync = os.fsync, lambda handle: None
-    yield
-    os.fsync = before
+    with replaced(os, "fsync", lambda handle: None):
+        yield
+
+
+def sketch(data: object, path: Path, **options: object) -> None:
+    """Write a sketch in place of a picture: to draw one takes longer than to train a run of a few steps."""
+    path.write_text("<svg/>", encoding="utf-8")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def sketched():
-    """Runs of a few steps have a sketch for their curves: to draw them takes longer than to train. Gives what draws."""
-    from clearhead.files import write_text
-    from clearhead.training import loop
-
-    before, loop.draw_curves = loop.draw_curves, lambda lines, path, **_: write_text(path, "<svg/>")
-    yield before
-    loop.draw_curves = before
+    """Runs have a sketch for their curves. Gives what draws them."""
+    with replaced(importlib.import_module("clearhead.training.loop"), "draw_curves", sketch) as draw_curves:
+        yield draw_curves
 
 
 @pytest.fixture(scope="module")
 def sketched_comparisons():
     """Comparisons have a sketch for their picture too; tests/experiments/test_comparison.py draws it."""
-    from clearhead.experiments import comparing
-    from clearhead.files import write_text
-
-    before, comparing.draw_comparison = comparing.draw_comparison, lambda data, path: write_text(path, "<svg/>")
-    yield
-    comparing.draw_comparison = before
+    with replaced(importlib.import_module("clearhead.experiments.comparing"), "draw_comparison", sketch):
+        yield
 
 
 @pytest.fixture
@@ -224,11 +231,8 @@ def drawn(sketched, monkeypatch):
 @pytest.fixture(scope="module")
 def undrawn():
     """For runs whose folder is looked at: there is not even a sketch."""
-    from clearhead.training import loop
-
-    before, loop.draw_curves = loop.draw_curves, lambda *_, **__: None
-    yield
-    loop.draw_curves = before
+    with replaced(importlib.import_module("clearhead.training.loop"), "draw_curves", lambda *_, **__: None):
+        yield
 
 
 def small_run(kind):

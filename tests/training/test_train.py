@@ -1,7 +1,6 @@
 """Train and resume: what they leave in a folder, and what they refuse."""
 
 import os
-import signal
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
-from clearhead.training import stopping
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import lock
 from clearhead.training.machine import prepare_machine, resolve_machine
@@ -17,7 +15,6 @@ from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.reporting import memory_mb
 from clearhead.training.resume import resume
 from clearhead.training.run import load
-from clearhead.training.stopping import Stopping
 from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT
@@ -164,36 +161,6 @@ def test_the_machine_is_prepared(monkeypatch):
 def test_memory_is_that_of_the_process():
     """Python and torch take tens of megabytes at least, and this machine has less than a terabyte."""
     assert 10 < memory_mb(torch.device("cpu")) < 1 << 20
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_asked_about_and_told(number, capfd):
-    before = signal.getsignal(number)
-    with Stopping() as asked:
-        assert asked.signal == 0
-        signal.raise_signal(number)
-        assert asked.signal == number
-    assert capfd.readouterr().err == "stopping: it is saved first; Ctrl-C again leaves at once\n"
-    assert signal.getsignal(number) is before
-
-
-def test_a_second_signal_leaves_at_once(monkeypatch):
-    left = []
-    monkeypatch.setattr(stopping.os, "_exit", left.append)
-    with Stopping():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-    assert left == [130]
-
-
-def test_a_stderr_that_is_closed_is_no_reason_to_fail(monkeypatch):
-    def closed(*given):
-        raise OSError
-
-    monkeypatch.setattr(stopping.os, "write", closed)
-    with Stopping() as asked:
-        signal.raise_signal(signal.SIGTERM)
-    assert asked.signal == signal.SIGTERM
 
 
 def test_what_is_told_goes_to_stderr(run, capsys):
