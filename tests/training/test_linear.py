@@ -123,7 +123,7 @@ def test_a_better_linear_model_is_told_plainly():
 
 def test_what_is_kept_is_named():
     score = LinearScore(accuracy=0.9, macro_f1=0.8, features=1200, records=500, seconds=0.5)
-    assert score.verdict(Figures(0.92, 0.8), Figures(0.7, 0.6), (0.5, 2)) == (
+    assert score.verdict(Figures(0.92, 0.8), Figures(0.7, 0.6), (0.5, 2.0)) == (
         "kept is the sum of both: dev accuracy 92.0% (macro F1 80.0%). The linear model has 90.0% (macro F1 80.0%), "
         "the Transformer 70.0% (macro F1 60.0%)"
     )
