@@ -190,7 +190,7 @@ def score_table(rows: list[dict[str, Any]], lines: dict[str, dict[str, Any]]) ->
 
 def account_table(rows: list[dict[str, Any]]) -> str:
     """Return where the seconds of each training went."""
-    head = ["text", "minutes", "machine", *(f"{name}, s" for name in SECONDS), "steps"]
+    head = ["text", "minutes", "machine", *(f"{name}, s" for name in SECONDS), "kept step"]
     done = [row for row in rows if "failed" not in row]
     return table(head, [[*name_row(row), *(f"{row[name]:.1f}" for name in SECONDS), str(row["step"])] for row in done])
 
