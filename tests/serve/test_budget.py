@@ -42,6 +42,7 @@ ASKED = {
     "vectors": {**SITE, "role": "key"},
     "readings": {},
     "lens": {},
+    "attribution": {},
     "effects": SITE,
     "stream": {"side": "decoder"},
     "spaces": {**SITE, "places": "0,1"},
