@@ -225,8 +225,8 @@ def read_heads(inner: InnerValues, site: str, rows: slice) -> dict[str, Float[Te
     return {**heads, f"{site}.bias": layer.output(torch.zeros_like(context).transpose(0, 1).flatten(1))}
 
 
-def read_vector(inner: InnerValues, name: str, rows: slice) -> Float[Tensor, "n d_model"]:
-    """Return a vector that an embedding, a feed-forward or a norm's beta writes at some places."""
+def read_vector(inner: InnerValues, name: str, rows: slice) -> Float[Tensor, "*n d_model"]:
+    """Return a vector that an embedding or a feed-forward writes at some places; a norm's beta, which has no places."""
     at, _, last = name.rpartition(".")
     if last == "beta":
         return inner.names.norms[at][0].beta  # pyright: ignore[reportReturnType]

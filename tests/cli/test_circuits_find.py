@@ -27,6 +27,17 @@ def test_a_circuit_is_printed_with_its_card_and_written(command, classifier, tmp
     assert found["card"]["stability"] is None
 
 
+def test_a_language_model_is_written_for_mib_too(command, documents, tmp_path):
+    given = ["circuits", documents.folder.path, "--text", "the cat eats the", "--against", "cat the the eats"]
+    code, _, said = command(*given, "--edges", "5", "--method", "exact", "-o", tmp_path / "next")
+    assert code == 0, said
+    graph = Graph(documents.model)
+    whole, mib = (read_circuit(graph, tmp_path / f"next{ending}") for ending in (".graphml", ".mib.json"))
+    assert len(whole.edges) == 5
+    inside = {str(edge) for edge, _ in whole.edges if ".embedding." not in edge.sender}
+    assert inside <= {str(edge) for edge, _ in mib.edges}
+
+
 def test_many_pairs_have_a_stability(command, classifier, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("red plum\tred dog\nold pear\told cat\nred apple\tred cow\n")
