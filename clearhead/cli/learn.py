@@ -180,7 +180,7 @@ def show_solution(name: ExerciseName) -> None:
 @app.command("hand-in", cls=Sectioned, short_help="Print a line for your teacher.")
 @flatten_groups
 def show_hand_in(
-    *, name: Annotated[str, Option(help="Your name, as your teacher knows it.", word="name", takes="TEXT")]
+    *, name: Annotated[str, Option(help="Your name, as your teacher knows it.", word="name", takes="NAME")]
 ) -> None:
     """Print what you have solved in this folder as one line to copy. Nothing is sent."""
     show(Text(str(hand_in(read_progress(Path()), name))))
