@@ -1,18 +1,84 @@
 """Beam search on a GPU: beams are chosen there, and read from it many steps at a time."""
 
 import functools
+from collections.abc import Sequence
 from typing import final
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from clearhead.decoding import beam_gpu
 from clearhead.decoding.beam_state import BeamState
-from clearhead.decoding.history import History
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.on_device import Notes, OnDevice
-from clearhead.decoding.rules import FixedRules
+from clearhead.decoding.rules import FORBIDDEN, FixedRules
+
+
+@final
+class History:
+    """Every node of a search, with its parent, and the outputs of sentences that have left it.
+
+    `sentences` are those that the search still holds, None for all.
+    """
+
+    def __init__(self, state: BeamState) -> None:
+        self.keep = state.keep
+        self.sentences: Int[Tensor, "sentence"] | None = None
+        self.parts: list[tuple[Int[Tensor, "sentence"] | None, tuple[Tensor, ...]]] = []
+        self.scores, self.finished = state.scores.clone(), state.finished.clone()
+
+    def add(self, *part: Float[Tensor, "step sentence keep"] | Int[Tensor, "step sentence keep"]) -> None:
+        """Add what some steps found: log-probability, token and parent of every node."""
+        self.parts.append((self.sentences, part))
+
+    def hold(self, state: BeamState) -> None:
+        """Take over the finished outputs of the sentences in the search, before some leave it or it ends."""
+        sentences = slice(None) if self.sentences is None else self.sentences
+        self.scores[sentences], self.finished[sentences] = state.scores, state.finished
+
+    def leave(self, stays: Int[Tensor, "stays"]) -> None:
+        """Keep these sentences in the search; the others have left it."""
+        self.sentences = stays if self.sentences is None else self.sentences[stays]
+
+    def hypotheses(self, n_best: int, end: Sequence[int]) -> list[list[Hypothesis]]:
+        """Return the best finished outputs of every sentence, the best first."""
+        totals, tokens, parents = (self.join(index) for index in range(3))
+        last = self.finished[:, :n_best].cpu()
+        lengths = (last + (self.keep - 1)) // self.keep
+        path = [last]
+        for _ in range(int(lengths.max())):
+            path.append(parents.gather(1, path[-1]))
+        nodes = torch.stack(path, 2)  # (sentence, output, step), from the last token back to the root
+        ids = tokens.gather(1, nodes.flatten(1)).view_as(nodes)
+        sums = totals.gather(1, nodes.flatten(1)).view_as(nodes)
+        log_probs = sums[..., :-1] - sums[..., 1:]
+        columns = (column.tolist() for column in (ids, log_probs, lengths, self.scores[:, :n_best]))
+        return [
+            [
+                Hypothesis(
+                    tokens=tuple(row_ids[:length][::-1]),
+                    log_probs=tuple(values[:length][::-1]),
+                    score=score,
+                    ended=bool(length) and row_ids[0] in end,
+                )
+                for row_ids, values, length, score in zip(*rows, strict=True)
+                if score != FORBIDDEN
+            ]
+            for rows in zip(*columns, strict=True)
+        ]
+
+    def join(self, index: int) -> Tensor:
+        """Return one of the parts for every node, `(sentence, node)`; 0 for the root and after a sentence has left."""
+        count = len(self.scores)
+        every = []
+        for sentences, part in self.parts:
+            values = part[index]
+            if sentences is not None:
+                values = values.new_zeros(len(values), count, self.keep).index_copy_(1, sentences, values)
+            every.append(values)
+        return F.pad(torch.cat(every).transpose(0, 1).flatten(1), (1, 0)).cpu()
 
 
 @final
@@ -48,7 +114,7 @@ class BeamOnDevice(OnDevice):
 
     def read(self) -> list[int]:
         self.history.add(*self.notes.read())
-        return [sentence for sentence, n_beams in enumerate(self.state.count_live()) if n_beams]
+        return (self.state.totals != FORBIDDEN).any(1).nonzero().flatten().tolist()
 
     def select(self, sentences: Int[Tensor, "stays"]) -> None:
         self.history.hold(self.state)

@@ -1,7 +1,7 @@
 """The state of a beam search in tensors: which beams live, which outputs have finished, and how each was reached.
 
 A step asks the device for nothing, so that on a GPU it is recorded together with the model's step and replayed
-(`clearhead.decoding.recorded`). On a CPU the same code serves.
+(`clearhead.decoding.recorded`). `clearhead.decoding.beam_gpu` computes the same as one kernel.
 """
 
 from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
@@ -16,9 +16,8 @@ from clearhead.decoding.topk import top
 from clearhead.devices import widest_float
 
 Stop = Literal["exact", "heuristic", "early"]
-Length = int | Int[Tensor, "1"]
-"""Tokens of an output; a tensor where the step is recorded."""
-
+Length = Int[Tensor, "1"]
+"""Tokens of an output: in a tensor, so that a recorded step counts them."""
 ROOT_NODE = 0
 """The node that every output begins from."""
 
@@ -45,15 +44,12 @@ class BeamSettings(Protocol):
 class Step(NamedTuple):
     """One step of every sentence: its best continuations, the best first, and what goes on.
 
-    `parents` are the nodes that were continued, `beams` the beams. `origins` and `chosen` are the beam and the token of
-    each beam that goes on, `live` its rank among the continuations.
+    `parents` are the nodes that were continued; `origins` and `chosen` the beam and the token of each that goes on.
     """
 
     totals: Float[Tensor, "sentence keep"]
     tokens: Int[Tensor, "sentence keep"]
     parents: Int[Tensor, "sentence keep"]
-    beams: Int[Tensor, "sentence keep"]
-    live: Int[Tensor, "sentence width"]
     origins: Int[Tensor, "sentence width"]
     chosen: Int[Tensor, "sentence width"]
 
@@ -84,7 +80,6 @@ class BeamState:
         self.is_end = torch.zeros(vocabulary, dtype=torch.bool, device=device)
         if rules.end:
             self.is_end[torch.tensor(rules.end, device=device)] = True
-        self.has_finished = self.undisturbed = False
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return what a step changes, all of it in place: one row a sentence."""
@@ -109,7 +104,7 @@ class BeamState:
         """Add one token to every beam, up to this length: keep the best beams, finish those that end.
 
         Rows are sentences times beams: one beam each at first, then all of them. Only the `width` best continuations
-        may finish; the others are there in case all of those do. `length` is a tensor in a recorded step.
+        may finish; the others are there in case all of those do.
         """
         width = self.method.width
         totals, beams, tokens = self.find_best(log_probs)
@@ -118,12 +113,6 @@ class BeamState:
         goes = allowed & ~self.is_end.take(tokens) if self.rules.end else allowed
         last = length == self.rules.max_new
         numbers = self.ranks + ((length - 1) * self.keep + 1)
-        self.undisturbed = last is False and not self.has_finished and bool(goes.all())
-        if self.undisturbed:  # all that follows would come to this; it is asked only where an answer costs no wait
-            self.totals.copy_(totals[:, :width])
-            self.nodes.copy_(numbers[:width])
-            live = self.ranks[:width].expand(len(totals), -1)
-            return Step(totals, tokens, parents, beams, live, beams[:, :width], tokens[:, :width])
         # Ranks that go on come first, and each part in its own order: no two keys are equal.
         live = (goes * (2 * self.keep) - self.ranks).topk(width, -1).indices
         going = totals.masked_fill(~goes, FORBIDDEN).gather(1, live)
@@ -133,13 +122,7 @@ class BeamState:
         self.done |= self.is_decided(going[:, 0], length) | last
         self.totals.copy_(going.masked_fill(self.done.unsqueeze(1), FORBIDDEN))
         self.nodes.copy_(numbers[live])
-        return Step(totals, tokens, parents, beams, live, beams.gather(1, live), tokens.gather(1, live))
-
-    def count_live(self) -> list[int]:
-        """Return how many beams of each sentence live: 0 if it is done. On a GPU this waits."""
-        if self.undisturbed:
-            return [self.method.width] * len(self.totals)
-        return (self.totals != FORBIDDEN).sum(1).tolist()
+        return Step(totals, tokens, parents, beams.gather(1, live), tokens.gather(1, live))
 
     def find_best(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best continuations of every sentence: log-probability, beam and token, `(sentence, keep)`."""
@@ -165,7 +148,7 @@ class BeamState:
         length: Length,
     ) -> None:
         """Add finished outputs of this length, and keep the best; of equally good ones the earlier comes first."""
-        width, self.has_finished = self.method.width, True
+        width = self.method.width
         scores = torch.cat([self.scores, (totals / self.norms[length]).masked_fill(~finishing, FORBIDDEN)], 1)
         every = torch.cat([self.finished, nodes.expand(len(totals), -1)], 1)
         best, order = scores.sort(dim=1, descending=True, stable=True)

@@ -355,24 +355,22 @@ class FusedAttention(FusedBranch):
 
         Its attention is not: it reads every allocated column of every row, and most rows have not filled them.
         """
-        if self.clock.bounds is None:
+        if self.clock.beams > 1:
             return self.step(x)
         context = self.attend_new(F.linear(x, self.project.weight, self.project.bias))
         return F.linear(context, self.output.weight, self.output.bias)
 
     def serves(self, x: Tensor) -> bool:
-        return len(x) <= MOST_ROWS and self.clock.bounds is not None
+        return len(x) <= MOST_ROWS and self.clock.beams == 1
 
     def residual(self, x: Tensor, norm: StepNorm) -> Tensor:
         return self.output(self.attend_new(self.project(x, norm=norm)), residual=x)
 
     def attend_new(self, vectors: Float[Tensor, "row joined"]) -> Float[Tensor, "row context"]:
         """Return the contexts of the new position of every row, given its query, key and value side by side."""
-        heads, bounds = self.shape, self.clock.bounds
-        assert bounds is not None
-        like = vectors.new_empty(0, heads.n_kv_heads, 1, heads.d_head)
+        like = vectors.new_empty(0, self.shape.n_kv_heads, 1, self.shape.d_head)
         self.cache.reserve(like, like)
-        return self.attend(vectors, self.cache.keys, self.cache.values, self.angles, bounds)
+        return self.attend(vectors, self.cache.keys, self.cache.values, self.angles, self.clock.at)
 
 
 @final

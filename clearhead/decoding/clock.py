@@ -122,13 +122,6 @@ class Clock:
         return self.columns if self.common is None else self.common + self.new
 
     @property
-    def bounds(self) -> tuple[None, Tensor, int] | None:
-        """Return what a kernel of one step needs: the first column of each row (None: 0), the new column, and how far
-        apart the rows' new columns are in it. None where rows have several beams.
-        """
-        return None if self.beams > 1 else (None, self.at, 1)
-
-    @property
     def last(self) -> Int[Tensor, "1"]:
         """Return the last column that any row has, in a search on the device."""
         return self.at[:1] if self.level else self.once("last", lambda: self.at[: self.n_own].amax(0, keepdim=True))

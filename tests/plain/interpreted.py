@@ -298,7 +298,7 @@ def fused_step_names():
 def beam_problems():
     """Yield what a step of beam search gets wrong, in searches drawn at random; no two numbers are equal."""
     for seed in range(16 if THOROUGH else 3):
-        method, rules, steps = draw_case(seed, equal=False)
+        method, rules, steps = draw_case(seed)
         rules = dataclasses.replace(rules, never=())
         states = [BeamState(4, method, rules, VOCABULARY, torch.device("cpu")) for _ in range(2)]
         for length, like in enumerate(steps, 1):
@@ -312,13 +312,13 @@ def beam_problems():
             yield [f"{where}: {name}" for name, wanted, got in named if not torch.equal(wanted, got)]
 
 
-NAMES = ("totals", "tokens", "parents", "beams", "live", "origins", "chosen", "going", "nodes", "scores", "finished")
+NAMES = ("totals", "tokens", "parents", "origins", "chosen", "going", "nodes", "scores", "finished")
 
 
 def what_counts(state, step):
     """Return all that a step computes, with zeros where there is no continuation, beam or output."""
     masks = (step.totals, state.totals, state.scores)
-    groups = (step[:4], (*step[4:], state.totals, state.nodes), (state.scores, state.finished))
+    groups = (step[:3], (*step[3:], state.totals, state.nodes), (state.scores, state.finished))
     return [one.masked_fill(mask == FORBIDDEN, 0) for mask, group in zip(masks, groups, strict=True) for one in group]
 
 
