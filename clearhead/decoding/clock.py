@@ -89,11 +89,10 @@ class Clock:
                 self.owners[:, :, : before.shape[2]] = before[:slots]
         self.beams = self.shared = beams
 
-    def end_step(self, origins: Int[Tensor, "sentence beam"] | None) -> None:
-        """End a step of a search on the device: beam b continues beam `origins[sentence, b]` (None: itself)."""
-        if origins is not None and self.beams > 1:
+    def continue_beams(self, origins: Int[Tensor, "sentence beam"]) -> None:
+        """Let beam b continue beam `origins[sentence, b]`, in a search on the device."""
+        if self.beams > 1:
             self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
-        self.at += 1
 
     def restart(self) -> None:
         """Go back to the first column, by work that can be recorded: no column is filled."""

@@ -19,7 +19,7 @@ from clearhead.decoding.prefix_cache import PrefixCache, PromptBlock
 from clearhead.decoding.request import Model, check_model, check_request
 from clearhead.decoding.running import TokenChoice
 from clearhead.decoding.scheduler import Event, Job, Scheduler
-from clearhead.decoding.session import EVERYTHING, MakeSession, Prefill, Session, check_masks
+from clearhead.decoding.session import EVERYTHING, MakeSession, Prefill, Session, check_masks, warn_if_slow
 from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.transformers import Decoder, Encoder
@@ -171,6 +171,7 @@ class ContinuousBatch(Scheduler):
         with torch.inference_mode():
             size = SessionSize(self.most_rows, self.columns, self.source_columns, shapes == "fixed", shared)
             self.session = make_session(model, size)
+        warn_if_slow(self.session)
         can_share = shapes != "fixed" and all(cache.can_share for cache in self.session.caches)
         self.prefixes = prefixes if can_share else None
         self.choice, self.fitted = TokenChoice(self.session), (0, 0)

@@ -35,13 +35,12 @@ def find_columns(filled: int, limit: int = 0, first: int = FIRST_COLUMNS) -> int
 class RecordedSearch:
     """A search on a session whose every step is one replay. The session has a slot for each sentence.
 
-    Sentences that have ended are computed on until half of them have. `tokens` are those that the next step reads, and
-    `filled` is the most columns that a slot has.
+    Sentences that have ended are computed on until half of them have. `filled` is the most columns that a slot has.
     """
 
     def __init__(self, session: Session, search: OnDevice, filled: int) -> None:
         self.session, self.clock, self.search, self.filled = session, session.clock, search, filled
-        self.count, self.tokens = len(session.tokens), session.tokens.repeat_interleave(search.beams).unsqueeze(1)
+        self.count = len(session.moves)
         self.replay: Replay | None = None
 
     def run(self, steps: int) -> list[list[Hypothesis]]:
@@ -80,15 +79,14 @@ class RecordedSearch:
         self.replay = None
 
     def work(self) -> None:
-        origins, chosen = self.search.choose_by_logits(self.session.compute(self.tokens))
-        self.tokens.copy_(chosen.reshape(-1, 1))
-        self.clock.end_step(origins)
+        origins, chosen = self.search.choose_by_logits(self.session.compute_step())
+        self.session.tokens[: self.clock.rows] = chosen.flatten()
+        if origins is not None:
+            self.clock.continue_beams(origins)
 
     def keep(self, sentences: list[int]) -> None:
         """Go on with these sentences."""
-        stays = torch.tensor(sentences, device=self.tokens.device)
-        self.search.select(stays)
-        self.tokens = self.tokens.view(self.count, -1)[stays].reshape(-1, 1)
+        self.search.select(torch.tensor(sentences, device=self.session.device))
         self.session.keep(sentences)
         self.count, self.replay = len(sentences), None
 

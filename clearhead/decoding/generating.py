@@ -99,29 +99,33 @@ def generate(
     check_method(method)
     rules = usual_rules(model, inputs, prefix) if rules is None else rules
     request = check_request(model, inputs, prefix, rules, candidates)
-    hypotheses = generate_rows(request, method, rules, candidates) if request.inputs else []
+    if not request.inputs:
+        return []
+    hypotheses = search_alone(request, method, rules, candidates) or decode(request, method, rules, candidates)
     return hypotheses[0] if is_row(inputs) else hypotheses
 
 
-def generate_rows(request: Request, method: DecodingMethod, rules: Rules, candidates: int) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each input of a checked request, by the first of these that serves it."""
+def search_alone(
+    request: Request, method: DecodingMethod, rules: Rules, candidates: int
+) -> list[list[Hypothesis]] | None:
+    """Return what is found without a batch: by the method itself, or by a search that stays on the device; else None.
+
+    The device chooses by itself where no rule and no caller must see each token as it is chosen.
+    """
     if len(request.inputs) == 1 and not candidates:
         with eval_mode(request.model):
             if (one := method.decode_one(request, rules)) is not None:
                 return [[one]]
-    # The device can choose by itself where no rule and no caller must see each token as it is chosen.
-    device = request.decoder.embedding.table.device
-    alone = can_record_on(device) and not (rules.need_host or candidates) and is_worth_recording(rules.max_new - 1)
-    if alone and (found := replay_translation(request, method, rules)) is not None:
+    on_host = rules.need_host or candidates or not can_record_on(request.decoder.embedding.table.device)
+    if on_host or not is_worth_recording(rules.max_new - 1):
+        return None
+    if (found := replay_translation(request, method, rules)) is not None:
         return [found]
-    if alone:
-        with eval_mode(request.model):
-            steps = open_search(request, method, rules)
-            if steps is not None and (found := record_translation(request, steps, method, rules)) is not None:
-                return [found]
-            if steps is not None:
-                return steps.run(rules.max_new)
-    return decode(request, method, rules, candidates)
+    with eval_mode(request.model):
+        steps = open_search(request, method, rules)
+        if steps is not None and (found := record_translation(request, steps, method, rules)) is not None:
+            return [found]
+        return None if steps is None else steps.run(rules.max_new)
 
 
 def decode(

@@ -83,14 +83,14 @@ class Translation:
         session, self.search, self.max_new = steps.session, steps.search, max_new
         session.search_beams(self.search.beams, device_search.find_columns(max_new))
         self.source = torch.tensor(request.inputs, device=session.device)
-        self.first = torch.zeros_like(steps.tokens)
+        self.first = torch.zeros_like(session.tokens)
         encoder, search = session.encoder, steps.search
         assert encoder is not None
 
         def begin() -> None:
             session.restart(encoder(self.source))
             search.restart()
-            steps.tokens.copy_(self.first)
+            session.tokens.copy_(self.first)
 
         begin()  # what is recorded must have run before
         steps.work()

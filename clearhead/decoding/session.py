@@ -4,10 +4,11 @@ Its rows are slots, which sequences join and leave. Who has which slot is decide
 prompt is read before its sequence joins (`Prefill`), all but its last token, which is the first that a step computes.
 """
 
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, TypeGuard
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from jaxtyping import Float, Int
@@ -42,6 +43,9 @@ MOST_KNOWN = 64
 """Sets of tokens that are kept on the device."""
 SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
 """For each decoder, the kinds of steps that have run once and so can be recorded (`clearhead.decoding.recorded`)."""
+
+TOLD: WeakSet[type] = WeakSet()
+"""Parts of which it was said that they make decoding slower."""
 
 
 class Adapters:
@@ -228,6 +232,9 @@ class Session:
         for cache, layer in self.caches.own:
             cache.make_room(layer)
             cache.search_beams(beams, columns)
+        if self.clock.beams < beams:  # each begins with the token of its slot
+            self.tokens = self.tokens.repeat_interleave(beams)
+            self.adapters.numbers = self.adapters.numbers.repeat_interleave(beams)
         self.clock.search_beams(beams, columns)
         for cache in self.caches:
             cache.fit()
@@ -270,7 +277,11 @@ class Session:
             cache.copy(before_sources, after_sources)
         self.clock.sources.copy(before_sources, after_sources)
         self.clock.copy(before, after)
-        for tensor in (self.moves, self.tokens, self.adapters.numbers):
+        for tensor in (
+            self.moves,
+            self.tokens.view(len(self.moves), -1),
+            self.adapters.numbers.view(len(self.moves), -1),
+        ):
             tensor.index_copy_(0, after, tensor[before])
 
     def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
@@ -314,18 +325,18 @@ class Session:
         return SEEN.setdefault(self.decoder, {}).setdefault((table.dtype, table.device), set())
 
     def compute_step(self) -> Logits:
-        with self.adapters.use(self.clock.rows):
-            logits = self.compute(self.tokens[: self.clock.rows].unsqueeze(1))
-        self.clock.at += self.moves
+        """Return the logits after the present token of every row, and let the rows stand at the next position."""
+        clock, decoder = self.clock, self.decoder
+        clock.begin_step()
+        tokens = self.tokens[: clock.rows].unsqueeze(1)
+        x = decoder.embedding(tokens, positions=clock.positions, encoded=self.encoded)
+        with self.adapters.use(clock.rows):
+            if self.fast_step is None:
+                logits = decoder.output(decoder.stack(x, self.caches.kv_sources))[:, 0]
+            else:
+                logits = self.logits_of(self.fast_step(x.squeeze(1)))
+        clock.at += self.moves
         return logits
-
-    def compute(self, tokens: Int[Tensor, "row 1"]) -> Logits:
-        """Return the logits after one token in every row, at the clock's column."""
-        self.clock.begin_step()
-        x = self.decoder.embedding(tokens, positions=self.clock.positions, encoded=self.encoded)
-        if self.fast_step is None:
-            return self.decoder.output(self.decoder.stack(x, self.caches.kv_sources))[:, 0]
-        return self.logits_of(self.fast_step(x.squeeze(1)))
 
     def logits_of(self, states: Float[Tensor, "row d_model"]) -> Logits:
         """Return the logits of the model's output; for many rows, in memory that the next call reuses."""
@@ -370,6 +381,20 @@ def which_step(model: Model) -> StepChoice:
         return StepChoice("fast", f"{strange.__name__} does not say `recordable = True` beside its forward")
     cache = next(cache for cache, layer in session.caches.layers if not cache.can_record(layer))
     return StepChoice("fast", f"the step of a {type(cache).__name__} changes with the column")
+
+
+def warn_if_slow(session: Session) -> None:
+    """Say once, of each class, that a part of the user's own keeps steps from being recorded."""
+    if session.recordable or session.fast_step is None or not can_record_on(session.device):
+        return
+    strange = find_unrecordable(session.decoder)
+    if strange is not None and strange not in TOLD:
+        TOLD.add(strange)
+        warnings.warn(
+            f"decoding is slower than it could be: {strange.__name__} does not say `recordable = True` beside its "
+            "forward, so that steps are not recorded as CUDA graphs (clearhead.decoding.which_step)",
+            stacklevel=2,
+        )
 
 
 def check_masks(decoder: Decoder, rows: int, columns: int) -> None:

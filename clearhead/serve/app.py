@@ -131,6 +131,8 @@ class App:
         self.patterns: dict[object, str] = {route.endpoint: route.path for route in self.named}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.live(receive, send)
         if scope["type"] != "http":
             return
         noted = scope["noted"] = RequestNotes()
@@ -149,6 +151,29 @@ class App:
         finally:
             self.front.state.running -= counted
             self.note(scope, noted, reply.status or 0)
+
+    async def live(self, receive: Receive, send: Send) -> None:
+        """Start the services before the first request, and close them after the last."""
+        await receive()
+        for service in self.services:
+            await service.start()
+        await send({"type": "lifespan.startup.complete"})
+        warming = asyncio.ensure_future(self.warm_up())
+        await receive()
+        warming.cancel()
+        for service in self.services:
+            service.close()
+        self.front.logs.event("stopped")
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def warm_up(self) -> None:
+        """Wait until every service can answer; then requests are taken."""
+        for service in self.services:
+            await service.warm_up()
+        self.front.state.ready = True
+        place = self.guard.place
+        reach = None if place.token else "this machine only, since there is no token"
+        self.front.logs.event("ready", address=place.origin, reached_from=reach)
 
     async def answer(self, scope: Scope, receive: Receive, reply: "Reply") -> None:
         admitted = await self.guard.admit(scope, receive)

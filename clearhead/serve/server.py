@@ -1,6 +1,5 @@
 """The server: a socket, the guard and the tables of routes behind it, and uvicorn between them."""
 
-import asyncio
 import contextlib
 import errno
 import ipaddress
@@ -11,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -78,7 +77,7 @@ class Server:
             app = CORSMiddleware(app, allow_origins=list(cors), allow_methods=methods, allow_headers=headers)
         files = {} if tls is None else {"certificate": tls.certificate, "key": tls.key}
         self.draining_since: float | None = None
-        config = quiet_config(self.with_services(app), limits, **files)
+        config = quiet_config(app, limits, **files)
         self.uvicorn = QuietServer(config, drained=self.is_drained, most=limits.drain)
 
     @property
@@ -108,35 +107,6 @@ class Server:
         if over and self.state.running:
             self.logs.event("drain_over", running=self.state.running)
         return over or not self.state.running
-
-    def with_services(self, app: Any) -> Any:
-        """Return the app with its services started before the first request, and closed after the last."""
-
-        async def with_lifespan(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] != "lifespan":
-                await app(scope, receive, send)
-                return
-            await receive()
-            for service in self.services:
-                await service.start()
-            await send({"type": "lifespan.startup.complete"})
-            warming = asyncio.ensure_future(self.warm_up())
-            await receive()
-            warming.cancel()
-            for service in self.services:
-                service.close()
-            self.logs.event("stopped")
-            await send({"type": "lifespan.shutdown.complete"})
-
-        return with_lifespan
-
-    async def warm_up(self) -> None:
-        """Wait until every service can answer; then requests are taken."""
-        for service in self.services:
-            await service.warm_up()
-        self.state.ready = True
-        reach = None if self.place.token else "this machine only, since there is no token"
-        self.logs.event("ready", address=self.address, reached_from=reach)
 
 
 def check_port(host: str, port: int, *, private: bool = False) -> None:

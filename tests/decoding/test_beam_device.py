@@ -8,7 +8,7 @@ import torch
 from clearhead.decoding import Beam, Rules, generating, recorded, session
 from clearhead.decoding.beam_device import History
 from clearhead.decoding.beam_state import BeamState
-from clearhead.decoding.generating import decode, generate_rows
+from clearhead.decoding.generating import decode, search_alone
 from clearhead.decoding.request import check_request
 from clearhead.model import presets
 
@@ -45,7 +45,7 @@ def test_host_and_device_find_the_same(asked, method, rules, monkeypatch):
     for part in (session, generating):
         monkeypatch.setattr(part, "can_record_on", lambda device: True)
     monkeypatch.setattr(recorded, "record", lambda work: lambda: steps.append(work()))
-    on_device = generate_rows(request, method, rules, 0)
+    on_device = search_alone(request, method, rules, 0)
     assert len(steps) > 3
     assert [[made.tokens for made in found] for found in on_device] == [
         [made.tokens for made in found] for found in on_host

@@ -1,6 +1,7 @@
 """Prompts read before their sequences join, whole or in pieces; and steps that are recorded."""
 
 import random
+import warnings
 
 import pytest
 import torch
@@ -86,6 +87,21 @@ def test_a_part_of_the_users_own_is_recorded_if_it_says_so(kind, records, monkey
     step = which_step(model)
     assert step.kind == ("recorded" if records else "fast")
     assert (kind.__name__ in step.why) == (not records)
+
+
+def test_a_part_that_makes_decoding_slower_is_named_once(monkeypatch):
+    class Slow(Own):
+        """Its class is this test's own, since each is named once."""
+
+    model = presets.gpt2("tiny", vocabulary=20).build().eval()
+    model.stack.blocks[0].feed_forward = Slow(model.stack.blocks[0].feed_forward)
+    ContinuousBatch(model)  # on a CPU nothing is recorded, and nothing is said
+    monkeypatch.setattr(session, "can_record_on", lambda device: True)
+    with pytest.warns(UserWarning, match="Slow does not say `recordable = True`"):
+        ContinuousBatch(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ContinuousBatch(model)
 
 
 def test_a_step_says_why_it_is_no_faster(monkeypatch):

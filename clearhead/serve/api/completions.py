@@ -16,7 +16,7 @@ from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
-from clearhead.serve.api.sequences import check_unread, follow, respond, together
+from clearhead.serve.api.sequences import Streaming, Work, check_unread, follow, respond, together
 from clearhead.serve.api.tools import read_calls, read_tools
 from clearhead.serve.api.writing import OutputText, WrittenToken
 from clearhead.serve.errors import ApiError
@@ -87,7 +87,8 @@ async def complete(request: RunRequest) -> Response:
     params.check_count("prompt", len(rows) * best_of, request.limits.texts)
     texts = make_texts(request, rows, completion, framing)
     check_unread(texts, "prompt", truncate=completion.truncate)
-    return await answer(request, completion, texts, [prompt for prompt in prompts for _ in range(best_of)])
+    prompts = [prompt for prompt in prompts for _ in range(best_of)]
+    return await respond(request, texts, *ways_to_answer(request, completion, texts, prompts))
 
 
 async def chat(request: RunRequest) -> Response:
@@ -120,7 +121,7 @@ async def chat(request: RunRequest) -> Response:
     completion = replace(completion, with_tools=tools is not None)
     texts = make_texts(request, [row], completion, framing)
     check_unread(texts, "messages", truncate=completion.truncate)
-    return await answer(request, completion, texts, [""] * n)
+    return await respond(request, texts, *ways_to_answer(request, completion, texts, [""] * n))
 
 
 async def read_completion_options(
@@ -306,12 +307,12 @@ def make_texts(
         return [passage(row, method.for_sequences([index]), options) for index, row in enumerate(repeated)]
 
 
-async def answer(
+def ways_to_answer(
     request: RunRequest, completion: CompletionOptions, texts: list[Passage], prompts: list[str]
-) -> Response:
-    """Decode the texts, and return the reply or the stream of it."""
+) -> tuple[Work, Streaming | None]:
+    """Return what makes the whole answer, and what streams it where that was asked for."""
     streaming = partial(stream_choices, request, completion, texts, prompts) if completion.stream else None
-    return await respond(request, texts, partial(whole_choices, request, completion, texts, prompts), streaming)
+    return partial(whole_choices, request, completion, texts, prompts), streaming
 
 
 async def whole_choices(

@@ -12,6 +12,7 @@ from clearhead.serve.api.attention import WeightsOptions, encode_base64, read_at
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
 from clearhead.serve.errors import ApiError
+from clearhead.serve.replies import as_json
 from clearhead.training.tasks import Fill
 from clearhead.training.tasks.fill import BLANK, CANDIDATES
 from clearhead.training.tasks.pairs import Pair
@@ -121,7 +122,7 @@ async def reply(
             usage = request.usage(sum(min(count, reads) for count in counts))
             return {"object": "list", "model": request.served.name, "data": data, "usage": usage}
 
-    return await request.reply(work())
+    return as_json(await request.in_time(work()))
 
 
 def counter(request: RunRequest) -> Callable[[list[str]], list[int]]:

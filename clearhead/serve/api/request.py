@@ -16,7 +16,6 @@ from clearhead.serve.errors import ApiError
 from clearhead.serve.events import EventStream, Producer, answer_in_time
 from clearhead.serve.limits import Limits
 from clearhead.serve.params import Params
-from clearhead.serve.replies import as_json
 from clearhead.training.tasks.showing import TraceInputs
 
 LONG = 20_000
@@ -61,13 +60,9 @@ class RunRequest:
             return await asyncio.to_thread(work, texts)
         return work(texts)
 
-    async def reply(self, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
-        """Return the answer as JSON, once it is there."""
-        return as_json(await self.in_time(work))
-
-    async def in_time(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Return what the work returns; ApiError 504 where it takes too long."""
-        return await answer_in_time(self.request.scope, work, self.limits.seconds)
+    def in_time(self, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
+        """Return what the work returns, once it is awaited; ApiError 504 where it takes too long."""
+        return answer_in_time(self.request.scope, work, self.limits.seconds)
 
     def stream(self, produce: Producer) -> Response:
         """Return the answer as server-sent events."""

@@ -13,6 +13,7 @@ from clearhead.serve.api.served import Served
 from clearhead.serve.api.writing import OutputText
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
+from clearhead.serve.replies import as_json
 from clearhead.training.tasks.passages import Passage
 
 Work = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
@@ -100,8 +101,5 @@ async def respond(
 
         return request.stream(produce)
 
-    async def reserve() -> dict[str, Any]:
-        with worker.taking(len(texts), memory):
-            return await work()
-
-    return await request.reply(reserve())
+    with worker.taking(len(texts), memory):
+        return as_json(await request.in_time(work()))
