@@ -119,33 +119,45 @@ class BeamJob(Running):
         width, end, before = self.method.width, self.rules.end, self.beams
         self.length, self.position = self.length + 1, self.position + 1
         last, shown = self.length == self.rules.max_new, likeliest or [()] * len(before)
-        continuations = [
-            (beam.total + value, -index, token)
-            for index, beam in enumerate(before)
-            for value, token in zip(values[index], tokens[index], strict=True)
-            if value != FORBIDDEN
-        ]
-        continuations.sort(reverse=True)  # of equally good ones the earlier beam comes first
+        continuations = self.find_best(values, tokens)
         going: list[tuple[int, Node]] = []
         ending: list[Node] = []
-        for rank, (total, index, token) in enumerate(continuations[: self.keep]):
+        for rank, (total, index, token) in enumerate(continuations):
             ends = token in end
             if (ends or last) and rank < width:
                 ending.append(Node(before[-index], token, total, shown[-index]))
             if not ends and len(going) < width:
                 going.append((-index, Node(before[-index], token, total, shown[-index])))
-        self.finish(ending, self.length)
+        if ending:
+            self.finish(ending, self.length)
         if not continuations and not self.finished:  # the rules allow nothing: it ends as it is
             self.finish(before, self.length - 1)
         self.decided = last or self.is_decided(going[0][1].total if going else FORBIDDEN)
         if self.watcher is not None:
-            found = [Continuation(total, -index, token) for total, index, token in continuations[: self.keep]]
+            found = [Continuation(total, -index, token) for total, index, token in continuations]
             live = [] if last else [node for _, node in going]
             self.watcher(Considered(self.length, before, found, shown, live))
         if self.decided:
             return []
         self.beams = [node for _, node in going]
         return self.place_beams([index for index, _ in going])
+
+    def find_best(self, values: list[list[float]], tokens: list[list[int]]) -> list[tuple[float, int, int]]:
+        """Return the `keep` best continuations of all beams: total, beam (counted down from 0) and token."""
+        keep, found = self.keep, list[tuple[float, int, int]]()
+        # Every beam alone has `keep` of them: no other beam's can be among the best if it is below those.
+        least = max(
+            beam.total + row[keep - 1] if len(row) >= keep else FORBIDDEN
+            for beam, row in zip(self.beams, values, strict=True)
+        )
+        for index, beam in enumerate(self.beams):
+            total = beam.total
+            for value, token in zip(values[index], tokens[index], strict=True):  # the likeliest come first
+                if value == FORBIDDEN or total + value < least:
+                    break
+                found.append((total + value, -index, token))
+        found.sort(reverse=True)  # of equally good ones the earlier beam comes first
+        return found[:keep]
 
     def finish(self, nodes: Sequence[Node], length: int) -> None:
         """Add outputs of this length, and keep the best; of equally good ones the earlier comes first."""

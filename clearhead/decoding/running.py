@@ -147,28 +147,22 @@ def advance_beams(jobs: Sequence[BeamJob], log_probs: Tensor, session: Session) 
 
     `log_probs` are those of all rows of the batch.
     """
-    slots = [slot for job in jobs for slot in job.rows]
-    if len(slots) < len(log_probs):
-        log_probs = log_probs.index_select(0, torch.tensor(slots, device=session.device))
-        places = dict(zip(slots, range(len(slots)), strict=True))
-    else:
-        places = dict(zip(slots, slots, strict=True))
-    rows = [[places[slot] for slot in job.rows] for job in jobs]
-    likeliest = forbid_beams(jobs, rows, log_probs, session)
-    values, tokens = (part.tolist() for part in top(log_probs, max(job.keep for job in jobs)))
+    likeliest = forbid_beams(jobs, log_probs, session)
+    values, tokens = (part.tolist() for part in top(log_probs, max([job.keep for job in jobs])))
     moves: Moves = []
-    for job, own in zip(jobs, rows, strict=True):
+    slots, chosen = list[int](), list[int]()
+    for job in jobs:
+        own = job.rows
         moves += job.advance([values[row] for row in own], [tokens[row] for row in own], likeliest.get(job.ticket, ()))
+        if not job.decided:
+            slots += job.rows
+            chosen += [node.token for node in job.beams]
     session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
-    pairs = [(slot, node.token) for job in jobs if not job.done for slot, node in zip(job.rows, job.beams, strict=True)]
-    if pairs:
-        changed, chosen = torch.tensor(pairs, device=session.device).T
-        session.tokens.index_copy_(0, changed, chosen)
+    if slots:
+        session.tokens.index_copy_(0, *torch.tensor([slots, chosen], device=session.device))
 
 
-def forbid_beams(
-    jobs: Sequence[BeamJob], rows: Sequence[list[int]], log_probs: Tensor, session: Session
-) -> dict[int, list[Candidates]]:
+def forbid_beams(jobs: Sequence[BeamJob], log_probs: Tensor, session: Session) -> dict[int, list[Candidates]]:
     """Write -inf where the rules of beams forbid a token; return the likeliest tokens of each beam, by ticket, of jobs
     that want them.
     """
@@ -177,15 +171,15 @@ def forbid_beams(
         if usual.never:
             log_probs.index_fill_(1, session.ids(usual.never), FORBIDDEN)
         return {}
-    for job, own in zip(jobs, rows, strict=True):
+    for job in jobs:
         rules, so_far = job.rules, job.so_far() if job.rules.look_back else []
-        own_log_probs = log_probs[own]
+        own_log_probs = log_probs[job.rows]
         if rules.changes_logits:
             written = [tokens[len(job.prompt) :] for tokens in so_far]
             own_log_probs = LogSoftmax().of(rules.change(session.logits[job.rows], so_far, written))
         if job.candidates_wanted:
             likeliest[job.ticket] = top_candidates(own_log_probs, job.candidates_wanted)
-        log_probs[own] = rules.forbid(own_log_probs, job.length, so_far)
+        log_probs[job.rows] = rules.forbid(own_log_probs, job.length, so_far)
     return likeliest
 
 

@@ -69,9 +69,9 @@ class KVSources:
 
     def __init__(self, monkeypatch):
         self.rows = []
-        original = Session.compute
+        original = Session.compute_step
         monkeypatch.setattr(
-            Session, "compute", lambda session, tokens: self.rows.append(len(tokens)) or original(session, tokens)
+            Session, "compute_step", lambda session: self.rows.append(session.clock.rows) or original(session)
         )
 
 

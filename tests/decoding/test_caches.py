@@ -260,13 +260,13 @@ def test_cross_caches_do_not_grow_with_the_text_or_the_beams(kind, monkeypatch):
         sum(map(torch.Tensor.numel, cache_in(one, kind).memory)) for one in stepped(case_of(model_of(**KINDS[kind])), 3)
     }
     assert len(sizes) == 1
-    rows, original = [], Session.compute
+    rows, original = [], Session.compute_step
 
-    def compute(session, tokens):
-        rows.append((len(tokens), *{len(cached) for cached in cache_in(session, kind).memory}))
-        return original(session, tokens)
+    def compute(session):
+        rows.append((session.clock.rows, *{len(cached) for cached in cache_in(session, kind).memory}))
+        return original(session)
 
-    monkeypatch.setattr(Session, "compute", compute)
+    monkeypatch.setattr(Session, "compute_step", compute)
     case_of(model_of(**KINDS[kind])).generate(Beam(width=4), Rules(max_new=3))
     assert set(rows) == {(12, 3)}
 

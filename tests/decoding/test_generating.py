@@ -99,17 +99,17 @@ class Read:
 
     def __init__(self, monkeypatch):
         self.shapes = []
-        compute, read = Session.compute, Prefill.read_next
+        compute, read = Session.compute_step, Prefill.read_next
 
-        def note_step(session, tokens):
-            self.shapes.append(tuple(tokens.shape))
-            return compute(session, tokens)
+        def note_step(session):
+            self.shapes.append((session.clock.rows, 1))
+            return compute(session)
 
         def note_prompt(prefill):
             self.shapes.append(tuple(prefill.tokens.shape))
             return read(prefill)
 
-        monkeypatch.setattr(Session, "compute", note_step)
+        monkeypatch.setattr(Session, "compute_step", note_step)
         monkeypatch.setattr(Prefill, "read_next", note_prompt)
 
 
@@ -162,7 +162,7 @@ def test_every_module_goes_back_to_its_mode(case):
 
 def test_modes_go_back_after_an_error(case, monkeypatch):
     case.model.train()
-    monkeypatch.setattr(Session, "compute", lambda session, tokens: 1 / 0)
+    monkeypatch.setattr(Session, "compute_step", lambda session: 1 / 0)
     for method in METHODS:
         with pytest.raises(ZeroDivisionError):
             generate(case.model, method=method, rules=Rules(max_new=3), **case.asked())
@@ -195,14 +195,14 @@ def test_no_graph_is_kept(case):
 
 def test_a_session_keeps_no_graph_while_it_decodes(case, monkeypatch):
     kept = []
-    original = Session.compute
+    original = Session.compute_step
 
-    def compute(session, tokens):
-        logits = original(session, tokens)
+    def compute(session):
+        logits = original(session)
         kept.extend([logits, *(tensor for cache in session.caches for tensor in cache.tensors())])
         return logits
 
-    monkeypatch.setattr(Session, "compute", compute)
+    monkeypatch.setattr(Session, "compute_step", compute)
     for method in METHODS:
         case.generate(method, Rules(max_new=3))
     assert kept
