@@ -277,12 +277,9 @@ class Session:
             cache.copy(before_sources, after_sources)
         self.clock.sources.copy(before_sources, after_sources)
         self.clock.copy(before, after)
-        for tensor in (
-            self.moves,
-            self.tokens.view(len(self.moves), -1),
-            self.adapters.numbers.view(len(self.moves), -1),
-        ):
-            tensor.index_copy_(0, after, tensor[before])
+        for tensor in (self.moves, self.tokens, self.adapters.numbers):
+            by_slot = tensor.view(len(self.moves), -1)  # in a search on the device a slot has several beams
+            by_slot.index_copy_(0, after, by_slot[before])
 
     def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
         """Copy what some slots have written over others of the same job."""

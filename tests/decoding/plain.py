@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +22,12 @@ class Case:
     model: Decoder | EncoderDecoder
     prompts: list[list[int]]
     sources: list[list[int]] | None = None
-    made: dict[object, object] = field(default_factory=dict)
+    made: dict[object, Any] = field(default_factory=dict)
 
     def only(self, rows) -> "Case":
         return Case(self.model, [self.prompts[i] for i in rows], self.sources and [self.sources[i] for i in rows])
 
-    def asked(self) -> dict[str, object]:
+    def asked(self) -> dict[str, Any]:
         return {"inputs": self.prompts} if self.sources is None else {"inputs": self.sources, "prefix": self.prompts}
 
     def generate(self, method, rules, candidates=0):
@@ -64,6 +64,8 @@ class Case:
 
     def memory(self, row: int) -> Tensor:
         """What the encoder makes of the source of this row alone."""
+        assert self.model.encoder is not None
+        assert self.sources is not None
         if row not in self.made:
             self.made[row] = self.model.encoder(torch.tensor([self.sources[row]]))
         return self.made[row]

@@ -77,7 +77,7 @@ class KVSources:
 
 def test_the_ways_to_stop_differ(monkeypatch):
     """Early reads least and exact most; and it matters: they do not always find the same."""
-    steps, found = {}, {}
+    steps, found, best = {}, {}, []
     for stop in ("exact", "heuristic", "early"):
         with monkeypatch.context() as patch:
             reads = KVSources(patch)

@@ -46,6 +46,7 @@ def test_host_and_device_find_the_same(asked, method, rules, monkeypatch):
         monkeypatch.setattr(part, "can_record_on", lambda device: True)
     monkeypatch.setattr(recorded, "record", lambda work: lambda: steps.append(work()))
     on_device = search_alone(request, method, rules, 0)
+    assert on_device is not None
     assert len(steps) > 3
     assert [[made.tokens for made in found] for found in on_device] == [
         [made.tokens for made in found] for found in on_host

@@ -2,7 +2,7 @@
 
 import weakref
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ from tests.decoding.plain import all_unlike, apart
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = {
+KINDS: dict[type, dict[str, Any]] = {
     FullCache: {"kind": "decoder", "position": "rotary"},
     WindowCache: {"kind": "decoder", "mask": "window 2", "position": "rotary"},
     StateCache: {"kind": "decoder", "weighting": "linear elu", "position": "rotary"},
@@ -150,6 +150,7 @@ def test_growing_holds_64_columns_at_first():
 @pytest.mark.parametrize("left", [0, 1, 3, 50])
 def test_sliding_never_keeps_more_than_the_window(left):
     spec = spec_of(on_axes(PLAIN | {"mask": "window 2"}))
+    assert isinstance(spec, DecoderSpec)
     block = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, mask=masks.window(left)))
     case = case_of(replace(spec, blocks=(block,)).build().double())
     for session in stepped(case, 6):
@@ -209,6 +210,7 @@ def test_summed_is_the_sum_over_keys():
     model = model_of(kind="decoder", weighting="linear elu")
     case, seen = case_of(model, (4,)), {}
     state = cache_in(case.session(), StateCache).state()
+    assert state is not None
     with watching(model, seen.setdefault):
         model(torch.tensor(case.prompts))
     key = torch.nn.functional.elu(seen["stack.blocks.0.attention.key"]) + 1
@@ -361,8 +363,9 @@ def test_a_watched_or_hooked_model_goes_on_the_same(kind):
     assert seen.count(f"{path}output.logits") == 4
     assert apart("watched", torch.stack(mine), torch.stack(wanted)) == []
     calls = []
-    decoder = model if case.sources is None else model.decoder
-    handle = decoder.stack.blocks[0].feed_forward.register_forward_hook(lambda *given: calls.append(1))
+    network = model.decoder.stack.blocks[0].feed_forward
+    assert network is not None
+    handle = network.register_forward_hook(lambda *given: calls.append(1))
     mine = [session.logits for session in stepped(case, 3)]
     handle.remove()
     assert len(calls) == 5

@@ -140,7 +140,7 @@ def test_what_cannot_be_recorded_is_decoded_step_by_step(what, recording):
             def forward(self, x):
                 return self.inner(x)
 
-        model.stack.blocks[0].feed_forward = Own(model.stack.blocks[0].feed_forward)
+        model.stack.blocks[0].register_module("feed_forward", Own(model.stack.blocks[0].feed_forward))
     if what == "a window":
         attention = presets.AttentionSpec(heads=4, mask=ch.masks.causal() & ch.masks.window(3))
         model = presets.gpt2(presets.Size(2, 32, 4, 4, 64), vocabulary=20, length=64, attention=attention).build()

@@ -30,6 +30,7 @@ def test_a_prompt_in_pieces_leaves_the_keys_it_leaves_as_a_whole():
     assert pieces.done
     for one, other in zip(whole.caches, pieces.caches, strict=True):
         assert isinstance(one, FullCache)
+        assert isinstance(other, FullCache)
         torch.testing.assert_close(other.keys[:, :, :11], one.keys[:, :, :11], rtol=0, atol=1e-12)
 
 
@@ -94,7 +95,7 @@ def test_a_part_that_makes_decoding_slower_is_named_once(monkeypatch):
         """Its class is this test's own, since each is named once."""
 
     model = presets.gpt2("tiny", vocabulary=20).build().eval()
-    model.stack.blocks[0].feed_forward = Slow(model.stack.blocks[0].feed_forward)
+    model.stack.blocks[0].register_module("feed_forward", Slow(model.stack.blocks[0].feed_forward))
     ContinuousBatch(model)  # on a CPU nothing is recorded, and nothing is said
     monkeypatch.setattr(session, "can_record_on", lambda device: True)
     with pytest.warns(UserWarning, match="Slow does not say `recordable = True`"):

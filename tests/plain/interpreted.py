@@ -56,7 +56,7 @@ def patch_interpreter() -> None:
     """
     replace = interpreter._patch_lang
     replace(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
-    tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())
+    type.__setattr__(tl.core.tensor, "__index__", lambda self: int(self.handle.data.item()))
     interpreter._patch_lang = lambda function: Kept()
 
 
@@ -264,7 +264,7 @@ def one_query_problems():
             got = one_query_gpu.attend_one(query, *cached, scale=0.3, bias=bias, column=column)
             mask = torch.where(allowed, torch.zeros(()) if bias is None else bias, float("-inf")).double()
             wide = (query.double(), *(one.repeat_interleave(heads // kv_heads, 1).double() for one in (keys, values)))
-            right = F.scaled_dot_product_attention(*wide, mask, scale=0.3)
+            right = F.scaled_dot_product_attention(wide[0], wide[1], wide[2], mask, scale=0.3)
             right = right.where(allowed.any(-1, keepdim=True), 0)
             where = f"{rows} x {heads} heads of {d}, {filled} of {n} keys, {'a bias' if biased else 'no bias'}"
             text = difference(where, got.double(), right, 1e-6)
@@ -334,7 +334,8 @@ def attention_problems(kernel):
     for name, weighting, *sizes, mask, n_keys, plan in cases:
         if not THOROUGH and name not in OFTEN:
             continue
-        setattr(*chooser, lambda *_: plan)  # noqa: B023
+        owner, attribute = chooser
+        setattr(owner, attribute, lambda *_: plan)  # noqa: B023
         yield [f"{name}: {text}" for text in compare(kernel, weighting, sizes, mask, n_keys)]
 
 

@@ -28,7 +28,7 @@ async def follow(served: Served, text: Passage, writing: OutputText, *, each_tok
     job: Job | None = text.first
     ended = False
     while job is not None and not ended and not writing.stopped:
-        decoding = served.decode(job, each_token=each_token or bool(writing.stops.strings))
+        decoding = served.worker.decode(served.job(job), each_token=each_token or bool(writing.stops.strings))
         try:
             while not writing.stopped:
                 event = await decoding.next_event()
@@ -49,7 +49,7 @@ async def follow(served: Served, text: Passage, writing: OutputText, *, each_tok
 
 async def search(served: Served, text: Passage) -> list[Hypothesis]:
     """Return the hypotheses of a beam."""
-    decoding = served.decode(text.first)
+    decoding = served.worker.decode(served.job(text.first))
     try:
         while True:
             event = await decoding.next_event()

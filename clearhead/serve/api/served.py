@@ -20,7 +20,6 @@ from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
 from clearhead.model.transformers import Decoder, Encoder
-from clearhead.serve.api.jobs import RunningJob
 from clearhead.serve.api.worker import Worker
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
@@ -83,9 +82,9 @@ class Served:
         make = (lambda: scheduler(model, run.task)) if writes else None
         self.worker = Worker(name, make, front) if base is None else base.worker
 
-    def decode(self, job: Job, *, each_token: bool = False) -> RunningJob:
-        """Submit a job of this run to the worker."""
-        return self.worker.decode(replace(job, adapter=self.adapter) if self.adapter else job, each_token=each_token)
+    def job(self, job: Job) -> Job:
+        """Return a job as the worker takes it: with the run's adapter."""
+        return replace(job, adapter=self.adapter) if self.adapter else job
 
     @property
     def dtype(self) -> torch.dtype:
