@@ -354,11 +354,12 @@ def test_a_phones_width_is_enough(tabs, view):
     page = tabs.open(view, **STATES[view], window=PHONE)
     steady(page, view)
     assert page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]") == [390, 390]
-    for other in ("model", "heads", "head"):
-        box = page.get_by_test_id(f"nav-{other}").bounding_box()
+    for group in ("see", "understand", "use", "change"):
+        box = page.get_by_test_id(f"group-{group}").bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
         assert box["y"] + box["height"] <= 844
+    page.get_by_test_id("group-see").tap()
     page.get_by_test_id("nav-heads" if view == "head" else "nav-head").tap()
     shown(page, "heads" if view == "head" else "head")
     if view != "head":  # the titles over the arcs, on the narrowest of phones
@@ -367,9 +368,9 @@ def test_a_phones_width_is_enough(tabs, view):
         eventually(page, titles_are_inside, page)
 
 
-def test_more_on_a_phone_closes_by_escape_and_by_a_tap_elsewhere(tabs):
+def test_a_group_of_views_on_a_phone_closes_by_escape_and_by_a_tap_elsewhere(tabs):
     page = tabs.open("model", window=PHONE)
-    more, rest = page.get_by_role("button", name="More", exact=True), page.get_by_test_id("nav-intervene")
+    more, rest = page.get_by_test_id("group-change"), page.get_by_test_id("nav-intervene")
     expect(rest).to_be_hidden()
     more.tap()
     expect(rest).to_be_visible()

@@ -76,8 +76,8 @@ def test_every_head_is_there_and_a_click_opens_it(deep):
     cell(page, 7, 2).click()
     shown(page, "head")
     comes_to(page, site="decoder.7.attention", head=2)
-    expect(page.get_by_test_id("place-layer")).to_have_text("Layer 7")
-    expect(page.get_by_test_id("place-head")).to_have_text("Head 2")
+    expect(page.get_by_test_id("site-picker")).to_have_value("decoder.7.attention")
+    expect(page.get_by_test_id("head-picker").get_by_role("button", pressed=True)).to_have_text("2")
     page.get_by_role("button", name="All heads", exact=True).click()
     shown(page, "heads")
     expect(cell(page, 7, 2)).to_have_attribute("aria-current", "true")
@@ -137,9 +137,9 @@ def test_go_to_a_head_by_its_name(deep):
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("go-problem")).to_have_text("There is no layer 12: there are 12, counted from 0.")
     assert state(page)["site"] == "decoder.3.attention"
-    page.get_by_role("button", name="The next layer").click()
+    page.get_by_test_id("site-picker").select_option("decoder.4.attention")
     comes_to(page, site="decoder.4.attention")
-    page.get_by_role("button", name="The head before").click()
+    page.get_by_test_id("head-picker").get_by_role("button", name="Head 0").click()
     comes_to(page, site="decoder.4.attention", head=0)
 
 
@@ -147,7 +147,7 @@ def test_a_layer_that_is_gone_to_comes_into_sight(deep):
     page = deep.open("model", source=TEXT, site="decoder.0.attention")
     steady(page, "model")
     for layer in range(1, LAYERS - 1):
-        page.get_by_role("button", name="The next layer").click()
+        page.keyboard.press("}")
         comes_to(page, site=f"decoder.{layer}.attention")
     box = page.get_by_test_id(f"box-decoder.{LAYERS - 2}.attention").locator("rect")
     eventually(page, lambda: 160 < box.bounding_box()["x"] < 1280)
@@ -164,7 +164,7 @@ def test_on_a_phone_layers_go_down_and_all_heads_fit(deep):
     cell(page, 2, 1).tap()
     shown(page, "head")
     comes_to(page, site="decoder.2.attention", head=1)
-    expect(page.get_by_test_id("place-layer")).to_be_in_viewport()
+    expect(page.get_by_test_id("site-picker")).to_be_in_viewport()
 
 
 def test_an_encoder_decoder_has_three_grids(tabs):
@@ -173,7 +173,7 @@ def test_an_encoder_decoder_has_three_grids(tabs):
     titles = page.locator("text.title").all_text_contents()
     assert titles == ["Encoder self-attention", "Decoder self-attention", "Cross-attention"]
     expect(cell(page, 1, 1, slot="cross")).to_have_attribute("aria-label", re.compile("^C1H1 none previous token"))
-    expect(page.get_by_test_id("place")).to_contain_text("Cross-attention")
+    expect(page.get_by_test_id("site-picker")).to_have_value(SITE)
     page.get_by_test_id("go-to").fill("E0H2")
     page.keyboard.press("Enter")
     comes_to(page, site="encoder.0.attention", head=2)

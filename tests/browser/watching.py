@@ -9,11 +9,11 @@ from playwright.sync_api import expect
 SOURCE = "achtundvierzigtausendsiebenundsechzig"
 SITE = "decoder.1.cross"
 NUMBERED = (
-    *("model", "heads", "head", "steps", "similarity"),
-    *("context", "positions", "decoding", "intervene", "training"),
+    *("model", "heads", "head", "steps", "sequence"),
+    *("similarity", "spaces", "embeddings", "context", "positions"),
 )
 """The views that a digit of the keyboard goes to."""
-VIEWS = (*NUMBERED, "design", "spaces", "sequence", "neurons", "embeddings", "tokens")
+VIEWS = (*NUMBERED, "neurons", "decoding", "tokens", "training", "intervene", "design")
 USUAL_SIZE = {"width": 1280, "height": 800}
 PATIENCE = 120_000
 """Milliseconds that anything on a page may take on a busy machine."""

@@ -1,7 +1,7 @@
 /** The demo's own answers to one text, for unit tests: `python -m tests.serve.write_recorded RUN` writes them. */
 
-import { VIEWS } from "../src/lib/address";
 import { type Answers, type Asks, type QuestionName, type Source, SourceError } from "../src/lib/source";
+import { VIEWS } from "../src/lib/views";
 import answers from "./recorded.json";
 
 export class RecordedSource implements Source {

@@ -1,25 +1,7 @@
 /** The state of the page in its address: `#/head?source=…&site=…&head=3`, read and written in one place. */
 
-import type { EditJson, HeadChoice, AskTrace, ViewName } from "./source";
-
-export const VIEWS: readonly ViewName[] = [
-  "model",
-  "heads",
-  "head",
-  "steps",
-  "similarity",
-  "context",
-  "positions",
-  "decoding",
-  "intervene",
-  "training",
-  "design",
-  "spaces",
-  "sequence",
-  "neurons",
-  "embeddings",
-  "tokens",
-];
+import type { EditJson, HeadChoice, AskTrace } from "./source";
+import { VIEWS, type ViewName } from "./views";
 
 export type Theme = "light" | "dark";
 

@@ -1,7 +1,6 @@
 /** Keys that work everywhere on the page, and what they do. */
 
-import { VIEWS } from "./address";
-import type { ViewName } from "./source";
+import { VIEWS, type ViewName } from "./views";
 
 export type Command =
   | { do: "view"; view: ViewName }

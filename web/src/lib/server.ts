@@ -12,28 +12,10 @@ import {
   type Source,
   SourceError,
   type Thumbs,
-  type ViewName,
 } from "./source";
+import { VIEWS } from "./views";
 
 const GONE = 410;
-const ALL: readonly ViewName[] = [
-  "model",
-  "heads",
-  "head",
-  "steps",
-  "similarity",
-  "context",
-  "positions",
-  "decoding",
-  "intervene",
-  "training",
-  "design",
-  "spaces",
-  "sequence",
-  "neurons",
-  "embeddings",
-  "tokens",
-];
 
 type Make<Answer> = (signal: AbortSignal) => Promise<Answer>;
 /** Answers that change while the page is open: they are asked for anew each time. */
@@ -50,7 +32,7 @@ class Kept {
 }
 
 export class ServerSource implements Source {
-  readonly views = ALL;
+  readonly views = VIEWS;
   readonly everyStep = true;
   readonly rollout = true;
 

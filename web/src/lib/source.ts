@@ -1,6 +1,7 @@
 /** The types of everything a view can ask for, and the interface that both the server and the saved page answer. */
 
 import type { Questions } from "./messages";
+import type { ViewName } from "./views";
 
 export * from "./messages";
 
@@ -8,23 +9,7 @@ export type QuestionName = keyof Questions;
 export type Asks<Name extends QuestionName> = Questions[Name]["asks"];
 export type Answers<Name extends QuestionName> = Questions[Name]["answers"];
 export type Role = "query" | "key" | "value" | "weight" | "context";
-export type ViewName =
-  | "model"
-  | "heads"
-  | "head"
-  | "steps"
-  | "similarity"
-  | "context"
-  | "positions"
-  | "decoding"
-  | "intervene"
-  | "training"
-  | "design"
-  | "spaces"
-  | "sequence"
-  | "neurons"
-  | "embeddings"
-  | "tokens";
+export type { ViewName };
 
 /** What went wrong, in words fit for the page. */
 export class SourceError extends Error {

@@ -100,6 +100,13 @@ export function writtenAt(
   return site.n_query > 0 && written.every((text) => text !== undefined) ? (written as string[]) : null;
 }
 
+/** How likely the model holds its whole answer: the product over the tokens it writes; null where it answers at one place
+ * of many. */
+export function surenessOf(run: RunFacts | null, { candidates }: Pick<Meta, "candidates">): number | null {
+  if (run?.target !== "writes" && candidates.length !== 1) return null;
+  return candidates.reduce((product, row) => product * (row[0]?.p ?? 1), 1);
+}
+
 /** A token between marks that keep its direction to itself: "⁨ثلاثة⁩ → ⁨ألف⁩" reads from left to right. */
 export function isolated(token: string): string {
   return `\u2068${token}\u2069`;

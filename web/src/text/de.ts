@@ -37,7 +37,6 @@ export const de: Text = {
     compareAbout: "Daneben einen anderen Text, einen anderen Schritt oder den anderen Lauf öffnen",
   },
   training: {
-    heading: "Training",
     about: "Wie das Modell gelernt hat: Loss und Werte Schritt für Schritt, und wohin ein Kopf dabei blickte.",
     live: "Das Training läuft; die Kurven folgen.",
     curves: "Kurven",
@@ -232,7 +231,6 @@ export const de: Text = {
     twice: "Doppelt so lang",
     right: "Rechter Winkel",
     notScaled: "nicht skaliert",
-    title: "Ähnlichkeit",
     opposite: "Entgegengesetzt",
     shadow: (length) =>
       `Das Skalarprodukt ist die Länge von b mal die Länge des Schattens von a auf b (die breite Linie). Es wächst mit den Längen, der Kosinus nicht. In einer der Notizen heißt es, das Skalarprodukt werde „durch die Länge des Vektors“ skaliert: geteilt wird durch √2, die Wurzel daraus, *wie viele Zahlen* ein Vektor hat, nicht durch seine Länge ${length}.`,
@@ -288,7 +286,6 @@ export const de: Text = {
     compare: "Vergleichen",
     layer: "Schicht",
     word: "Wort",
-    title: "Kontext",
     cosineWords: (pairs, layer, least) =>
       `Kosinus je Schicht für ${pairs} Paare; nach ${layer} haben die zwei unähnlichsten ${least ?? "kein anderes"}.`,
     cosine: "Kosinus",
@@ -331,7 +328,6 @@ export const de: Text = {
     untrained: "untrainiert",
     thisRun: "dieser Lauf",
     pause: "Anhalten",
-    title: "Positionen",
     wavesWords: (title, dimensions, rows, position, values) =>
       `${title}: ${dimensions} Dimensionen über ${rows} Positionen; an Position ${position} sind sie ${values}.`,
     slip: (last) =>
@@ -374,7 +370,6 @@ export const de: Text = {
     valueHead: "Value",
     score: "Score",
     with: "mit",
-    title: "Räume",
   },
   sequence: {
     intro:
@@ -385,7 +380,6 @@ export const de: Text = {
     diagram: "Das Diagramm",
     thisText: "Dieser Text",
     sentence: "Satz",
-    title: "Ablauf",
   },
   design: {
     intro:
@@ -394,7 +388,6 @@ export const de: Text = {
       "Die entworfenen Scores an Stelle der eigenen eines Kopfs, auf diesem Text; Queries und Keys eines trainierten Kopfs bleiben, wie sie sind, ebenso seine Values.",
     intoWords: "Eine Wahl von Schicht und Kopf, und ein Knopf, der den Entwurf dorthin schickt.",
     into: "In das Modell",
-    title: "Entwerfen",
     needed: (scale) => `nötig ${scale}`,
     scaleAxis: "Skala",
     readCells: "Pfeiltasten lesen Zellen.",
@@ -521,7 +514,6 @@ export const de: Text = {
     lanes: "Jedes Token ist eine Spur; Attention trägt Information von Spur zu Spur",
     lensTitle: "Was das Modell sagen würde, wenn es nach jeder Schicht aufhörte",
     has: (side, tokens) => `Der ${side} hat die Token ${tokens}.`,
-    title: "Der Weg des Textes durch das Modell",
     answers: (answer) => ` Das Modell antwortet: ${answer}.`,
     diagram: "Das Modell als Diagramm",
     layers: (count, side) => `${count} Schichten im ${side}`,
@@ -599,7 +591,6 @@ export const de: Text = {
     workedOut: (from, to) => `„${from}“ → „${to}“, ausgerechnet`,
     strongest: (key) => `Der stärkste Key ist ${key}, `,
     everyNumber: "Jede Zahl gibt es hier für",
-    title: "Vier Schritte der Attention",
     withWeight: (weight) => `mit Gewicht ${weight}.`,
     query: "Query",
     key: "Key",
@@ -887,7 +878,6 @@ export const de: Text = {
     key: "Key: wird angesehen",
   },
   head: {
-    title: "Wohin ein Kopf blickt",
     all: "Alle Köpfe nebeneinander",
     toSteps: "Seine vier Schritte →",
     every: (title) => `${title}: jeder Kopf`,
@@ -962,7 +952,6 @@ export const de: Text = {
     },
     orders: { layer: "nach Schicht", highest: "höchste zuerst", lowest: "niedrigste zuerst" },
     count: (heads, sites) => `${heads} Köpfe in ${sites} Attentions. `,
-    title: "Alle Köpfe",
     intro:
       "Jeder Kopf jeder Schicht, für diesen Text. Nach einer Kennzahl färben oder ordnen, dann einen öffnen und hineinsehen.",
     reading: "Kennzahl",
@@ -984,7 +973,6 @@ export const de: Text = {
     axis: { layer: "Schicht", head: "Kopf" },
   },
   decoding: {
-    title: "Ausgabe",
     about:
       "Die Ausgabe entsteht Token für Token. Bei jedem Schritt gibt das Modell jedem Token eine Wahrscheinlichkeit, und ein Verfahren wählt.",
     modes: {
@@ -1099,11 +1087,11 @@ export const de: Text = {
       becomes: "wird zu",
       sampled: (temperature, seed) => `gezogen bei Temperatur ${temperature}, Seed ${seed}`,
       next: "wahrscheinlichstes nächstes Token",
+      sureAbout: "Die Wahrscheinlichkeit dieser ganzen Antwort nach dem Modell",
       open: "In der Ausgabe öffnen",
     },
   },
   neurons: {
-    title: "Feed-forward",
     about:
       "Nach der Attention geht der Vektor jedes Tokens für sich durch ein kleines Netz: hinauf zu verborgenen Einheiten, durch eine Nichtlinearität und wieder hinab. Jede Einheit addiert ihre Aktivierung mal ihre Ausgangsgewichte.",
     layer: "Schicht",
@@ -1135,7 +1123,6 @@ export const de: Text = {
     waiting: "Die Einheiten werden gelesen …",
   },
   embeddings: {
-    title: "Embeddings",
     about:
       "Jedes Token hat in einer Tabelle einen Vektor: ihn liest das Modell. Hier liegen alle in einer Ebene, entlang der zwei Richtungen, in denen sie sich am meisten unterscheiden (Hauptkomponentenanalyse, PCA).",
     table: "Tabelle",
@@ -1167,7 +1154,6 @@ export const de: Text = {
     waiting: "Die Ebene wird berechnet …",
   },
   tokens: {
-    title: "Tokenizer",
     about:
       "Bevor das Modell einen Text liest, zerlegt ihn sein Tokenizer in Token: Stücke, für die es eine Nummer (ID) hat.",
     kinds: {

@@ -43,7 +43,6 @@ export const en = {
   },
   /** The view Training. */
   training: {
-    heading: "Training",
     about: "How the model learned: its losses and metrics step by step, and what a head looked at on the way.",
     live: "It is training now; the curves follow.",
     curves: "Curves",
@@ -235,7 +234,6 @@ export const en = {
     twice: "Twice as long",
     right: "Right angle",
     notScaled: "not scaled",
-    title: "Similarity",
     opposite: "Opposite",
     shadow: (length: string): string =>
       `The dot product is the length of b times the length of a’s shadow on b (the broad line). It grows with the lengths; the cosine does not. One of the notes says the dot product is scaled “by the length of the vector”: what it divides by, √2, is the root of *how many numbers* a vector has, not of its length ${length}.`,
@@ -293,7 +291,6 @@ export const en = {
     compare: "Compare",
     layer: "Layer",
     word: "Word",
-    title: "Context",
     cosineWords: (pairs: number, layer: string, least: string | null): string =>
       `Cosine by layer for ${pairs} pairs; after ${layer} the two least alike have ${least ?? "no other"}.`,
     cosine: "cosine",
@@ -340,7 +337,6 @@ export const en = {
     untrained: "untrained",
     thisRun: "this run",
     pause: "Pause",
-    title: "Positions",
     wavesWords: (title: string, dimensions: number, rows: number, position: number, values: string): string =>
       `${title}: ${dimensions} dimensions over ${rows} positions; at position ${position} they are ${values}.`,
     slip: (last: number): string =>
@@ -384,7 +380,6 @@ export const en = {
     valueHead: "value",
     score: "score",
     with: "with",
-    title: "Spaces",
   },
   /** The sequence diagram. */
   sequence: {
@@ -397,7 +392,6 @@ export const en = {
     diagram: "The diagram",
     thisText: "This text",
     sentence: "Sentence",
-    title: "Sequence",
   },
   /** The view in which a head is designed. */
   design: {
@@ -407,7 +401,6 @@ export const en = {
       "The designed scores in place of a head’s own, on this text; queries and keys of a trained head stay as they are, as do its values.",
     intoWords: "A choice of layer and head, and a button that sends the design there.",
     into: "Into the model",
-    title: "Design",
     needed: (scale: string): string => `needed ${scale}`,
     scaleAxis: "scale",
     readCells: "Arrow keys read cells.",
@@ -533,7 +526,6 @@ export const en = {
     lanes: "Each token is a lane; attention moves information between lanes",
     lensTitle: "What the model would say if it stopped after each layer",
     has: (side: string, tokens: string): string => `The ${side} has the tokens ${tokens}.`,
-    title: "The text's way through the model",
     answers: (answer: string): string => ` The model answers: ${answer}.`,
     diagram: "The model as a diagram",
     layers: (count: number, side: string): string => `${count} ${side} layers`,
@@ -613,7 +605,6 @@ export const en = {
     workedOut: (from: string, to: string): string => `“${from}” → “${to}”, worked out`,
     strongest: (key: string): string => `The strongest key is ${key}, `,
     everyNumber: "Every number is here for",
-    title: "Four steps of attention",
     withWeight: (weight: string): string => `with weight ${weight}.`,
     query: "query",
     key: "key",
@@ -915,7 +906,6 @@ export const en = {
   },
   /** The view of one head. */
   head: {
-    title: "Where a head looks",
     all: "All heads side by side",
     toSteps: "Its four steps →",
     every: (title: string): string => `${title}: every head`,
@@ -995,7 +985,6 @@ export const en = {
     },
     orders: { layer: "by layer", highest: "highest first", lowest: "lowest first" },
     count: (heads: number, sites: number): string => `${heads} heads in ${sites} attentions. `,
-    title: "All heads",
     intro: "Every head of every layer, for this text. Colour or sort them by a reading, and open one to look into it.",
     reading: "Reading",
     order: "Order",
@@ -1016,7 +1005,6 @@ export const en = {
     axis: { layer: "layer", head: "head" },
   },
   decoding: {
-    title: "Decoding",
     about:
       "The output is made token by token. At each step the model gives every token a probability, and a method chooses.",
     modes: {
@@ -1130,11 +1118,11 @@ export const en = {
       becomes: "becomes",
       sampled: (temperature: string, seed: number): string => `sampled at temperature ${temperature}, seed ${seed}`,
       next: "likeliest next token",
+      sureAbout: "The model's probability of this whole answer",
       open: "Open in Decoding",
     },
   },
   neurons: {
-    title: "Feed-forward",
     about:
       "After attention, each token's vector goes through a small network by itself: up to hidden units, a non-linearity, and down again. Each unit adds its activation times its output weights.",
     layer: "Layer",
@@ -1166,7 +1154,6 @@ export const en = {
     waiting: "Reading the units…",
   },
   embeddings: {
-    title: "Embeddings",
     about:
       "Every token has a vector in a table, which is what the model reads of it. Here all of them lie in a plane: along the two directions in which they differ most (principal component analysis, PCA).",
     table: "Table",
@@ -1199,7 +1186,6 @@ export const en = {
     waiting: "Working out the plane…",
   },
   tokens: {
-    title: "Tokeniser",
     about: "Before the model reads a text, its tokeniser cuts it into tokens: pieces it has a number (id) for.",
     kinds: {
       BPE: "BPE (byte-pair encoding) begins with single characters or bytes, and merges the pair that it learned first, again and again. Read a tree from its leaves up; the number at a merge is when it was learned: the lower, the more frequent the pair was.",

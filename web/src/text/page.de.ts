@@ -4,7 +4,8 @@ import type { pageEn } from "./page.en";
 
 export const pageDe: typeof pageEn = {
   views: "Ansichten",
-  more: "Mehr",
+  groups: { see: "Sehen", understand: "Verstehen", use: "Benutzen", change: "Ändern" },
+  options: "Ziel, Beispiele, Trainingsschritte",
   theme: "Hell oder dunkel",
   projector: "Beamer: große Schrift, nichts als das Bild",
   leaveProjector: "Beamer verlassen (Esc)",
@@ -24,18 +25,11 @@ export const pageDe: typeof pageEn = {
 
   where: "Wo man ist",
   allHeads: "Alle Köpfe",
-  layer: (layer) => `Schicht ${layer}`,
-  head: (head) => `Kopf ${head}`,
-  mean: "Mittel der Köpfe",
-  layerBefore: "Die Schicht davor",
-  layerNext: "Die nächste Schicht",
-  headBefore: "Der Kopf davor",
-  headNext: "Der nächste Kopf",
   goTo: "Gehe zu",
 
   looked: "Der Text, der betrachtet wird",
   fields: { source: "Quelle", text: "Text", target: "Ziel" },
-  ownAnswer: "die Antwort des Modells",
+  ownAnswer: "das eigene",
   look: "Ansehen",
   enter: "Enter schickt ab, Umschalt Enter beginnt eine neue Zeile",
   examples: "Beispiele",

@@ -2,7 +2,8 @@
 
 export const pageEn = {
   views: "Views",
-  more: "More",
+  groups: { see: "See", understand: "Understand", use: "Use", change: "Change" },
+  options: "Target, examples, training steps",
   theme: "Light or dark",
   projector: "Projector: large letters, nothing but the picture",
   leaveProjector: "Leave the projector (Esc)",
@@ -22,18 +23,11 @@ export const pageEn = {
 
   where: "Where you are",
   allHeads: "All heads",
-  layer: (layer: number) => `Layer ${layer}`,
-  head: (head: number) => `Head ${head}`,
-  mean: "Mean of heads",
-  layerBefore: "The layer before",
-  layerNext: "The next layer",
-  headBefore: "The head before",
-  headNext: "The next head",
   goTo: "Go to",
 
   looked: "The text that is looked at",
   fields: { source: "source", text: "text", target: "target" } as Record<string, string>,
-  ownAnswer: "the model's own answer",
+  ownAnswer: "its own",
   look: "Look",
   enter: "Enter submits, Shift Enter breaks the line",
   examples: "Examples",
