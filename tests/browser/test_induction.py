@@ -55,11 +55,14 @@ def share_of(run, *layers):
 
 
 def drawn_share(page, name):
-    """Return the probability of the copied symbol in full, as the bar of a run says it."""
+    """Return the probability of the copied symbol in full: the bar's, of the changed run, or its mark's."""
     expect(page.locator("main")).to_have_attribute("aria-busy", "false")
     rests(page)
-    title = page.get_by_test_id(f"run-{name}").locator("[data-candidate] title").filter(has_text=f"{COPIED}: ")
-    return float(re.search(r"\(([^()]+)\)$", title.text_content()).group(1))
+    bars = page.get_by_test_id("run-changed").locator("[data-candidate]")
+    bar = bars.filter(has=page.locator("title", has_text=f"{COPIED}: "))
+    if name == "unchanged":
+        return float(bar.get_attribute("data-before"))
+    return float(re.search(r"\(([^()]+)\)$", bar.locator("title").text_content()).group(1))
 
 
 def test_the_page_and_this_test_speak_of_the_same_text():

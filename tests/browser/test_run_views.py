@@ -134,6 +134,7 @@ class TestIntervene:
         off = [ch.Edit(at=SITE, step="context", head=1, times=0.0)]
         page.get_by_test_id(f"head-toggle-{SITE}-1").click()
         expect(page.get_by_test_id("edit-list")).to_contain_text("head 1 off")
+        expect(page.get_by_test_id("off-stays")).to_contain_text("these weights stay")
         held_to(page, demo, ch.trace(demo, SOURCE, edits=off))
         page.get_by_test_id("undo").click()
         expect(page.get_by_test_id("edit-list")).to_contain_text("Nothing is changed yet")
@@ -141,6 +142,13 @@ class TestIntervene:
         page.get_by_test_id("redo").click()
         expect(page.get_by_test_id(f"head-toggle-{SITE}-1")).to_have_attribute("aria-checked", "false")
         held_to(page, demo, ch.trace(demo, SOURCE, edits=off))
+
+    def test_an_edit_has_a_slider(self, tabs, demo):
+        edits = [{"at": SITE, "step": "context", "head": 1, "times": 0}]
+        page = tabs.open("intervene", site=SITE, head=1, edits=json.dumps(edits))
+        page.get_by_test_id("edit-list").get_by_role("slider").fill("0.5")
+        expect(page.get_by_test_id("edit-list")).to_contain_text("head 1 × 0.5")
+        held_to(page, demo, ch.trace(demo, SOURCE, edits=[ch.Edit(at=SITE, step="context", head=1, times=0.5)]))
 
     def test_a_score_is_set(self, tabs, demo):
         page = tabs.open("intervene", site=SITE, head=2, query=1, key=3)
@@ -196,7 +204,9 @@ class TestIntervene:
         page = tabs.open("intervene", site=SITE, head=0, edits=json.dumps(edits))
         page.get_by_test_id("feed-same").click()
         expect(page.get_by_test_id("feed-same")).to_have_attribute("aria-pressed", "true")
-        expect(page.get_by_test_id("heat-map")).to_have_count(3)
+        page.get_by_test_id("map-difference").click()
+        comes_to(page, map="difference")
+        expect(page.get_by_test_id("heat-map")).to_have_count(1)
         off = [ch.Edit(at=SITE, step="context", head=head, times=0.0) for head in range(4)]
         held_to(page, demo, ch.trace(demo, SOURCE, traced.sides["decoder"].ids[1:], edits=off))
 
@@ -207,7 +217,7 @@ class TestIntervene:
 
     def test_a_cell_of_the_map_is_chosen(self, tabs):
         page = tabs.open("intervene", site=SITE, head=0)
-        canvas = page.get_by_test_id("heat-map").nth(1).locator("canvas")
+        canvas = page.get_by_test_id("heat-map").locator("canvas")
         canvas.focus()
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowRight")

@@ -114,6 +114,7 @@ export function told(edit: EditJson, words: Words): string {
   if (edit.unit != null) return toldUnit(edit, words);
   const head = edit.head == null ? t.edits.allHeads : t.words.head(edit.head);
   if (edit.step === "context" && edit.times === 0) return t.edits.off(head);
+  if (edit.step === "context" && edit.query == null && edit.to == null) return `${head} × ${shown(edit.times, 3)}`;
   if (edit.step === "scaled" && edit.times && edit.query == null) return t.edits.temperature(shown(1 / edit.times, 3));
   const cell = `${tokenOf(edit.query, words.queries)} → ${tokenOf(edit.key, words.keys)}`;
   if (edit.step === "allowed") return `${head}, ${cell}: ${edit.to ? t.edits.may : t.edits.mayNot}`;

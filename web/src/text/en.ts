@@ -788,6 +788,7 @@ export const en = {
     changed: "The model is changed:",
     savedChanged: "This page was saved from a changed model:",
     remove: (title: string, words: string): string => `Remove: ${title}, ${words}`,
+    change: (title: string, words: string): string => `Change: ${title}, ${words}`,
     nothing: "Nothing is changed yet: switch a head off, or choose a cell below.",
     showUnchanged: "Show unchanged",
     undoKeys: "Undo (Ctrl Z)",
@@ -808,7 +809,8 @@ export const en = {
     kernel: (name: string): string => `Kernel of this layer: ${name}`,
     heads: "Heads",
     headsNote:
-      "Press a head to ablate it (switch it off). Bar: how much less likely the answer is without this head; hollow: more likely.",
+      "Press a head to ablate it (switch it off). Number and colour: by how many nats the answer's log-probability changes without it. Violet: the answer needs it; green: it speaks against the answer.",
+    isOff: "off",
     headsWords: (sites: number, edits: number): string =>
       `${sites} attention sites with their heads as switches; ${edits} edits are made.`,
     switches: "Heads, on or off",
@@ -817,9 +819,9 @@ export const en = {
         ? "; without it the answer is as likely as with it"
         : `; without it the answer's log-probability ${sign < 0 ? "falls" : "rises"} by ${by}`,
     measure: "Measure effects",
-    runs: "Two runs",
+    runs: "Before → after",
     runsNote:
-      "What the model says, unchanged and changed. Differing tokens are underlined; the thin mark is the unchanged probability.",
+      "What the model says, unchanged and changed. Choose a place to see its candidates; the thin mark is the unchanged probability.",
     runsWords: (before: string, after: string): string =>
       `Unchanged the model says: ${before}. Changed it says: ${after}.`,
     reads: "What the decoder reads",
@@ -829,21 +831,24 @@ export const en = {
     sameAnswer: "The answer is the same; the probabilities may not be.",
     otherAnswer: (count: number, places: number): string =>
       `The answer is another: the token differs at ${count} of ${places} places.`,
-    saysOf: (run: string): string => `${run}: what the model says, token by token`,
+    saysOf: "What the changed model says, token by token",
     before: (count: number): string => `… ${count} before`,
     more: (count: number): string => `${count} more …`,
-    token: (token: string, place: number, differs: boolean): string =>
-      `${token}, place ${place}${differs ? ", differs" : ""}`,
+    token: (token: string, place: number, was: string | null): string =>
+      `${token}, place ${place}${was === null ? "" : `, unchanged ${was}`}`,
     candidates: (place: number): string => `Candidates at place ${place}`,
     was: (p: string): string => `, unchanged run ${p}`,
     taken: ", taken",
     inside: (site: string, head: string): string => `Inside ${site}, ${head}`,
-    insideNote: "Its weights in both runs. Choose a cell to change it.",
+    insideNote: "Choose a cell to change it.",
     insideWords: (site: string): string =>
-      `Weights of ${site} in the unchanged and in the changed run, and what they differ by.`,
+      `Weights of ${site} in the unchanged run, in the changed run, or what they differ by.`,
+    which: "Which weights",
+    offStays: (head: string): string =>
+      `${head} is off: its output is multiplied by 0 after its weights are computed, so these weights stay. What changes is what later layers read from it.`,
     unchangedRun: "Unchanged",
     changedRun: "Changed",
-    difference: "Changed − unchanged",
+    difference: "Difference",
     unchangedMap: "Weights of the unchanged run.",
     changedMap: "Weights of the changed run.",
     differenceMap: "Difference of the weights.",
