@@ -30,7 +30,7 @@ from playwright.sync_api import Page, sync_playwright
 SOURCE = "achtundvierzigtausendsiebenundsechzig"
 VIEWS = (
     *("model", "heads", "head", "steps", "similarity", "context", "positions", "decoding", "intervene"),
-    *("training", "design", "spaces", "sequence", "neurons", "embeddings", "tokens"),
+    *("training", "design", "meaning", "sequence", "neurons", "tokens"),
     *("compare", "beam", "learn"),
 )
 STATES = {

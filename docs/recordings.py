@@ -126,7 +126,7 @@ class Story:
             Moment("head", self.place, 170, "One of them swaps tens and units."),
             Moment("intervene", edited, 200, f"Switched off: the answer before and after. Here {outcome}."),
             Moment("intervene", edited, 900, "Inside the head, unchanged and changed; any cell can be set by hand."),
-            Moment("spaces", self.place, 150, "The same tokens as embeddings, as queries and keys, and as values."),
+            Moment("meaning", self.place, 150, "The same tokens as embeddings, as queries and keys, and as values."),
         ]
 
 

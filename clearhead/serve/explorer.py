@@ -1,7 +1,7 @@
 """The explorer: a run, the traces of it that are kept, and the questions about them. It knows nothing of HTTP."""
 
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, final, runtime_checkable
+from typing import Protocol, TypeVar, final, runtime_checkable
 
 from clearhead.errors import ClearheadError
 from clearhead.lru_cache import LRUCache
@@ -20,8 +20,6 @@ OTHERS = 24
 """The most checkpoints and frames of the film that are loaded beside the run's own weights."""
 OTHERS_SHARE = 4
 """They take at most one part in so many of the memory, and cached traces what they leave."""
-MAPS = 4
-"""The number of maps of embeddings in the cache."""
 
 
 class GoneError(ClearheadError):
@@ -48,7 +46,6 @@ class Explorer:
         self.metrics = Curves(run.folder.metrics)
         self.others = LRUCache[int, Run](most=OTHERS, room=budget.memory // OTHERS_SHARE, size=model_bytes)
         self.traces = LRUCache[str, Traced](most=TRACES, room=budget.memory, size=lambda traced: traced.nbytes)
-        self.maps = LRUCache[tuple[int, str], Any](most=MAPS)
         self.weightings = list(weightings())
         self.device = str(next(run.model.parameters()).device)
 

@@ -37,7 +37,7 @@ def chance_of(demo, *edits):
     return ch.trace(demo, SOURCE, edits=[ch.Edit(**edit) for edit in edits]).candidates[0][0]
 
 
-UNREACHED = ("context", "positions", "embeddings", "tokens")
+UNREACHED = ("context", "positions", "tokens")
 FEW = ("head", "intervene", "design", *UNREACHED)
 """Views that `make test` looks at: one of those that show the change, both that always do, all that do not."""
 

@@ -98,7 +98,7 @@ FILMED = {
     "decoding": {"mode": "beam"},
     "steps": {"site": SITE, "head": 0, "at": 4},
     **{view: {"site": SITE, "head": 0} for view in ("model", "heads", "head", "intervene")},
-    "spaces": {"site": "encoder.1.attention", "head": 0},
+    "meaning": {"site": "encoder.1.attention", "head": 0},
 }
 SCRUB = """async slider => {
     for (const place of [0, 2, 1, 3, 0, 1]) {

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 OTHER = "dreihundertfünf"
 VIEWS = (
-    *("heads", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "spaces", "neurons"),
-    *("embeddings", "model"),
+    *("heads", "head", "steps", "similarity", "context", "positions", "decoding", "intervene", "meaning", "neurons"),
+    "model",
 )
 EXACT = 1e-4
 

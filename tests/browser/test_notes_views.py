@@ -1,15 +1,16 @@
-"""The views made for the notes: three spaces, the sequence diagram, and learned positions of a run that has them."""
+"""The views made for the notes: Meaning, the sequence diagram, and learned positions of a run that has them."""
 
 import re
 
 import pytest
+import torch
 from playwright.sync_api import expect
 
 import clearhead as ch
 from clearhead.tracing.sequence_diagram import weight_text
 from clearhead.tracing.spaces import compare_spaces
 from tests.browser.looking import serving
-from tests.browser.watching import SOURCE, Tabs, comes_to, eventually, rests, says, shown
+from tests.browser.watching import SOURCE, Tabs, comes_to, eventually, rests, says, shown, steady
 from tests.training import small_runs
 
 pytestmark = pytest.mark.slow
@@ -17,11 +18,12 @@ pytestmark = pytest.mark.slow
 OWN = "encoder.1.attention"
 
 
-class TestSpaces:
+class TestMeaning:
     def test_the_tables_hold_the_traces_numbers(self, tabs, demo):
-        page = tabs.open("spaces", site=OWN, head=2, places="0,2,3", pair="1,0")
+        page = tabs.open("meaning", site=OWN, head=2, places="0,2,3", pair="1,0")
         spaces = compare_spaces(ch.trace(demo, SOURCE), OWN, 2, [0, 2, 3])
         for name in ("embedding", "query_key", "value"):
+            page.get_by_test_id(f"space-{name}").click()
             cells = page.get_by_test_id(f"spaces-{name}").locator("tbody td button")
             expect(cells).to_have_count(9)
             for told, value in zip(cells.all_inner_texts(), getattr(spaces, name).flatten().tolist(), strict=True):
@@ -32,8 +34,42 @@ class TestSpaces:
             numbers = [getattr(spaces, name)[1, place].item() for name in ("embedding", "query_key", "value", "score")]
             assert all(says(text, number) for text, number in zip(told, numbers, strict=True))
 
+    def test_the_plane_after_a_layer_is_that_of_the_stream(self, tabs, demo):
+        page = tabs.open("meaning", site=OWN, space="layer.0")
+        trace = ch.trace(demo, SOURCE)
+        name = [name for name in trace.stream if name.startswith("encoder.0.")][-1]
+        vectors = torch.nn.functional.normalize(trace.stream[name].double(), dim=-1)
+        values = torch.linalg.svdvals(vectors - vectors.mean(0)) ** 2
+        note = steady(page, "meaning")
+        told = re.search(r"This plane shows ([\d.]+ %)", note)[1]
+        assert says(told, (values[:2].sum() / values.sum()).item())
+        cosines = (vectors @ vectors.T).flatten().tolist()
+        cells = page.get_by_test_id("spaces-layer.0").locator("tbody td button").all_inner_texts()
+        assert all(says(text, value) for text, value in zip(cells, cosines, strict=True))
+
+    def test_tokens_glide_from_plane_to_plane_and_a_key_comes_out_of_its_token(self, tabs):
+        page = tabs.open("meaning", site=OWN)
+        marks = page.get_by_test_id("meaning-plane").locator("[data-mark]:not(.hidden)")
+        expect(marks.and_(page.locator("[data-mark^=key]"))).to_have_count(0)
+        expect(marks.and_(page.locator("[data-mark^=near]")).first).to_be_visible()
+        page.get_by_test_id("space-query_key").click()
+        comes_to(page, space="query_key")
+        keys = marks.and_(page.locator("[data-mark^=key]"))
+        expect(keys).to_have_count(marks.and_(page.locator("[data-mark^=token]")).count())
+        keys.nth(2).click()
+        comes_to(page, pair="0,2")
+
+    def test_neighbours_are_those_of_the_cosine(self, tabs, demo):
+        page = tabs.open("meaning", site=OWN, pair="0,1")
+        table = demo.model.encoder.embedding.table.detach().double()
+        token = demo.task.tokenizers["source"].encode(SOURCE)[0]
+        cosine = torch.nn.functional.cosine_similarity(table, table[token], dim=-1)
+        steady(page, "meaning")
+        for one in page.locator("[data-neighbour]").all():
+            assert says(one.locator(".number").inner_text(), cosine[int(one.get_attribute("data-neighbour"))].item())
+
     def test_a_pair_and_the_tokens_are_chosen(self, tabs):
-        page = tabs.open("spaces", site=OWN)
+        page = tabs.open("meaning", site=OWN, space="value")
         page.get_by_test_id("spaces-value").locator("tbody tr").nth(1).locator("td button").nth(2).click()
         comes_to(page, pair="1,2")
         before = page.get_by_test_id("spaces-value").locator("tbody tr").count()
@@ -41,15 +77,8 @@ class TestSpaces:
         expect(page.get_by_test_id("spaces-token-0")).to_have_attribute("aria-pressed", "false")
         expect(page.get_by_test_id("spaces-value").locator("tbody tr")).to_have_count(before - 1)
 
-    def test_on_a_desk_no_column_of_eight_is_out_of_sight(self, tabs):
-        page = tabs.open("spaces", site="decoder.1.attention", head=1, window={"width": 1440})
-        for name in ("embedding", "query_key", "value"):
-            table = page.get_by_test_id(f"spaces-{name}")
-            expect(table.locator("tbody tr")).to_have_count(8)
-            assert table.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth"), name
-
     def test_from_a_cross_attention_it_goes_to_a_self_attention(self, tabs):
-        page = tabs.open("spaces", site="decoder.1.cross")
+        page = tabs.open("meaning", site="decoder.1.cross")
         comes_to(page, site="decoder.1.attention")
         expect(page.get_by_test_id("spaces-pairs")).to_be_visible()
 

@@ -9,7 +9,6 @@ from playwright.sync_api import expect
 import clearhead as ch
 from clearhead.decoding import Sample, generate
 from clearhead.serve.questions.decode import request_of
-from clearhead.serve.questions.embeddings import principal_plane
 from clearhead.tracing.edits import Edit
 from tests.browser.looking import serving
 from tests.browser.watching import SOURCE, Tabs, comes_to, rests, says, state, steady
@@ -93,31 +92,6 @@ def test_the_units_of_a_feed_forward_and_one_switched_off(tabs, demo):
     expect(page.get_by_test_id("edit-list")).not_to_contain_text("unit")
 
 
-def test_the_map_of_embeddings_and_a_tokens_neighbours(tabs, demo):
-    page = tabs.open("embeddings", table="encoder.embedding")
-    table = demo.model.encoder.embedding.table
-    _, explained = principal_plane(table)
-    note = steady(page, "embeddings")
-    assert says(re.search(r"The plane shows ([\d.<]+ %)", note)[1], explained[0])
-    token = next(i for i in range(len(table)) if demo.tokenizer.pieces([i]) == ["vier"])
-    page.get_by_test_id("embedding-search").fill("vier")
-    page.get_by_test_id("matches").locator("button").first.click()
-    comes_to(page, token=token)
-    vectors = table.detach().double()
-    cosine = (vectors @ vectors[token]) / vectors.norm(dim=1) / vectors[token].norm()
-    cosine[token] = -2
-    rows = page.get_by_test_id("neighbours").locator("button")
-    expect(rows.first).to_have_attribute("data-neighbour", str(int(cosine.argmax())))
-    rests(page)
-    assert says(rows.first.locator(".number").inner_text(), cosine.max().item())
-    page.get_by_test_id("closer").click()  # the chosen token is then in the middle
-    rows.first.click()
-    comes_to(page, token=int(cosine.argmax()))
-    box = page.get_by_test_id("embedding-map").bounding_box()
-    page.get_by_test_id("embedding-map").click(position={"x": box["width"] / 2, "y": box["height"] / 2})
-    comes_to(page, token=int(cosine.argmax()))
-
-
 def test_the_tokeniser_shows_how_each_token_was_made(tabs, demo):
     from clearhead.text.merges import MergeRules
 
@@ -168,7 +142,7 @@ def test_a_decoder_opens_on_sampling_and_its_headline_is_what_generate_writes(ch
         page.get_by_test_id("open-decoding").click()
         expect(page.get_by_test_id("mode-sample")).to_have_attribute("aria-pressed", "true")
         expect(page.get_by_test_id("written")).to_have_text(text.strip())
-        for view in ("neurons", "embeddings", "tokens"):
+        for view in ("neurons", "meaning", "tokens"):
             page.get_by_test_id(f"nav-{view}").click()
             steady(page, view)
         tabs.check()

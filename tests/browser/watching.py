@@ -10,10 +10,10 @@ SOURCE = "achtundvierzigtausendsiebenundsechzig"
 SITE = "decoder.1.cross"
 NUMBERED = (
     *("model", "heads", "head", "steps", "sequence"),
-    *("similarity", "spaces", "embeddings", "context", "positions"),
+    *("similarity", "meaning", "context", "positions", "neurons"),
 )
 """The views that a digit of the keyboard goes to."""
-VIEWS = (*NUMBERED, "neurons", "decoding", "tokens", "training", "intervene", "design")
+VIEWS = (*NUMBERED, "decoding", "tokens", "training", "intervene", "design")
 USUAL_SIZE = {"width": 1280, "height": 800}
 PATIENCE = 120_000
 """Milliseconds that anything on a page may take on a busy machine."""

@@ -11,7 +11,6 @@ import torch
 
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.live import live_page
-from clearhead.serve.questions.embeddings import tables_of
 from clearhead.training.metrics import replace_nonfinite
 from tests.browser.looking import missing
 from tests.once import made_once
@@ -115,11 +114,6 @@ def same_ranking(found, wanted, where):
         assert one["id"] in texts or abs(one[number] - last) < TOLERANCE, (where, one)
 
 
-def spread_of(answer):
-    """A map with the variance along both of its directions in place of its points."""
-    return answer | {"points": np.array(answer["points"]).var(0).tolist()}
-
-
 def as_json(answer):
     """An answer of the explorer as its server sends it."""
     if isinstance(answer, torch.Tensor):
@@ -152,16 +146,7 @@ class Asked:
                 if method == "thumbs":  # a byte may be rounded the other way
                     assert np.abs(np.array(answer) - np.array(wanted)).max() <= 1, where
                     continue
-            if method == "embeddings" and self.has_many_planes(wanted["table"]):
-                answer, wanted = spread_of(answer), spread_of(wanted)
             same(answer, wanted, where)
-
-    def has_many_planes(self, table):
-        """Whether tokens differ as much in a third direction, as those of a compiled program: any two may be taken."""
-        vectors = tables_of(self.explorer.run)[table].detach().double()
-        values = torch.linalg.eigvalsh(torch.cov(vectors.T, correction=0).reshape(vectors.shape[1], -1)).flip(0)
-        gaps = values[:2] - values[1:3]
-        return bool((gaps < 1e-6 * values[0]).any())
 
     def expected(self, method, last, given):
         asked = {name: value for name, value in given.items() if name != "trace"}
@@ -190,9 +175,7 @@ def everything(meta, run_facts):
     for box in (box["name"] for side in run_facts["sides"] for box in side["boxes"] if box["kind"] == "feed_forward"):
         last = len(meta["sides"][box.partition(".")[0]]["ids"]) - 1
         yield ["neurons", {"trace": "$", "at": box, "token": last, "most": 4, "unit": 1}]
-    yield ["embeddings", {}]
     for table in tables(run_facts):
-        yield ["embeddings", {"table": table}]
         yield ["neighbours", {"table": table, "token": 3}]
     yield ["readings", {"trace": "$"}]
     yield ["effects", {"trace": "$", "site": meta["sites"][-1]["name"]}]

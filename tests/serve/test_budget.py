@@ -58,7 +58,6 @@ WITHOUT = {
     "decode": {"source": "eins"},
     "positions": {},
     "sample": {"source": "eins", "mode": "greedy"},
-    "embeddings": {},
     "neighbours": {"table": "encoder.embedding", "token": 5},
     "tokenize": {"text": "eins"},
 }

@@ -8,22 +8,28 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.model.outputs import ToVocabulary
 from clearhead.serve.budget import Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
-from clearhead.serve.questions.embeddings import DOUBLE, tables_of, tokenizer_of
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.traced import check_below
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.names import sides_of
 from clearhead.training.answers import token_names
+from clearhead.training.run import Run
 
 MOST_NEIGHBOURS = 50
+DOUBLE = 8
+OUTPUT = "output"
+"""The unembedding, where it is not the same table as an embedding."""
 
 
 class Neighbour(TypedDict):
     id: int
     text: str
     cosine: float
+    vector: list[float]
 
 
 class TableNeighbours(TypedDict):
@@ -77,6 +83,24 @@ class AskNeighbours(Question[Neighbours]):
         }
 
 
+def tables_of(run: Run) -> dict[str, Tensor]:
+    """Return the tables with a vector for every token, each once: one that is shared has the name of the first."""
+    sides = sides_of(run.model)
+    tables: dict[str, Tensor] = {}
+    for side, (_, part) in sides.items():
+        if not any(part.embedding.table is table for table in tables.values()):
+            tables[f"{side}.embedding"] = part.embedding.table
+    output = list(sides.values())[-1][1].output
+    if isinstance(output, ToVocabulary) and not any(output.table is table for table in tables.values()):
+        tables[OUTPUT] = output.table
+    return tables
+
+
+def tokenizer_of(run: Run, table: str) -> Tokenizer:
+    tokenizers = [*run.task.tokenizers.values()]
+    return tokenizers[0] if table == "encoder.embedding" else tokenizers[-1]
+
+
 @torch.no_grad()
 def nearest(table: Float[Tensor, "n d"], token: int, count: int, tokenizer: Tokenizer) -> list[Neighbour]:
     """Return the tokens with the largest cosines, without the token itself."""
@@ -86,6 +110,6 @@ def nearest(table: Float[Tensor, "n d"], token: int, count: int, tokenizer: Toke
     values, ids = cosine.topk(min(count, len(cosine) - 1))
     names = token_names(tokenizer, ids.tolist())
     return [
-        {"id": token_id, "text": name, "cosine": value}
+        {"id": token_id, "text": name, "cosine": value, "vector": table[token_id].tolist()}
         for token_id, name, value in zip(ids.tolist(), names, values.tolist(), strict=True)
     ]

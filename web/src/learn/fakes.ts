@@ -38,7 +38,7 @@ export const ALL_VIEWS: ViewName[] = [
   "head",
   "steps",
   "positions",
-  "spaces",
+  "meaning",
   "decoding",
   "intervene",
 ];

@@ -38,7 +38,7 @@ const id = (name: string): string => `[data-testid="${name}"]`;
 export const LINKS: Record<ChapterName, readonly Link[]> = {
   tokens: [{ view: "model", spot: id("tokens-{side}") }],
   embedding: [
-    { view: "spaces", spot: id("spaces-embedding") },
+    { view: "meaning", spot: id("spaces-embedding") },
     { view: "model", spot: id("detail") },
   ],
   position: [
@@ -54,7 +54,7 @@ export const LINKS: Record<ChapterName, readonly Link[]> = {
   mask: [{ view: "head", spot: id("heat-map") }],
   softmax: [{ view: "steps", spot: `${id("steps-query")}, ${id("view-steps")} svg[data-picture]` }],
   sum: [{ view: "steps", spot: `${id("view-steps")} svg[data-picture]` }],
-  roles: [{ view: "spaces", spot: id("spaces-query_key") }],
+  roles: [{ view: "meaning", spot: id("spaces-query_key") }],
   heads: [{ view: "head", spot: id("head-picker") }],
   cross: [{ view: "head", spot: id("heat-map") }],
   residual: [{ view: "model", spot: id("tokens-{side}") }],

@@ -4,7 +4,7 @@
 import { countText, local } from "../lib/local";
 import type { Lens, SiteMeta, Spaces } from "../lib/source";
 import { percent } from "../lib/words";
-import { chosenPlaces, pairOf } from "../views/spaces/pairs";
+import { chosenPlaces, pairOf } from "../views/meaning/pairs";
 import {
   answeringSide,
   type Chapter,
@@ -39,7 +39,11 @@ export const roles: Chapter = {
     const places = (plain.length > 1 ? plain : all).slice(0, COMPARED);
     const spaces = await lesson.source.ask("spaces", { trace: lesson.meta.id, site: site.name, head, places });
     const [far, near] = [mirrored(spaces)[0], mirrored(spaces).at(-1)];
-    const own = { places: places.join(","), pair: near === undefined ? "0,0" : `${near.row},${near.column}` };
+    const own = {
+      space: "query_key",
+      places: places.join(","),
+      pair: near === undefined ? "0,0" : `${near.row},${near.column}`,
+    };
     const link = linkOf("roles", lesson.views)!;
     const goal = far === undefined ? 0 : Math.floor(8 * far.apart) / 10;
     return {
@@ -84,7 +88,7 @@ function findOneSided(lesson: Lesson, site: SiteMeta, head: number, goal: number
   return {
     ask: words.ask({ apart: local(goal.toFixed(1)) }),
     async check(now) {
-      if (now.view !== "spaces" || now.own.pair === undefined || now.site !== site.name || now.head !== head)
+      if (now.view !== "meaning" || now.own.pair === undefined || now.site !== site.name || now.head !== head)
         return { solved: false, said: words.hint };
       const places = chosenPlaces(now.own.places ?? null, count);
       const { tokens, query_key: table } = await lesson.source.ask("spaces", {

@@ -1,7 +1,7 @@
 /** The chapters before attention: tokens, embedding, position. */
 
 import { countText, local } from "../lib/local";
-import { chosenPlaces, pairOf } from "../views/spaces/pairs";
+import { chosenPlaces, pairOf } from "../views/meaning/pairs";
 import { shown } from "../lib/words";
 import type { SideName, SiteMeta, Spaces } from "../lib/source";
 import {
@@ -84,7 +84,7 @@ export const embedding: Chapter = {
     const link = linkOf("embedding", lesson.views)!;
     const several = tokensOf(lesson, readingSide(lesson)).length > 1;
     const opened = openEmbedding(lesson, linkOf("embedding", ["model"])!);
-    if (link.view !== "spaces" || site === undefined || !several) return Promise.resolve(opened);
+    if (link.view !== "meaning" || site === undefined || !several) return Promise.resolve(opened);
     return compareEmbeddings(lesson, link, site).then((compared) => compared ?? opened);
   },
 };
@@ -114,7 +114,7 @@ async function compareEmbeddings(lesson: Lesson, link: Link, site: SiteMeta): Pr
     cosine: cosine(start.value),
     named: run.directions !== undefined,
   };
-  const own = { places: compared.join(","), pair: `${start.row},${start.column}` };
+  const own = { space: "embedding", places: compared.join(","), pair: `${start.row},${start.column}` };
   const place = { view: link.view, site: site.name, head: 0, own };
   return { place, said: text.embedding.said(facts), task: findPair(lesson, site), spot: link.spot };
 }
@@ -142,7 +142,7 @@ function findPair(lesson: Lesson, site: SiteMeta): Task {
   return {
     ask: words.ask,
     async check(now) {
-      if (now.view !== "spaces" || now.own.pair === undefined) return { solved: false, said: words.hint };
+      if (now.view !== "meaning" || now.own.pair === undefined) return { solved: false, said: words.hint };
       const shownSite =
         now.meta.sites.find((one) => one.name === now.site)?.slot === "attention" ? now.site! : site.name;
       const places = chosenPlaces(now.own.places ?? null, count);

@@ -13,7 +13,8 @@ export const ROLES: Record<Role, string> = {
   context: "#CC79A7",
 };
 
-export type ScaleName = "sequential" | "diverging";
+/** Weights, differences of weights, and numbers of either sign that are no weights: orange is for weights alone. */
+export type ScaleName = "sequential" | "diverging" | "signed";
 export type Shade = "light" | "dark";
 
 const STOPS: Record<ScaleName, Record<Shade, string[]>> = {
@@ -24,6 +25,10 @@ const STOPS: Record<ScaleName, Record<Shade, string[]>> = {
   diverging: {
     light: ["#00416b", "#0072b5", "#5fb0e3", "#c4e0f3", "#ffffff", "#fbd9b8", "#f0a05a", "#c65a08", "#6b2900"],
     dark: ["#a9dcff", "#4fb1ee", "#0f78b8", "#103f5e", "#191b1e", "#55300f", "#a8560f", "#ee9140", "#ffd9b0"],
+  },
+  signed: {
+    light: ["#0b3d42", "#23727a", "#77b3b8", "#cde4e6", "#ffffff", "#ded7f5", "#a898e0", "#6350bb", "#2f2070"],
+    dark: ["#b5e6ea", "#63b4bb", "#2b7b82", "#1b4247", "#191b1e", "#352c57", "#6555b0", "#a394ee", "#ded6ff"],
   },
 };
 

@@ -4,7 +4,7 @@ import { commandOf, takesLetters } from "./keys";
 
 it("numbers go to the views there are", () => {
   expect(commandOf({ key: "2" })).toEqual({ do: "view", view: "heads" });
-  expect(commandOf({ key: "0" })).toEqual({ do: "view", view: "positions" });
+  expect(commandOf({ key: "0" })).toEqual({ do: "view", view: "neurons" });
   expect(commandOf({ key: "4" }, ["model", "head", "steps"])).toBeNull();
 });
 

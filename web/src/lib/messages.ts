@@ -255,31 +255,6 @@ export interface AskEffects {
   site: string;
 }
 
-/** A table with a vector for every token. */
-export interface TableFacts {
-  /** "encoder.embedding", "decoder.embedding", or "output": the unembedding, where it is not the same table. */
-  name: string;
-  /** Whether the output reads the same table. */
-  tied: boolean;
-}
-
-/** The vectors of all tokens along the two directions in which they differ most (PCA). */
-export interface EmbeddingMap {
-  table: string;
-  tables: TableFacts[];
-  d_model: number;
-  /** The shares of the variance along the two directions. */
-  explained: number[];
-  points: [number, number][];
-  tokens: string[];
-}
-
-/** The map of a table; the first one's where none is named. */
-export interface AskEmbeddings {
-  table?: string | null;
-  step?: number | null;
-}
-
 export interface LensLayer {
   name: string;
   rows: Candidate[][];
@@ -299,6 +274,7 @@ export interface Neighbour {
   id: number;
   text: string;
   cosine: number;
+  vector: number[];
 }
 
 export interface TableNeighbours {
@@ -927,7 +903,6 @@ export interface Questions {
   curves: { asks: AskCurves; answers: Curves };
   decode: { asks: AskDecode; answers: Decoded };
   effects: { asks: AskEffects; answers: Effects };
-  embeddings: { asks: AskEmbeddings; answers: EmbeddingMap };
   lens: { asks: AskLens; answers: Lens };
   neighbours: { asks: AskNeighbours; answers: Neighbours };
   neurons: { asks: AskNeurons; answers: Neurons };
@@ -958,7 +933,6 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   curves: "json",
   decode: "sent",
   effects: "json",
-  embeddings: "json",
   lens: "json",
   neighbours: "json",
   neurons: "json",

@@ -2,7 +2,7 @@
 
 export const GROUPS = {
   see: ["model", "heads", "head", "steps", "sequence"],
-  understand: ["similarity", "spaces", "embeddings", "context", "positions", "neurons"],
+  understand: ["similarity", "meaning", "context", "positions", "neurons"],
   use: ["decoding", "tokens", "training"],
   change: ["intervene", "design"],
 } as const;

@@ -6,7 +6,7 @@ import { t } from "../text";
 import { spoken } from "../text/server";
 
 /** Views in which no head is looked at. */
-export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding", "neurons", "embeddings", "tokens"];
+export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding", "neurons", "tokens"];
 
 /** Views that show the changed model beside the unchanged one. */
 export const COMPARING: readonly ViewName[] = ["intervene", "design"];
@@ -15,7 +15,6 @@ export const COMPARING: readonly ViewName[] = ["intervene", "design"];
 export const UNREACHED: Partial<Record<ViewName, string>> = {
   context: t.words.contextUnreached,
   positions: t.words.positionsUnreached,
-  embeddings: t.words.embeddingsUnreached,
   tokens: t.words.tokensUnreached,
 };
 

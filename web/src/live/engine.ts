@@ -10,7 +10,6 @@ import {
   type AskContext,
   type AskDecode,
   type AskEffects,
-  type AskEmbeddings,
   type AskLens,
   type AskNeighbours,
   type AskNeurons,
@@ -35,7 +34,6 @@ import {
   type DecodeNode,
   type EditJson,
   type Effects,
-  type EmbeddingMap,
   type HeadChoice,
   type Lens,
   type Matrix,
@@ -63,7 +61,7 @@ import type { Live } from "./plan";
 import { compareAnswers, readSite } from "./readings";
 import type { Site } from "./site";
 import { sample } from "./sample";
-import { embeddingMap, neighboursOf } from "./tables";
+import { neighboursOf } from "./tables";
 import { continuation, type Decoding, Task } from "./task";
 import { headVector, matrix, rowOf, type Tensor } from "./tensor";
 import { boxesOf, tapNames, Trace } from "./trace";
@@ -479,14 +477,9 @@ export class Engine implements Answering {
     return unitsOf(trace, request, (ids) => this.task.answerNames(ids));
   }
 
-  embeddings({ table = null, step }: AskEmbeddings): EmbeddingMap {
+  neighbours({ table, token, count = 10, step }: AskNeighbours): Neighbours {
     this.checkStep(step);
-    return embeddingMap(this.model, this.task, table);
-  }
-
-  neighbours({ table, token, step }: AskNeighbours): Neighbours {
-    this.checkStep(step);
-    return neighboursOf(this.model, this.task, table, token);
+    return neighboursOf(this.model, this.task, table, token, count);
   }
 
   context({ texts, word }: AskContext): ContextAnswer {

@@ -24,9 +24,8 @@ export const VIEWS: readonly ViewName[] = [
   "positions",
   "decoding",
   "intervene",
-  "spaces",
+  "meaning",
   "neurons",
-  "embeddings",
 ];
 const REMEMBERED = 400;
 const GONE = 410;

@@ -18,10 +18,12 @@ export const de: Text = {
     intervene: { title: "Eingreifen", about: "Etwas im Inneren ändern und sehen, was herauskommt" },
     training: { title: "Training", about: "Wie das Modell gelernt hat" },
     design: { title: "Entwerfen", about: "Einen Kopf von Hand entwerfen und in das Modell setzen" },
-    spaces: { title: "Räume", about: "Dieselben Wörter als Embeddings, als Queries und Keys, als Values" },
+    meaning: {
+      title: "Bedeutung",
+      about: "Die Token dieses Textes als Embeddings, Queries, Keys und Values und nach jeder Schicht",
+    },
     sequence: { title: "Ablauf", about: "Attention als Sequenzdiagramm: wer wem was schickt" },
     neurons: { title: "Feed-forward", about: "Die verborgenen Einheiten einer Schicht: was jede beiträgt und fördert" },
-    embeddings: { title: "Embedding", about: "Wo jedes Token liegt und welche seine Nachbarn sind" },
     tokens: { title: "Tokenizer", about: "Wie ein Text in Token zerlegt wird, Schritt für Schritt" },
   },
   film: {
@@ -344,27 +346,39 @@ export const de: Text = {
     onceRound: "einmal herum in",
     and: (column) => `und ${column}`,
   },
-  spaces: {
+  meaning: {
     about:
-      "Die Embeddings werden ohne Positionen verglichen, darum hat dasselbe Wort überall den Kosinus 1 mit sich selbst. Queries und Keys werden verglichen, wie sie sich im Kopf begegnen, mit Positionen; ihre Tabelle muss nicht symmetrisch sein. Der Score ist, was dieser Kopf aus dem Paar macht, vor seiner Skalierung.",
+      "Die Ebenen zeigen Richtungen: Vektoren der Länge 1, wie der Kosinus sie vergleicht. Die Embeddings werden ohne Positionen verglichen, darum hat dasselbe Wort überall den Kosinus 1 mit sich selbst. Queries und Keys werden verglichen, wie sie sich im Kopf begegnen, mit Positionen; darum muss die Tabelle nicht symmetrisch sein. Der Score ist, was dieser Kopf aus dem Paar macht, vor seiner Skalierung.",
     intro:
-      "W_Q, W_K und W_V bilden dieselben Token in verschiedene Räume ab. Hier werden Paare von Token als Embeddings, als Query und Key und als Values verglichen: zwei Token können in einem Raum ähnlich sein und in einem anderen nicht.",
+      "Dieselben Token in mehreren Räumen: als Embeddings, als Queries und Keys, als Values und nach jeder Schicht. Einen Raum wählen und sehen, wohin sie gehen: Was in einem nahe ist, ist in einem anderen weit auseinander; darum sind Q, K und V verschieden.",
+    space: "Raum",
+    spaces: { embedding: "Embedding", query_key: "Query und Key", value: "Value" },
+    afterLayer: (layer) => `Nach Schicht ${layer}`,
+    notes: {
+      embedding:
+        "Die Embeddings der Token, wie sie in das Modell kommen, und die Nachbarn des ersten Tokens des Paars im Vokabular.",
+      query_key:
+        "W_Q und W_K behalten, was entscheidet, welches Token auf welches blickt: Eine Query sucht Keys, die in ihrer Richtung liegen.",
+      value: "W_V behält, was an die blickenden Token weitergegeben wird.",
+      layer: "Der Residualstrom: jedes Token mit dem, was die Schichten hinzugefügt haben.",
+    },
+    share: (share) => `Diese Ebene zeigt ${share} davon, worin sie sich unterscheiden.`,
+    described: (count, share) => `${count} Punkte in einer Ebene, die ${share} der Varianz zeigt`,
+    neighbours: (token) => `Im Vokabular am nächsten zu „${token}“, ohne Bytes:`,
+    all: "Alle Paare",
+    captions: {
+      embedding: "Kosinus zweier Embeddings",
+      query_key: "Kosinus der Query einer Zeile und des Keys einer Spalte",
+      value: "Kosinus zweier Values",
+      layer: "Kosinus zweier Vektoren des Residualstroms",
+    },
     pairsNote: (head) =>
-      `Jedes Paar in den drei Räumen von Kopf ${head}: 1 ist dieselbe Richtung, 0 nichts gemeinsam, −1 entgegengesetzt.`,
+      `Jedes Paar in drei Räumen von Kopf ${head}: 1 ist dieselbe Richtung, 0 nichts gemeinsam, −1 entgegengesetzt.`,
     pairWords: (token, embedding, both, value) =>
       `${token}: Embedding ${embedding}, Query und Key ${both}, Value ${value}`,
-    embeddingNote: "Die Embeddings der Token, wie sie in das Modell kommen, ohne Positionen.",
-    queryKeyNote: "W_Q und W_K behalten, was entscheidet, welches Token auf welches blickt.",
-    valueNote: "W_V behält, was an die blickenden Token weitergegeben wird.",
-    queryKeyCaption: "Kosinus der Query einer Zeile und des Keys einer Spalte",
-    tableWords: (caption, n, m) => `${caption}: eine Tabelle von ${n} mal ${m} Token.`,
-    beside: (token) => `„${token}“ neben den anderen`,
-    embeddingCaption: "Kosinus zweier Embeddings",
+    tableWords: (n) => `Eine Tabelle von ${n} mal ${n} Token.`,
+    beside: (token) => `„${token}“ und die anderen`,
     tokens: "Token, die verglichen werden",
-    valueCaption: "Kosinus zweier Values",
-    queryKey: "Raum der Queries und Keys",
-    embedding: "Raum der Embeddings",
-    value: "Raum der Values",
     queryKeyHead: "Query · Key",
     embeddingHead: "Embedding",
     valueHead: "Value",
@@ -719,7 +733,6 @@ export const de: Text = {
     and: " und ",
     contextUnreached: "Sie vergleicht mehrere Texte, und ein Eingriff gilt für einen.",
     positionsUnreached: "Positionsvektoren kommen vor der ersten Schicht dazu, Eingriffe ändern sie nicht.",
-    embeddingsUnreached: "Die Tabellen wurden gelernt, Eingriffe ändern sie nicht.",
     tokensUnreached: "Ein Text wird in Token zerlegt, bevor das Modell ihn liest.",
     trainingReach:
       "Der Kopf ist bei jedem Checkpoint mit den Eingriffen gezeigt; die Kurven sind die des Trainings, ohne sie.",
@@ -1126,37 +1139,6 @@ export const de: Text = {
     steps: "Wie sie entsteht",
     isOff: "aus",
     waiting: "Die Einheiten werden gelesen …",
-  },
-  embeddings: {
-    about:
-      "Jedes Token hat in einer Tabelle einen Vektor: ihn liest das Modell. Hier liegen alle in einer Ebene, entlang der zwei Richtungen, in denen sie sich am meisten unterscheiden (Hauptkomponentenanalyse, PCA).",
-    table: "Tabelle",
-    tables: {
-      "encoder.embedding": "Embedding des Encoders",
-      "decoder.embedding": "Embedding des Decoders",
-      output: "Unembedding (Ausgabe)",
-    },
-    shared: "Embedding beider Seiten",
-    tied: "zugleich das Unembedding",
-    map: (count) => `${count} Token in einer Ebene`,
-    mapNote: (first, second) =>
-      `Die Ebene zeigt ${first} + ${second} der Varianz: Was hier nahe liegt, kann in den anderen Richtungen weit auseinander sein. Die Kosinuswerte daneben sind die der ganzen Vektoren.`,
-    described: (count, explained) => `${count} Token als Punkte in einer Ebene, die ${explained} der Varianz zeigt.`,
-    search: "Token suchen",
-    found: "Passende Token",
-    none: "kein Token passt",
-    zoom: "Zoom",
-    closer: "Näher",
-    farther: "Weiter weg",
-    inText: "Token des Textes",
-    chosen: "gewählt",
-    near: "seine Nachbarn",
-    others: "alle anderen Token",
-    neighbours: (token) => `Nachbarn von „${token}“`,
-    neighboursNote: "Nach dem Kosinus der ganzen Vektoren: 1 zeigt in dieselbe Richtung, 0 hat nichts gemein.",
-    within: (table) => `Im ${table}`,
-    length: "Länge des Vektors",
-    waiting: "Die Ebene wird berechnet …",
   },
   tokens: {
     about:

@@ -22,10 +22,12 @@ export const en = {
     intervene: { title: "Intervene", about: "Change something inside and see what comes out" },
     training: { title: "Training", about: "How the run learned" },
     design: { title: "Design", about: "Make a head by hand, and send it into the model" },
-    spaces: { title: "Spaces", about: "The same words as embeddings, as queries and keys, as values" },
+    meaning: {
+      title: "Meaning",
+      about: "The tokens of this text as embeddings, queries, keys and values, and after each layer",
+    },
     sequence: { title: "Sequence", about: "Attention as a sequence diagram: who sends what to whom" },
     neurons: { title: "Feed-forward", about: "The hidden units of a layer, what each adds and promotes" },
-    embeddings: { title: "Embedding", about: "Where every token lies, and which are its neighbours" },
     tokens: { title: "Tokeniser", about: "How a text is cut into tokens, merge by merge" },
   },
   /** The step slider in the top bar. */
@@ -353,28 +355,41 @@ export const en = {
     onceRound: "once round in",
     and: (column: number): string => `and ${column}`,
   },
-  /** The view of the three spaces. */
-  spaces: {
+  /** The view Meaning: tokens as embeddings, queries, keys, values and after each layer. */
+  meaning: {
     about:
-      "The embeddings are compared without positions, so the same word has a cosine of 1 with itself anywhere. Queries and keys are compared as they meet in the head, positions included; the table of them need not be symmetric. The score is what this head makes of the pair before its scale.",
+      "Planes show directions: vectors of length 1, as the cosine compares them. The embeddings are compared without positions, so the same word has a cosine of 1 with itself anywhere. Queries and keys are compared as they meet in the head, positions included, so the table need not be symmetric. The score is what this head makes of the pair before its scale.",
     intro:
-      "W_Q, W_K and W_V project the same tokens into different spaces. Here pairs of tokens are compared as embeddings, as query and key, and as values: two tokens can be similar in one space and not in another.",
+      "The same tokens in several spaces: as embeddings, as queries and keys, as values, and after each layer. Choose a space and watch where they go: what is near in one is far apart in another, which is why Q, K and V differ.",
+    space: "Space",
+    spaces: { embedding: "Embedding", query_key: "Query and key", value: "Value" },
+    afterLayer: (layer: number): string => `After layer ${layer}`,
+    notes: {
+      embedding:
+        "The token embeddings as they enter the model, and the neighbours of the first token of the pair in the vocabulary.",
+      query_key:
+        "W_Q and W_K keep what decides which token attends to which: a query looks for keys that lie in its direction.",
+      value: "W_V keeps what is passed on to the tokens that attend.",
+      layer: "The residual stream: each token with what the layers have added to it.",
+    },
+    share: (share: string): string => `This plane shows ${share} of how they differ.`,
+    described: (count: number, share: string): string =>
+      `${count} points in a plane that shows ${share} of the variance`,
+    neighbours: (token: string): string => `Nearest to “${token}” in the vocabulary, bytes left out:`,
+    all: "All pairs",
+    captions: {
+      embedding: "cosine of two embeddings",
+      query_key: "cosine of the query of a row and the key of a column",
+      value: "cosine of two values",
+      layer: "cosine of two vectors of the residual stream",
+    },
     pairsNote: (head: number): string =>
-      `Each pair in the three spaces of head ${head}: 1 is the same direction, 0 none in common, −1 opposite.`,
+      `Each pair in three spaces of head ${head}: 1 is the same direction, 0 none in common, −1 opposite.`,
     pairWords: (token: string, embedding: string, both: string, value: string): string =>
       `${token}: embedding ${embedding}, query and key ${both}, value ${value}`,
-    embeddingNote: "The token embeddings as they enter the model, without positions.",
-    queryKeyNote: "W_Q and W_K keep what decides which token attends to which.",
-    valueNote: "W_V keeps what is passed on to the tokens that attend.",
-    queryKeyCaption: "cosine of the query of a row and the key of a column",
-    tableWords: (caption: string, n: number, m: number): string => `${caption}: a table of ${n} by ${m} tokens.`,
-    beside: (token: string): string => `“${token}” beside the others`,
-    embeddingCaption: "cosine of two embeddings",
+    tableWords: (n: number): string => `A table of ${n} by ${n} tokens.`,
+    beside: (token: string): string => `“${token}” and the others`,
     tokens: "Tokens that are compared",
-    valueCaption: "cosine of two values",
-    queryKey: "Query and key space",
-    embedding: "Embedding space",
-    value: "Value space",
     queryKeyHead: "query · key",
     embeddingHead: "embedding",
     valueHead: "value",
@@ -734,7 +749,6 @@ export const en = {
     and: " and ",
     contextUnreached: "It compares several texts, and an edit is made for one.",
     positionsUnreached: "Position vectors are added before the first layer, so edits do not change them.",
-    embeddingsUnreached: "The tables were learned, and edits do not change them.",
     tokensUnreached: "A text is cut into tokens before the model reads it.",
     trainingReach:
       "The head is shown with the edits at every checkpoint; the curves are those of training, without them.",
@@ -1157,38 +1171,6 @@ export const en = {
     steps: "How it is made",
     isOff: "off",
     waiting: "Reading the units…",
-  },
-  embeddings: {
-    about:
-      "Every token has a vector in a table, which is what the model reads of it. Here all of them lie in a plane: along the two directions in which they differ most (principal component analysis, PCA).",
-    table: "Table",
-    tables: {
-      "encoder.embedding": "embedding of the encoder",
-      "decoder.embedding": "embedding of the decoder",
-      output: "unembedding (output)",
-    },
-    shared: "embedding, shared by both sides",
-    tied: "also the unembedding",
-    map: (count: string): string => `${count} tokens in a plane`,
-    mapNote: (first: string, second: string): string =>
-      `The plane shows ${first} + ${second} of the variance: what is near here may be far apart in the other directions. The cosines beside it are of the whole vectors.`,
-    described: (count: string, explained: string): string =>
-      `${count} tokens as points in a plane that shows ${explained} of the variance.`,
-    search: "Find a token",
-    found: "Tokens that match",
-    none: "no token matches",
-    zoom: "Zoom",
-    closer: "Closer",
-    farther: "Farther",
-    inText: "tokens of the text",
-    chosen: "chosen",
-    near: "its neighbours",
-    others: "all other tokens",
-    neighbours: (token: string): string => `Neighbours of “${token}”`,
-    neighboursNote: "By the cosine of the whole vectors: 1 points the same way, 0 has nothing in common.",
-    within: (table: string): string => `In the ${table}`,
-    length: "length of its vector",
-    waiting: "Working out the plane…",
   },
   tokens: {
     about: "Before the model reads a text, its tokeniser cuts it into tokens: pieces it has a number (id) for.",

@@ -7,12 +7,12 @@ describe("cellColours", () => {
   it("puts zero in the middle of the scale, and equal numbers in one colour", () => {
     const [high, zero, again, low] = cellColours([1, 0, 1, -1], 1, "light");
     expect(again).toBe(high);
-    expect([low, zero, high]).toEqual([0, 0.5, 1].map((share) => shadeOf(share, "diverging", "light")));
+    expect([low, zero, high]).toEqual([0, 0.5, 1].map((share) => shadeOf(share, "signed", "light")));
   });
 
   it("keeps numbers past the ends at the ends, and draws zeros where all is zero", () => {
-    expect(cellColours([9], 2, "dark")).toEqual([shadeOf(1, "diverging", "dark")]);
-    expect(cellColours([0, 0], 0, "dark")).toEqual(Array(2).fill(shadeOf(0.5, "diverging", "dark")));
+    expect(cellColours([9], 2, "dark")).toEqual([shadeOf(1, "signed", "dark")]);
+    expect(cellColours([0, 0], 0, "dark")).toEqual(Array(2).fill(shadeOf(0.5, "signed", "dark")));
   });
 });
 

@@ -9,7 +9,7 @@ const shades = new Map<Shade, string[]>();
 export function cellColours(vector: ArrayLike<number>, most: number, theme: Shade): string[] {
   let known = shades.get(theme);
   if (known === undefined) {
-    known = Array.from({ length: LEVELS }, (_, level) => shadeOf(level / (LEVELS - 1), "diverging", theme));
+    known = Array.from({ length: LEVELS }, (_, level) => shadeOf(level / (LEVELS - 1), "signed", theme));
     shades.set(theme, known);
   }
   const colours = new Array<string>(vector.length);

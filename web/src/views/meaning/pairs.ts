@@ -2,8 +2,6 @@
 
 import type { Spaces } from "../../lib/source";
 
-export type Space = "embedding" | "query_key" | "value";
-
 /** How many tokens are compared at once: what a table can show. */
 export const PLACES_AT_ONCE = 16;
 const FIRST = 8;
