@@ -25,7 +25,7 @@ LINE, ROW, SCORE_ROW = 15.0, 30.0, 21.0
 BOX = 85.0
 SHOWN_NUMBERS = 4
 """How many numbers of a vector an object shows."""
-MOST_QUERIES, MOST_KEYS = 6, 8
+MOST_QUERIES, MOST_KEYS = 6, 12
 """Of longer texts only the query that is followed, and the keys with the largest weights."""
 LEAST_KEYS = 3
 """So many keys are drawn in the narrowest room."""

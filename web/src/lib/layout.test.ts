@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import { RecordedSource } from "../../dev/recorded";
-import { cableOf, countsOf, diagramOf, entryOf, grid, laneOf, windowOf } from "./layout";
+import { cableOf, countsOf, diagramOf, entryOf, grid, laneOf, layersThatFit, someLayers, windowOf } from "./layout";
 import type { Meta, RunFacts } from "./source";
 
 const source = new RecordedSource();
@@ -71,7 +71,6 @@ describe("the picture of a model", () => {
     expect(entryOf(decoder, encoder, 0)).toBeGreaterThan(decoder.top);
     expect(entryOf(decoder, encoder, 4)).toBeLessThan(decoder.bottom);
     expect(diagram.height).toBeGreaterThanOrEqual(decoder.band.y + decoder.band.height);
-    expect(diagram.legend.across).toBe(false);
   });
 
   it("takes the room there is", () => {
@@ -85,10 +84,34 @@ describe("the picture of a model", () => {
     const deep = diagramOf(whole, countsOf(part), 1040);
     expect(deep.memory).toBeNull();
     expect(deep.answering).toBe("decoder");
-    expect(deep.legend.across).toBe(true);
-    expect(deep.legend.y).toBeGreaterThan(deep.sides[0].bottom);
     expect(deep.width).toBeGreaterThan(1040);
     expect(deep.sides[0].boxes.filter((box) => box.site !== null)).toHaveLength(12);
+  });
+});
+
+describe("the layers of a deep model", () => {
+  const [whole, part] = decoderOnly(30);
+  const layersOf = (sides: RunFacts["sides"]): number[] => [
+    ...new Set(sides.flatMap((side) => side.boxes.flatMap((box) => box.layer ?? []))),
+  ];
+
+  it.each([360, 1040, 1500])("are as many as fit into %i pixels, and no more", (room) => {
+    const most = layersThatFit(whole, countsOf(part), room);
+    const width = (count: number): number => diagramOf(someLayers(whole, count, 0), countsOf(part), room).width;
+    expect(most).toBeGreaterThanOrEqual(1);
+    if (most > 1) expect(0.8 * width(most)).toBeLessThanOrEqual(room);
+    expect(0.8 * width(most + 1)).toBeGreaterThan(room);
+  });
+
+  it("are those around the chosen one, at both ends too", () => {
+    for (const [chosen, first] of [
+      [0, 0],
+      [15, 13],
+      [29, 26],
+    ])
+      // prettier-ignore
+      expect(layersOf(someLayers(whole, 4, chosen).sides)).toEqual([0, 1, 2, 3].map((layer) => first + layer));
+    expect(layersOf(someLayers(whole, 40, 3).sides)).toHaveLength(30);
   });
 });
 

@@ -46,8 +46,6 @@ export interface Diagram {
   bus: number;
   /** Where the output's bars begin; they end at the right. */
   output: number;
-  /** Where the legend stands: in the corner that two sides leave free, or under all, across where there is room. */
-  legend: { y: number; across: boolean };
   answering: SideName;
 }
 
@@ -64,14 +62,8 @@ const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number>
   feed_forward: 17,
 };
 const MIDDLE = 44;
-/** What the legend needs of the free corner. */
-const CORNER = 300;
-const LEGEND = 90;
-/** From which width on its entries stand side by side, and the height of all of them one under another. */
-const ABREAST = 720;
-const STACKED = 190;
-/** The height of entries side by side: three lines of letters that keep their size in a drawing shown at 0.8. */
-const SIDE_BY_SIDE = 66;
+/** A drawing is shown no smaller than this: letters keep their size, and would lie on each other. */
+export const SMALLEST = 0.8;
 /** The two lines over the small pictures, in letters that keep their size in a drawing that is shown smaller. */
 const TITLE = 44;
 
@@ -89,7 +81,26 @@ export function countsOf(meta: Pick<Meta, "sides">): TokenCounts {
   return Object.fromEntries(Object.entries(meta.sides).map(([side, one]) => [side, one.tokens.length]));
 }
 
-/** The picture of a run on a text, as wide as there is room, or wider where the model is deep. */
+/** The run with so many of its layers, those around the chosen one; a side that has fewer keeps them all. */
+export function someLayers(run: Pick<RunFacts, "sides">, most: number, chosen: number): Pick<RunFacts, "sides"> {
+  return {
+    sides: run.sides.map((side) => {
+      const { first, count } = windowOf(side.n_layers, chosen, most);
+      const shown = (layer: number | null): boolean => layer === null || (layer >= first && layer < first + count);
+      return { ...side, boxes: side.boxes.filter((box) => shown(box.layer)) };
+    }),
+  };
+}
+
+/** As many layers as there is room for beside each other, and at least one. */
+export function layersThatFit(run: Pick<RunFacts, "sides">, counts: TokenCounts, room: number): number {
+  const deepest = Math.max(...run.sides.map((side) => side.n_layers));
+  for (let most = deepest; most > 1; most--)
+    if (diagramOf(someLayers(run, most, 0), counts, room).width * SMALLEST <= room) return most;
+  return 1;
+}
+
+/** The picture of a run on a text, as wide as there is room. */
 export function diagramOf(
   run: Pick<RunFacts, "sides">,
   counts: TokenCounts,
@@ -108,12 +119,10 @@ export function diagramOf(
   const width = end + GAP + OUTPUT;
   const shapes = stacked(sides, spans, laid, line, attention, width > room ? UPRIGHT.small : UPRIGHT.whole);
   const bottom = Math.max(...shapes.map((side) => Math.max(side.bottom, side.band.y + side.band.height))) + 4;
-  const across = shapes.length === 1 || shapes[1].start < CORNER || shapes[1].bottom - shapes[1].top < LEGEND;
   const last = laid.at(-1)!.findLast((box) => box.kind === "cross");
   return {
     width,
-    height: !across ? bottom : bottom + (width < ABREAST ? STACKED : SIDE_BY_SIDE),
-    legend: { y: across ? bottom + 20 : shapes[1].top + 14, across: across && width >= ABREAST },
+    height: bottom,
     line,
     attention,
     sides: shapes,

@@ -3,7 +3,8 @@ import { expect, it } from "vitest";
 import { enlargement, zoomOf } from "./projector";
 
 it("enlarges a page to the screen it is shown on, and a phone's not at all", () => {
-  expect([390, 1280, 1920, 3840, 9000].map(enlargement)).toEqual([1, 1.25, 1.5, 3, 3]);
+  const screens = [[390, 844], [1280, 720], [1440, 900], [1920, 1080], [3840, 1080], [9000, 9000]]; // prettier-ignore
+  expect(screens.map(([width, height]) => enlargement(width, height))).toEqual([1, 1.1, 1.125, 1.5, 1.5, 3]);
 });
 
 it("is 1 where the browser does not tell", () => {

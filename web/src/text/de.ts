@@ -515,10 +515,10 @@ export const de: Text = {
     vectorsWords: (keys, queries, count) => `Keys von ${keys} Wörtern und Queries von ${queries}, je ${count} Zahlen.`,
     nothing: (count, keys) => `${count} weitere im Text ${keys ? "sagen" : "fragen"} nichts.`,
     presets: {
+      looks: "Jedes X blickt auf Y",
       previous: "Vorheriges Token",
       first: "Erstes Token",
       same: "Gleiches Token",
-      looks: "Jedes X blickt auf Y",
     },
     ownHindrance: "Das ist für eigene Wörter entworfen. Den Text des Modells nehmen, um ihn in das Modell zu schicken.",
     longHindrance: (long, most) =>
@@ -540,10 +540,12 @@ export const de: Text = {
     kindWith: (kind) => `${kind} mit`,
     and: " und ",
     legend: {
-      weight: ["Gewicht: wer auf wen blickt,", "Mittel der Köpfe"],
-      lane: ["Vektor eines Tokens: dicker", "ist länger, rosa ist weiter", "weg vom Embedding"],
-      box: ["Kasten, Kopf, Token oder", "Balken wählen und hinein"],
+      weight: "Gewicht: wer auf wen blickt, Mittel der Köpfe",
+      lane: "Vektor eines Tokens: dicker ist länger, rosa ist weiter weg vom Embedding",
+      box: "Kasten, Kopf, Token oder Balken wählen und hinein",
     },
+    strip: "Alle Schichten; die gezeichneten sind hervorgehoben",
+    stripLayer: (layer) => `Schicht ${layer}`,
     memory: "die Ausgabe des Encoders, von jeder Schicht des Decoders gelesen",
     stepsOf: "Die Schritte dieser Query und dieses Keys →",
     whereLooks: "Wohin dieser Kopf blickt →",

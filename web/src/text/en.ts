@@ -531,7 +531,7 @@ export const en = {
     vectorsWords: (keys: number, queries: number, count: number): string =>
       `Keys of ${keys} words and queries of ${queries}, ${count} numbers each.`,
     nothing: (count: number, keys: boolean): string => `${count} more in the text ${keys ? "say" : "ask for"} nothing.`,
-    presets: { previous: "Previous token", first: "First token", same: "Same token", looks: "Every X looks at Y" },
+    presets: { looks: "Every X looks at Y", previous: "Previous token", first: "First token", same: "Same token" },
     ownHindrance: "This is designed on words of your own. Take the model’s text to send it into the model.",
     longHindrance: (long: number, most: number): string =>
       `The text has ${long} tokens; a design of up to ${most} can be sent. Shorten the text.`,
@@ -553,10 +553,12 @@ export const en = {
     kindWith: (kind: string): string => `${kind} with`,
     and: " and ",
     legend: {
-      weight: ["weight: who looks at", "whom, mean of the heads"],
-      lane: ["a token's vector: thicker", "is longer, pinker is further", "from its embedding"],
-      box: ["choose any box, head,", "token or bar to go in"],
+      weight: "weight: who looks at whom, mean of the heads",
+      lane: "a token's vector: thicker is longer, pinker is further from its embedding",
+      box: "choose any box, head, token or bar to go in",
     },
+    strip: "All layers; those that are drawn are marked",
+    stripLayer: (layer: number): string => `Layer ${layer}`,
     memory: "the encoder's output, read by every layer of the decoder",
     stepsOf: "The steps of this query and key →",
     whereLooks: "Where this head looks →",

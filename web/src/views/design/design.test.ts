@@ -5,7 +5,6 @@ import {
   asked,
   directions,
   MOST_WORDS,
-  opening,
   preset,
   type Scene,
   scoresOf,
@@ -62,11 +61,6 @@ describe("ready heads", () => {
     const design = preset("looks", { ...SCENE, queries: long, keys: long }, { from: "w18", to: "w19" });
     expect(design.keys).toHaveLength(MOST_WORDS);
     expect(design.queries.at(-1)).toMatchObject({ word: "w18", asks: ["w19"] });
-  });
-
-  it("a text that reads another opens on a pair of the two", () => {
-    const design = opening({ queries: ["<s>", "two"], keys: ["zwei", "</s>"], allowed: () => true });
-    expect(design.queries).toMatchObject([{ asks: [] }, { word: "two", asks: ["zwei"] }]);
   });
 });
 

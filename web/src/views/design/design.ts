@@ -62,12 +62,6 @@ export function preset(kind: Preset, scene: Scene, pair?: { from: string; to: st
   return asking(design, (word) => (word === pair?.from ? [pair.to] : []));
 }
 
-/** The preset that suits a scene: a text that looks at itself finds its repeated words, one that reads another a pair. */
-export function opening(scene: Scene): Design {
-  if (scene.queries.some((word) => scene.keys.includes(word))) return preset("same", scene);
-  return preset("looks", scene, pairOf(scene));
-}
-
 export function pairOf(scene: Scene): { from: string; to: string } {
   const real = scene.queries.filter((word) => !/^<.*>$/.test(word));
   return { from: real.at(0) ?? scene.queries[0] ?? "", to: scene.keys[0] ?? "" };

@@ -4,18 +4,7 @@ import type { Resource } from "../../lib/resource.svelte";
 import type { Matrix } from "../../lib/source";
 import type { Explorer } from "../../lib/state.svelte";
 import { Kept } from "../steps/kept.svelte";
-import {
-  type Design,
-  maskedOf,
-  opening,
-  pairOf,
-  type Preset,
-  preset,
-  PRESETS,
-  type Scene,
-  scoresOf,
-  wantedOf,
-} from "./design";
+import { type Design, maskedOf, pairOf, type Preset, preset, PRESETS, type Scene, scoresOf, wantedOf } from "./design";
 import {
   casesOf,
   curveOf,
@@ -61,13 +50,9 @@ export class Designing {
     to: knownIn(this.scene.keys, this.explorer.kept("to")) ?? pairOf(this.scene).to,
   }));
   private readonly own = $derived.by(() => unpacked(this.explorer.kept("design")));
-  readonly design = $derived.by(
-    () => this.own ?? (this.chosen === null ? opening(this.scene) : preset(this.chosen, this.scene, this.pair)),
-  );
+  readonly design = $derived.by(() => this.own ?? preset(this.chosen, this.scene, this.pair));
   /** The ready head that is shown, as long as none of its numbers is changed. */
-  readonly pressed = $derived.by(() =>
-    this.own !== null ? null : (this.chosen ?? (sameText(this.scene) ? "same" : "looks")),
-  );
+  readonly pressed = $derived.by(() => (this.own !== null ? null : this.chosen));
 
   readonly weighing = $derived.by<Weighing>(() =>
     this.explorer.kept("weighting") === "argmax" ? "argmax" : "softmax",
@@ -163,16 +148,13 @@ function split(text: string): string[] {
   return text.trim().split(/\s+/).filter(Boolean);
 }
 
-function sameText(scene: Scene): boolean {
-  return scene.queries.some((word) => scene.keys.includes(word));
-}
-
 function knownIn(tokens: string[], word: string | null): string | null {
   return word !== null && tokens.includes(word) ? word : null;
 }
 
-function presetOf(name: string | null): Preset | null {
-  return name !== null && name in PRESETS ? (name as Preset) : null;
+/** Every X looks at Y, unless another ready head was chosen. */
+function presetOf(name: string | null): Preset {
+  return name !== null && name in PRESETS ? (name as Preset) : "looks";
 }
 
 function epsilonOf(text: string | null): number | null {
