@@ -10,7 +10,7 @@ import clearhead as ch
 from clearhead.tracing.sequence_diagram import weight_text
 from clearhead.tracing.spaces import compare_spaces
 from tests.browser.looking import serving
-from tests.browser.watching import SOURCE, Tabs, comes_to, eventually, rests, says, shown, steady
+from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, rests, says, shown, steady
 from tests.training import small_runs
 
 pytestmark = pytest.mark.slow
@@ -96,11 +96,15 @@ class TestSequence:
                 weight = weight_text(head.weight[2, int(key)].item())
                 assert arrow.locator("text").text_content() == f"× {weight}"
 
-    def test_on_a_desk_all_of_it_is_in_sight(self, tabs):
-        page = tabs.open("sequence", site="decoder.1.attention", head=1, window={"width": 1440})
-        drawing = page.get_by_test_id("sequence-drawing")
-        expect(drawing.locator("[data-arrow='weighted sum']")).to_be_visible()
-        rests(page)
+    def test_all_keys_up_to_twelve_are_drawn_and_those_of_a_short_text_in_sight(self, tabs):
+        for source in (SOURCE, "vierundzwanzig"):
+            page = tabs.open("sequence", source=source, site=SITE, head=1, query=2, window={"width": 1440})
+            drawing = page.get_by_test_id("sequence-drawing")
+            arrows = drawing.locator("[data-arrow^='weight ']")
+            expect(drawing.locator("[data-arrow='weighted sum']")).to_be_visible()
+            rests(page)
+            names = [one.get_attribute("data-arrow").split()[-1] for one in arrows.all()]
+            assert "rest" not in names
         assert drawing.evaluate("box => box.scrollWidth <= box.clientWidth")
 
     def test_the_notes_sentence(self, tabs):
