@@ -136,12 +136,11 @@ def test_the_film_grows_while_the_run_trains(chromium, demo_folder, tmp_path):
         tabs.close()
 
 
-def test_terms_of_headings_are_explained(tabs):
+def test_terms_of_a_views_sentence_are_explained(tabs):
     page = tabs.open("steps", site=SITE, head=0)
-    heading = page.get_by_role("heading", level=1)
-    expect(heading).to_have_text("Four steps of attention")
-    heading.get_by_test_id("term-attention").focus()
-    expect(page.get_by_role("tooltip")).to_contain_text("takes information from other tokens")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Steps")
+    page.get_by_test_id("view-steps").locator("header").get_by_test_id("term-query").focus()
+    expect(page.get_by_role("tooltip")).to_contain_text("What a token looks for")
 
 
 def test_numbers_in_german_have_a_comma(tabs):
