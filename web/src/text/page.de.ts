@@ -29,7 +29,7 @@ export const pageDe: typeof pageEn = {
 
   looked: "Der Text, der betrachtet wird",
   fields: { source: "Quelle", text: "Text", target: "Ziel" },
-  ownAnswer: "das eigene",
+  ownAnswer: "eigene",
   look: "Ansehen",
   enter: "Enter schickt ab, Umschalt Enter beginnt eine neue Zeile",
   examples: "Beispiele",
