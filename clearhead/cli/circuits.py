@@ -30,12 +30,12 @@ An edge goes from what writes into the residual stream (an embedding, a head, a 
 query, a key, a value, a feed-forward, the output)."""
 EXAMPLES = """\b
 Examples:
-  clearhead circuits runs/numbers --text vierundzwanzig --against fünfundzwanzig
+  clearhead circuits runs/numbers vierundzwanzig --against fünfundzwanzig
   clearhead circuits bench --quick
   clearhead circuits bench --methods exact,eap,eap-ig -o bench.json"""
 BENCH_EXAMPLES = """\b
 Examples:
-  clearhead circuits runs/numbers --text vierundzwanzig --against fünfundzwanzig
+  clearhead circuits runs/numbers vierundzwanzig --against fünfundzwanzig
   clearhead circuits bench --quick
   clearhead circuits bench --methods exact,eap,eap-ig --axes argmax,rotated
   clearhead circuits bench --program mine.py:doubled,sort

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
 
 FIND_EXAMPLES = """\b
 Examples:
-  clearhead circuits runs/numbers --text vierundzwanzig --against fünfundzwanzig
-  clearhead circuits runs/gpt2 --pairs pairs.tsv --method exact --edges 100
-  clearhead circuits runs/numbers --text vier --against neun -o four"""
+  clearhead circuits runs/numbers vierundzwanzig --against fünfundzwanzig
+  clearhead circuits runs/gpt2 --table pairs.tsv --method exact --edges 100
+  clearhead circuits runs/numbers vier --against neun -o four"""
 ENDINGS = (".graphml", ".mib.json", ".neuronpedia.json")
 
 
 def find(
     run: RunPath,
+    text: Annotated[str | None, typer.Argument(help="The text whose answer is explained.", metavar="TEXT")] = None,
     *,
-    text: Annotated[str | None, Option(help="The text whose answer is explained.", takes="TEXT")] = None,
     against: Annotated[str | None, Option(help="The text that patched edges carry.", takes="TEXT")] = None,
-    pairs: Annotated[
+    table: Annotated[
         Path | None, Option(help="Many pairs: in each line a text, a tab, and the other text.", takes="FILE")
     ] = None,
     method: Annotated[str, Option(help="How edges are scored; `circuits bench` grades them.", takes="NAME")] = "eap-ig",
@@ -59,7 +60,7 @@ def find(
     from clearhead.training.contrast import contrast_texts
     from clearhead.training.run import load
 
-    texts = read_pairs(text, against, pairs)
+    texts = read_pairs(text, against, table)
     try:
         find_method(method)
     except OptionError as error:
@@ -84,17 +85,17 @@ def find(
         show(*circuit_page(circuit, card, found, files))
 
 
-def read_pairs(text: str | None, against: str | None, pairs: Path | None) -> list[tuple[str, str]]:
+def read_pairs(text: str | None, against: str | None, table: Path | None) -> list[tuple[str, str]]:
     """Return the pairs of texts that the options name."""
-    if pairs is None:
+    if table is None:
         if text is None or against is None:
-            raise WordError("text", "a circuit is found with --text and --against, or with --pairs")
+            raise WordError("against", "a circuit is found with a text and --against another, or with --table")
         return [(text, against)]
     if text is not None or against is not None:
-        raise WordError("pairs", "leave out --text and --against: the file has the texts")
-    lines = [line.split("\t") for line in read_bytes(pairs).decode().splitlines() if line.strip()]
+        raise WordError("table", "leave out the text and --against: the file has the texts")
+    lines = [line.split("\t") for line in read_bytes(table).decode().splitlines() if line.strip()]
     if not lines or any(len(line) != 2 for line in lines):
-        raise WordError("pairs", f"{pairs}: expected a text, a tab and another text in every line")
+        raise WordError("table", f"{table}: expected a text, a tab and another text in every line")
     return [(one, two) for one, two in lines]
 
 

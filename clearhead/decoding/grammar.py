@@ -19,20 +19,18 @@ from torch import Tensor
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
-from clearhead.extras import has_package
+from clearhead.extras import check_extra
 from clearhead.lru_cache import LRUCache
 
 Kind = Literal["json_schema", "regex", "lark"]
 WHITESPACE = "[ \\n]{0,16}"
 """Between the signs of JSON: a model that is unsure of what comes next would write spaces without end."""
-PACKAGE = "llguidance>=1.3"
 COMPILED = 64
 """Grammars that are kept ready for the next output that asks for them."""
 
 
 def library() -> Any:
-    if not has_package("llguidance"):
-        raise OptionError(f"a grammar needs the package llguidance, which is not installed: pip install '{PACKAGE}'")
+    check_extra("llguidance", extra="grammar", what="A grammar")
     return importlib.import_module("llguidance")
 
 

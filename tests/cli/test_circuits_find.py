@@ -9,7 +9,7 @@ from clearhead.circuits import Graph, read_circuit
 
 def test_a_circuit_is_printed_with_its_card_and_written(command, classifier, tmp_path):
     run, name = classifier.folder.path, tmp_path / "plum"
-    given = ["circuits", run, "--text", "red plum", "--against", "red dog", "--edges", "7"]
+    given = ["circuits", run, "red plum", "--against", "red dog", "--edges", "7"]
     code, printed, said = command(*given, "-o", name)
     assert code == 0, said
     lines = printed.splitlines()
@@ -28,7 +28,7 @@ def test_a_circuit_is_printed_with_its_card_and_written(command, classifier, tmp
 
 
 def test_a_language_model_is_written_for_mib_too(command, documents, tmp_path):
-    given = ["circuits", documents.folder.path, "--text", "the cat eats the", "--against", "cat the the eats"]
+    given = ["circuits", documents.folder.path, "the cat eats the", "--against", "cat the the eats"]
     code, _, said = command(*given, "--edges", "5", "--method", "exact", "-o", tmp_path / "next")
     assert code == 0, said
     graph = Graph(documents.model)
@@ -41,7 +41,7 @@ def test_a_language_model_is_written_for_mib_too(command, documents, tmp_path):
 def test_many_pairs_have_a_stability(command, classifier, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("red plum\tred dog\nold pear\told cat\nred apple\tred cow\n")
-    code, printed, _ = command("circuits", "find", classifier.folder.path, "--pairs", pairs, "--json", "--edges", "9")
+    code, printed, _ = command("circuits", "find", classifier.folder.path, "--table", pairs, "--json", "--edges", "9")
     assert code == 0
     assert 0 < json.loads(printed)["card"]["stability"] <= 1
 
@@ -49,9 +49,9 @@ def test_many_pairs_have_a_stability(command, classifier, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text", "red plum"], "with --text and --against"),
-        (["--text", "red plum", "--against", "red cow", "--method", "eep"], "there is no 'eep'"),
-        (["--text", "red plum", "--against", "dog"], "as many tokens"),
+        (["red plum"], "with a text and --against another"),
+        (["red plum", "--against", "red cow", "--method", "eep"], "there is no 'eep'"),
+        (["red plum", "--against", "dog"], "as many tokens"),
     ],
 )
 def test_what_is_asked_wrongly_is_named(command, classifier, arguments, message):

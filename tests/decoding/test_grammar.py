@@ -156,6 +156,6 @@ def test_what_a_grammar_cannot_do_without_is_said(library, tokens, model):
 def test_without_the_package_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(module, "has_package", lambda name: False)
     with pytest.raises(
-        OptionError, match="a grammar needs the package llguidance, which is not installed: pip install 'llguidance"
+        OptionError, match="A grammar needs the package llguidance, which is not installed: pip install 'llguidance"
     ):
         Grammar("regex", "a")
