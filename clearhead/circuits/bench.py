@@ -255,7 +255,10 @@ class BenchLog:
         whole, end, cut = text.rpartition("\n")
         if cut:  # it was killed while it wrote this line
             write_text(path, whole + end)
-        first, *lines = whole.splitlines() or ["{}"]
+        if not whole:  # a power cut took all that was written
+            write_text(path, f"{json.dumps(self.settings)}\n")
+            return
+        first, *lines = whole.splitlines()
         if parse_json(first) != self.settings:
             raise RunError(
                 f"{path} is of a bench with other settings ({first:.200}): move it away, or ask for the same"

@@ -20,7 +20,7 @@ from clearhead.experiments.comparison import Comparison, FailedRun, FinishedRun,
 from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, TrainingJob, begin, prepare_text, read_job, run_all
 from clearhead.extras import has_package
-from clearhead.files import os_errors_as_run_errors, write_text
+from clearhead.files import os_errors_as_run_errors, remove_partials, write_text
 from clearhead.model.shapes import build_for_shapes
 from clearhead.text.preparing import describe_changes, read_notes
 from clearhead.training.holding import hold_folder
@@ -106,6 +106,7 @@ def compare(
     home = Path(folder)
     jobs = jobs_of(home, arms, seeds, probe)
     with hold_folder(home, log):
+        remove_partials(home, r"comparison\.(json|md|svg)")
         return compare_jobs(home, jobs, arms, probe=probe, parallel=parallel, log=log)
 
 

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import os
 import random
+import re
 import shutil
 import sys
 import time
@@ -122,6 +123,10 @@ def time_of(target: Target) -> float:
     return time.perf_counter() - since
 
 
+MORE = re.compile(r".*(metrics\.\d+\.jsonl|/checkpoints/step-\d{8}(/.*)?)")
+"""What a training that was killed may have besides: a log that was set aside, and a checkpoint more."""
+
+
 class Verb:
     """A command that writes to `out`, what it wrote undisturbed, and the calls by which it did."""
 
@@ -142,8 +147,9 @@ class Verb:
         """
         found: dict[str, object] = {}
         for name, content in contents(self.home).items():
-            if name.endswith(".partial") and content != "folder" and "/" not in name:
-                continue  # a single file that was half-written stays beside its place, hidden: the page says so
+            single = name.endswith(".partial") and content != "folder" and "/" not in name
+            if single or name.endswith(".lock"):  # half-written, it stays beside its place; a lock keeps a dead number
+                continue
             fixed = isinstance(content, bytes) and name.endswith((".safetensors", ".npy", ".gguf", "tokenizer.json"))
             found[name] = content if fixed or not isinstance(content, bytes) else f"{bool(content)} file"
         return found
@@ -164,6 +170,7 @@ class Verb:
                 return f"cannot be given again: {again.err[-300:]}"
         found = self.find()
         odd = [name for name in {*found, *self.whole} if found.get(name) != self.whole.get(name)]
+        odd = [name for name in odd if name in self.whole or not MORE.fullmatch(name)]
         return f"{', '.join(sorted(odd)[:5])} is missing, left or other" if odd else ""
 
 

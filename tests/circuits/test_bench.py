@@ -84,3 +84,10 @@ def test_a_bench_that_was_cut_goes_on(tmp_path, monkeypatch):
     assert len(calls) == 1
     with pytest.raises(RunError, match="other settings"):
         BenchLog(path, {"seed": 1})
+
+
+def test_a_log_that_a_power_cut_has_emptied_is_begun_anew(tmp_path):
+    path = tmp_path / "bench.rows"
+    path.touch()
+    assert BenchLog(path, {"seed": 1}).rows == {}
+    assert path.read_text(encoding="utf-8") == '{"seed": 1}\n'
