@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clearhead.tracing import Edit, Swap, Trace
     from clearhead.training import Run, load, train
     from clearhead.training.attribution import attribute
+    from clearhead.training.patching import patch
     from clearhead.training.tracing import trace
 
     __version__: str
@@ -63,6 +64,7 @@ __all__ = [
     "load",
     "masks",
     "model",
+    "patch",
     "positions",
     "presets",
     "rasp",
@@ -117,6 +119,7 @@ CONTENTS = {
     "clearhead.tracing": ("Edit", "Swap", "Trace"),
     "clearhead.training": ("Run", "load", "train"),
     "clearhead.training.attribution": ("attribute",),
+    "clearhead.training.patching": ("patch",),
     "clearhead.training.tracing": ("trace",),
 }
 """The other public names, by the module that each comes from."""

@@ -13,6 +13,8 @@ from clearhead.circuits.grammar import generate_samples
 from clearhead.circuits.graph import Edge, Graph
 from clearhead.circuits.methods import Contrast, Method, find_method, score_edges
 from clearhead.circuits.metrics import AnswerLogProbability, Divergence, LogitDifference, Metric, Number
+from clearhead.circuits.nodes import NodePatch, list_nodes, patch_nodes, read_nodes
+from clearhead.circuits.patch_map import PatchMap
 from clearhead.circuits.patching import ConstantSource, MeanSource, ZeroSource, patch_edges, patch_path, record
 from clearhead.circuits.qk import QKAttribution, qk_attribution
 from clearhead.circuits.search import ACDC, EdgePruning, Exact, NodeAttribution, NodePatching
@@ -47,8 +49,10 @@ __all__ = [
     "Method",
     "Metric",
     "NodeAttribution",
+    "NodePatch",
     "NodePatching",
     "Number",
+    "PatchMap",
     "QKAttribution",
     "Random",
     "RelP",
@@ -60,12 +64,15 @@ __all__ = [
     "find_circuit",
     "find_method",
     "generate_samples",
+    "list_nodes",
     "make_card",
     "make_contrast",
     "patch_edges",
+    "patch_nodes",
     "patch_path",
     "qk_attribution",
     "read_circuit",
+    "read_nodes",
     "record",
     "run_bench",
     "score_edges",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.circuits.graph import Graph
+from clearhead.circuits.texts import Texts
 from clearhead.errors import OptionError
 from clearhead.lru_cache import LRUCache
 from clearhead.model.transformers import Transformer
@@ -98,14 +99,21 @@ class Traced:
         names = self.run.task.answer_names([candidate.id for candidate in row])
         return [candidate._replace(text=name) for candidate, name in zip(row, names, strict=True)]
 
+    @functools.cached_property
+    def texts(self) -> Texts:
+        """Return its tokens as the model takes them."""
+        device = next(self.model.parameters()).device
+        segments = encode_inputs(self.run, self.request.source, self.request.target).segments
+        return Texts(
+            tokens={name: torch.tensor([side.ids], device=device) for name, side in self.trace.sides.items()},
+            segments=None if segments is None else torch.tensor([segments], device=device),
+        )
+
     def logits(self, changes: Sequence[Change]) -> Tensor:
         """Return the logits of the same tokens with other changes."""
-        device = next(self.model.parameters()).device
-        rows = [torch.tensor([side.ids], device=device) for side in self.trace.sides.values()]
-        segments = encode_inputs(self.run, self.request.source, self.request.target).segments
-        apart = {} if segments is None else {"segments": torch.tensor([segments], device=device)}
+        tokens, named = self.texts.arguments()
         with recording(self.model, changes):
-            return self.model(*rows, **apart)
+            return self.model(*tokens, **named)
 
 
 def name_heads(heads: Sequence[Head]) -> str:

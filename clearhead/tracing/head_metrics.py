@@ -4,7 +4,7 @@ All of them read a head's weights a block of rows at a time.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
@@ -19,6 +19,7 @@ from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder, Encoder, Transformer, apply_output
 from clearhead.tracing.edits import Change, Edit
+from clearhead.tracing.head_outputs import head_outputs
 from clearhead.tracing.names import sides_of
 from clearhead.tracing.site import Head, Site
 from clearhead.tracing.stopping import check_stopped
@@ -141,16 +142,6 @@ def output_gains(layer: Attention, site: Site) -> list[float | None]:
     lengths = [context.norm().item() for context in site.context]
     added = [out.norm().item() for out in head_outputs(layer, site.context)]
     return [out / length if length else None for out, length in zip(added, lengths, strict=True)]
-
-
-def head_outputs(layer: Attention, context: Float[Tensor, "head n d_value"]) -> Iterator[Float[Tensor, "n d_model"]]:
-    """Yield what each head by itself adds to the stream: what W_O makes of its contexts, without the bias."""
-    with eval_mode(layer):
-        bias = layer.output(context.new_zeros(1, context.shape[0] * context.shape[2]))
-        for head, of_head in enumerate(context):
-            alone = torch.zeros_like(context)
-            alone[head] = of_head
-            yield layer.output(alone.transpose(0, 1).flatten(1)) - bias
 
 
 class Lens(NamedTuple):

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, ordinary
 from clearhead.attention.kernels.blockwise import sight
+from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import Position
 from clearhead.attention.reference import Steps
@@ -28,6 +29,7 @@ from clearhead.notebook import Display, Matrix, flow, heat_maps, paragraph
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
 from clearhead.tracing.counted import Counted
 from clearhead.tracing.edits import apply_edits, step_tap
+from clearhead.tracing.head_outputs import head_outputs
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.stopping import check_stopped
 
@@ -38,6 +40,8 @@ MATRICES = ("score", "scaled", "masked", "weight")
 """The steps that have a number for each query and key."""
 ALLOWED = "allowed"
 """The mask as a matrix: 1 where the query may attend to the key."""
+WEIGHTED = "weighted"
+"""The weights, each times how long a vector its value adds to the stream."""
 SIDE, SMALL = 128, 64
 """The most rows and columns of a map, and of one among many: of a longer text each cell is the largest of several."""
 MANY = 16
@@ -60,6 +64,8 @@ class Site:
         self.recorded_context = recorded.context[row]
         """The context of every head, as the kernel gave it: `(head, query, d_value)`."""
         self.head = Counted([Head(self, index) for index in range(self.n_heads)], f"{name}: head")
+        self.attention: Attention | None = None
+        """The layer that it ran in, which has W_O; None in a trace without its model."""
         self.tokens: tuple[Sequence[str], Sequence[str]] = range_names(self.n_query), range_names(self.n_key)
         """The queries and the keys as they are shown: numbers, until a trace names them."""
 
@@ -152,6 +158,14 @@ class Site:
     def context(self) -> Float[Tensor, "head query d_value"]:
         """Return the context as it went on: with its edits."""
         return apply_edits(f"{self.name}.context", self.recorded_context.unsqueeze(0), self.recorded.changes)[0]
+
+    @functools.cached_property
+    def value_norms(self) -> Float[Tensor, "head key"]:
+        """Return how long a vector each key's value adds to the stream in each head, at weight 1: ‖v · W_O‖."""
+        if self.attention is None:
+            raise OptionError(f"{self.name}: W_O is the model's, and this trace has none: Trace.load(path, model)")
+        value = self.value.to(next(self.attention.parameters()).dtype)
+        return torch.stack([out.norm(dim=-1) for out in head_outputs(self.attention, value)]).to(self.value.dtype)
 
     @functools.cached_property
     def visible_call(self) -> AttentionInputs:
@@ -248,6 +262,11 @@ class Head:
         return self.rows().weight
 
     @property
+    def weighted(self) -> Float[Tensor, "query key"]:
+        """Return the value-weighted attention ‖w · v · W_O‖: how long a vector each key adds to the stream."""
+        return self.weight.abs() * self.site.value_norms[self.index]
+
+    @property
     def context(self) -> Float[Tensor, "query d_value"]:
         return self.site.context[self.index]
 
@@ -323,8 +342,8 @@ class Head:
 
         Tile (row, column) has up to 256 x 256 numbers; at level 0 they are the matrix's own.
         """
-        if step not in (*MATRICES, ALLOWED):
-            raise OptionError(f"a tile shows one of {', '.join((*MATRICES, ALLOWED))}; came {step!r}")
+        if step not in (*MATRICES, WEIGHTED, ALLOWED):
+            raise OptionError(f"a tile shows one of {', '.join((*MATRICES, WEIGHTED, ALLOWED))}; came {step!r}")
         rows, columns = self.tile_range(level, row, column)
         size = 1 << level
         tile = self.query.new_full((-(-len(rows) // size), -(-len(columns) // size)), float("-inf"))
@@ -339,12 +358,14 @@ class Head:
             part = max_pool(cells, square, (start - rows.start) % size)
             region = tile[first : first + len(part), : part.shape[1]]
             torch.maximum(region, part, out=region)
-        return tile.masked_fill_(tile == float("-inf"), 0.0) if step == "weight" else tile
+        return tile.masked_fill_(tile == float("-inf"), 0.0) if step in ("weight", WEIGHTED) else tile
 
     def matrix_rows(self, step: str, start: int, stop: int) -> Float[Tensor, "query key"]:
         """Return rows of one matrix; of the weights, the keys that are seen."""
-        if step == "weight":
-            return self.seen_weights(start, stop)
+        if step in ("weight", WEIGHTED):
+            weight = self.seen_weights(start, stop)
+            norms = self.site.value_norms[self.index] if step == WEIGHTED else None
+            return weight if norms is None else weight.abs() * norms[: weight.shape[1]]
         return self.allowed(start, stop).float() if step == ALLOWED else getattr(self.rows(start, stop), step)
 
     def tile_range(self, level: int, row: int, column: int) -> tuple[range, range]:

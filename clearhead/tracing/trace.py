@@ -38,6 +38,7 @@ from clearhead.tracing.recording import Recording, recording
 from clearhead.tracing.rollout import roll_out
 from clearhead.tracing.saving import load_trace, save_trace
 from clearhead.tracing.site import Site
+from clearhead.tracing.surprise import read_surprise
 
 LIKELIEST = 20
 ROWS = 256
@@ -77,6 +78,7 @@ class Trace:
 
     def __post_init__(self) -> None:
         for site in self.sites.values():
+            site.attention = None if self.inner is None else self.inner.names.sites[site.name]
             keys = self.sides.get("encoder") if site.slot == "cross" else self.sides[site.side]
             if keys is not None:
                 site.tokens = self.sides[site.side].tokens, keys.tokens
@@ -188,6 +190,17 @@ class Trace:
     def candidates(self) -> list[list[Candidate]]:
         """Return the likeliest answers at each place, with their log-probabilities: the best 20 in order."""
         return self.answers.likeliest
+
+    @property
+    def surprise(self) -> Float[Tensor, "n"]:
+        """Return −log p of each token of the side that answers, in nats; NaN for a token that nothing predicts.
+
+        A language model and a translator predict a token at the place before it, so the first has none. A model that
+        fills blanks predicts each token at its own place, where it also reads it.
+        """
+        if self.inner is None:
+            raise OptionError("this trace was loaded without its model, which has the logits: Trace.load(path, model)")
+        return read_surprise(self.inner, self.answer_side)
 
     @property
     def nbytes(self) -> int:

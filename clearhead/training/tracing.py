@@ -59,12 +59,17 @@ def trace(
     own_output = run.task.target == "writes" and target is None
     if own_output:
         inputs = with_own_output(run, inputs, edits)
+    traced = trace_inputs(run, inputs, edits)
+    return traced.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own_output else traced
+
+
+def trace_inputs(run: Run, inputs: TraceInputs, edits: Sequence[Change] = ()) -> Trace:
+    """Trace a text that is encoded already."""
     device = next(run.model.parameters()).device
     tokens = [torch.tensor([row], device=device) for row in inputs.ids.values()]
     segments = None if inputs.segments is None else torch.tensor([inputs.segments], device=device)
     traced = trace_model(run.model, *tokens, segments=segments, changes=edits, pieces=inputs.pieces)
-    traced = with_names(run, traced)
-    return traced.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own_output else traced
+    return with_names(run, traced)
 
 
 def encode_inputs(run: Run, source: str | Pair, target: str | Sequence[int] | None = None) -> TraceInputs:

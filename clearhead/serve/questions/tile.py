@@ -12,7 +12,7 @@ from clearhead.serve.questions.question import Matrix, TraceQuestion, bounded
 from clearhead.serve.traced import TEXT, HeadChoice, Traced, mean_of, name_heads
 from clearhead.tracing.site import ALLOWED, TILE, Head
 
-MatrixStep = Literal["score", "scaled", "masked", "weight", "allowed"]
+MatrixStep = Literal["score", "scaled", "masked", "weight", "weighted", "allowed"]
 COARSEST = 24
 ROLLOUT = "rollout"
 """The name of a rollout among the tiles."""
@@ -28,7 +28,7 @@ class AskTile(TraceQuestion[Matrix]):
     site: str
     head: HeadChoice = "mean"
     step: MatrixStep
-    """`allowed` is the mask: 1 where a key may be attended."""
+    """`weighted` is ‖w · v · W_O‖, how long a vector a key adds; `allowed` the mask: 1 where a key may be attended."""
     level: int = bounded(0, below=COARSEST)
     row: int = 0
     column: int = 0

@@ -322,6 +322,8 @@ export class EmbeddedSource implements Source {
   }
 
   private async exactly(name: string, head: number, step: Exclude<MatrixStep, "allowed">): Promise<ArrayLike<number>> {
+    if (step === "weighted")
+      throw new SourceError("This page does not have that scale. Open the run: clearhead look RUN");
     const { n_query, n_key } = this.site(name);
     const made = new Float64Array(n_query * n_key);
     for (let query = 0; query < n_query; query++)

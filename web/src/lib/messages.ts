@@ -345,6 +345,51 @@ export interface AskNeurons {
   unit?: number | null;
 }
 
+export type PatchKind = "layer" | "attention" | "feed_forward" | "head";
+
+/** One row of the map: a number for each place of its side. */
+export interface PatchRow {
+  name: string;
+  side: SideName;
+  /** Of a head, its attention. */
+  site: string | null;
+  layer: number | null;
+  head: number | null;
+  /** The logit difference with each place patched. */
+  patched: number[];
+  /** The same as a share of the way from `before` to `source`. */
+  recovered: (number | null)[];
+}
+
+export interface PatchRows {
+  /** Where the two answers are compared. */
+  place: number;
+  token: NamedAnswer;
+  other: NamedAnswer;
+  /** The logit of `token` less that of `other` in the text as it is. */
+  before: number;
+  /** The same where the values are taken from. */
+  source: number;
+  /** What `at` may be, in the order of the forward pass: values, or attentions, whose heads are asked for together. */
+  groups: string[];
+  rows: PatchRow[];
+}
+
+/** A text run once for each place of a row, with that value as it is in the source; both are ids of traces. */
+export interface AskPatch {
+  text: string;
+  source: string;
+  /** 1: the source is a trace of the run beside. */
+  beside?: number;
+  /** What is patched: the stream after each layer, what attentions or feed-forwards add to it, or heads. */
+  by?: PatchKind;
+  /** One of the groups; without it, all of them. */
+  at?: string | null;
+  place?: number | null;
+  token?: number | null;
+  other?: number | null;
+}
+
 export interface PositionKind {
   name: string;
   title: string;
@@ -399,6 +444,8 @@ export interface Row {
   scaled?: (number | null)[];
   masked?: (number | null)[];
   weight: number[];
+  /** How long a vector each key adds to the stream: ‖w · v · W_O‖. */
+  weighted?: number[];
   context?: number[];
   allowed?: boolean[];
 }
@@ -677,6 +724,17 @@ export interface AskStream {
   side: SideName;
 }
 
+/** −log p of each token, in nats; null for a token that nothing predicts. */
+export interface Surprise {
+  side: SideName;
+  surprise: (number | null)[];
+}
+
+/** How unlikely each token of the side that answers was to the model. */
+export interface AskSurprise {
+  trace: string;
+}
+
 /** A number that a linear map makes: the sum of x · weight, and bias. */
 export interface BoxTerms {
   x: number[];
@@ -696,20 +754,21 @@ export interface AskTerms {
   head?: number;
 }
 
-/** Head by head, row by row: 254 × √weight; 255 where all keys are masked. */
+/** Head by head, row by row: 254 × √weight; 255 where all keys are masked. With `weighted` it is ‖w · v · W_O‖ in place of the weight, as a share of the largest of all heads. */
 export interface AskThumbs {
   trace: string;
   site: string;
+  weighted?: number;
 }
 
-export type MatrixStep = "score" | "scaled" | "masked" | "weight" | "allowed";
+export type MatrixStep = "score" | "scaled" | "masked" | "weight" | "weighted" | "allowed";
 
 /** The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles. */
 export interface AskTile {
   trace: string;
   site: string;
   head?: HeadChoice;
-  /** `allowed` is the mask: 1 where a key may be attended. */
+  /** `weighted` is ‖w · v · W_O‖, how long a vector a key adds; `allowed` the mask: 1 where a key may be attended. */
   step: MatrixStep;
   level?: number;
   row?: number;
@@ -906,6 +965,7 @@ export interface Questions {
   lens: { asks: AskLens; answers: Lens };
   neighbours: { asks: AskNeighbours; answers: Neighbours };
   neurons: { asks: AskNeurons; answers: Neurons };
+  patch: { asks: AskPatch; answers: PatchRows };
   positions: { asks: AskPositions; answers: Positions };
   readings: { asks: AskReadings; answers: Record<string, Readings> };
   row: { asks: AskRow; answers: Row };
@@ -915,6 +975,7 @@ export interface Questions {
   sequence: { asks: AskSequence; answers: Sequence };
   spaces: { asks: AskSpaces; answers: Spaces };
   stream: { asks: AskStream; answers: Stream };
+  surprise: { asks: AskSurprise; answers: Surprise };
   terms: { asks: AskTerms; answers: BoxTerms };
   thumbs: { asks: AskThumbs; answers: Thumbs };
   tile: { asks: AskTile; answers: Matrix };
@@ -936,6 +997,7 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   lens: "json",
   neighbours: "json",
   neurons: "json",
+  patch: "json",
   positions: "json",
   readings: "json",
   row: "json",
@@ -945,6 +1007,7 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   sequence: "json",
   spaces: "json",
   stream: "json",
+  surprise: "json",
   terms: "json",
   thumbs: "thumbs",
   tile: "matrix",

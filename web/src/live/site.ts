@@ -1,7 +1,15 @@
 /** An attention of a trace: its vectors, and every step of any head and row, as clearhead/tracing/site.py has them. */
 
 import { argmax, finite } from "../lib/arithmetic";
-import type { Cell, EditJson, Matrix, MatrixStep, SideName, SiteMeta } from "../lib/source";
+import {
+  type Cell,
+  type EditJson,
+  type Matrix,
+  type MatrixStep,
+  type SideName,
+  type SiteMeta,
+  SourceError,
+} from "../lib/source";
 import { Changes, isSwap } from "./changes";
 import { mixInto, type Rows, type Steps } from "./attention";
 import { type HeadVectors, headVector, matrix } from "./tensor";
@@ -81,6 +89,8 @@ export class Site {
 
   /** A matrix of one head: queries by keys. */
   matrix(head: number, step: MatrixStep): Matrix {
+    if (step === "weighted")
+      throw new SourceError("This page does not have that scale. Open the run: clearhead look RUN");
     const made = matrix(this.n_query, this.n_key);
     for (let query = 0; query < this.n_query; query++) {
       const row = step === "weight" ? this.weights(head, query) : this.steps(head, query)[step];

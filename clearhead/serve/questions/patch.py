@@ -1,0 +1,124 @@
+"""What becomes of an answer while one value at one place is taken from another text, or from another run."""
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict, cast, final
+
+from clearhead.circuits.nodes import MOST_NUMBERS, list_nodes
+from clearhead.circuits.patch_map import PatchMap
+from clearhead.errors import OptionError
+from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.questions.attribution import NamedAnswer
+from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.run import SideName
+from clearhead.serve.traced import TEXT, Traced
+from clearhead.tracing.names import list_near
+from clearhead.training.patching import check_tokenizers, choose_answers, patch_traces
+
+PatchKind = Literal["layer", "attention", "feed_forward", "head"]
+
+
+class PatchRow(TypedDict):
+    """One row of the map: a number for each place of its side."""
+
+    name: str
+    side: SideName
+    site: str | None
+    """Of a head, its attention."""
+    layer: int | None
+    head: int | None
+    patched: list[float]
+    """The logit difference with each place patched."""
+    recovered: list[float | None]
+    """The same as a share of the way from `before` to `source`."""
+
+
+class PatchRows(TypedDict):
+    place: int
+    """Where the two answers are compared."""
+    token: NamedAnswer
+    other: NamedAnswer
+    before: float
+    """The logit of `token` less that of `other` in the text as it is."""
+    source: float
+    """The same where the values are taken from."""
+    groups: list[str]
+    """What `at` may be, in the order of the forward pass: values, or attentions, whose heads are asked for together."""
+    rows: list[PatchRow]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskPatch(Question[PatchRows]):
+    """A text run once for each place of a row, with that value as it is in the source; both are ids of traces."""
+
+    text: str
+    source: str
+    beside: int = bounded(0, below=2)
+    """1: the source is a trace of the run beside."""
+    by: PatchKind = "layer"
+    """What is patched: the stream after each layer, what attentions or feed-forwards add to it, or heads."""
+    at: str | None = None
+    """One of the groups; without it, all of them."""
+    place: int | None = None
+    token: int | None = None
+    other: int | None = None
+
+    def answer(self, explorer: "Explorer") -> PatchRows:
+        traced, source = explorer.find_trace(self.text), self.giver(explorer).find_trace(self.source)
+        check_tokenizers(traced.run, source.run)
+        rows = list_nodes(traced.model, self.by)
+        groups = list(dict.fromkeys(group_of(row.name) for row in rows))
+        if self.at is not None and self.at not in groups:
+            raise OptionError(f"at: there is no {self.at!r:.80} to patch; {list_near(self.at, groups)}")
+        rows = [row for row in rows if self.at in (None, group_of(row.name))]
+        self.check_cost(traced, sum(traced.lengths[row.side] for row in rows))
+        traces = traced.trace, source.trace
+        metric = choose_answers(traced.run, *traces, answer=self.token, other=self.other, place=self.place)
+        found = patch_traces(traced.run, traces, traced.texts, rows, metric)
+        answer, other = int(metric.answer), int(metric.other)
+        return {
+            "place": found.place,
+            "token": {"id": answer, "text": found.answers[0]},
+            "other": {"id": other, "text": found.answers[1]},
+            "before": found.before,
+            "source": found.source,
+            "groups": groups,
+            "rows": rows_of(found),
+        }
+
+    def giver(self, explorer: "Explorer") -> "Explorer":
+        if not self.beside:
+            return explorer
+        if explorer.beside is None:
+            raise OptionError("there is no run beside this one to take values from: clearhead look RUN OTHER")
+        return explorer.beside
+
+    def check_cost(self, traced: Traced, patches: int) -> None:
+        forward = traced.costs.forward(traced.lengths, traced.trace.changes)
+        memory = forward.memory + 8 * MOST_NUMBERS * FLOAT + 2 * patches * JSON_NUMBER
+        instead = f"ask for one row at a time (at=…), or {TEXT}"
+        traced.budget.check(Cost(cells=patches * forward.cells, memory=memory), f"{patches:,} patches", instead)
+
+
+def group_of(name: str) -> str:
+    """Return what a row is asked for with: the value itself, or the attention of a head's context."""
+    return name.removesuffix(".context")
+
+
+def rows_of(found: PatchMap) -> list[PatchRow]:
+    rows: list[PatchRow] = []
+    for name, shares in found.recovered.items():
+        node, layer = found.nodes[name], name.split(".")[1]
+        rows.append(
+            {
+                "name": name,
+                "side": cast(SideName, node.side),
+                "site": None if node.head is None else group_of(node.name),
+                "layer": int(layer) if layer.isdigit() else None,
+                "head": node.head,
+                "patched": found.patched[name].tolist(),
+                "recovered": shares.tolist(),
+            }
+        )
+    return rows

@@ -1,0 +1,72 @@
+"""Activation patching for the page: the same numbers as `ch.patch`, row by row."""
+
+import pytest
+
+import clearhead as ch
+from clearhead.errors import OptionError
+from clearhead.serve.budget import Budget
+from clearhead.serve.explorer import Explorer, GoneError, side_by_side
+from tests.serve.asking import ask
+from tests.training.small_runs import classifying, documents, trained, translating
+
+
+def trace_id(explorer, source, **more):
+    return ask(explorer, "trace", {"source": source, **more})["id"]
+
+
+@pytest.mark.parametrize("by", ["layer", "attention", "feed_forward", "head"])
+def test_rows_asked_for_one_by_one_are_the_map_of_python(by, tmp_path_factory):
+    run = trained(documents, tmp_path_factory)
+    explorer = Explorer(run)
+    ids = {"text": trace_id(explorer, "the cat eats the"), "source": trace_id(explorer, "the dog eats the")}
+    found = ch.patch(run, "the cat eats the", "the dog eats the", by=by, answer=7, other=6, progress=False)
+    asked = {**ids, "by": by, "token": 7, "other": 6}
+    groups = ask(explorer, "patch", asked)["groups"]
+    rows = {}
+    for at in groups:
+        answer = ask(explorer, "patch", {**asked, "at": at})
+        assert (answer["before"], answer["source"]) == pytest.approx((found.before, found.source), abs=1e-5)
+        rows |= {row["name"]: row for row in answer["rows"]}
+    assert list(rows) == list(found.patched)
+    for name, row in rows.items():
+        assert row["recovered"] == pytest.approx(found.recovered[name].tolist(), abs=1e-4)
+        assert row["head"] is None or row["name"] == f"{row['site']}.head.{row['head']}"
+
+
+def test_a_translator_is_patched_on_both_sides(tmp_path_factory):
+    run = trained(translating, tmp_path_factory)
+    explorer = Explorer(run)
+    text = trace_id(explorer, "zwei drei")
+    target = explorer.find_trace(text).trace.sides["decoder"].ids[1:]
+    source = trace_id(explorer, "drei vier", target=target)
+    answer = ask(explorer, "patch", {"text": text, "source": source, "by": "head", "token": 7, "other": 6})
+    found = ch.patch(run, "zwei drei", "drei vier", by="head", answer=7, other=6, progress=False)
+    assert {row["side"] for row in answer["rows"]} == {"encoder", "decoder"}
+    assert {row["name"]: row["patched"] for row in answer["rows"]} == {
+        name: pytest.approx(values.tolist(), abs=1e-5) for name, values in found.patched.items()
+    }
+
+
+def test_values_may_come_from_the_run_beside(tmp_path_factory):
+    run = trained(classifying, tmp_path_factory)
+    explorer = side_by_side(run, run)
+    text, source = trace_id(explorer, "red plum"), trace_id(explorer.beside, "red cow")
+    answer = ask(explorer, "patch", {"text": text, "source": source, "beside": 1})
+    assert (answer["token"]["text"], answer["other"]["text"]) == ("beast", "fruit")
+    with pytest.raises(GoneError):
+        ask(explorer, "patch", {"text": text, "source": source})
+    with pytest.raises(OptionError, match="there is no run beside this one"):
+        ask(explorer.beside, "patch", {"text": source, "source": source, "beside": 1})
+
+
+def test_what_is_not_there_or_too_much_is_refused(tmp_path_factory):
+    run = trained(documents, tmp_path_factory)
+    explorer = Explorer(run, Budget(cells=80))
+    ids = {"text": trace_id(explorer, "the cat"), "source": trace_id(explorer, "the dog")}
+    with pytest.raises(OptionError, match=r"at: there is no 'decoder.9.attention' to patch; the nearest is"):
+        ask(explorer, "patch", {**ids, "by": "head", "at": "decoder.9.attention"})
+    explorer.budget = Budget(cells=1)
+    for traced in explorer.traces.values.values():
+        traced.budget = explorer.budget
+    with pytest.raises(OptionError, match=r"6 patches takes .* ask for one row at a time"):
+        ask(explorer, "patch", {**ids, "token": 7, "other": 6})
