@@ -15,6 +15,7 @@ from clearhead.model.transformers import Transformer
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.budget import AnswerBudget
 from clearhead.serve.costs import ModelCosts, row_cost
+from clearhead.serve.python_lines import load_lines, text_arguments
 from clearhead.tracing.edits import Change
 from clearhead.tracing.recording import recording
 from clearhead.tracing.site import Head
@@ -69,6 +70,16 @@ class Traced:
     @property
     def model(self) -> Transformer:
         return self.run.model
+
+    @property
+    def python(self) -> list[str]:
+        """Return the lines of Python that make this trace."""
+        return [*load_lines(self.run), f"trace = ch.trace(run, {self.arguments})"]
+
+    @property
+    def arguments(self) -> str:
+        """Return its text and edits as calls of `ch` take them."""
+        return text_arguments(self.request.source, self.request.target, self.trace.changes)
 
     @functools.cached_property
     def boxes(self) -> Boxes:

@@ -70,6 +70,11 @@ class AskAttribution(TraceQuestion[LogitParts]):
             "parts": parts_of(found),
         }
 
+    def python_of(self, traced: Traced) -> list[str]:
+        given = {"answer": self.token, "other": self.other, "place": self.place}
+        named = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
+        return [f"ch.attribute(run, {traced.arguments}{named})"]
+
 
 def parts_of(found: Attribution) -> list[LogitPart]:
     """Return the parts, each with what it is a part of."""

@@ -43,6 +43,11 @@ class AskBox(TraceQuestion[BoxNumbers]):
             "labels": {} if probability is None else labels(traced, probability),
         }
 
+    def python_of(self, traced: Traced) -> list[str]:
+        names = [value.name for value in traced.boxes.box(self.box).values]
+        rows = f"slice({self.token}, {self.token + 1})"
+        return [f"{{name: trace.value(name, {rows}) for name in {names}}}"]
+
 
 def labels(traced: Traced, probability: list[float]) -> dict[str, str]:
     """Return the words of the likeliest units."""

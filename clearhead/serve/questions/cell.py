@@ -75,6 +75,9 @@ class AskCell(TraceQuestion[CellMessage]):
         sizes = {"n_query": head.site.n_query, "n_key": head.site.n_key}
         return cast(CellMessage, {**asdict(head.cell(query, key)), **read_by(traced, head, query, key), **sizes})
 
+    def python_of(self, traced: Traced) -> list[str]:
+        return [f"trace[{self.site!r}].head[{self.head}].cell({self.query}, {self.key})"]
+
 
 def read_by(traced: Traced, head: Head, query: int, key: int) -> dict[str, list[float] | int | None]:
     """Return what the head reads of the query's input (the stream before the site, after the norm in front of it),

@@ -5,6 +5,7 @@ from typing import TypedDict, final
 
 from clearhead.serve.budget import JSON_NUMBER, Cost
 from clearhead.serve.costs import rows_cost
+from clearhead.serve.python_lines import head_code
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.traced import HeadChoice, Traced, check_below, mean_of, name_heads
 
@@ -29,3 +30,6 @@ class AskColumn(TraceQuestion[Column]):
         instead = "ask for one head, for rows, or for a tile of it"
         traced.budget.check(cost, f"a column of {name_heads(heads)}", instead)
         return {"weight": mean_of([head.column(key) for head in heads]).tolist()}
+
+    def python_of(self, traced: Traced) -> list[str]:
+        return [head_code(self.site, self.head, f"column({self.key})")]

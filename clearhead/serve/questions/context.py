@@ -10,13 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.circuits.nodes import layer_ends
 from clearhead.errors import OptionError
 from clearhead.serve.budget import JSON_NUMBER, AnswerBudget, Cost
 from clearhead.serve.costs import cells_of
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.text.tokenizer import LOST, Tokenizer
+from clearhead.tracing.names import names_of
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import Trace
 
@@ -105,6 +108,19 @@ class AskContext(Question[ContextAnswer]):
             side = next(iter(traced.lengths))
             found += occurrences(run.tokenizer, word, text, traced.trace, side, budget=budget)
         return context_view(word, found, budget=budget)
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        run = explorer.at(self.step)
+        target = ", []" if run.task.target == "writes" else ""
+        last = layer_ends(names_of(run.model), next(iter(explorer.costs.sides)))[-1]
+        places = [(self.texts.index(place["text"]), place["places"]) for place in self.answer(explorer)["places"]]
+        return [
+            *load_lines(run),
+            "import torch",
+            f"traces = [ch.trace(run, text{target}) for text in {self.texts!r}]",
+            f"vectors = [traces[text].value({last!r})[places].mean(0) for text, places in {places}]",
+            "[[torch.cosine_similarity(one, other, dim=0) for one in vectors] for other in vectors]",
+        ]
 
 
 def occurrences(

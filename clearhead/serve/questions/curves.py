@@ -34,3 +34,8 @@ class AskCurves(Question[CurvesMessage]):
         lines = explorer.metrics.after(self.after)
         last = max((line["step"] for line in lines), default=None)
         return {"lines": cast(list[CurveLine], lines), "training": is_training(explorer.run.folder), "last": last}
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        found = f"Path({str(explorer.run.folder.path)!r}).glob({explorer.run.folder.metrics.name!r})"
+        lines = "for line in path.read_text(encoding='utf-8').splitlines()"
+        return ["import json", "from pathlib import Path", "", f"[json.loads(line) for path in {found} {lines}]"]

@@ -15,6 +15,7 @@ from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.python_lines import load_lines, text_arguments
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.questions.run import one_step
 from clearhead.serve.questions.trace import AskTrace, CandidateMessage
@@ -116,6 +117,15 @@ class AskDecode(Question[Decoded]):
             "cross": cross(explorer, run, self.source, grown.hypotheses[0].tokens, self.edits),
             "edits": self.edits,
         }
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        run, changes = explorer.at(self.step), changes_of(self.edits)
+        if changes:  # the likeliest output alone: beam search of a changed model is the explorer's own
+            traced = f"ch.trace(run, {text_arguments(self.source, None, changes)})"
+            return [*load_lines(run), f"[{traced}.sides['decoder'].ids]"]
+        method = f"ch.Beam(width={self.beam}, n_best={self.beam})"
+        traced = f"ch.trace(run, {self.source!r}, method={method})"
+        return [*load_lines(run), f"[beam.sides['decoder'].ids for beam in {traced}.beams]"]
 
 
 def check_search(

@@ -38,3 +38,14 @@ class AskEffects(TraceQuestion[Effects]):
         return {
             "effects": [{"head": effect.head, "change": effect.change, "kl": effect.divergence} for effect in found]
         }
+
+    def python_of(self, traced: Traced) -> list[str]:
+        n_heads = traced.trace[self.site].n_heads
+        return [
+            "import torch",
+            "tokens = [torch.tensor([side.ids]) for side in trace.sides.values()]",
+            "def forward(edits):",
+            "    with ch.tracing.recording(run.model, edits):",
+            "        return run.model(*tokens)",
+            f"ch.tracing.effects(run.model, forward, {self.site!r}, {n_heads}, trace.changes)",
+        ]

@@ -39,6 +39,9 @@ class AskLens(TraceQuestion[LensMessage]):
         traced.budget.check(cost, "what each layer would answer at each token", TEXT)
         return traced.once("lens", lambda: self.make(traced))
 
+    def python_of(self, traced: Traced) -> list[str]:
+        return [f"ch.tracing.lens(trace, run.model, shown={LENS})"]
+
     def make(self, traced: Traced) -> LensMessage:
         found = lens(traced.trace, traced.model, shown=LENS)
         layers: list[LensLayer] = [

@@ -12,6 +12,7 @@ from clearhead.model.outputs import ToVocabulary
 from clearhead.serve.budget import Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
+from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.traced import check_below
 from clearhead.text.tokenizer import Tokenizer
@@ -82,6 +83,15 @@ class AskNeighbours(Question[Neighbours]):
             ],
         }
 
+    def python(self, explorer: "Explorer") -> list[str]:
+        run = explorer.at(self.step)
+        return [
+            *load_lines(run),
+            "import torch",
+            f"table = {table_code(run, self.table)}.detach().double()",
+            f"torch.cosine_similarity(table, table[{self.token}], dim=-1).topk({self.count + 1})",
+        ]
+
 
 def tables_of(run: Run) -> dict[str, Tensor]:
     """Return the tables with a vector for every token, each once: one that is shared has the name of the first."""
@@ -94,6 +104,12 @@ def tables_of(run: Run) -> dict[str, Tensor]:
     if isinstance(output, ToVocabulary) and not any(output.table is table for table in tables.values()):
         tables[OUTPUT] = output.table
     return tables
+
+
+def table_code(run: Run, name: str) -> str:
+    """Return a table of the run as an expression."""
+    stack = -1 if name == OUTPUT else list(sides_of(run.model)).index(name.partition(".")[0])
+    return f"run.model.stacks[{stack}].{name.rpartition('.')[2]}.table"
 
 
 def tokenizer_of(run: Run, table: str) -> Tokenizer:

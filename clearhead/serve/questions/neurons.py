@@ -87,6 +87,9 @@ class AskNeurons(TraceQuestion[Neurons]):
         silent = why_no_effect(names, side)
         return cast(Neurons, {**asdict(view), "units": units, "formula": formula, "silent": silent})
 
+    def python_of(self, traced: Traced) -> list[str]:
+        return [f"trace.value('{self.at}.hidden', slice({self.token}, {self.token + 1}))[0]"]
+
 
 def with_text(traced: Traced, effects: tuple[LogitEffect, ...]) -> list[UnitEffect]:
     named = traced.with_names([Candidate(effect.id, "", effect.change) for effect in effects])

@@ -8,6 +8,7 @@ from clearhead.circuits.patch_map import PatchMap
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.python_lines import load_lines, text_arguments
 from clearhead.serve.questions.attribution import NamedAnswer
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.serve.questions.run import SideName
@@ -86,6 +87,16 @@ class AskPatch(Question[PatchRows]):
             "groups": groups,
             "rows": rows_of(found),
         }
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        traced, source = explorer.find_trace(self.text), self.giver(explorer).find_trace(self.source)
+        given = {"answer": self.token, "other": self.other, "place": self.place}
+        named = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
+        target = "" if traced.request.target is None else f", {traced.request.target!r}"
+        edits = text_arguments("", None, traced.trace.changes)[2:]
+        texts = f"{traced.request.source!r}, {source.request.source!r}{target}"
+        beside = f", source_run={str(source.run.folder.path)!r}" if self.beside else ""
+        return [*load_lines(traced.run), f"ch.patch(run, {texts}, by={self.by!r}{named}{beside}{edits}).recovered"]
 
     def giver(self, explorer: "Explorer") -> "Explorer":
         if not self.beside:

@@ -16,6 +16,7 @@ from clearhead.attention.score_index import ScoreIndex
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.program import load_program
+from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
@@ -57,6 +58,11 @@ class AskPositions(Question[PositionsMessage]):
         cost = Cost(memory=3 * n * (width * JSON_NUMBER + n * FLOAT))
         explorer.budget.check(cost, f"{n} positions", "ask for fewer")
         return positions(explorer.at(self.step), n)
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        run = explorer.at(self.step)
+        width = next(iter(sides_of(run.model).values()))[1].spec.d_model
+        return [*load_lines(run), f"ch.positions.Sinusoidal().embed({max(2, width - width % 2)}).double()({self.n})"]
 
 
 def positions(run: Run, n: int) -> PositionsMessage:

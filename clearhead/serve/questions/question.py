@@ -37,6 +37,10 @@ class Question(ABC, Generic[Answer]):
     def answer(self, explorer: "Explorer") -> Answer:
         """Check the cost and return the answer; raise a ClearheadError where there is none."""
 
+    @abstractmethod
+    def python(self, explorer: "Explorer") -> list[str]:
+        """Return lines of Python that give the same numbers; the last is an expression."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TraceQuestion(Question[Answer]):
@@ -47,9 +51,17 @@ class TraceQuestion(Question[Answer]):
     def answer(self, explorer: "Explorer") -> Answer:
         return self.answer_of(explorer.find_trace(self.trace))
 
+    def python(self, explorer: "Explorer") -> list[str]:
+        traced = explorer.find_trace(self.trace)
+        return [*traced.python, *self.python_of(traced)]
+
     @abstractmethod
     def answer_of(self, traced: "Traced") -> Answer:
         """Check the cost and return the answer about this trace."""
+
+    @abstractmethod
+    def python_of(self, traced: "Traced") -> list[str]:
+        """Return lines that follow on `run` and `trace`; the last is an expression."""
 
 
 def name_of(kind: type[Question[Any]]) -> str:

@@ -47,6 +47,12 @@ class AskReadings(TraceQuestion[dict[str, ReadingsMessage]]):
         traced.budget.check(cost, f"reading every weight of {what}", instead)
         return {site.name: self.read(traced, site) for site in sites}
 
+    def python_of(self, traced: Traced) -> list[str]:
+        rows = "" if self.rows is None else f", rows={self.rows}"
+        if self.site is not None:
+            return [f"{{{self.site!r}: ch.tracing.readings(trace, {self.site!r}{rows})}}"]
+        return [f"{{site: ch.tracing.readings(trace, site{rows}) for site in trace.sites}}"]
+
     def read(self, traced: Traced, site: Site) -> ReadingsMessage:
         rows = self.rows if self.rows is not None and self.rows < site.n_query else None
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NotRequired, TypedDict, cast, final
 
 from clearhead.serve.costs import row_cost
+from clearhead.serve.python_lines import head_code
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.traced import HeadChoice, Traced, check_below, mean_of, name_heads
 from clearhead.tracing.site import MATRICES
@@ -45,3 +46,8 @@ class AskRow(TraceQuestion[Row]):
         numbers = {name: getattr(steps, name)[0].tolist() for name in ("query", *MATRICES, "context")}
         numbers["weighted"] = (steps.weight[0].abs() * heads[0].site.value_norms[heads[0].index]).tolist()
         return cast(Row, {**numbers, "allowed": heads[0].allowed(query, query + 1)[0].tolist()})
+
+    def python_of(self, traced: Traced) -> list[str]:
+        if self.head == "mean":
+            return [head_code(self.site, self.head, f"weight[{self.query}]")]
+        return [head_code(self.site, self.head, f"rows({self.query}, {self.query + 1})")]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NotRequired, TypedDict, cast, final
 
+from clearhead import installed_version
 from clearhead.attention.layer import Attention
 from clearhead.errors import RunError
 from clearhead.model.blocks import Block, BlockSpec
@@ -13,6 +14,7 @@ from clearhead.model.transformers import Decoder, Encoder
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.program import RunProgram, load_program
+from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question
 from clearhead.text.drawing import spread
 from clearhead.text.store import Store
@@ -135,6 +137,8 @@ class Opening(TypedDict):
 
 
 class RunFacts(TypedDict):
+    version: str
+    """Of Clearhead: captions of figures have it."""
     name: str
     path: str
     task: str
@@ -186,6 +190,9 @@ class AskRun(Question[RunFacts]):
             facts["beside"] = explorer.beside.run.folder.path.resolve().name
         return facts
 
+    def python(self, explorer: "Explorer") -> list[str]:
+        return [*load_lines(explorer.run), "print(run)", "sum(one.numel() for one in run.model.parameters())"]
+
 
 def run_facts(run: Run, curves: Curves) -> RunFacts:
     names = Names(run.model)
@@ -194,6 +201,7 @@ def run_facts(run: Run, curves: Curves) -> RunFacts:
     program = load_program(run)
     imported = program is None and is_imported(run)
     facts: RunFacts = {
+        "version": installed_version(),
         "name": run.folder.path.resolve().name,
         "path": str(run.folder.path),
         "task": run.task.name,

@@ -18,6 +18,7 @@ from clearhead.decoding.sampling import Chooser
 from clearhead.decoding.session import Session
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.python_lines import load_lines, text_arguments
 from clearhead.serve.questions.decode import CrossWeights, check_search, cross, request_of
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.tracing.edited_decoding import EditedSession
@@ -124,6 +125,16 @@ class AskSample(Question[Sampled]):
             "cross": cross(explorer, run, self.source, ids, self.edits),
             "edits": self.edits,
         }
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        run, changes = explorer.at(self.step), changes_of(self.edits)
+        if changes:  # the likeliest output alone: sampling from a changed model is the explorer's own
+            return [
+                *load_lines(run),
+                f"ch.trace(run, {text_arguments(self.source, None, changes)}).sides['decoder'].ids",
+            ]
+        traced = f"ch.trace(run, {self.source!r}, method=ch.{self.method()!r})"
+        return [*load_lines(run), f"{traced}.sides['decoder'].ids"]
 
     def method(self) -> Greedy | Sample:
         """Return the method that is asked for; `Sample` itself says which numbers cannot be."""

@@ -27,3 +27,7 @@ class AskSentence(Question[Sentence]):
     def answer(self, explorer: "Explorer") -> Sentence:
         diagram = draw_sequence(creature_exchange(self.token), standalone=False)
         return {"tokens": list(TOKENS), "token": self.token, "svg": diagram}
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        exchange = f"sentence.creature_exchange({self.token})"
+        return ["from clearhead.tracing import sentence", "", f"sentence.draw_sequence({exchange}, standalone=False)"]

@@ -48,3 +48,6 @@ class AskSequence(TraceQuestion[SequenceMessage]):
             columns=self.columns,
         )
         return {"svg": draw_sequence(exchange, standalone=False)}
+
+    def python_of(self, traced: Traced) -> list[str]:
+        return [f"trace[{self.site!r}].head[{self.head}].rows({self.query}, {self.query + 1})"]

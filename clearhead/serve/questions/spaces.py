@@ -44,3 +44,6 @@ class AskSpaces(TraceQuestion[SpacesMessage]):
             "score": spaces.score.tolist(),
             "value": spaces.value.tolist(),
         }
+
+    def python_of(self, traced: Traced) -> list[str]:
+        return [f"ch.tracing.compare_spaces(trace, {self.site!r}, {self.head}, {self.places})"]

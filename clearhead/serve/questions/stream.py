@@ -50,3 +50,7 @@ class AskStream(TraceQuestion[Stream]):
                 for name, value in values
             ]
         }
+
+    def python_of(self, traced: Traced) -> list[str]:
+        names = f"for name in trace.stream if name.startswith('{self.side}.')"
+        return [f"{{name: trace.value(name).norm(dim=-1) {names}}}"]

@@ -31,3 +31,6 @@ class AskSurprise(TraceQuestion[Surprise]):
         traced.budget.check(cost, "how unlikely each token was", TEXT)
         surprise = traced.once("surprise", lambda: trace.surprise)
         return {"side": cast(SideName, trace.answer_side), "surprise": surprise.tolist()}
+
+    def python_of(self, traced: Traced) -> list[str]:
+        return ["trace.surprise"]

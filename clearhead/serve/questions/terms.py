@@ -45,3 +45,7 @@ class AskTerms(TraceQuestion[BoxTerms]):
             "start": products.start,
             "value": vector[self.unit].item(),
         }
+
+    def python_of(self, traced: Traced) -> list[str]:
+        place = f"{self.head}, 0" if traced.boxes.values[self.name].per_head else "0"
+        return [f"trace.value({self.name!r}, slice({self.row}, {self.row + 1}))[{place}, {self.unit}]"]

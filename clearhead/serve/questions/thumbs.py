@@ -42,6 +42,9 @@ class AskThumbs(TraceQuestion[Thumbs]):
         traced.budget.check(cost, f"the thumbnails of {site.name}", TEXT)
         return traced.once(f"thumbs {site.name} {self.weighted}", lambda: shade(site.head, weighted=self.weighted == 1))
 
+    def python_of(self, traced: Traced) -> list[str]:
+        return [f"[head.{'weighted' if self.weighted else 'weight'} for head in trace[{self.site!r}].head]"]
+
 
 def shade(heads: Sequence[Head], *, weighted: bool) -> Thumbs:
     """Return the small maps of heads as bytes: 254 times the square root, so that small weights of a long text differ.

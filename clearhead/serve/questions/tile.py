@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, Cost
 from clearhead.serve.costs import rows_cost
+from clearhead.serve.python_lines import head_code
 from clearhead.serve.questions.question import Matrix, TraceQuestion, bounded
 from clearhead.serve.traced import TEXT, HeadChoice, Traced, mean_of, name_heads
 from clearhead.tracing.site import ALLOWED, TILE, Head
@@ -48,6 +49,13 @@ class AskTile(TraceQuestion[Matrix]):
             return traced.tiles.get_or_make(name, lambda: head.tile(self.step, self.level, self.row, self.column))
 
         return mean_of([tile(head) for head in heads])
+
+    def python_of(self, traced: Traced) -> list[str]:
+        if self.rollout:
+            rows, columns = traced.trace[self.site].head[0].tile_range(self.level, self.row, self.column)
+            part = f"[{rows.start}:{rows.stop}, {columns.start}:{columns.stop}]"
+            return [f"trace.rollout({self.site!r}){part}"]
+        return [head_code(self.site, self.head, f"tile({self.step!r}, {self.level}, {self.row}, {self.column})")]
 
     def rollout_tile(self, traced: Traced) -> Matrix:
         """Return a tile of the attention rollout up to a site. It may reach what the site's own mask hides: its mask is

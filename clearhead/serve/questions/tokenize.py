@@ -7,6 +7,7 @@ from typing import ClassVar, TypedDict, final
 from clearhead.serve.budget import JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params
+from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question, bounded
 from clearhead.text.merges import MergeRules
 from clearhead.text.tokenizer import Span, Tokenizer
@@ -101,6 +102,10 @@ class AskTokenize(Question[TokenizedText]):
             "tokens": len(spans),
             "unknown": sum(span.id == tokenizer.unknown for span in spans),
         }
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        tokenizer = "run.tokenizer" if self.field is None else f"run.task.tokenizers[{self.field!r}]"
+        return [*load_lines(explorer.run), f"{tokenizer}.encode({self.text!r})"]
 
 
 def describe(tokenizer: Tokenizer, rules: MergeRules, span: Span, text: str) -> TextToken:

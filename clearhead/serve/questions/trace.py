@@ -162,6 +162,9 @@ class AskTrace(Question[Meta]):
     def answer(self, explorer: "Explorer") -> Meta:
         return meta_of(self.traced(explorer))
 
+    def python(self, explorer: "Explorer") -> list[str]:
+        return [*self.traced(explorer).python, "trace.candidates"]
+
     def traced(self, explorer: "Explorer") -> Traced:
         """Return the trace that is asked for, which is made where it is not cached."""
         wanted = replace(self, step=explorer.run.step if self.step is None else self.step)

@@ -24,6 +24,11 @@ class AskVectors(TraceQuestion[Matrix]):
     def answer_of(self, traced: Traced) -> Matrix:
         return self.of_head(traced) if self.name is None else self.of_stream(traced, self.name)
 
+    def python_of(self, traced: Traced) -> list[str]:
+        if self.name is not None:
+            return [f"trace.value({self.name!r})"]
+        return [f"trace[{self.site!r}].head[{self.head}].{self.role}"]
+
     def of_stream(self, traced: Traced, name: str) -> Matrix:
         if name not in traced.trace.stream:
             names = ", ".join(traced.trace.stream)

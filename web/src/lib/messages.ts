@@ -417,6 +417,16 @@ export interface AskPositions {
   step?: number | null;
 }
 
+export interface PythonLines {
+  python: string;
+}
+
+/** Lines of Python that give the numbers of `question`, asked with the fields `asked`; the last is an expression. */
+export interface AskPython {
+  question: string;
+  asked?: Record<string, unknown>;
+}
+
 /** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
 export interface Readings {
   entropy: (number | null)[];
@@ -566,6 +576,8 @@ export interface Opening {
 }
 
 export interface RunFacts {
+  /** Of Clearhead: captions of figures have it. */
+  version: string;
   name: string;
   path: string;
   task: string;
@@ -967,6 +979,7 @@ export interface Questions {
   neurons: { asks: AskNeurons; answers: Neurons };
   patch: { asks: AskPatch; answers: PatchRows };
   positions: { asks: AskPositions; answers: Positions };
+  python: { asks: AskPython; answers: PythonLines };
   readings: { asks: AskReadings; answers: Record<string, Readings> };
   row: { asks: AskRow; answers: Row };
   run: { asks: AskRun; answers: RunFacts };
@@ -999,6 +1012,7 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   neurons: "json",
   patch: "json",
   positions: "json",
+  python: "sent",
   readings: "json",
   row: "json",
   run: "json",
