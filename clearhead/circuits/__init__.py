@@ -20,6 +20,7 @@ from clearhead.circuits.qk import QKAttribution, qk_attribution
 from clearhead.circuits.search import ACDC, EdgePruning, Exact, NodeAttribution, NodePatching
 from clearhead.circuits.texts import Texts
 from clearhead.circuits.truth import BenchSample
+from clearhead.circuits.vocabulary import HeadVocabulary
 
 __all__ = [
     "ACDC",
@@ -43,6 +44,7 @@ __all__ = [
     "EdgePruning",
     "Exact",
     "Graph",
+    "HeadVocabulary",
     "InformationFlowRoutes",
     "LogitDifference",
     "MeanSource",

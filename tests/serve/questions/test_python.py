@@ -166,6 +166,13 @@ def compare_number(value, answer):
     near(value, answer["value"])
 
 
+def compare_tokens(value, answer):
+    copies, seeks, copying = value
+    for found, told in ((copies, answer["copies"]), (seeks, answer["seeks"])):
+        near([one.score for one in found], [one["score"] for one in told])
+    near(copying, answer["copying"])
+
+
 def compare_diagram(value, answer):
     assert value == answer["svg"]
 
@@ -206,6 +213,7 @@ ROWS = {
     "tile": ({"site": "SITE", "head": "HEAD", "step": "weighted"}, near),
     "tokenize": ({"text": "TEXT"}, compare_ids),
     "trace": ({"source": "TEXT"}, compare_candidates),
+    "vocabulary": ({"site": "SITE", "head": "HEAD", "token": 3, "most": 4}, compare_tokens),
     "vectors": ({"site": "SITE", "head": "HEAD", "role": "key"}, near),
 }
 """By question: what is asked, and how the value of the last line is compared with the answer."""

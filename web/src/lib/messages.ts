@@ -950,6 +950,36 @@ export interface AskVectors {
   name?: string | null;
 }
 
+export interface ScoredToken {
+  id: number;
+  text: string;
+  score: number;
+}
+
+/** What a head does with a token, by the direct path from the embedding, without positions. */
+export interface HeadTokens {
+  token: number;
+  text: string;
+  /** The tokens whose logits it raises most where it attends to this one. */
+  copies: ScoredToken[];
+  /** Those that it lowers most. */
+  suppresses: ScoredToken[];
+  /** The tokens whose keys fit the query of this one best. */
+  seeks: ScoredToken[];
+  /** The share of tokens that are themselves among the five it raises most; null where it writes other tokens than it reads. */
+  copying: number | null;
+  chance: number;
+}
+
+/** What a head copies from a token, and what it looks for from there. */
+export interface AskVocabulary {
+  site: string;
+  head: number;
+  token: number;
+  most?: number;
+  step?: number | null;
+}
+
 /** Row by row. */
 export interface Matrix {
   rows: number;
@@ -995,6 +1025,7 @@ export interface Questions {
   tokenize: { asks: AskTokenize; answers: TokenizedText };
   trace: { asks: AskTrace; answers: Meta };
   vectors: { asks: AskVectors; answers: Matrix };
+  vocabulary: { asks: AskVocabulary; answers: HeadTokens };
 }
 
 /** How each is asked and answered: with a body, or by its address alone; in JSON, or in numbers. */
@@ -1028,4 +1059,5 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   tokenize: "sent",
   trace: "sent",
   vectors: "matrix",
+  vocabulary: "json",
 };
