@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from clearhead.attention.reference import Steps
+from clearhead.circuits.nodes import KINDS, NodeKind
 from clearhead.cli.attention_map import draw_svg
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show, show_json
+from clearhead.cli.trace_answers import MadeBy
 from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
 from clearhead.decoding import Beam
 from clearhead.errors import WordError, no_such
@@ -23,7 +25,8 @@ from clearhead.serve.traced import Traced
 from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Head
 from clearhead.tracing.survey import View, clearest, survey
-from clearhead.training import tracing
+from clearhead.training import patching, tracing
+from clearhead.training.attribution import attribute_trace
 from clearhead.training.claiming import check_output
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.run import load
@@ -34,7 +37,9 @@ Examples:
   clearhead trace runs/demo vierundzwanzig
   clearhead trace runs/demo vierundzwanzig --site decoder.1.cross --head 3
   clearhead trace runs/demo vierundzwanzig --target-text twenty-five --json
-  clearhead trace runs/demo vierundzwanzig --html page.html --svg head.svg"""
+  clearhead trace runs/demo vierundzwanzig --html page.html --svg head.svg
+  clearhead trace runs/demo vierundzwanzig --attribute --place 0
+  clearhead trace runs/demo vierundzwanzig --patch-from vierunddreissig --by head"""
 
 MEAN = "mean"
 
@@ -52,6 +57,20 @@ Layers = Annotated[
     str | None,
     Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", takes="0,5"),
 ]
+Attributed = Annotated[bool, Option(help="Show what each head and feed-forward adds to the answer's logit.")]
+PatchText = Annotated[
+    str | None,
+    Option(help="Show where the difference to another text arises: every place patched with its values.", takes="TEXT"),
+]
+PatchBy = Annotated[NodeKind, Option(help="patch-from: what is patched at each place.", names=KINDS, closed=True)]
+AnswerWord = Annotated[
+    str | None, Option(help="attribute, patch-from: the answer; without it, the likeliest.", takes="TOKEN")
+]
+OtherWord = Annotated[str | None, Option(help="attribute, patch-from: the answer it is compared with.", takes="TOKEN")]
+Place = Annotated[
+    int | None,
+    Option(help="attribute, patch-from: the token whose answer it is, from 0, or -1 for the last.", takes="N"),
+]
 MOST_NUMBERS = 100_000
 """The most weights that are given where nobody says which: a few MB of text."""
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")
@@ -68,6 +87,12 @@ def trace(
     html: Annotated[Path | None, Option(help="Write one HTML page that opens without a network.", takes="FILE")] = None,
     svg: Annotated[Path | None, Option(help="Write the head as an SVG drawing.", takes="FILE")] = None,
     layers: Layers = None,
+    attribute: Attributed = False,
+    patch_from: PatchText = None,
+    by: PatchBy = "layer",
+    answer: AnswerWord = None,
+    other: OtherWord = None,
+    place: Place = None,
     pairs: Annotated[bool, Option(help="The text is two with a tab between: for models that read pairs.")] = False,
     device: Device = "auto",
     parts: Parts = None,
@@ -91,16 +116,24 @@ def trace(
     chosen_head = None if head is None else select_head(sites[among[0]].shape.n_heads, among[0], head)
     exact = None if layers is None else sites_of(list(sites), layers)
     method = None if beam is None else Beam(width=beam)
-    traced = tracing.trace(loaded, split_pair(text) if pairs else text, target_text, method=method)
+    texts = [split_pair(one) if pairs else one for one in (text, patch_from or text)]
+    asked = {"answer": answer, "other": other, "place": place}
+    traced = tracing.trace(loaded, texts[0], target_text, method=method)
     surveys = survey(traced)
     view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
     request = AskTrace(source=text, target=target_text, step=loaded.step)
     looked = SurveyedTrace(traced=Traced(request, loaded, traced), surveys=surveys, view=view)
     files = write_files(looked, html=html, svg=svg, exact=exact)
+    made_by = MadeBy(
+        attribution=attribute_trace(loaded, traced, **asked) if attribute else None,
+        patches=patching.patch(loaded, texts[0], texts[1], target_text, by=by, **asked)
+        if patch_from is not None
+        else None,
+    )
     if as_json:
-        show_json(as_object(looked, files, site=site, head=head))
+        show_json({**as_object(looked, files, site=site, head=head), **made_by.as_json()})
     else:
-        show(*(render_files(looked, files) if files else render_page(looked)))
+        show(*(render_files(looked, files) if files else made_by.render() or render_page(looked)))
 
 
 def select_sites(sites: Sequence[str], site: str | None, head: str | None) -> list[str]:
