@@ -14,6 +14,7 @@ from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.alignments import align
 from clearhead.training.defaults import default_recipe, map_attention
+from clearhead.training.many_texts import exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.metrics import TensorBoard
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.resume import resume
@@ -46,8 +47,12 @@ __all__ = [
     "WarmupStableDecay",
     "align",
     "default_recipe",
+    "exciting_texts",
     "load",
     "map_attention",
+    "mean_effects",
+    "mean_readings",
+    "repeats",
     "resume",
     "tasks",
     "to_json",
