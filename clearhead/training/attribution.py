@@ -15,7 +15,7 @@ from clearhead.calls import public
 from clearhead.circuits.attribution import Attribution, attribute_logits
 from clearhead.circuits.graph import Graph
 from clearhead.errors import OptionError, PlaceError
-from clearhead.tracing.edits import Change
+from clearhead.tracing.edits import Change, TextChange
 from clearhead.tracing.names import list_near
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run, as_run
@@ -35,7 +35,7 @@ def attribute(
     answer: AnswerName | None = None,
     other: AnswerName | None = None,
     place: int | None = None,
-    edits: Sequence[Change] = (),
+    edits: Sequence[Change | TextChange] = (),
 ) -> Attribution:
     """Return what each part of a model adds to the logit of an answer (direct logit attribution).
 

@@ -43,7 +43,7 @@ class Scatter(NamedTuple):
 
     mean: Float[Tensor, "head"]
     deviation: Float[Tensor, "head"]
-    count: Float[Tensor, "head"]
+    n_texts: Float[Tensor, "head"]
 
 
 Scatters: TypeAlias = dict[str, Scatter]

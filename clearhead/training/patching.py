@@ -19,7 +19,7 @@ from clearhead.circuits.nodes import NodeKind, NodePatch, Progress, at_places, l
 from clearhead.circuits.patch_map import PatchMap
 from clearhead.circuits.texts import Texts
 from clearhead.errors import OptionError
-from clearhead.tracing.edits import Change, check_changes
+from clearhead.tracing.edits import Change, TextChange, check_changes
 from clearhead.tracing.names import names_of
 from clearhead.tracing.trace import Trace
 from clearhead.training.attribution import AnswerName, find_answer, first_place, likeliest_at
@@ -45,7 +45,7 @@ def patch(
     other: AnswerName | None = None,
     place: int | None = None,
     source_run: Run | str | Path | None = None,
-    edits: Sequence[Change] = (),
+    edits: Sequence[Change | TextChange] = (),
     progress: Progress | bool = True,
 ) -> PatchMap:
     """Run a text once for each value and place, with that value as it is in the text `source` (activation patching).

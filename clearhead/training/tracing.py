@@ -63,7 +63,7 @@ def trace(
     return traced.with_notes(OWN_OUTPUT + (", as changed" if edits else "")) if own_output else traced
 
 
-def trace_inputs(run: Run, inputs: TraceInputs, edits: Sequence[Change] = ()) -> Trace:
+def trace_inputs(run: Run, inputs: TraceInputs, edits: Sequence[Change | TextChange] = ()) -> Trace:
     """Trace a text that is encoded already."""
     device = next(run.model.parameters()).device
     tokens = [torch.tensor([row], device=device) for row in inputs.ids.values()]

@@ -21,7 +21,7 @@ def test_a_mean_is_over_texts_read_one_by_one(tmp_path_factory, tmp_path):
         each = torch.tensor([[getattr(head, name) for head in readings(ch.trace(run, text), SITE)] for text in TEXTS])
         assert found[name].mean.tolist() == pytest.approx(each.mean(0).tolist(), abs=1e-6)
         assert found[name].deviation.tolist() == pytest.approx(each.std(0, correction=0).tolist(), abs=1e-6)
-        assert found[name].count.tolist() == [3, 3]
+        assert found[name].n_texts.tolist() == [3, 3]
     (tmp_path / "lines.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
     again = mean_readings(run.folder.path, tmp_path / "lines.txt", sites=[SITE])[SITE]
     assert again["entropy"].mean.tolist() == pytest.approx(found["entropy"].mean.tolist(), abs=1e-6)
@@ -31,7 +31,7 @@ def test_what_a_text_does_not_have_is_left_out_of_the_mean(tmp_path_factory):
     """Of a text without a repeated token there is no induction."""
     run = trained(documents, tmp_path_factory)
     found = mean_readings(run, ["the cat", "the cat eats the cat"])[SITE]["induction"]
-    assert found.count.tolist() == [1, 1]
+    assert found.n_texts.tolist() == [1, 1]
     assert found.deviation.tolist() == [0, 0]
 
 
@@ -50,7 +50,7 @@ def test_repeats_have_the_same_tokens_twice(tmp_path_factory):
     assert all(row[first : first + 6] == row[first + 6 :] for row in rows)
     assert rows == repeats(run, count=3, length=6, seed=1) != repeats(run, count=3, length=6, seed=2)
     assert not any(token in run.tokenizer.special for row in rows for token in row[first:])
-    assert mean_readings(run, rows)[SITE]["induction"].count.tolist() == [3, 3]
+    assert mean_readings(run, rows)[SITE]["induction"].n_texts.tolist() == [3, 3]
     with pytest.raises(OptionError, match="does not read one text of 80 tokens"):
         repeats(run, length=40)
     with pytest.raises(OptionError, match="does not read one text"):
