@@ -190,7 +190,7 @@ def logit_gradient(
     return value.item(), gradient
 
 
-def read_parts(inner: InnerValues, graph: Graph, side: str, rows: slice) -> dict[str, Float[Tensor, "n d_model"]]:
+def read_parts(inner: InnerValues, graph: Graph, side: str, rows: slice) -> dict[str, Float[Tensor, "*n d_model"]]:
     """Return what of the output's input each sender wrote: by the graph's terms, through norms as they were."""
     norms: dict[str, FrozenNorm] = {}
 
