@@ -1,9 +1,9 @@
 """Random models of every kind, in float64, with every bias, gamma and beta away from where it starts."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
 
 import clearhead as ch
 from clearhead import model as m
@@ -23,7 +23,7 @@ def block(arrangement, *, heads=None, cross=None, position=None, similarity=None
     )
 
 
-def encoder(*blocks, output=m.Blanks(), **embedding):
+def encoder(*blocks, output: m.Output | None = m.Blanks(), **embedding):
     return m.EncoderSpec(
         vocabulary=VOCABULARY, d_model=D, blocks=blocks, output=output, embedding=m.Embedding(**embedding)
     )
@@ -78,7 +78,7 @@ LINEAR = [name for name in SPECS if not name.startswith(("sandwich", "branch", "
 
 @dataclass
 class Case:
-    model: nn.Module
+    model: Any
     clean: Texts
     other: Texts
 

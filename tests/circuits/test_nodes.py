@@ -1,5 +1,7 @@
 """Node patching: many patches in one batch are what one Edit at a time gives, and what all edges of a node give."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -103,10 +105,11 @@ def test_progress_is_told_and_texts_of_other_lengths_are_refused():
     values = read_nodes(traced(case, other), nodes)
     patch_nodes(case.model, text, nodes, values, difference(3), progress=lambda done, of: told.append((done, of)))
     assert told[-1] == (4, 4)
+    wrong: Any = "neuron"
     short = Texts(tokens={"decoder": other.tokens["decoder"][:, :4]})
     with pytest.raises(ShapeError, match="both texts need as many tokens; came 5 and 4"):
         patch_nodes(case.model, text, nodes, read_nodes(traced(case, short), nodes), difference(3))
     with pytest.raises(OptionError, match="expected one of layer, attention, feed_forward, head"):
-        list_nodes(case.model, "neuron")
+        list_nodes(case.model, wrong)
     with pytest.raises(OptionError, match="the two models must be alike"):
         read_nodes(traced(case, other), [NodePatch("decoder.9.attention.out")])

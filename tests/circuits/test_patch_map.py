@@ -31,7 +31,9 @@ def test_shares_go_from_the_text_to_the_source():
 
 def test_a_cell_is_an_edit_of_one_place_and_a_row_of_all():
     found = made()
-    cell = found.edit(HEAD, 1)
+    cell, row = found.edit(HEAD, 1), found.edit(ROW)
+    assert isinstance(cell.to, torch.Tensor)
+    assert isinstance(row.to, torch.Tensor)
     assert (cell.at, cell.step, cell.head, cell.query, cell.to.tolist()) == (
         "decoder.0.attention",
         "context",
@@ -39,7 +41,7 @@ def test_a_cell_is_an_edit_of_one_place_and_a_row_of_all():
         1,
         [6.0, 7.0],
     )
-    assert found.edit(ROW).to.shape == (2, 3)
+    assert row.to.shape == (2, 3)
     with pytest.raises(OptionError, match=r"there is no row 'decoder.0.attention.head.7'.*the nearest is"):
         found.edit("decoder.0.attention.head.7")
 

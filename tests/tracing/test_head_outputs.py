@@ -19,7 +19,8 @@ def trace_of(case):
 def test_the_heads_and_the_bias_sum_to_what_the_attention_adds(name):
     trace = trace_of(make(name))
     for at, site in trace.sites.items():
-        layer = trace.inner.names.sites[at]
+        layer = site.attention
+        assert layer is not None
         zero = layer.output(torch.zeros_like(site.context).transpose(0, 1).flatten(1))
         total = sum(head_outputs(layer, site.context)) + zero
         assert (total - trace.value(f"{at}.out")).abs().max() < 1e-12
@@ -29,8 +30,9 @@ def test_the_heads_and_the_bias_sum_to_what_the_attention_adds(name):
 def test_weighted_attention_is_the_length_of_what_each_key_adds(name):
     """One key at a time: its value, weighed, through W_O."""
     trace = trace_of(make(name))
-    for at, site in trace.sites.items():
-        layer = trace.inner.names.sites[at]
+    for site in trace.sites.values():
+        layer = site.attention
+        assert layer is not None
         for head in site.head:
             one = torch.zeros(site.n_heads, site.n_query, site.d_value, dtype=torch.float64)
             one[head.index] = head.weight[:, 1:2] * head.value[1]

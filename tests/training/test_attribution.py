@@ -1,5 +1,7 @@
 """`ch.attribute` on trained runs: answers by name or number, places, and the likeliest where none is named."""
 
+from typing import Any
+
 import pytest
 
 import clearhead as ch
@@ -45,5 +47,6 @@ def test_an_answer_or_place_that_is_not_there_is_refused(tmp_path_factory):
         ch.attribute(run, "the cat", answer="cat dog")
     with pytest.raises(PlaceError, match="place 99: there are"):
         ch.attribute(run, "the cat", place=99)
+    wrong: Any = 0.5
     with pytest.raises(OptionError, match=r"answer.*came 0\.5"):
-        ch.attribute(run, "the cat", answer=0.5)
+        ch.attribute(run, "the cat", answer=wrong)

@@ -1,5 +1,7 @@
 """`ch.patch` on trained runs: equal to one edit at a time, over texts, runs and tasks."""
 
+from typing import Any
+
 import pytest
 
 import clearhead as ch
@@ -19,7 +21,7 @@ TEXTS = {
 def test_a_map_is_one_edit_at_a_time(kind, by, tmp_path_factory):
     run = trained(kind, tmp_path_factory)
     text, source = TEXTS[kind]
-    options = {"answer": 1, "other": 0} if run.task.labels else {"answer": 7, "other": 6}
+    options: dict[str, Any] = {"answer": 1, "other": 0} if run.task.labels else {"answer": 7, "other": 6}
     found = ch.patch(run, text, source, by=by, progress=False, **options)
     base = ch.trace(run, text)
     target = base.sides["decoder"].ids[1:] if kind is translating else None

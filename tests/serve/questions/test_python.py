@@ -13,6 +13,7 @@ from clearhead.model.presets import Size
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
+from clearhead.serve.questions.question import TraceQuestion
 from clearhead.training.default_models import decoder
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import load
@@ -237,7 +238,7 @@ def asked_of(kind, name, explorer, ids):
         field: words.get(value, value.replace("SIDE", side)) if isinstance(value, str) else value
         for field, value in ROWS[name][0].items()
     }
-    return asked | ({"trace": ids[0]} if "trace" in QUESTIONS[name].__dataclass_fields__ else {})
+    return asked | ({"trace": ids[0]} if issubclass(QUESTIONS[name], TraceQuestion) else {})
 
 
 def last_value(code):
