@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,7 @@ class AskThumbs(TraceQuestion[Thumbs]):
     With `weighted` it is ‖w · v · W_O‖ in place of the weight, as a share of the largest of all heads.
     """
 
+    turn: ClassVar = "weights"
     site: str
     weighted: int = bounded(0, below=2)
 

@@ -14,6 +14,7 @@ from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.question import TraceQuestion
+from clearhead.tracing.stopping import StoppedError, stopping_when
 from clearhead.training.default_models import decoder
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import load
@@ -174,6 +175,17 @@ def compare_tokens(value, answer):
     near(copying, answer["copying"])
 
 
+def compare_excited(value, answer):
+    near([one.value for one in value], [one["value"] for one in answer["texts"]])
+    assert [one.token for one in value] == [one["token"] for one in answer["texts"]]
+
+
+def compare_means(value, answer):
+    for name, one in value[answer["site"]].items():
+        near(one.mean, answer["metrics"][name]["mean"])
+        near(one.deviation, answer["metrics"][name]["deviation"])
+
+
 def compare_diagram(value, answer):
     assert value == answer["svg"]
 
@@ -195,7 +207,9 @@ ROWS = {
     "decode": ({"source": "TEXT", "beam": 2}, compare_outputs),
     "effects": ({"site": "SITE"}, compare_effects),
     "embeddings": ({}, compare_plane),
+    "exciting": ({"at": "SIDE.0.feed_forward.hidden", "index": 3, "texts": "TWO"}, compare_excited),
     "lens": ({}, compare_lens),
+    "means": ({"site": "SITE", "texts": "TWO"}, compare_means),
     "neighbours": ({"table": "TABLE", "token": 3, "count": 4}, compare_neighbours),
     "neurons": ({"at": "SIDE.0.feed_forward", "token": 1, "most": 5}, compare_units),
     "patch": ({"text": "TRACE", "source": "OTHER", "token": 1, "other": 0, "by": "head"}, compare_patches),
@@ -309,3 +323,16 @@ def test_a_question_that_is_not_there_is_refused(tmp_path_factory):
     explorer = Explorer(trained(documents, tmp_path_factory))
     with pytest.raises(OptionError, match="there is no question 'rows'; the nearest is row"):
         ask(explorer, "python", {"question": "rows"})
+
+
+LONG = ("effects", "exciting", "lens", "means", "patch", "readings", "surprise", "thumbs", "vocabulary")
+"""Questions that take seconds of a long text: each stops soon where nobody waits for its answer any more."""
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_what_nobody_looks_at_any_more_is_not_computed(name, tmp_path_factory):
+    explorer, ids = made(documents, tmp_path_factory)
+    asked = asked_of(documents, name, explorer, ids)
+    with pytest.raises(StoppedError), stopping_when(lambda: True):
+        ask(explorer, name, asked)
+    assert ask(explorer, name, asked) is not None  # and nothing half made is kept

@@ -255,6 +255,52 @@ export interface AskEffects {
   site: string;
 }
 
+/** A table with a vector for every token. */
+export interface TableFacts {
+  /** "encoder.embedding", "decoder.embedding", or "output": the unembedding, where it is not the same table. */
+  name: string;
+  /** Whether the output reads the same table. */
+  tied: boolean;
+}
+
+/** The vectors of all tokens along the two directions in which they differ most (PCA). */
+export interface EmbeddingMap {
+  table: string;
+  tables: TableFacts[];
+  d_model: number;
+  /** The shares of the variance along the two directions. */
+  explained: number[];
+  points: [number, number][];
+  tokens: string[];
+}
+
+/** The map of a table; the first one's where none is named. */
+export interface AskEmbeddings {
+  table?: string | null;
+  step?: number | null;
+}
+
+/** A text, and the token of it where the value is largest. */
+export interface ExcitedText {
+  text: string;
+  place: number;
+  token: string;
+  value: number;
+}
+
+export interface ExcitedTexts {
+  texts: ExcitedText[];
+}
+
+/** Of `texts`, those in which a unit of the value `at`, or a head of the attention `at`, is excited most. */
+export interface AskExciting {
+  at: string;
+  index: number;
+  texts: string[];
+  most?: number;
+  step?: number | null;
+}
+
 export interface LensLayer {
   name: string;
   rows: Candidate[][];
@@ -268,6 +314,30 @@ export interface Lens {
 /** What each layer would answer at each token. */
 export interface AskLens {
   trace: string;
+}
+
+export type MeanKind = "readings" | "effects";
+
+/** A number for each head: its mean over texts, its standard deviation, and how many texts have it. */
+export interface HeadScatter {
+  mean: (number | null)[];
+  deviation: (number | null)[];
+  n_texts: number[];
+}
+
+export interface HeadMeans {
+  site: string;
+  texts: number;
+  metrics: Record<string, HeadScatter>;
+}
+
+/** The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens. */
+export interface AskMeans {
+  site: string;
+  kind?: MeanKind;
+  texts?: string[];
+  repeats?: number;
+  step?: number | null;
 }
 
 export interface Neighbour {
@@ -1004,7 +1074,10 @@ export interface Questions {
   curves: { asks: AskCurves; answers: Curves };
   decode: { asks: AskDecode; answers: Decoded };
   effects: { asks: AskEffects; answers: Effects };
+  embeddings: { asks: AskEmbeddings; answers: EmbeddingMap };
+  exciting: { asks: AskExciting; answers: ExcitedTexts };
   lens: { asks: AskLens; answers: Lens };
+  means: { asks: AskMeans; answers: HeadMeans };
   neighbours: { asks: AskNeighbours; answers: Neighbours };
   neurons: { asks: AskNeurons; answers: Neurons };
   patch: { asks: AskPatch; answers: PatchRows };
@@ -1038,7 +1111,10 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   curves: "json",
   decode: "sent",
   effects: "json",
+  embeddings: "json",
+  exciting: "sent",
   lens: "json",
+  means: "sent",
   neighbours: "json",
   neurons: "json",
   patch: "json",

@@ -1,0 +1,85 @@
+"""Readings or effects of every head of a site as means over many texts, with their scatter."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypedDict, final
+
+from clearhead.errors import OptionError
+from clearhead.serve.budget import Cost
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.python_lines import load_lines
+from clearhead.serve.questions.question import Question, bounded
+from clearhead.training.many_texts import Scatters, Text, mean_effects, mean_readings, repeats
+from clearhead.training.run import Run
+from clearhead.training.tracing import encode_inputs
+
+MOST_MEANS, LONGEST_TEXT = 200, 20_000
+"""Texts of one question, and characters of each."""
+REPEATED = 24
+"""Random tokens of a repeat, before they come again."""
+MeanKind = Literal["readings", "effects"]
+
+
+class HeadScatter(TypedDict):
+    """A number for each head: its mean over texts, its standard deviation, and how many texts have it."""
+
+    mean: list[float | None]
+    deviation: list[float | None]
+    n_texts: list[float]
+
+
+class HeadMeans(TypedDict):
+    site: str
+    texts: int
+    metrics: dict[str, HeadScatter]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskMeans(Question[HeadMeans]):
+    """The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens."""
+
+    sent: ClassVar = True
+    turn: ClassVar = "weights"
+    site: str
+    kind: MeanKind = "readings"
+    texts: list[str] = field(default_factory=list, metadata={"limits": {"most": MOST_MEANS, "longest": LONGEST_TEXT}})
+    repeats: int = bounded(0, below=MOST_MEANS + 1)
+    step: int | None = None
+
+    def answer(self, explorer: "Explorer") -> HeadMeans:
+        run = explorer.at(self.step)
+        if self.site not in explorer.costs.sites:
+            raise OptionError(
+                f"there is no attention called {self.site!r:.80}; there are {', '.join(explorer.costs.sites)}"
+            )
+        texts = self.rows(run)
+        self.check_cost(explorer, run, texts)
+        read = mean_readings if self.kind == "readings" else mean_effects
+        found: Scatters = read(run, texts, sites=[self.site])[self.site]
+        metrics: dict[str, HeadScatter] = {
+            name: {"mean": one.mean.tolist(), "deviation": one.deviation.tolist(), "n_texts": one.n_texts.tolist()}
+            for name, one in found.items()
+        }
+        return {"site": self.site, "texts": len(texts), "metrics": metrics}
+
+    def rows(self, run: Run) -> Sequence[Text]:
+        if bool(self.texts) == bool(self.repeats):
+            raise OptionError("give texts, or how many repeats of random tokens: one of the two")
+        length = min(REPEATED, (run.task.context - 1) // 2)
+        return self.texts or repeats(run, count=self.repeats, length=length)
+
+    def check_cost(self, explorer: "Explorer", run: Run, texts: Sequence[Text]) -> None:
+        cells = 0
+        heads = explorer.costs.sites[self.site].shape.n_heads if self.kind == "effects" else 0
+        for text in texts:
+            ids = encode_inputs(run, text).ids if isinstance(text, str) else {explorer.costs.answering: text}
+            lengths = {side: len(ids.get(side, ids[next(iter(ids))])) for side in explorer.costs.sides}
+            cells += explorer.costs.cells(lengths) + heads * explorer.costs.forward(lengths).cells
+        explorer.budget.check(Cost(cells=cells), f"{self.kind} over {len(texts)} texts", "send fewer or shorter texts")
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        run = explorer.at(self.step)
+        length = min(REPEATED, (run.task.context - 1) // 2)
+        texts = repr(self.texts) if self.texts else f"ch.training.repeats(run, count={self.repeats}, length={length})"
+        return [*load_lines(run), f"ch.training.mean_{self.kind}(run, {texts}, sites=[{self.site!r}])"]
