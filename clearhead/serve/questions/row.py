@@ -18,8 +18,6 @@ class Row(TypedDict):
     scaled: NotRequired[list[float | None]]
     masked: NotRequired[list[float | None]]
     weight: list[float]
-    weighted: NotRequired[list[float]]
-    """How long a vector each key adds to the stream: ‖w · v · W_O‖."""
     context: NotRequired[list[float]]
     allowed: NotRequired[list[bool]]
 
@@ -44,7 +42,6 @@ class AskRow(TraceQuestion[Row]):
             return {"weight": mean_of([row_steps.weight for row_steps in rows])[0].tolist()}
         [steps] = rows
         numbers = {name: getattr(steps, name)[0].tolist() for name in ("query", *MATRICES, "context")}
-        numbers["weighted"] = (steps.weight[0].abs() * heads[0].site.value_norms[heads[0].index]).tolist()
         return cast(Row, {**numbers, "allowed": heads[0].allowed(query, query + 1)[0].tolist()})
 
     def python_of(self, traced: Traced) -> list[str]:

@@ -524,8 +524,6 @@ export interface Row {
   scaled?: (number | null)[];
   masked?: (number | null)[];
   weight: number[];
-  /** How long a vector each key adds to the stream: ‖w · v · W_O‖. */
-  weighted?: number[];
   context?: number[];
   allowed?: boolean[];
 }
