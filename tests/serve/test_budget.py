@@ -15,6 +15,7 @@ from clearhead.attention import reference
 from clearhead.model.presets import Size
 from clearhead.serve.budget import AnswerBudget, Cost, TooMuchError
 from clearhead.serve.costs import ModelCosts
+from clearhead.serve.edit_json import StepEdit
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.column import AskColumn
@@ -43,6 +44,7 @@ ASKED = {
     "readings": {},
     "lens": {},
     "attribution": {},
+    "surprise": {},
     "effects": SITE,
     "stream": {"side": "decoder"},
     "spaces": {**SITE, "places": "0,1"},
@@ -120,7 +122,7 @@ def test_the_longest_text_follows_from_the_budget(documents):
 
 def test_an_edit_inside_an_attention_counts_what_the_reference_holds(documents):
     costs, n = ModelCosts(documents.model), {"decoder": 3000}
-    edit = {"at": "decoder.0.attention", "step": "score", "to": 1.0, "head": None, "query": 0, "key": 0}
+    edit: StepEdit = {"at": "decoder.0.attention", "step": "score", "to": 1.0, "head": None, "query": 0, "key": 0}
     changes = AskTrace(source="", target=None, edits=[edit], step=0).changes
     assert costs.trace(n, changes).memory - costs.trace(n).memory >= 2 * 3000 * 3000 * 4 * 5
     assert costs.trace(n, changes * 100).cells > 40 * costs.trace(n, changes).cells

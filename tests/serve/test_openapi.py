@@ -35,6 +35,7 @@ KNOWN = {
     "query": (0, 1), "key": (0, 1), "token": (0, 1), "level": (0, 1), "row": (0,), "column": (0,), "unit": (0, 3),
     "box": ("encoder.0.attention", "decoder.output"), "name": ("decoder.embedding.out",), "places": ("0,1",),
     "temperature": (0.0, 1.0), "stream": (False, True), "attention": (True, {"heads": [0]}),
+    "index": (0, 1), "question": ("run", "curves"), "asked": ({},), "repeats": (0, 2),
 }  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def errors_of(both, seed, repeats):
         status, reply = send(method, path, body)
         statuses[status] = statuses.get(status, 0) + 1
         if status >= 500 or b"should not happen" in reply:
-            wrong.append((method, path[:300], (body or b"")[:600], status, reply[:300]))
+            wrong.append((method, str(path)[:300], (body or b"")[:600], status, reply[:300]))
     failures = [line for line in lines if json.loads(line)["event"] == "failure"]
     return wrong, failures, statuses
 

@@ -3,7 +3,7 @@
 import pytest
 
 from clearhead.errors import OptionError
-from clearhead.serve.budget import Budget
+from clearhead.serve.budget import AnswerBudget
 from clearhead.serve.explorer import Explorer
 from clearhead.training import mean_effects, mean_readings, repeats
 from tests.serve.asking import ask
@@ -25,7 +25,7 @@ def test_repeats_and_effects_are_those_of_python(tmp_path_factory):
 
 
 def test_what_cannot_be_read_is_refused(tmp_path_factory):
-    explorer = Explorer(trained(documents, tmp_path_factory), Budget(cells=10))
+    explorer = Explorer(trained(documents, tmp_path_factory), AnswerBudget(cells=10))
     with pytest.raises(OptionError, match="give texts, or how many repeats"):
         ask(explorer, "means", {"site": SITE})
     with pytest.raises(OptionError, match=r"there is no attention called 'decoder\.9'"):
@@ -33,4 +33,4 @@ def test_what_cannot_be_read_is_refused(tmp_path_factory):
     with pytest.raises(OptionError, match=r"readings over 2 texts takes .*send fewer or shorter texts"):
         ask(explorer, "means", {"site": SITE, "texts": TEXTS})
     with pytest.raises(OptionError, match=r"reading 2 texts takes .*send fewer"):
-        ask(Explorer(explorer.run, Budget(cells=1)), "exciting", {"at": SITE, "index": 0, "texts": TEXTS})
+        ask(Explorer(explorer.run, AnswerBudget(cells=1)), "exciting", {"at": SITE, "index": 0, "texts": TEXTS})

@@ -4,7 +4,7 @@ import pytest
 
 import clearhead as ch
 from clearhead.errors import OptionError
-from clearhead.serve.budget import Budget
+from clearhead.serve.budget import AnswerBudget
 from clearhead.serve.explorer import Explorer, GoneError, side_by_side
 from tests.serve.asking import ask
 from tests.training.small_runs import classifying, documents, trained, translating
@@ -61,11 +61,11 @@ def test_values_may_come_from_the_run_beside(tmp_path_factory):
 
 def test_what_is_not_there_or_too_much_is_refused(tmp_path_factory):
     run = trained(documents, tmp_path_factory)
-    explorer = Explorer(run, Budget(cells=80))
+    explorer = Explorer(run, AnswerBudget(cells=80))
     ids = {"text": trace_id(explorer, "the cat"), "source": trace_id(explorer, "the dog")}
     with pytest.raises(OptionError, match=r"at: there is no 'decoder.9.attention' to patch; the nearest is"):
         ask(explorer, "patch", {**ids, "by": "head", "at": "decoder.9.attention"})
-    explorer.budget = Budget(cells=1)
+    explorer.budget = AnswerBudget(cells=1)
     for traced in explorer.traces.values.values():
         traced.budget = explorer.budget
     with pytest.raises(OptionError, match=r"6 patches takes .* ask for one row at a time"):
