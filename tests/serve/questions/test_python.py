@@ -105,14 +105,6 @@ def compare_candidates(value, answer):
         near([math.exp(one.log_prob) for one in row], [one["p"] for one in told])
 
 
-def compare_plane(value, answer):
-    """A direction may point either way."""
-    points = torch.tensor(answer["points"], dtype=torch.float64)
-    for axis in (0, 1):
-        one, other = value[:, axis], points[:, axis]
-        assert min((one - other).abs().max(), (one + other).abs().max()) < 1e-4 * max(1, one.abs().max())
-
-
 def compare_outputs(value, answer):
     told = [output["ids"] for output in answer["outputs"]]
     assert [has_tokens(ids, tokens) for ids, tokens in zip(value, told, strict=True)] == [True] * len(told)
@@ -206,7 +198,6 @@ ROWS = {
     "curves": ({}, compare_lines),
     "decode": ({"source": "TEXT", "beam": 2}, compare_outputs),
     "effects": ({"site": "SITE"}, compare_effects),
-    "embeddings": ({}, compare_plane),
     "exciting": ({"at": "SIDE.0.feed_forward.hidden", "index": 3, "texts": "TWO"}, compare_excited),
     "lens": ({}, compare_lens),
     "means": ({"site": "SITE", "texts": "TWO"}, compare_means),

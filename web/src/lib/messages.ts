@@ -255,31 +255,6 @@ export interface AskEffects {
   site: string;
 }
 
-/** A table with a vector for every token. */
-export interface TableFacts {
-  /** "encoder.embedding", "decoder.embedding", or "output": the unembedding, where it is not the same table. */
-  name: string;
-  /** Whether the output reads the same table. */
-  tied: boolean;
-}
-
-/** The vectors of all tokens along the two directions in which they differ most (PCA). */
-export interface EmbeddingMap {
-  table: string;
-  tables: TableFacts[];
-  d_model: number;
-  /** The shares of the variance along the two directions. */
-  explained: number[];
-  points: [number, number][];
-  tokens: string[];
-}
-
-/** The map of a table; the first one's where none is named. */
-export interface AskEmbeddings {
-  table?: string | null;
-  step?: number | null;
-}
-
 /** A text, and the token of it where the value is largest. */
 export interface ExcitedText {
   text: string;
@@ -1072,7 +1047,6 @@ export interface Questions {
   curves: { asks: AskCurves; answers: Curves };
   decode: { asks: AskDecode; answers: Decoded };
   effects: { asks: AskEffects; answers: Effects };
-  embeddings: { asks: AskEmbeddings; answers: EmbeddingMap };
   exciting: { asks: AskExciting; answers: ExcitedTexts };
   lens: { asks: AskLens; answers: Lens };
   means: { asks: AskMeans; answers: HeadMeans };
@@ -1109,7 +1083,6 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   curves: "json",
   decode: "sent",
   effects: "json",
-  embeddings: "json",
   exciting: "sent",
   lens: "json",
   means: "sent",
