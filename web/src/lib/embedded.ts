@@ -115,6 +115,7 @@ interface Numbers {
   score: Float32Array | null;
 }
 
+type Held = Exclude<MatrixStep, "allowed" | "weighted">;
 const THUMB = 48;
 const HERE = "This page was saved with views 1 to 4 of one text. For more, open the run: clearhead look RUN";
 
@@ -159,6 +160,7 @@ export class EmbeddedSource implements Source {
       const mask = await this.mask(request.site, request.head === "mean" ? 0 : request.head);
       return tileOf(mask, request.level, request.row, request.column);
     }
+    if (request.step === "weighted") throw new SourceError(HERE);
     const matrix = await this.matrix(request.site, request.head, request.step);
     return tileOf(matrix, request.level, request.row, request.column);
   }
@@ -310,7 +312,7 @@ export class EmbeddedSource implements Source {
   }
 
   /** A whole matrix of one head, or of the mean: exact where it can be, else from one byte a weight. */
-  private async matrix(name: string, head: HeadChoice, step: Exclude<MatrixStep, "allowed">): Promise<Matrix> {
+  private async matrix(name: string, head: HeadChoice, step: Held): Promise<Matrix> {
     const { n_heads, n_query, n_key } = this.site(name);
     const heads = head === "mean" ? Array.from({ length: n_heads }, (_, one) => one) : [head];
     const made = new Float32Array(n_query * n_key);
@@ -321,9 +323,7 @@ export class EmbeddedSource implements Source {
     return { rows: n_query, columns: n_key, data: made };
   }
 
-  private async exactly(name: string, head: number, step: Exclude<MatrixStep, "allowed">): Promise<ArrayLike<number>> {
-    if (step === "weighted")
-      throw new SourceError("This page does not have that scale. Open the run: clearhead look RUN");
+  private async exactly(name: string, head: number, step: Held): Promise<ArrayLike<number>> {
     const { n_query, n_key } = this.site(name);
     const made = new Float64Array(n_query * n_key);
     for (let query = 0; query < n_query; query++)

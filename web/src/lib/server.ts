@@ -23,6 +23,7 @@ const GROWING: ReadonlySet<QuestionName> = new Set(["run", "curves"]);
 
 /** What was answered lately, and is not asked for again. */
 class Kept {
+  readonly last = new Map<QuestionName, object>();
   readonly requests = new Cache<AskTrace>(64);
   /** One text at every step of a film, and a few more. */
   readonly metas = new Cache<Shared<Meta>>(48);
@@ -55,7 +56,13 @@ export class ServerSource implements Source {
     return true;
   }
 
+  lastAsked<Name extends QuestionName>(name: Name): Asks<Name> | undefined {
+    return this.kept.last.get(name) as Asks<Name> | undefined;
+  }
+
   ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
+    // The mask of a map is asked for beside its numbers, which are what is looked at.
+    if (!("step" in asked && asked.step === "allowed")) this.kept.last.set(name, asked);
     const make = (signal?: AbortSignal): Promise<Answers<Name>> => this.answer(name, asked, signal);
     if (GROWING.has(name)) return make(this.signal);
     const key = `${name} ${JSON.stringify(asked)}`;

@@ -30,6 +30,8 @@ export interface Source {
   readonly everyStep?: boolean;
   /** True where tiles can be asked for as the attention rollout. */
   readonly rollout?: boolean;
+  /** What a question was last asked with, where it can also be asked for lines of Python. */
+  lastAsked?<Name extends QuestionName>(name: Name): Asks<Name> | undefined;
   /** The source of the second run, where `run` says that there is one. */
   other?(): Source;
   /** The same source, whose requests are aborted with the signal unless somebody else waits for them too. */

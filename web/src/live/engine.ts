@@ -267,6 +267,8 @@ export class Engine implements Answering {
   }
 
   private matrix(id: string, site: Site, head: number, step: AskTile["step"]): Matrix {
+    if (step === "weighted")
+      throw new SourceError("This page does not have that scale. Open the run: clearhead look RUN");
     const name = `${id} ${site.name} ${head} ${step}`;
     let found = this.matrices.get(name);
     if (found === undefined) {

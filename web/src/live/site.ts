@@ -88,9 +88,7 @@ export class Site {
   }
 
   /** A matrix of one head: queries by keys. */
-  matrix(head: number, step: MatrixStep): Matrix {
-    if (step === "weighted")
-      throw new SourceError("This page does not have that scale. Open the run: clearhead look RUN");
+  matrix(head: number, step: Exclude<MatrixStep, "weighted">): Matrix {
     const made = matrix(this.n_query, this.n_key);
     for (let query = 0; query < this.n_query; query++) {
       const row = step === "weight" ? this.weights(head, query) : this.steps(head, query)[step];

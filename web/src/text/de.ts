@@ -133,7 +133,7 @@ export const de: Text = {
     role: "Heatmap",
     keys: "Pfeiltasten lesen Zellen, Plus und Minus zoomen, Umschalt und Pfeile verschieben.",
     looksAt: "blickt auf",
-    what: (what) => ({ weight: "Gewicht", difference: "Differenz", score: "Score" })[what] ?? what,
+    what: (what) => ({ weight: "Gewicht", difference: "Differenz", score: "Score", length: "Länge" })[what] ?? what,
     masked: "maskiert",
     maskedCell: "maskiert: die Query darf dort nicht hinsehen",
     writesHere: "das Modell schreibt",
@@ -797,6 +797,46 @@ export const de: Text = {
     copyLink: "Link kopieren",
     list: "Eingriffe",
   },
+  surprise: {
+    label: "Überraschung: je kräftiger, desto unwahrscheinlicher war das Token für das Modell",
+    of: (token, share, nats) => `${token}: ${share} wahrscheinlich, ${nats} Nats`,
+    none: (token) => `${token}: nichts sagt es voraus`,
+  },
+  attribute: {
+    tab: "Zuordnen",
+    title: "Was zum Logit der Antwort beiträgt",
+    note: "Direct logit attribution: der Vektor jedes Teils im letzten Residualstrom, durch die letzte Norm, wie sie an dieser Stelle ist, mal das Unembedding. Die Teile ergeben zusammen die Summe.",
+    token: "Token",
+    less: "weniger",
+    nothing: "nichts",
+    total: (token, other) =>
+      other === null ? `Logit von „${token}“:` : `Logit von „${token}“ weniger das von „${other}“:`,
+    heads: "Köpfe; einen wählen, um hineinzusehen",
+    rest: "Alles andere",
+    logit: "Logit",
+    kinds: { embedding: "Embedding", constant: "Konstanten", output: "Bias der Ausgabe", edits: "Eingriffe" },
+    described: (count) => `${count} Teile und was jeder beiträgt.`,
+  },
+  patch: {
+    tab: "Verpflanzen",
+    title: "Werte aus einem anderen Text",
+    note: "Jede Zelle lässt diesen Text einmal laufen, mit diesem einen Wert, wie er im anderen Text ist. Die Zahl ist der Anteil des Wegs von der Logit-Differenz dieses Textes zu der des anderen: 1 bringt alles, 0 nichts.",
+    by: "Was verpflanzt wird",
+    kinds: { layer: "Schichten", attention: "Attentions", feed_forward: "Feed-forwards", head: "Köpfe" },
+    from: "Ein anderer Text",
+    placeholder: "so lang wie dieser, mit einer anderen Antwort",
+    look: "Verpflanzen",
+    total: (token, other) => `Logit von „${token}“ weniger das von „${other}“:`,
+    here: "hier",
+    there: "im anderen Text",
+    grid: "Anteil, den jeder Wert an jeder Stelle zurückbringt",
+    rowOf: (layer) => `Schicht ${layer}`,
+    embedding: (side) => `${side}-Embedding`,
+    chosen: (row, token) => `${row} bei „${token}“ verpflanzt:`,
+    recovered: (share, away) => (away ? `${share} weiter weg` : `${share} des Wegs`),
+    running: "Ein Wert nach dem anderen…",
+    described: (rows) => `${rows} Zeilen von Werten, an jeder Stelle verpflanzt.`,
+  },
   intervene: {
     intro:
       "Etwas im Inneren des Modells ändern und vergleichen: derselbe Text läuft zweimal, einmal unverändert und einmal mit den Eingriffen. Die Adresse dieser Seite enthält alle Eingriffe.",
@@ -836,6 +876,8 @@ export const de: Text = {
     insideWords: (site) =>
       `Gewichte von ${site} im unveränderten Lauf, im geänderten, oder worin sie sich unterscheiden.`,
     which: "Welche Gewichte",
+    tabs: "Was zu tun ist",
+    edit: "Ändern",
     offStays: (head) =>
       `${head} ist aus: Seine Ausgabe wird mit 0 malgenommen, nachdem seine Gewichte berechnet sind; darum bleiben diese Gewichte. Anders wird, was spätere Schichten von ihm lesen.`,
     unchangedRun: "Unverändert",
@@ -900,6 +942,8 @@ export const de: Text = {
   head: {
     all: "Alle Köpfe nebeneinander",
     toSteps: "Seine vier Schritte →",
+    weighted: "Was er hinzufügt",
+    weightedAbout: "Jedes Gewicht als die Länge des Vektors, den es dem Residualstrom hinzufügt: ‖w · v · W_O‖",
     every: (title) => `${title}: jeder Kopf`,
     everyNote:
       "Die Gewichte jedes Kopfs für denselben Text. Jeder Kopf hat seine eigene Farbskala, von 0 bis zu dem, was die meisten seiner Zeilen erreichen; schraffiert ist maskiert. Einen wählen, um ihn zu vergrößern.",

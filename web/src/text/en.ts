@@ -816,6 +816,49 @@ export const en = {
     copyLink: "Copy link",
     list: "Edits",
   },
+  /** Tokens coloured by how unlikely they were. */
+  surprise: {
+    label: "Surprise: the stronger, the less likely the token was to the model",
+    of: (token: string, share: string, nats: string): string => `${token}: ${share} likely, ${nats} nats`,
+    none: (token: string): string => `${token}: nothing predicts it`,
+  },
+  /** In Intervene: what each part adds to a logit. */
+  attribute: {
+    tab: "Attribute",
+    title: "What adds to the answer's logit",
+    note: "Direct logit attribution: each part's vector in the last residual stream, through the last norm as it is at this place, times the unembedding. The parts add up to the total.",
+    token: "Token",
+    less: "less",
+    nothing: "nothing",
+    total: (token: string, other: string | null): string =>
+      other === null ? `Logit of “${token}”:` : `Logit of “${token}” less that of “${other}”:`,
+    heads: "Heads; choose one to look into it",
+    rest: "Everything else",
+    logit: "logit",
+    kinds: { embedding: "embedding", constant: "constants", output: "output bias", edits: "edits" },
+    described: (count: number): string => `${count} parts and what each adds.`,
+  },
+  /** In Intervene: values taken from another text. */
+  patch: {
+    tab: "Patch",
+    title: "Patch from another text",
+    note: "Each cell runs this text once, with that one value as it is in the other text. The number is the share of the way from this text's logit difference to the other's: 1 brings all of it, 0 nothing.",
+    by: "What is patched",
+    kinds: { layer: "layers", attention: "attentions", feed_forward: "feed-forwards", head: "heads" },
+    from: "Another text",
+    placeholder: "as long as this one, with another answer",
+    look: "Patch",
+    total: (token: string, other: string): string => `Logit of “${token}” less that of “${other}”:`,
+    here: "here",
+    there: "in the other text",
+    grid: "Share recovered by patching each value at each place",
+    rowOf: (layer: number): string => `layer ${layer}`,
+    embedding: (side: string): string => `${side} embedding`,
+    chosen: (row: string, token: string): string => `${row} at “${token}” patched:`,
+    recovered: (share: string, away: boolean): string => (away ? `${share} further away` : `${share} of the way`),
+    running: "Patching one value after another…",
+    described: (rows: number): string => `${rows} rows of values, patched at each place.`,
+  },
   /** The view Intervene. */
   intervene: {
     intro:
@@ -860,6 +903,8 @@ export const en = {
     insideWords: (site: string): string =>
       `Weights of ${site} in the unchanged run, in the changed run, or what they differ by.`,
     which: "Which weights",
+    tabs: "What to do",
+    edit: "Edit",
     offStays: (head: string): string =>
       `${head} is off: its output is multiplied by 0 after its weights are computed, so these weights stay. What changes is what later layers read from it.`,
     unchangedRun: "Unchanged",
@@ -929,6 +974,8 @@ export const en = {
   head: {
     all: "All heads side by side",
     toSteps: "Its four steps →",
+    weighted: "What it adds",
+    weightedAbout: "Each weight as the length of the vector that it adds to the residual stream: ‖w · v · W_O‖",
     every: (title: string): string => `${title}: every head`,
     everyNote:
       "The weights of every head for the same text. Each head has its own colour scale, from 0 to what most of its rows reach; hatched is masked. Choose one to enlarge it.",

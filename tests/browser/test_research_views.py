@@ -1,0 +1,86 @@
+"""What a researcher reaches for, clicked in the page: attribution, patching, surprise, lengths, and lines of Python."""
+
+import math
+from itertools import chain
+
+import pytest
+from playwright.sync_api import expect
+
+import clearhead as ch
+from tests.browser.watching import SITE, SOURCE, comes_to, eventually, rests, says, shown, steady
+
+pytestmark = pytest.mark.slow
+
+TEXT, OTHER = "vierundzwanzig", "siebenundvierzig"
+
+
+def numbers(page, name):
+    """The numbers of a grid in full, row by row."""
+    rows = page.get_by_test_id(name).locator("tbody tr").all()
+    return [[float(one.get_attribute("data-value")) for one in row.locator("[data-value]").all()] for row in rows]
+
+
+def test_attribution_is_that_of_python(tabs, demo):
+    page = tabs.open("intervene", source=TEXT, tab="attribute", place=0)
+    expect(page.get_by_test_id("attribute-heads")).to_be_visible()
+    rests(page)
+    first, second = (one.id for one in ch.trace(demo, TEXT).candidates[0][:2])
+    found = ch.attribute(demo, TEXT, answer=first, other=second, place=0)
+    heads = [value for name, value in found.parts.items() if ".head." in name]
+    assert list(chain(*numbers(page, "attribute-heads"))) == pytest.approx(heads, abs=1e-4)
+    rest = sum(chain(*numbers(page, "attribute-rest")))
+    assert rest + sum(heads) == pytest.approx(found.total, abs=1e-3)
+    page.get_by_test_id("attribute-heads").locator("tbody tr").nth(1).locator("button").nth(2).click()
+    shown(page, "head")
+    comes_to(page, head=2)
+
+
+def test_patching_is_that_of_python_and_a_click_tells_what_a_cell_brings(tabs, demo):
+    page = tabs.open("intervene", source=TEXT, tab="patch", place=0)
+    page.get_by_test_id("patch-text").fill(OTHER)
+    page.get_by_test_id("patch-look").click()
+    comes_to(page, other=OTHER)
+    expect(page.get_by_test_id("patch-decoder")).to_be_visible()
+    rests(page)
+    target = ch.trace(demo, TEXT).sides["decoder"].ids[1:]
+    found = ch.patch(demo, TEXT, OTHER, target, by="layer", place=0)
+    drawn = numbers(page, "patch-encoder") + numbers(page, "patch-decoder")
+    for row, recovered in zip(drawn, found.recovered.values(), strict=True):
+        assert row == pytest.approx(recovered.tolist(), abs=1e-3)
+    page.get_by_test_id("patch-encoder").locator("tbody tr").nth(1).locator("button").nth(1).click()
+    expect(page.get_by_test_id("patch-chosen")).to_contain_text("of the way")
+
+
+def test_tokens_are_coloured_by_their_surprise(tabs, demo):
+    page = tabs.open("model")
+    expect(page.get_by_test_id("surprise")).to_be_visible()
+    told = [one.get_attribute("data-surprise") for one in page.locator("[data-surprise]").all()]
+    wanted = ch.trace(demo, SOURCE).surprise.tolist()
+    assert [float(one) for one in told if one] == pytest.approx(
+        [one for one in wanted if not math.isnan(one)], abs=1e-4
+    )
+
+
+def test_a_weight_is_shown_as_what_it_adds(tabs, demo):
+    page = tabs.open("head", site=SITE, head=1, query=2, key=1)
+    page.get_by_test_id("weighted").click()
+    comes_to(page, of="added")
+    steady(page, "head")
+    wanted = ch.trace(demo, SOURCE)[SITE].head[1].weighted[2, 0].item()
+    canvas = page.get_by_test_id("heat-map").locator("canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowLeft")
+    rests(page)
+    eventually(page, lambda: says(page.get_by_test_id("reading-value").first.inner_text(), wanted))
+
+
+@pytest.mark.parametrize("view", ["head", "steps", "meaning", "decoding", "intervene"])
+def test_the_lines_that_are_copied_run(tabs, view):
+    page = tabs.open(view, site="decoder.1.attention", head=1, query=2, key=1)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    steady(page, view)
+    page.get_by_test_id("copy-python").click()
+    expect(page.get_by_test_id("python-said")).to_have_text("Copied")
+    lines = page.evaluate("navigator.clipboard.readText()")
+    assert lines.startswith("import clearhead as ch")
+    exec(compile(lines, "copied", "exec"), {})
