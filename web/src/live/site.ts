@@ -8,7 +8,6 @@ import {
   type MatrixStep,
   type SideName,
   type SiteMeta,
-  SourceError,
 } from "../lib/source";
 import { Changes, isSwap } from "./changes";
 import { mixInto, type Rows, type Steps } from "./attention";
