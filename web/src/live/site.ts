@@ -1,14 +1,7 @@
 /** An attention of a trace: its vectors, and every step of any head and row, as clearhead/tracing/site.py has them. */
 
 import { argmax, finite } from "../lib/arithmetic";
-import {
-  type Cell,
-  type EditJson,
-  type Matrix,
-  type MatrixStep,
-  type SideName,
-  type SiteMeta,
-} from "../lib/source";
+import { type Cell, type EditJson, type Matrix, type MatrixStep, type SideName, type SiteMeta } from "../lib/source";
 import { Changes, isSwap } from "./changes";
 import { mixInto, type Rows, type Steps } from "./attention";
 import { type HeadVectors, headVector, matrix } from "./tensor";
