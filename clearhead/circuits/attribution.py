@@ -41,6 +41,7 @@ EDITS = "edits"
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
     """What each part of a model adds to the logit of `answer`, or to its difference from that of `other`.
@@ -124,8 +125,8 @@ def short(name: str) -> str:
     )
 
 
-@public
 @torch.no_grad()
+@public
 def attribute_logits(
     trace: Trace, *, place: int = -1, answer: int, other: int | None = None, graph: Graph | None = None
 ) -> Attribution:

@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead.calls import public
 from clearhead.circuits.metrics import LogitDifference
 from clearhead.circuits.texts import Texts
 from clearhead.decoding.generating import eval_mode
@@ -72,6 +73,7 @@ class NodePatch(NamedTuple):
         return Edit(at=at, step=step, head=self.head, query=self.place, to=value)
 
 
+@public
 def list_nodes(model: nn.Module, kind: NodeKind) -> list[NodePatch]:
     """Return the nodes of a kind, in the order of the forward pass, for all places at once."""
     names = names_of(model)
@@ -106,6 +108,7 @@ def paths_of(names: Names) -> dict[str, str]:
     return names.taps | contexts
 
 
+@public
 def read_nodes(trace: Trace, nodes: Iterable[NodePatch]) -> dict[str, Tensor]:
     """Return the values of these nodes in a traced text, by name."""
     names = dict.fromkeys(node.name for node in nodes)
@@ -114,6 +117,7 @@ def read_nodes(trace: Trace, nodes: Iterable[NodePatch]) -> dict[str, Tensor]:
     return {name: trace.value(name) for name in names}
 
 
+@public
 def patch_nodes(
     model: nn.Module,
     texts: Texts,

@@ -25,6 +25,7 @@ class PatchCell(NamedTuple):
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PatchMap:
     """The logit difference of a text while one value at one place is taken from elsewhere, for every value and place.

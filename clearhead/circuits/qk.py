@@ -62,8 +62,8 @@ class QKAttribution:
         ]
 
 
-@public
 @torch.no_grad()
+@public
 def qk_attribution(graph: Graph, texts: Texts, *, at: str, head: int, query: int, key: int) -> QKAttribution:
     """Split the score of one head, `at` an attention, between a query's place and a key's, in the first of the texts.
 

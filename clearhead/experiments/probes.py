@@ -264,7 +264,7 @@ class RecallQuestion(NamedTuple):
     def reach(self) -> int:
         """Return the distance as it is scored: the next power of two.
 
-        >>> [Question(9, distance).reach for distance in (4, 6, 8, 10)]
+        >>> [RecallQuestion(9, distance).reach for distance in (4, 6, 8, 10)]
         [4, 8, 8, 16]
         """
         return 1 << (self.distance - 1).bit_length()
@@ -287,7 +287,7 @@ def questions(text: str) -> Iterator[RecallQuestion]:
     """Return the questions in a text of pairs: the keys that come again.
 
     >>> list(questions("k3 v1 k0 v7 k3 v1"))
-    [Question(pair=2, distance=4)]
+    [RecallQuestion(pair=2, distance=4)]
     """
     last: dict[str, int] = {}
     for pair, key in enumerate(text.split()[::2]):

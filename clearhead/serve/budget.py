@@ -3,7 +3,7 @@
 Every question is checked against the same budget before any of it is computed, and what would take more is refused
 with a sentence. The longest text that can be traced follows from it.
 
->>> budget = Budget(cells=1_000_000, memory=1_000_000)
+>>> budget = AnswerBudget(cells=1_000_000, memory=1_000_000)
 >>> budget.check(Cost(cells=640_000), "the column of a head", "ask for a row")
 >>> budget.check(Cost(cells=2_250_000), "the column of a head", "ask for a row")
 Traceback (most recent call last):

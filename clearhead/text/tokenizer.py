@@ -224,7 +224,7 @@ class Tokenizer:
         """Return the bytes that each token adds to a text that it continues; none for special tokens.
 
         >>> Tokenizer.train(["ein Haus"], kind="byte").token_bytes()[3:7]
-        [b'', b'', b'\\x00', b'\\x01']
+        [b'', b'', b'!', b'"']
         """
         spell = spell_bytes if "ByteLevel" in str(self._library.decoder) else self.spell_after_letter()
         return [b"" if i in self.special else spell(self._tokens.get(i, "")) for i in range(self.vocabulary)]

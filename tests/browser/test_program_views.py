@@ -60,7 +60,7 @@ def test_views_it_has_nothing_for_are_not_offered(tabs):
     for view in ("decoding", "training"):
         expect(page.get_by_test_id(f"nav-{view}")).to_have_count(0)
     page.keyboard.press("9")
-    shown(page, "design")
+    shown(page, "positions")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from clearhead.model import presets
 from clearhead.model.spec_json import spec_to_json
 from tests.registering import registry_restored, write_module
 
-WITHOUT = {"demo", "import", "kernels", "craft", "circuits", "help", "completion"}
+WITHOUT = {"demo", "import", "kernels", "craft", "circuits", "learn", "help", "completion"}
 """The verbs that neither take a part nor read a run; of `craft` and `circuits` their own verbs are asked."""
 
 

@@ -132,7 +132,7 @@ class Stuck(Slow):
         time.sleep(10**6)
 
 class Template:
-    def render(self, messages):
+    def render(self, messages, *, tools=()):
         print("stuck", file=sys.stderr, flush=True)
         time.sleep(10**6)
 

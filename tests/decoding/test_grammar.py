@@ -2,12 +2,12 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
 
 from clearhead.decoding import Beam, Greedy, Rules, Sample, generate
-from clearhead.decoding import grammar as module
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.grammar import Grammar, TokenBytes, json_grammar
 from clearhead.decoding.scheduler import Job
@@ -154,7 +154,7 @@ def test_what_a_grammar_cannot_do_without_is_said(library, tokens, model):
 
 
 def test_without_the_package_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(module, "has_package", lambda name: False)
+    monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(
         OptionError, match="A grammar needs the package llguidance, which is not installed: pip install 'llguidance"
     ):

@@ -237,7 +237,7 @@ class Compared(BaseException):
 
 def views() -> set[str]:
     """Return the titles of the explorer's views, from the routing table of the page."""
-    routes = re.search(r"VIEWS.*?= \[(.*?)\];", source("lib/address.ts"), re.DOTALL)
+    routes = re.search(r"GROUPS = \{(.*?)\} as const;", source("lib/views.ts"), re.DOTALL)
     titles = re.search(r"^  views: \{(.*?)^  \},", source("text/en.ts"), re.DOTALL | re.MULTILINE)
     assert routes is not None
     assert titles is not None

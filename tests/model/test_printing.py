@@ -17,6 +17,7 @@ from clearhead.model import presets
 from clearhead.model.int8 import count_weights, quantize
 from clearhead.model.lora import Lora, add_adapters
 from clearhead.model.outputs import Tags
+from clearhead.model.shared_adapters import share_adapters
 from clearhead.model.wide import NgramLogits
 
 KERNELIZED = ch.weighting.Kernelized
@@ -29,6 +30,12 @@ def decoder(norm=model.LayerNorm(), feed_forward=model.ReLU(16), arrangement=mod
     else:
         block = model.BlockSpec(attention=attending, feed_forward=feed_forward, arrangement=arrangement(norm))
     return model.DecoderSpec(vocabulary=50, d_model=8, blocks=(block,), output=output or model.NextToken()).build()
+
+
+def with_shared_adapters():
+    plain = presets.gpt2("tiny", vocabulary=50).build()
+    share_adapters(plain, [add_adapters(copy.deepcopy(plain), Lora(rank=4))])
+    return plain
 
 
 ZOO = {
@@ -48,6 +55,7 @@ ZOO = {
     "tags": lambda: decoder(output=Tags(3)),
     "classes": lambda: decoder(output=model.Classes(3, hidden=True, ngrams=NgramLogits(buckets=64))),
     "lora": lambda: add_adapters(presets.gpt2("tiny", vocabulary=50).build(), Lora(rank=4)),
+    "shared adapters": with_shared_adapters,
     "int8": lambda: quantize(presets.gpt2("tiny", vocabulary=50).build()),
 }
 

@@ -123,7 +123,8 @@ def nearest(table: Float[Tensor, "n d"], token: int, count: int, tokenizer: Toke
     vectors = F.normalize(table.detach().double(), dim=-1)
     cosine = vectors @ vectors[token]
     cosine[token] = -2.0
-    values, ids = cosine.topk(min(count, len(cosine) - 1))
+    ids = cosine.sort(descending=True, stable=True).indices[: min(count, len(cosine) - 1)]  # ties by their number
+    values = cosine[ids]
     names = token_names(tokenizer, ids.tolist())
     return [
         {"id": token_id, "text": name, "cosine": value, "vector": table[token_id].tolist()}
