@@ -179,7 +179,7 @@ def first_difference(expected: Any, came: Any, given: str, language: Language) -
         return said["number"].format(given=given, expected=describe(expected), came=describe(came))
     if shape != theirs:
         return said["shape"].format(given=given, expected=describe_shape(shape), came=describe_shape(theirs))
-    for at, (one, other) in enumerate(zip(numbers_of(expected), numbers_of(came), strict=True)):
+    for at, (one, other) in enumerate(itertools.zip_longest(numbers_of(expected), numbers_of(came))):
         if not same_number(one, other):
             where = np.unravel_index(at, shape) if shape else ()
             named = (cell if len(where) == 2 else place).format(*map(int, where)) if where else ""
@@ -199,7 +199,10 @@ def numbers_of(packed: Any) -> list[Any]:
     return packed["numbers"] if isinstance(packed, dict) else [packed]
 
 
-def same_number(one: float, other: float) -> bool:
+def same_number(one: float, other: Any) -> bool:
+    """Check whether an answer's number is the one expected; what an answer gives may be no number at all."""
+    if not isinstance(other, int | float):
+        return False
     if not (math.isfinite(one) and math.isfinite(other)):
         return one == other or (math.isnan(one) and math.isnan(other))
     return abs(one - other) <= NEAR * max(1.0, abs(one))

@@ -1,5 +1,6 @@
 """Checking: the first cell that differs is named, with torch and with numpy, and nothing near infinity passes."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,6 +49,13 @@ def test_an_error_of_the_answer_is_its_verdict():
     verdict = check("scale", lambda scores, d: scores.missing)
     assert verdict.state == "failed"
     assert "AttributeError: 'Tensor' object has no attribute 'missing'" in verdict.lines[0]
+
+
+@pytest.mark.parametrize("wrong", ["abc", {"a": 1}, np.array(["x"]), torch.tensor([1j]), []])
+def test_what_is_no_number_is_refused_in_a_sentence(wrong):
+    verdict = check("dot-product", lambda a, b: wrong)
+    assert verdict.state == "not yet"
+    assert verdict.lines[0].startswith("Given [2, 3] and [1, 4]: expected ")
 
 
 def test_several_results_are_compared_one_by_one():

@@ -21,6 +21,14 @@ def named(exercises):
     return [pytest.param(each, id=each.name) for each in exercises]
 
 
+def outcome(program, text):
+    """Return what a program gives for a text; None if it stops with an error, as one for other tokens may."""
+    try:
+        return run(program, text)
+    except Exception:
+        return None
+
+
 def test_there_are_as_many_as_are_promised():
     assert len(WRITE) == 14
     assert len(PROGRAM) >= 24
@@ -58,19 +66,16 @@ def test_both_languages_have_a_title_a_statement_and_as_many_hints(exercise):
 
 @pytest.mark.parametrize("exercise", named(PROGRAM))
 def test_other_puzzles_are_refused_with_the_shortest_text_that_tells_them_apart(exercise):
-    """Checked against the definition, text by text, without the code that judges."""
-    alphabet, refused = exercise.fact("alphabet"), 0
-    for other in PROGRAM:
-        if other is exercise or other.fact("alphabet") != alphabet:
-            continue
+    """Five wrong answers each, checked against the definition, text by text, without the code that judges."""
+    alphabet, fits = exercise.fact("alphabet"), exercise.checks.get("fits", lambda text: True)
+    at = PROGRAM.index(exercise)
+    for other in (PROGRAM[(at + 1 + i) % len(PROGRAM)] for i in range(5)):
         program = answer_of(other, other.solution)
         texts = ("".join(text) for n in range(1, LONGEST + 1) for text in itertools.product(alphabet, repeat=n))
-        shortest = next(text for text in texts if run(program, text) != exercise.checks["expected"](text))
+        differs = (text for text in texts if fits(text) and outcome(program, text) != exercise.checks["expected"](text))
         verdict = check(exercise.name, program)
         assert verdict.state == "not yet"
-        assert verdict.lines[0].startswith(f"For {shortest}: ")
-        refused += 1
-    assert refused + len(exercise.slips) >= 2
+        assert verdict.lines[0].startswith(f"For {next(differs)}: ")
 
 
 def test_texts_are_all_there_are_the_shortest_first():
