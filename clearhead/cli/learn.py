@@ -21,6 +21,7 @@ from clearhead.exercises.progress import LearnProgress, hand_in, now, read_hand_
 from clearhead.exercises.verdict import STATES, Verdict
 from clearhead.files import write_text
 from clearhead.options import Option
+from clearhead.training.claiming import check_output
 
 ABOUT = """Solve exercises that are graded exactly.
 
@@ -33,6 +34,11 @@ Examples:
   clearhead learn program reverse
   clearhead learn hint reverse"""
 LANGUAGES = ("en", "de")
+TITLES: dict[Language, dict[str, str]] = {
+    "en": {"write": "Write attention", "program": "Program it in RASP"},
+    "de": {"write": "Attention selbst schreiben", "program": "In RASP programmieren"},
+}
+TRIES: dict[Language, str] = {"en": "tries", "de": "Versuche"}
 RASP_NAMES = "aggregate, indices, map, past, select, selector_width, sequence_map, tokens"
 
 app = typer.Typer(cls=NestedVerbs, add_completion=False, rich_markup_mode=None)
@@ -53,14 +59,13 @@ def list_exercises(*, language: InLanguage = "en") -> None:
 
 
 def list_page(progress: LearnProgress, language: Language) -> Iterator[RenderableType]:
-    titles = {"write": "Write attention", "program": "Program it in RASP"}
-    for kind, title in titles.items():
+    for kind, title in TITLES[language].items():
         yield rule(title)
         table = Table.grid(padding=(0, 2))
         for each in EXERCISES.of_kind(kind):
             record = progress.records.get(each.name)
             solved = record is not None and record.solved is not None
-            tries = f"{record.tries} tries" if record is not None and record.tries else ""
+            tries = f"{record.tries} {TRIES[language]}" if record is not None and record.tries else ""
             table.add_row("✓" if solved else " ", each.name, each.tasks[language].title, tries)
         yield table
 
@@ -76,6 +81,7 @@ def write(
     """Check your own attention, function by function, up to the first that is not right yet."""
     spoken, exercises = cast(Language, language), EXERCISES.of_kind("write")
     if not file.exists():
+        check_output(file, option="FILE")
         write_text(file, empty_functions(exercises, spoken))
         show(Text(f"{file} has {len(exercises)} empty functions now. Write the first, and run this again."))
     while True:
@@ -141,6 +147,7 @@ def program(
         raise OptionError(f"{name} is a function to write: clearhead learn write FILE checks it")
     file = Path(f"{name}.py") if file is None else file
     if not file.exists():
+        check_output(file, option="FILE")
         write_text(file, empty_program(exercise, spoken))
         show(Text(f"{file} says what is asked. Write its `answer`, and run this again."))
         return

@@ -77,3 +77,9 @@ def test_what_is_wrong_is_said_in_a_sentence(command):
     assert "Did you mean 'reverse'?" in command("program", "revers")[2]
     assert "clearhead learn write FILE checks it" in command("program", "softmax")[2]
     assert "class.txt: cannot be read" in command("class", "class.txt")[2]
+    assert "nowhere" in command("write", "nowhere/mine.py")[2]
+    assert "Errno" not in command("write", "nowhere/mine.py")[2]
+
+
+def test_the_list_is_in_german_too(command):
+    assert "Attention selbst schreiben" in command("list", "--language", "de")[1]
