@@ -13,7 +13,7 @@ from clearhead.decoding.rules import USUAL_NEW
 from clearhead.errors import OptionError
 from clearhead.serialization import name_in_files
 from clearhead.serve.program import load_program
-from clearhead.serve.questions.decode import GENERATED
+from clearhead.serve.questions.decoding import GENERATED
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
 from clearhead.training.tasks.base import Task

@@ -20,10 +20,9 @@ from torch import Tensor
 from clearhead.errors import OptionError, RunError
 from clearhead.serve.boxes import Boxes
 from clearhead.serve.curves import Curves
-from clearhead.serve.questions.lens import AskLens
-from clearhead.serve.questions.readings import AskReadings
+from clearhead.serve.questions.heads import AskReadings
 from clearhead.serve.questions.run import SideName, run_facts
-from clearhead.serve.questions.stream import AskStream
+from clearhead.serve.questions.stream import AskLens, AskStream
 from clearhead.serve.questions.trace import meta_of
 from clearhead.serve.traced import Traced
 from clearhead.tracing.arithmetic import angles_of

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 import clearhead as ch
 from clearhead.decoding import Sample, generate
-from clearhead.serve.questions.decode import request_of
+from clearhead.serve.questions.decoding import request_of
 from clearhead.tracing.edits import Edit
 from tests.browser.looking import serving
 from tests.browser.watching import SOURCE, Tabs, comes_to, rests, says, state, steady

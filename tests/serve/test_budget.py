@@ -18,9 +18,9 @@ from clearhead.serve.costs import ModelCosts
 from clearhead.serve.edit_json import StepEdit
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
-from clearhead.serve.questions.column import AskColumn
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.trace import AskTrace
+from clearhead.serve.questions.weights import AskColumn
 from clearhead.serve.traced import Traced
 from clearhead.tracing import site as site_module
 from clearhead.tracing.head_metrics import compare_answers, lens

@@ -7,11 +7,10 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 import pytest
 
 from clearhead.serve.question_table import QUESTIONS
-from clearhead.serve.questions.cell import TurnMessage
 from clearhead.serve.questions.question import answer_type
-from clearhead.serve.questions.row import Row
 from clearhead.serve.questions.stream import Stream
 from clearhead.serve.questions.trace import Arithmetic
+from clearhead.serve.questions.weights import Row, TurnMessage
 from tests.serve.write_messages import OPEN, WRITTEN, typescript
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -22,7 +22,8 @@ NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean",
 
 def typescript() -> str:
     """Return every message as a TypeScript type, file by file, and the table of questions."""
-    files = [edit_json.__file__, traced.__file__, question.__file__, *map(inspect.getfile, QUESTIONS.values())]
+    of_questions = dict.fromkeys(map(inspect.getfile, QUESTIONS.values()))
+    files = [edit_json.__file__, traced.__file__, question.__file__, *of_questions]
     parts = [HEADER.strip()]
     for node in [node for path in files for node in ast.parse(Path(path).read_text(encoding="utf-8")).body]:
         match node:

@@ -1,1 +1,1 @@
-"""Every question that the page can ask, one file each: a file that is put here is asked, routed and typed."""
+"""Every question that the page can ask, by subject: a class that is put here is asked, routed and typed."""

@@ -1,7 +1,7 @@
 """What a question of the page is: a dataclass whose fields are what is asked, and which answers itself.
 
-Every other file of this folder is one question: the types of what is asked and of the answer, the check of its cost,
-and the answer. The table of routes, /openapi.json and the page's types (web/src/lib/messages.ts, written by
+The other files of this folder have the questions, by subject: the types of what is asked and answered, the check of
+the cost, and the answer. The table of routes, /openapi.json and the page's types (web/src/lib/messages.ts, written by
 `python -m tests.serve.write_messages`) are made from them. In JSON a number that is not finite is null.
 """
 

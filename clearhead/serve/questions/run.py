@@ -1,4 +1,4 @@
-"""What a run is: its task, its layers, its checkpoints, and example texts."""
+"""What a run is: its task, its layers, its checkpoints, example texts, and its curves."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.program import RunProgram, load_program
 from clearhead.serve.python_lines import load_lines
-from clearhead.serve.questions.question import Question
+from clearhead.serve.questions.question import Question, bounded
 from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
@@ -406,3 +406,36 @@ def stored_examples(run: Run) -> Iterator[Example]:
     store = Store(run.folder.data / data / "dev")
     rows = dict.fromkeys([*spread(len(store), EXAMPLES), *spread(len(store), TRIED)])
     return cast(Iterator[Example], run.task.examples(store, rows))
+
+
+class CurveLine(TypedDict):
+    """A line of the log. It holds more than is said here: the scores of its task."""
+
+    kind: str
+    step: int
+    loss: NotRequired[float | None]
+
+
+class CurvesMessage(TypedDict):
+    lines: list[CurveLine]
+    training: bool
+    last: int | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskCurves(Question[CurvesMessage]):
+    """The lines of the log after a step."""
+
+    turn: ClassVar = "files"
+    after: int = bounded(-1, least=-1)
+
+    def answer(self, explorer: "Explorer") -> CurvesMessage:
+        lines = explorer.metrics.after(self.after)
+        last = max((line["step"] for line in lines), default=None)
+        return {"lines": cast(list[CurveLine], lines), "training": is_training(explorer.run.folder), "last": last}
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        found = f"Path({str(explorer.run.folder.path)!r}).glob({explorer.run.folder.metrics.name!r})"
+        lines = "for line in path.read_text(encoding='utf-8').splitlines()"
+        return ["import json", "from pathlib import Path", "", f"[json.loads(line) for path in {found} {lines}]"]

@@ -23,44 +23,6 @@ export type EditJson = StepEdit | WeightingEdit;
 
 export type HeadChoice = number | "mean";
 
-export type PartKind = "embedding" | "head" | "feed_forward" | "constant" | "output" | "edits";
-
-export interface NamedAnswer {
-  id: number;
-  text: string;
-}
-
-/** What one part adds to the logit, or to the difference of two. */
-export interface LogitPart {
-  name: string;
-  kind: PartKind;
-  /** Of a head, its attention. */
-  site: string | null;
-  layer: number | null;
-  head: number | null;
-  value: number;
-}
-
-/** The parts sum to the total: the logit of the answer, less that of the other one. */
-export interface LogitParts {
-  side: SideName;
-  place: number;
-  answer: NamedAnswer;
-  other: NamedAnswer | null;
-  total: number;
-  parts: LogitPart[];
-}
-
-/** What each part adds to the logit of `token`, less that of `other`; without one, of the likeliest answer. */
-export interface AskAttribution {
-  trace: string;
-  /** A token of the side that answers; without it, the one the page looks at first. */
-  place?: number | null;
-  /** The number of an answer: a token, or a label. */
-  token?: number | null;
-  other?: number | null;
-}
-
 /** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −∞. */
 export interface BoxNumbers {
   values: Record<string, (number | null)[]>;
@@ -79,269 +41,23 @@ export interface AskBox {
   head?: number;
 }
 
-/** A query and a key before their turn, and by how much each pair of their numbers is turned, in radians. */
-export interface Turn {
-  query: number[];
-  key: number[];
-  query_position: number;
-  key_position: number;
-  pairs: [number, number][];
-  query_angles: number[];
-  key_angles: number[];
-}
-
-/** Every number of one cell's arithmetic. */
-export interface Cell {
-  kind: WeightingKind;
-  query: number[];
-  key: number[];
-  products: number[];
-  score: number | null;
-  scale: number;
-  scaled: number | null;
-  bias: number | null;
-  allowed: boolean;
-  masked: number | null;
-  highest: number | null;
-  /** What softmax divides by before the exponential. */
-  temperature: number;
-  /** What the weight is a share of `total` of; null in weightings that are no share. */
-  exponential: number | null;
-  total: number | null;
-  weight: number;
-  ties: number[];
-  value: number[];
-  share: number[];
-  context: number[];
-  /** How the positions turned query and key before they were compared; null where they did not. */
-  turn: Turn | null;
-  /** What the head reads of the query's vector: in sliced heads, its slice. */
-  input: number[] | null;
-  /** The place of the first of these numbers in the vector; null where the head reads all of it. */
-  input_start: number | null;
-  /** The key's value between V_down and V_up; null where values are not of low rank. */
-  latent: number[] | null;
-  n_query: number;
-  n_key: number;
-}
-
-/** Every number of one cell's arithmetic. */
-export interface AskCell {
-  trace: string;
-  site: string;
-  head: number;
-  query: number;
-  key: number;
-}
-
-export interface Column {
+/** A number that a linear map makes: the sum of x · weight, and bias. */
+export interface BoxTerms {
+  x: number[];
   weight: number[];
-}
-
-/** The weights of one key, query by query. */
-export interface AskColumn {
-  trace: string;
-  site: string;
-  head: HeadChoice;
-  key: number;
-}
-
-export interface ContextPlace {
-  text: string;
-  tokens: string[];
-  places: number[];
-}
-
-export interface Attended {
-  index: number;
-  text: string;
-  weight: number;
-}
-
-export interface ContextAnswer {
-  word: string;
-  places: ContextPlace[];
-  layers: string[];
-  cosine: number[][][];
-  path: [number, number][][];
-  responsible: Attended[][][];
-}
-
-/** The vectors of one word in several texts. */
-export interface AskContext {
-  texts: string[];
-  word: string;
-  step?: number | null;
-}
-
-/** A line of the log. It holds more than is said here: the scores of its task. */
-export interface CurveLine {
-  kind: string;
-  step: number;
-  loss?: number | null;
-  [more: string]: unknown;
-}
-
-export interface Curves {
-  lines: CurveLine[];
-  training: boolean;
-  last: number | null;
-}
-
-/** The lines of the log after a step. */
-export interface AskCurves {
-  after?: number;
-}
-
-export type NodeState = "live" | "pruned" | "ended" | "best";
-
-export interface DecodeNode {
-  id: number;
-  parent: number | null;
-  step: number;
-  token: number;
-  text: string;
-  log_prob: number;
-  total: number;
-  state: NodeState;
-  rank: number;
-  candidates: Candidate[];
-}
-
-export interface DecodeOutput {
-  text: string;
-  score: number;
-  ids: number[];
-  ended: boolean;
-}
-
-export interface CrossWeights {
-  step: number;
-  weight: number[][];
-}
-
-export interface Decoded {
-  nodes: DecodeNode[];
-  best: number[];
-  outputs: DecodeOutput[];
-  source_tokens: string[];
-  cross: CrossWeights[] | null;
-  edits: EditJson[];
-}
-
-/** A search with a beam, step by step, and where its best output looked in the source. With edits it is the changed model that is searched with, and looked into. */
-export interface AskDecode {
-  source: string;
-  beam?: number;
-  candidates?: number;
-  max_new?: number | null;
-  step?: number | null;
-  edits?: EditJson[];
-}
-
-export interface HeadEffect {
-  head: number;
-  change: number;
-  kl: number;
-}
-
-export interface Effects {
-  effects: HeadEffect[];
-}
-
-/** What the answers lose without each head of a site. */
-export interface AskEffects {
-  trace: string;
-  site: string;
-}
-
-/** A text, and the token of it where the value is largest. */
-export interface ExcitedText {
-  text: string;
-  place: number;
-  token: string;
+  bias: number;
   value: number;
+  /** The place of the first x: in sliced heads, where the head's slice begins. */
+  start: number;
 }
 
-export interface ExcitedTexts {
-  texts: ExcitedText[];
-}
-
-/** Of `texts`, those in which a unit of the value `at`, or a head of the attention `at`, is excited most. */
-export interface AskExciting {
-  at: string;
-  index: number;
-  texts: string[];
-  most?: number;
-  step?: number | null;
-}
-
-export interface LensLayer {
-  name: string;
-  rows: Candidate[][];
-}
-
-export interface Lens {
-  side: SideName;
-  layers: LensLayer[];
-}
-
-/** What each layer would answer at each token. */
-export interface AskLens {
+/** The sum of products that one number of the value `name` is. */
+export interface AskTerms {
   trace: string;
-}
-
-export type MeanKind = "readings" | "effects";
-
-/** A number for each head: its mean over texts, its standard deviation, and how many texts have it. */
-export interface HeadScatter {
-  mean: (number | null)[];
-  deviation: (number | null)[];
-  n_texts: number[];
-}
-
-export interface HeadMeans {
-  site: string;
-  texts: number;
-  metrics: Record<string, HeadScatter>;
-}
-
-/** The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens. */
-export interface AskMeans {
-  site: string;
-  kind?: MeanKind;
-  texts?: string[];
-  repeats?: number;
-  step?: number | null;
-}
-
-export interface Neighbour {
-  id: number;
-  text: string;
-  cosine: number;
-  vector: number[];
-}
-
-export interface TableNeighbours {
-  table: string;
-  /** The length of the token's own vector. */
-  length: number;
-  near: Neighbour[];
-}
-
-/** The tokens whose vectors point most nearly the same way, in every table of the same vocabulary. */
-export interface Neighbours {
-  token: number;
-  text: string;
-  tables: TableNeighbours[];
-}
-
-/** The nearest tokens by the cosine of their vectors, in this and in other tables of the same tokens. */
-export interface AskNeighbours {
-  table: string;
-  token: number;
-  count?: number;
-  step?: number | null;
+  name: string;
+  unit: number;
+  row?: number;
+  head?: number;
 }
 
 /** How much a unit adds to the logit of an answer at a token. */
@@ -390,6 +106,44 @@ export interface AskNeurons {
   unit?: number | null;
 }
 
+export type PartKind = "embedding" | "head" | "feed_forward" | "constant" | "output" | "edits";
+
+export interface NamedAnswer {
+  id: number;
+  text: string;
+}
+
+/** What one part adds to the logit, or to the difference of two. */
+export interface LogitPart {
+  name: string;
+  kind: PartKind;
+  /** Of a head, its attention. */
+  site: string | null;
+  layer: number | null;
+  head: number | null;
+  value: number;
+}
+
+/** The parts sum to the total: the logit of the answer, less that of the other one. */
+export interface LogitParts {
+  side: SideName;
+  place: number;
+  answer: NamedAnswer;
+  other: NamedAnswer | null;
+  total: number;
+  parts: LogitPart[];
+}
+
+/** What each part adds to the logit of `token`, less that of `other`; without one, of the likeliest answer. */
+export interface AskAttribution {
+  trace: string;
+  /** A token of the side that answers; without it, the one the page looks at first. */
+  place?: number | null;
+  /** The number of an answer: a token, or a label. */
+  token?: number | null;
+  other?: number | null;
+}
+
 export type PatchKind = "layer" | "attention" | "feed_forward" | "head";
 
 /** One row of the map: a number for each place of its side. */
@@ -435,6 +189,264 @@ export interface AskPatch {
   other?: number | null;
 }
 
+export type NodeState = "live" | "pruned" | "ended" | "best";
+
+export interface DecodeNode {
+  id: number;
+  parent: number | null;
+  step: number;
+  token: number;
+  text: string;
+  log_prob: number;
+  total: number;
+  state: NodeState;
+  rank: number;
+  candidates: Candidate[];
+}
+
+export interface DecodeOutput {
+  text: string;
+  score: number;
+  ids: number[];
+  ended: boolean;
+}
+
+export interface CrossWeights {
+  step: number;
+  weight: number[][];
+}
+
+export interface Decoded {
+  nodes: DecodeNode[];
+  best: number[];
+  outputs: DecodeOutput[];
+  source_tokens: string[];
+  cross: CrossWeights[] | null;
+  edits: EditJson[];
+}
+
+/** A search with a beam, step by step, and where its best output looked in the source. With edits it is the changed model that is searched with, and looked into. */
+export interface AskDecode {
+  source: string;
+  beam?: number;
+  candidates?: number;
+  max_new?: number | null;
+  step?: number | null;
+  edits?: EditJson[];
+}
+
+export type Cut = "" | "top_k" | "top_p" | "never";
+
+/** A token that could have come next: its probability, and the one it was drawn with. */
+export interface SampleCandidate {
+  id: number;
+  text: string;
+  p: number;
+  /** After the temperature and the cuts; 0 where it was cut. */
+  after: number;
+  /** What cut it: top-k, top-p, or a rule that it may never come; "" where it could be drawn. */
+  cut: Cut;
+}
+
+/** One token that was drawn, or taken as the likeliest, and what it was drawn from. */
+export interface SampleStep {
+  token: number;
+  text: string;
+  p: number;
+  after: number;
+  /** The random number in [0, 1): the token is the one in whose stretch of the probabilities it lies. */
+  drawn: number | null;
+  /** Where that stretch begins: the sum of the probabilities of all likelier tokens. */
+  begins: number;
+  /** The number of tokens that could be drawn. */
+  left: number;
+  candidates: SampleCandidate[];
+}
+
+/** Text that was sampled, token by token: the same as the library's for the same seed. */
+export interface Sampled {
+  steps: SampleStep[];
+  text: string;
+  /** After each step, how many characters of the text are certain. */
+  ends: number[];
+  ids: number[];
+  ended: boolean;
+  /** The most new tokens that there can be. */
+  room: number;
+  source_tokens: string[];
+  cross: CrossWeights[] | null;
+  edits: EditJson[];
+}
+
+/** A sampled output, or the likeliest token each time, and what each token was drawn from. With edits it is the changed model that is sampled. */
+export interface AskSample {
+  source: string;
+  mode?: "greedy" | "sample";
+  temperature?: number;
+  top_k?: number | null;
+  top_p?: number | null;
+  seed?: number;
+  candidates?: number;
+  max_new?: number | null;
+  step?: number | null;
+  edits?: EditJson[];
+}
+
+/** A sequence diagram of one attention step, as an SVG element. */
+export interface Sequence {
+  svg: string;
+}
+
+/** One attention step as a sequence diagram; `columns`: how many lifelines there is room for. */
+export interface AskSequence {
+  trace: string;
+  site: string;
+  head: number;
+  query: number;
+  columns?: number;
+}
+
+/** The diagram of a token of the sentence, as an SVG element. */
+export interface Sentence {
+  svg: string;
+  tokens: string[];
+  token: number;
+}
+
+/** The sequence diagram of the notes' sentence. */
+export interface AskSentence {
+  token?: number;
+}
+
+/** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
+export interface Readings {
+  entropy: (number | null)[];
+  distance: (number | null)[];
+  first: (number | null)[];
+  itself: (number | null)[];
+  previous: (number | null)[];
+  same: (number | null)[];
+  induction: (number | null)[];
+  /** What W_O makes of the head: how many times as long as its contexts is what it adds to the stream. */
+  gain: (number | null)[];
+}
+
+/** Of one site, or of all; of a long text, from no more than `rows` queries. */
+export interface AskReadings {
+  trace: string;
+  site?: string | null;
+  rows?: number | null;
+}
+
+export interface HeadEffect {
+  head: number;
+  change: number;
+  kl: number;
+}
+
+export interface Effects {
+  effects: HeadEffect[];
+}
+
+/** What the answers lose without each head of a site. */
+export interface AskEffects {
+  trace: string;
+  site: string;
+}
+
+export interface ScoredToken {
+  id: number;
+  text: string;
+  score: number;
+}
+
+/** What a head does with a token, by the direct path from the embedding, without positions. */
+export interface HeadTokens {
+  token: number;
+  text: string;
+  /** The tokens whose logits it raises most where it attends to this one. */
+  copies: ScoredToken[];
+  /** Those that it lowers most. */
+  suppresses: ScoredToken[];
+  /** The tokens whose keys fit the query of this one best. */
+  seeks: ScoredToken[];
+  /** The share of tokens that are themselves among the five it raises most; null where it writes other tokens than it reads. */
+  copying: number | null;
+  chance: number;
+}
+
+/** What a head copies from a token, and what it looks for from there. */
+export interface AskVocabulary {
+  site: string;
+  head: number;
+  token: number;
+  most?: number;
+  step?: number | null;
+}
+
+/** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
+export interface Spaces {
+  places: number[];
+  tokens: string[];
+  embedding: number[][];
+  query_key: number[][];
+  score: number[][];
+  value: number[][];
+}
+
+/** How alike some tokens are as embeddings, as queries and keys, and as values. */
+export interface AskSpaces {
+  trace: string;
+  site: string;
+  head: number;
+  places: number[];
+}
+
+export type MeanKind = "readings" | "effects";
+
+/** A number for each head: its mean over texts, its standard deviation, and how many texts have it. */
+export interface HeadScatter {
+  mean: (number | null)[];
+  deviation: (number | null)[];
+  n_texts: number[];
+}
+
+export interface HeadMeans {
+  site: string;
+  texts: number;
+  metrics: Record<string, HeadScatter>;
+}
+
+/** The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens. */
+export interface AskMeans {
+  site: string;
+  kind?: MeanKind;
+  texts?: string[];
+  repeats?: number;
+  step?: number | null;
+}
+
+/** A text, and the token of it where the value is largest. */
+export interface ExcitedText {
+  text: string;
+  place: number;
+  token: string;
+  value: number;
+}
+
+export interface ExcitedTexts {
+  texts: ExcitedText[];
+}
+
+/** Of `texts`, those in which a unit of the value `at`, or a head of the attention `at`, is excited most. */
+export interface AskExciting {
+  at: string;
+  index: number;
+  texts: string[];
+  most?: number;
+  step?: number | null;
+}
+
 export interface PositionKind {
   name: string;
   title: string;
@@ -470,45 +482,6 @@ export interface PythonLines {
 export interface AskPython {
   question: string;
   asked?: Record<string, unknown>;
-}
-
-/** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
-export interface Readings {
-  entropy: (number | null)[];
-  distance: (number | null)[];
-  first: (number | null)[];
-  itself: (number | null)[];
-  previous: (number | null)[];
-  same: (number | null)[];
-  induction: (number | null)[];
-  /** What W_O makes of the head: how many times as long as its contexts is what it adds to the stream. */
-  gain: (number | null)[];
-}
-
-/** Of one site, or of all; of a long text, from no more than `rows` queries. */
-export interface AskReadings {
-  trace: string;
-  site?: string | null;
-  rows?: number | null;
-}
-
-/** null stands for −∞. The mean of heads has only its weight. */
-export interface Row {
-  query?: number[];
-  score?: (number | null)[];
-  scaled?: (number | null)[];
-  masked?: (number | null)[];
-  weight: number[];
-  context?: number[];
-  allowed?: boolean[];
-}
-
-/** One query's numbers against every key, of one head or of the mean. */
-export interface AskRow {
-  trace: string;
-  site: string;
-  head: HeadChoice;
-  query: number;
 }
 
 export type SideName = "encoder" | "decoder";
@@ -661,105 +634,23 @@ export interface RunFacts {
 /** What a run is. */
 export type AskRun = Record<string, never>;
 
-export type Cut = "" | "top_k" | "top_p" | "never";
-
-/** A token that could have come next: its probability, and the one it was drawn with. */
-export interface SampleCandidate {
-  id: number;
-  text: string;
-  p: number;
-  /** After the temperature and the cuts; 0 where it was cut. */
-  after: number;
-  /** What cut it: top-k, top-p, or a rule that it may never come; "" where it could be drawn. */
-  cut: Cut;
+/** A line of the log. It holds more than is said here: the scores of its task. */
+export interface CurveLine {
+  kind: string;
+  step: number;
+  loss?: number | null;
+  [more: string]: unknown;
 }
 
-/** One token that was drawn, or taken as the likeliest, and what it was drawn from. */
-export interface SampleStep {
-  token: number;
-  text: string;
-  p: number;
-  after: number;
-  /** The random number in [0, 1): the token is the one in whose stretch of the probabilities it lies. */
-  drawn: number | null;
-  /** Where that stretch begins: the sum of the probabilities of all likelier tokens. */
-  begins: number;
-  /** The number of tokens that could be drawn. */
-  left: number;
-  candidates: SampleCandidate[];
+export interface Curves {
+  lines: CurveLine[];
+  training: boolean;
+  last: number | null;
 }
 
-/** Text that was sampled, token by token: the same as the library's for the same seed. */
-export interface Sampled {
-  steps: SampleStep[];
-  text: string;
-  /** After each step, how many characters of the text are certain. */
-  ends: number[];
-  ids: number[];
-  ended: boolean;
-  /** The most new tokens that there can be. */
-  room: number;
-  source_tokens: string[];
-  cross: CrossWeights[] | null;
-  edits: EditJson[];
-}
-
-/** A sampled output, or the likeliest token each time, and what each token was drawn from. With edits it is the changed model that is sampled. */
-export interface AskSample {
-  source: string;
-  mode?: "greedy" | "sample";
-  temperature?: number;
-  top_k?: number | null;
-  top_p?: number | null;
-  seed?: number;
-  candidates?: number;
-  max_new?: number | null;
-  step?: number | null;
-  edits?: EditJson[];
-}
-
-/** The diagram of a token of the sentence, as an SVG element. */
-export interface Sentence {
-  svg: string;
-  tokens: string[];
-  token: number;
-}
-
-/** The sequence diagram of the notes' sentence. */
-export interface AskSentence {
-  token?: number;
-}
-
-/** A sequence diagram of one attention step, as an SVG element. */
-export interface Sequence {
-  svg: string;
-}
-
-/** One attention step as a sequence diagram; `columns`: how many lifelines there is room for. */
-export interface AskSequence {
-  trace: string;
-  site: string;
-  head: number;
-  query: number;
-  columns?: number;
-}
-
-/** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
-export interface Spaces {
-  places: number[];
-  tokens: string[];
-  embedding: number[][];
-  query_key: number[][];
-  score: number[][];
-  value: number[][];
-}
-
-/** How alike some tokens are as embeddings, as queries and keys, and as values. */
-export interface AskSpaces {
-  trace: string;
-  site: string;
-  head: number;
-  places: number[];
+/** The lines of the log after a step. */
+export interface AskCurves {
+  after?: number;
 }
 
 export interface StreamRow {
@@ -779,6 +670,32 @@ export interface AskStream {
   side: SideName;
 }
 
+export type VectorRole = "query" | "key" | "value" | "context";
+
+/** A row for each token: of a head (`site`, `head`, `role`), or of the stream (`name`). */
+export interface AskVectors {
+  trace: string;
+  site?: string | null;
+  head?: number | null;
+  role?: VectorRole | null;
+  name?: string | null;
+}
+
+export interface LensLayer {
+  name: string;
+  rows: Candidate[][];
+}
+
+export interface Lens {
+  side: SideName;
+  layers: LensLayer[];
+}
+
+/** What each layer would answer at each token. */
+export interface AskLens {
+  trace: string;
+}
+
 /** −log p of each token, in nats; null for a token that nothing predicts. */
 export interface Surprise {
   side: SideName;
@@ -788,48 +705,6 @@ export interface Surprise {
 /** How unlikely each token of the side that answers was to the model. */
 export interface AskSurprise {
   trace: string;
-}
-
-/** A number that a linear map makes: the sum of x · weight, and bias. */
-export interface BoxTerms {
-  x: number[];
-  weight: number[];
-  bias: number;
-  value: number;
-  /** The place of the first x: in sliced heads, where the head's slice begins. */
-  start: number;
-}
-
-/** The sum of products that one number of the value `name` is. */
-export interface AskTerms {
-  trace: string;
-  name: string;
-  unit: number;
-  row?: number;
-  head?: number;
-}
-
-/** Head by head, row by row: 254 × √weight; 255 where all keys are masked. With `weighted` it is ‖w · v · W_O‖ in place of the weight, as a share of the largest of all heads. */
-export interface AskThumbs {
-  trace: string;
-  site: string;
-  weighted?: number;
-}
-
-export type MatrixStep = "score" | "scaled" | "masked" | "weight" | "weighted" | "allowed";
-
-/** The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles. */
-export interface AskTile {
-  trace: string;
-  site: string;
-  head?: HeadChoice;
-  /** `weighted` is ‖w · v · W_O‖, how long a vector a key adds; `allowed` the mask: 1 where a key may be attended. */
-  step: MatrixStep;
-  level?: number;
-  row?: number;
-  column?: number;
-  /** 1: the attention rollout up to the site, in the place of a head. */
-  rollout?: number;
 }
 
 /** A part of a token: a character or byte, or two parts that were merged. */
@@ -982,44 +857,169 @@ export interface AskTrace {
   step?: number | null;
 }
 
-export type VectorRole = "query" | "key" | "value" | "context";
+/** null stands for −∞. The mean of heads has only its weight. */
+export interface Row {
+  query?: number[];
+  score?: (number | null)[];
+  scaled?: (number | null)[];
+  masked?: (number | null)[];
+  weight: number[];
+  context?: number[];
+  allowed?: boolean[];
+}
 
-/** A row for each token: of a head (`site`, `head`, `role`), or of the stream (`name`). */
-export interface AskVectors {
+/** One query's numbers against every key, of one head or of the mean. */
+export interface AskRow {
   trace: string;
-  site?: string | null;
-  head?: number | null;
-  role?: VectorRole | null;
-  name?: string | null;
+  site: string;
+  head: HeadChoice;
+  query: number;
 }
 
-export interface ScoredToken {
-  id: number;
-  text: string;
-  score: number;
+export interface Column {
+  weight: number[];
 }
 
-/** What a head does with a token, by the direct path from the embedding, without positions. */
-export interface HeadTokens {
-  token: number;
-  text: string;
-  /** The tokens whose logits it raises most where it attends to this one. */
-  copies: ScoredToken[];
-  /** Those that it lowers most. */
-  suppresses: ScoredToken[];
-  /** The tokens whose keys fit the query of this one best. */
-  seeks: ScoredToken[];
-  /** The share of tokens that are themselves among the five it raises most; null where it writes other tokens than it reads. */
-  copying: number | null;
-  chance: number;
+/** The weights of one key, query by query. */
+export interface AskColumn {
+  trace: string;
+  site: string;
+  head: HeadChoice;
+  key: number;
 }
 
-/** What a head copies from a token, and what it looks for from there. */
-export interface AskVocabulary {
+/** A query and a key before their turn, and by how much each pair of their numbers is turned, in radians. */
+export interface Turn {
+  query: number[];
+  key: number[];
+  query_position: number;
+  key_position: number;
+  pairs: [number, number][];
+  query_angles: number[];
+  key_angles: number[];
+}
+
+/** Every number of one cell's arithmetic. */
+export interface Cell {
+  kind: WeightingKind;
+  query: number[];
+  key: number[];
+  products: number[];
+  score: number | null;
+  scale: number;
+  scaled: number | null;
+  bias: number | null;
+  allowed: boolean;
+  masked: number | null;
+  highest: number | null;
+  /** What softmax divides by before the exponential. */
+  temperature: number;
+  /** What the weight is a share of `total` of; null in weightings that are no share. */
+  exponential: number | null;
+  total: number | null;
+  weight: number;
+  ties: number[];
+  value: number[];
+  share: number[];
+  context: number[];
+  /** How the positions turned query and key before they were compared; null where they did not. */
+  turn: Turn | null;
+  /** What the head reads of the query's vector: in sliced heads, its slice. */
+  input: number[] | null;
+  /** The place of the first of these numbers in the vector; null where the head reads all of it. */
+  input_start: number | null;
+  /** The key's value between V_down and V_up; null where values are not of low rank. */
+  latent: number[] | null;
+  n_query: number;
+  n_key: number;
+}
+
+/** Every number of one cell's arithmetic. */
+export interface AskCell {
+  trace: string;
   site: string;
   head: number;
+  query: number;
+  key: number;
+}
+
+export type MatrixStep = "score" | "scaled" | "masked" | "weight" | "weighted" | "allowed";
+
+/** The largest of each 2^level x 2^level cells; of the mean, the mean of the heads' tiles. */
+export interface AskTile {
+  trace: string;
+  site: string;
+  head?: HeadChoice;
+  /** `weighted` is ‖w · v · W_O‖, how long a vector a key adds; `allowed` the mask: 1 where a key may be attended. */
+  step: MatrixStep;
+  level?: number;
+  row?: number;
+  column?: number;
+  /** 1: the attention rollout up to the site, in the place of a head. */
+  rollout?: number;
+}
+
+/** Head by head, row by row: 254 × √weight; 255 where all keys are masked. With `weighted` it is ‖w · v · W_O‖ in place of the weight, as a share of the largest of all heads. */
+export interface AskThumbs {
+  trace: string;
+  site: string;
+  weighted?: number;
+}
+
+export interface Neighbour {
+  id: number;
+  text: string;
+  cosine: number;
+  vector: number[];
+}
+
+export interface TableNeighbours {
+  table: string;
+  /** The length of the token's own vector. */
+  length: number;
+  near: Neighbour[];
+}
+
+/** The tokens whose vectors point most nearly the same way, in every table of the same vocabulary. */
+export interface Neighbours {
   token: number;
-  most?: number;
+  text: string;
+  tables: TableNeighbours[];
+}
+
+/** The nearest tokens by the cosine of their vectors, in this and in other tables of the same tokens. */
+export interface AskNeighbours {
+  table: string;
+  token: number;
+  count?: number;
+  step?: number | null;
+}
+
+export interface ContextPlace {
+  text: string;
+  tokens: string[];
+  places: number[];
+}
+
+export interface Attended {
+  index: number;
+  text: string;
+  weight: number;
+}
+
+export interface ContextAnswer {
+  word: string;
+  places: ContextPlace[];
+  layers: string[];
+  cosine: number[][][];
+  path: [number, number][][];
+  responsible: Attended[][][];
+}
+
+/** The vectors of one word in several texts. */
+export interface AskContext {
+  texts: string[];
+  word: string;
   step?: number | null;
 }
 
@@ -1039,72 +1039,72 @@ export interface Thumbs {
 }
 
 export interface Questions {
-  attribution: { asks: AskAttribution; answers: LogitParts };
   box: { asks: AskBox; answers: BoxNumbers };
-  cell: { asks: AskCell; answers: Cell };
-  column: { asks: AskColumn; answers: Column };
-  context: { asks: AskContext; answers: ContextAnswer };
-  curves: { asks: AskCurves; answers: Curves };
-  decode: { asks: AskDecode; answers: Decoded };
-  effects: { asks: AskEffects; answers: Effects };
-  exciting: { asks: AskExciting; answers: ExcitedTexts };
-  lens: { asks: AskLens; answers: Lens };
-  means: { asks: AskMeans; answers: HeadMeans };
-  neighbours: { asks: AskNeighbours; answers: Neighbours };
+  terms: { asks: AskTerms; answers: BoxTerms };
   neurons: { asks: AskNeurons; answers: Neurons };
+  attribution: { asks: AskAttribution; answers: LogitParts };
   patch: { asks: AskPatch; answers: PatchRows };
+  decode: { asks: AskDecode; answers: Decoded };
+  sample: { asks: AskSample; answers: Sampled };
+  sequence: { asks: AskSequence; answers: Sequence };
+  sentence: { asks: AskSentence; answers: Sentence };
+  readings: { asks: AskReadings; answers: Record<string, Readings> };
+  effects: { asks: AskEffects; answers: Effects };
+  vocabulary: { asks: AskVocabulary; answers: HeadTokens };
+  spaces: { asks: AskSpaces; answers: Spaces };
+  means: { asks: AskMeans; answers: HeadMeans };
+  exciting: { asks: AskExciting; answers: ExcitedTexts };
   positions: { asks: AskPositions; answers: Positions };
   python: { asks: AskPython; answers: PythonLines };
-  readings: { asks: AskReadings; answers: Record<string, Readings> };
-  row: { asks: AskRow; answers: Row };
   run: { asks: AskRun; answers: RunFacts };
-  sample: { asks: AskSample; answers: Sampled };
-  sentence: { asks: AskSentence; answers: Sentence };
-  sequence: { asks: AskSequence; answers: Sequence };
-  spaces: { asks: AskSpaces; answers: Spaces };
+  curves: { asks: AskCurves; answers: Curves };
   stream: { asks: AskStream; answers: Stream };
+  vectors: { asks: AskVectors; answers: Matrix };
+  lens: { asks: AskLens; answers: Lens };
   surprise: { asks: AskSurprise; answers: Surprise };
-  terms: { asks: AskTerms; answers: BoxTerms };
-  thumbs: { asks: AskThumbs; answers: Thumbs };
-  tile: { asks: AskTile; answers: Matrix };
   tokenize: { asks: AskTokenize; answers: TokenizedText };
   trace: { asks: AskTrace; answers: Meta };
-  vectors: { asks: AskVectors; answers: Matrix };
-  vocabulary: { asks: AskVocabulary; answers: HeadTokens };
+  row: { asks: AskRow; answers: Row };
+  column: { asks: AskColumn; answers: Column };
+  cell: { asks: AskCell; answers: Cell };
+  tile: { asks: AskTile; answers: Matrix };
+  thumbs: { asks: AskThumbs; answers: Thumbs };
+  neighbours: { asks: AskNeighbours; answers: Neighbours };
+  context: { asks: AskContext; answers: ContextAnswer };
 }
 
 /** How each is asked and answered: with a body, or by its address alone; in JSON, or in numbers. */
 export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs"> = {
-  attribution: "json",
   box: "json",
-  cell: "json",
-  column: "json",
-  context: "sent",
-  curves: "json",
-  decode: "sent",
-  effects: "json",
-  exciting: "sent",
-  lens: "json",
-  means: "sent",
-  neighbours: "json",
+  terms: "json",
   neurons: "json",
+  attribution: "json",
   patch: "json",
+  decode: "sent",
+  sample: "sent",
+  sequence: "json",
+  sentence: "json",
+  readings: "json",
+  effects: "json",
+  vocabulary: "json",
+  spaces: "json",
+  means: "sent",
+  exciting: "sent",
   positions: "json",
   python: "sent",
-  readings: "json",
-  row: "json",
   run: "json",
-  sample: "sent",
-  sentence: "json",
-  sequence: "json",
-  spaces: "json",
+  curves: "json",
   stream: "json",
+  vectors: "matrix",
+  lens: "json",
   surprise: "json",
-  terms: "json",
-  thumbs: "thumbs",
-  tile: "matrix",
   tokenize: "sent",
   trace: "sent",
-  vectors: "matrix",
-  vocabulary: "json",
+  row: "json",
+  column: "json",
+  cell: "json",
+  tile: "matrix",
+  thumbs: "thumbs",
+  neighbours: "json",
+  context: "sent",
 };

@@ -1,12 +1,18 @@
-"""Neighbours of a token are those of the cosine, in every table of its vocabulary."""
+"""Words as vectors: their nearest tokens, and one word in several texts."""
 
 import pytest
 import torch
+from tokenizers import Tokenizer as Library
+from tokenizers import models, normalizers, pre_tokenizers
 
 import clearhead as ch
+from clearhead.errors import OptionError
 from clearhead.serve.budget import AnswerBudget, TooMuchError
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.questions.neighbours import tables_of
+from clearhead.serve.questions.words import occurrences, tables_of
+from clearhead.text.tokenizer import Tokenizer
+from clearhead.tracing.trace import trace_model
+from tests.model.small import built, decoder_spec
 from tests.serve.asking import ask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,3 +60,30 @@ def test_what_cannot_be_is_told(documents, wrong, said):
 def test_the_cost_is_checked_first(documents):
     with pytest.raises(TooMuchError, match="comparing this token"):
         ask(Explorer(documents, AnswerBudget(memory=1000)), "neighbours", {"table": "decoder.embedding", "token": 1})
+
+
+def given_tokenizer():
+    """A tokenizer from elsewhere that makes text lower-case, without accents, and knows few words."""
+    known = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "the", "cafe", "cat", "by"]
+    library = Library(models.WordLevel({word: place for place, word in enumerate(known)}, unk_token="<unk>"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True)
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    return Tokenizer(library.to_str())
+
+
+def places_of(word, text):
+    tokenizer = given_tokenizer()
+    trace = trace_model(built(decoder_spec()), torch.tensor([tokenizer.encode(text)]))
+    found = occurrences(tokenizer, word, text, trace, "decoder", budget=AnswerBudget())
+    return [one.places for one in found]
+
+
+def test_a_word_is_looked_for_as_the_tokenizer_reads_it():
+    assert places_of("Café", "The cat by the Café") == [[4]]
+
+
+def test_a_word_that_the_tokenizer_does_not_know_is_not_said_to_be_missing_in_the_text():
+    with pytest.raises(OptionError, match="tokenizer has no token for 'window'"):
+        places_of("window", "the cat by the window")
+    with pytest.raises(OptionError, match="'by' does not stand in 'the cat'"):
+        places_of("by", "the cat")

@@ -1,11 +1,13 @@
-"""One attention step as a sequence diagram."""
+"""Sequence diagrams: of an attention step, and of the notes' sentence, whose head was set by hand."""
 
 from dataclasses import dataclass
 from typing import TypedDict, final
 
 from clearhead.serve.costs import row_cost
-from clearhead.serve.questions.question import TraceQuestion, bounded
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.questions.question import Question, TraceQuestion, bounded
 from clearhead.serve.traced import TEXT, Traced, check_below, name_heads
+from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of
 
 MOST_COLUMNS = 100
@@ -51,3 +53,27 @@ class AskSequence(TraceQuestion[SequenceMessage]):
 
     def python_of(self, traced: Traced) -> list[str]:
         return [f"trace[{self.site!r}].head[{self.head}].rows({self.query}, {self.query + 1})"]
+
+
+class Sentence(TypedDict):
+    """The diagram of a token of the sentence, as an SVG element."""
+
+    svg: str
+    tokens: list[str]
+    token: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskSentence(Question[Sentence]):
+    """The sequence diagram of the notes' sentence."""
+
+    token: int = bounded(TOKENS.index("creature"), below=len(TOKENS))
+
+    def answer(self, explorer: "Explorer") -> Sentence:
+        diagram = draw_sequence(creature_exchange(self.token), standalone=False)
+        return {"tokens": list(TOKENS), "token": self.token, "svg": diagram}
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        exchange = f"sentence.creature_exchange({self.token})"
+        return ["from clearhead.tracing import sentence", "", f"sentence.draw_sequence({exchange}, standalone=False)"]
