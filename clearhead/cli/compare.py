@@ -39,7 +39,7 @@ Examples:
       --target en.txt --position sinusoidal,learned,rotary --minutes 5
   clearhead compare runs/parts --task translate --source de.txt \\
       --target en.txt --steps 1000 --variant base --variant heads=sliced \\
-      --variant block=note --variant value-rank=32,d-value=128
+      --variant block=single-residual --variant value-rank=32,d-value=128
   clearhead compare runs/sizes --task generate --text poems/ \\
       --size 300k,1M --seeds 1,2 --steps 1000"""
 

@@ -12,7 +12,15 @@
 torch.Size([2, 7, 50])
 """
 
-from clearhead.model.arrangements import Arrangement, NoNorm, NoteNorm, ParallelNorm, PostNorm, PreNorm, SandwichNorm
+from clearhead.model.arrangements import (
+    Arrangement,
+    NoNorm,
+    ParallelNorm,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+    SingleResidualNorm,
+)
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
@@ -46,7 +54,6 @@ __all__ = [
     "NextToken",
     "NoNorm",
     "Norm",
-    "NoteNorm",
     "Output",
     "ParallelNorm",
     "PostNorm",
@@ -55,6 +62,7 @@ __all__ = [
     "ReLU",
     "SandwichNorm",
     "SiLU",
+    "SingleResidualNorm",
     "SwiGLU",
     "Tags",
     "round_inputs",

@@ -207,8 +207,8 @@ class NoNorm(Arrangement):
 
 @final
 @dataclass(frozen=True)
-class NoteNorm(Arrangement):
-    """The note's simpler block: h = norm(FFN(a) + a) with a = Attention(x). Attention has no residual of its own."""
+class SingleResidualNorm(Arrangement):
+    """norm(FFN(a) + a) with a = Attention(x): one residual, around the feed-forward, and none around attention."""
 
     norm: Norm = LayerNorm()
 
@@ -217,14 +217,14 @@ class NoteNorm(Arrangement):
 
     def check(self, *, feed_forward: bool) -> None:
         if not feed_forward:
-            raise OptionError("NoteNorm is norm(FFN(a) + a): this block has no feed-forward; give it one")
+            raise OptionError("SingleResidualNorm is norm(FFN(a) + a): this block has no feed-forward; give it one")
 
 
 register(PreNorm, option="pre")
 register(PostNorm, option="post")
 register(ParallelNorm, option="parallel")
 register(SandwichNorm, option="sandwich")
-register(NoteNorm, option="note")
+register(SingleResidualNorm, option="single-residual")
 register(NoNorm, option="none")
 
 

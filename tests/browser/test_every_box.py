@@ -31,7 +31,7 @@ def rotary(folder):
 def note(folder):
     """The notes' block and heads: norm(FFN(a) + a) with a = Attention(x); slices of the input, values of low rank."""
     from clearhead.attention.heads import SlicedHeads
-    from clearhead.model.arrangements import NoteNorm
+    from clearhead.model.arrangements import SingleResidualNorm
 
     task, source, tokenizing, spec = small_runs.documents(folder)
     block = spec.blocks[0]
@@ -40,7 +40,7 @@ def note(folder):
         task,
         source,
         tokenizing,
-        replace(spec, blocks=(replace(block, attention=attention, arrangement=NoteNorm()),) * 2),
+        replace(spec, blocks=(replace(block, attention=attention, arrangement=SingleResidualNorm()),) * 2),
     )
 
 

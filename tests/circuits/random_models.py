@@ -64,7 +64,7 @@ SPECS = {
     "post-bert": encoder(*(block(m.PostNorm()),) * 2, norm=m.LayerNorm(), segments=2, position=ch.positions.Learned(9)),
     "post-grouped": encoder(*(block(m.PostNorm(m.RMSNorm()), heads=GROUPED),) * 2),
     "classes": encoder(*(block(m.PreNorm()),) * 2, output=m.Classes(3, pool="mean", hidden=True)),
-    "note": encoder(*(block(m.NoteNorm()),) * 2),
+    "note": encoder(*(block(m.SingleResidualNorm()),) * 2),
     "no-network": decoder(*(m.BlockSpec(attention=m.AttentionSpec(heads=2), feed_forward=None),) * 2),
     "both-pre": both(m.PreNorm()),
     "both-post": both(m.PostNorm()),

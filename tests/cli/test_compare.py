@@ -15,7 +15,7 @@ from clearhead.cli import run
 from clearhead.experiments import comparing, probes
 from clearhead.experiments.comparing import Arm
 from clearhead.experiments.workers import work
-from clearhead.model.arrangements import NoteNorm
+from clearhead.model.arrangements import SingleResidualNorm
 from clearhead.training.recipe import read_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "sketched_comparisons")
@@ -153,11 +153,17 @@ def test_sizes_are_arms_and_one_too_small_is_not_possible(command, asked, tmp_pa
 
 @pytest.mark.slow
 def test_variants_are_rows_of_one_table_and_differ_from_the_base_in_what_they_name(command, tmp_path):
-    variants = ["base", "heads=sliced", "block=note", "scale=none, feed-forward=none", "value-rank=3,d-value=16"]
+    variants = [
+        "base",
+        "heads=sliced",
+        "block=single-residual",
+        "scale=none, feed-forward=none",
+        "value-rank=3,d-value=16",
+    ]
     options = [arg for variant in variants for arg in ("--variant", variant)]
     code, out, err = command(tmp_path / "c", *SORT, *SMALL, *options, "--seeds", "1")
     assert code == 0, err
-    names = ["base", "heads=sliced", "block=note", "scale=none,feed-forward=none", "value-rank=3,d-value=16"]
+    names = ["base", "heads=sliced", "block=single-residual", "scale=none,feed-forward=none", "value-rank=3,d-value=16"]
     assert [line.split()[0] for line in out.splitlines()[2:7]] == names
     sizes = {
         run["arm"]: run["numbers"]["parameters"]
@@ -165,8 +171,8 @@ def test_variants_are_rows_of_one_table_and_differ_from_the_base_in_what_they_na
     }
     assert sizes["heads=sliced"] < sizes["base"]
     assert sizes["scale=none,feed-forward=none"] < sizes["base"]
-    recipe = read_recipe(tmp_path / "c/block=note-seed1/recipe.json")
-    assert recipe.model.encoder.blocks[0].arrangement == NoteNorm()
+    recipe = read_recipe(tmp_path / "c/block=single-residual-seed1/recipe.json")
+    assert recipe.model.encoder.blocks[0].arrangement == SingleResidualNorm()
 
 
 def test_lists_of_parts_make_a_grid_whose_names_say_which_none_it_is(command, asked, tmp_path):
@@ -179,7 +185,9 @@ def test_lists_of_parts_make_a_grid_whose_names_say_which_none_it_is(command, as
 
 
 def test_a_variant_that_cannot_be_is_told_and_the_others_are_compared(command, asked, tmp_path):
-    command(tmp_path / "c", *SORT, *SMALL, "--variant", "block=note,feed-forward=none", "--variant", "scale=2")
+    command(
+        tmp_path / "c", *SORT, *SMALL, "--variant", "block=single-residual,feed-forward=none", "--variant", "scale=2"
+    )
     assert list(asked["arms"]) == ["scale=2"]
     assert "this block has no feed-forward" in asked["all"][0].why
 

@@ -211,7 +211,7 @@ def test_stdin_is_kept_in_the_run(command, tmp_path, monkeypatch, corpus):
 
 VARIANTS = [
     ["--heads", "sliced", "--scale", "none", "--block", "none", "--feed-forward", "none"],
-    ["--value-rank", "3", "--d-value", "20", "--block", "note", "--scale", "0.5"],
+    ["--value-rank", "3", "--d-value", "20", "--block", "single-residual", "--scale", "0.5"],
 ]
 
 
@@ -247,10 +247,10 @@ def test_a_variant_is_trained_resumed_evaluated_translated_with_and_looked_into(
             [{"is": "SlicedHeads", "count": 4}, {"is": "PreNorm"}, {"is": "Dot"}, {"is": "SwiGLU", "d_ff": 256}],
         ),
         (
-            ["--value-rank", "8", "--d-value", "64", "--block", "note", "--scale", "0.25"],
+            ["--value-rank", "8", "--d-value", "64", "--block", "single-residual", "--scale", "0.25"],
             [
                 {"is": "Heads", "value_rank": 8, "d_value": 64},
-                {"is": "NoteNorm"},
+                {"is": "SingleResidualNorm"},
                 {"is": "ScaledDot", "factor": 0.25},
             ],
         ),
@@ -428,7 +428,10 @@ def test_what_is_asked_wrongly_is_told_in_two_lines_before_anything_is_read(comm
         (["--preset", "tiny"], "--preset: fill takes an encoder, and tiny is none"),
         (["--attention", "hard"], "--attention: there is no 'hard'"),
         (["--heads", "round"], "--heads: there is no 'round'; there are whole, sliced"),
-        (["--block", "note", "--feed-forward", "none"], "--feed-forward: NoteNorm is norm(FFN(a) + a): this block has"),
+        (
+            ["--block", "single-residual", "--feed-forward", "none"],
+            "--feed-forward: SingleResidualNorm is norm(FFN(a) + a): this block has",
+        ),
         (["--attention", "cosine", "--scale", "none"], "--scale: it multiplies the dot product of query and key"),
         (["--freeze-vectors"], "--freeze-vectors: goes with --vectors"),
         (["--vectors", "none.txt"], "--vectors: none.txt: there is no such file"),

@@ -19,7 +19,7 @@ from clearhead import masks, positions, similarity, weighting
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.attention.positions import Learned, Sinusoidal
 from clearhead.decoding.request import Model
-from clearhead.model.arrangements import NoNorm, NoteNorm, ParallelNorm, PostNorm, PreNorm, SandwichNorm
+from clearhead.model.arrangements import NoNorm, ParallelNorm, PostNorm, PreNorm, SandwichNorm, SingleResidualNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, GeGLU, ReLU, SwiGLU
@@ -75,8 +75,8 @@ ARRANGEMENTS = {
     "post": PostNorm(),
     "post rms": PostNorm(RMSNorm()),
     "no norm": NoNorm(),
-    "note": NoteNorm(),
-    "note rms": NoteNorm(RMSNorm()),
+    "note": SingleResidualNorm(),
+    "note rms": SingleResidualNorm(RMSNorm()),
     "pre without beta": PreNorm(LayerNorm(bias=False)),
     "pre rms from one": PreNorm(RMSNorm(from_one=True)),
     "parallel": ParallelNorm(),

@@ -14,7 +14,7 @@ from clearhead.decoding.caches import FullCache, SourceCache, SourceStateCache, 
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.session import Session
 from clearhead.model import presets
-from clearhead.model.arrangements import NoteNorm
+from clearhead.model.arrangements import SingleResidualNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import ReLU
@@ -388,7 +388,7 @@ def test_nothing_of_padding_reaches_a_token():
     block = BlockSpec(
         attention=AttentionSpec(heads=2),
         feed_forward=ReLU(8, bias=False),
-        arrangement=NoteNorm(LayerNorm(epsilon=0.0)),
+        arrangement=SingleResidualNorm(LayerNorm(epsilon=0.0)),
     )
     model = DecoderSpec(vocabulary=11, d_model=16, blocks=(block, block), embedding=Embedding(position=None)).build()
     (_, (ragged,)), ((alone,),) = (generate(model, rows, rules=Rules(max_new=3)) for rows in ([[1, 2, 3], [4]], [[4]]))

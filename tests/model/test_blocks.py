@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import clearhead as ch
 from clearhead.attention.positions import T5Bias
 from clearhead.errors import OptionError, ShapeError
-from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.arrangements import NoNorm, PostNorm, PreNorm, SingleResidualNorm
 from clearhead.model.blocks import AttentionSpec, Block, BlockSpec, Stack, checkpoint_module
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, GeGLU, ReLU, SiLU, SwiGLU
@@ -46,7 +46,7 @@ NORMS = {
 ARRANGEMENTS = {
     "pre": PreNorm,
     "post": PostNorm,
-    "note": NoteNorm,
+    "note": SingleResidualNorm,
     "no norm": lambda norm: NoNorm(),
 }
 
@@ -116,8 +116,10 @@ def plain_block(arrangement, block, branches, norm):
 @pytest.mark.pairs
 def test_a_block_is_its_formula(arrangement, feed_forward, norm, crossing):
     if arrangement == "note" and feed_forward == "none":
-        with pytest.raises(OptionError, match=r"NoteNorm is norm\(FFN\(a\) \+ a\): this block has no feed-forward"):
-            block_spec(arrangement=NoteNorm(), feed_forward=None)
+        with pytest.raises(
+            OptionError, match=r"SingleResidualNorm is norm\(FFN\(a\) \+ a\): this block has no feed-forward"
+        ):
+            block_spec(arrangement=SingleResidualNorm(), feed_forward=None)
         return
     spec = block_spec(
         arrangement=ARRANGEMENTS[arrangement](NORMS[norm]),
@@ -138,7 +140,7 @@ def test_a_block_is_its_formula(arrangement, feed_forward, norm, crossing):
 
 
 def test_the_notes_block_is_the_notes_formula():
-    block = Block(block_spec(arrangement=NoteNorm()), D).double()
+    block = Block(block_spec(arrangement=SingleResidualNorm()), D).double()
     x = torch.randn(1, N, D, dtype=torch.float64)
     a = plain_attention(block.attention, x, x)
     hidden = F.relu(a @ block.feed_forward.up.weight.T + block.feed_forward.up.bias)
@@ -196,7 +198,9 @@ def test_norms_start_as_mean_0_and_size_1():
 
 
 @pytest.mark.parametrize(
-    ("arrangement", "ends"), [(PreNorm(), True), (PostNorm(), False), (NoNorm(), False), (NoteNorm(), False)], ids=str
+    ("arrangement", "ends"),
+    [(PreNorm(), True), (PostNorm(), False), (NoNorm(), False), (SingleResidualNorm(), False)],
+    ids=str,
 )
 def test_only_pre_norm_ends_with_a_norm_of_the_stack(arrangement, ends):
     stack = Stack((block_spec(arrangement=arrangement),) * 2, D)

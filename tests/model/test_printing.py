@@ -46,7 +46,7 @@ ZOO = {
     "cosine": lambda: decoder(similarity=ch.similarity.Cosine(), arrangement=model.ParallelNorm),
     "additive": lambda: decoder(similarity=ch.similarity.Additive(5), arrangement=model.SandwichNorm),
     "elu": lambda: decoder(weighting=KERNELIZED("elu"), arrangement=model.NoNorm),
-    "random": lambda: decoder(weighting=KERNELIZED("random"), arrangement=model.NoteNorm),
+    "random": lambda: decoder(weighting=KERNELIZED("random"), arrangement=model.SingleResidualNorm),
     "random sum": lambda: decoder(weighting=KERNELIZED("random", normalised=False)),
     "t5": lambda: decoder(position=ch.positions.T5Bias(), arrangement=partial(model.SandwichNorm, before=False)),
     "low rank": lambda: decoder(heads=ch.Heads(2, value_rank=3)),

@@ -71,7 +71,7 @@ ARRANGEMENTS = [
     arrangements.PostNorm(norms.LayerNorm(1e-3, bias=False)),
     arrangements.NoNorm(),
     arrangements.PreNorm(norms.RMSNorm(from_one=True)),
-    arrangements.NoteNorm(RMS),
+    arrangements.SingleResidualNorm(RMS),
     arrangements.ParallelNorm(RMS, shared=True),
     arrangements.SandwichNorm(before=False),
 ]

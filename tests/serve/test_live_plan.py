@@ -11,7 +11,7 @@ from clearhead.attention.masks import window
 from clearhead.attention.positions import Learned, LinearScaling, Sinusoidal
 from clearhead.errors import OptionError
 from clearhead.model import presets
-from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.arrangements import NoNorm, PostNorm, PreNorm, SingleResidualNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, GeGLU, SiLU, SwiGLU
@@ -98,7 +98,7 @@ def test_every_part_of_attention(first, tokenizer, script, tmp_path):
 
 BLOCKS = {
     "post": {"arrangement": PostNorm(last=True), "feed_forward": GELU(40)},
-    "note": {"arrangement": NoteNorm(), "feed_forward": GELU(40, form="tanh")},
+    "note": {"arrangement": SingleResidualNorm(), "feed_forward": GELU(40, form="tanh")},
     "bare": {"arrangement": NoNorm(), "feed_forward": SiLU(40, bias=False)},
     "gated": {"arrangement": PreNorm(RMSNorm(from_one=True)), "feed_forward": SwiGLU(40)},
     "geglu": {"arrangement": PreNorm(RMSNorm()), "feed_forward": GeGLU(40, form="tanh")},

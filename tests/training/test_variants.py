@@ -13,7 +13,7 @@ from clearhead.attention.similarity import Cosine, Dot, ScaledDot
 from clearhead.cli.demo import demo_recipe
 from clearhead.errors import OptionError
 from clearhead.model import presets
-from clearhead.model.arrangements import NoNorm, NoteNorm, PostNorm, PreNorm
+from clearhead.model.arrangements import NoNorm, PostNorm, PreNorm, SingleResidualNorm
 from clearhead.model.feedforward import GELU, ReLU, SwiGLU
 from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.outputs import Classes
@@ -38,7 +38,7 @@ CASES = [
     ({"value_rank": "8", "d_value": "32"}, lambda block: block.attention.heads.d_value == 32),
     ({"block": "pre"}, lambda block: block.arrangement == PreNorm()),
     ({"block": "post"}, lambda block: block.arrangement == PostNorm()),
-    ({"block": "note"}, lambda block: block.arrangement == NoteNorm()),
+    ({"block": "single-residual"}, lambda block: block.arrangement == SingleResidualNorm()),
     ({"block": "none"}, lambda block: block.arrangement == NoNorm()),
     ({"scale": "none"}, lambda block: block.attention.similarity == Dot()),
     ({"scale": "sqrt"}, lambda block: block.attention.similarity == ScaledDot()),
@@ -116,11 +116,19 @@ def test_heads_go_there_and_back():
 
 IMPOSSIBLE = [
     ("encoder", {"heads": "sliced", "d_value": "4"}, "d_value: only heads that see the whole input"),
-    ("encoder", {"block": "note", "feed_forward": "none"}, "NoteNorm .* this block has no feed-forward"),
+    (
+        "encoder",
+        {"block": "single-residual", "feed_forward": "none"},
+        "SingleResidualNorm .* this block has no feed-forward",
+    ),
     ("encoder", {"attention": "cosine", "scale": "none"}, "scale: .* scores by Cosine.*, which has no such factor"),
     ("encoder", {"attention": "kernelized", "scale": "2"}, "scale: .* which has no such factor"),
     ("encoder", {"heads": "round"}, "heads: there is no 'round'; there are whole, sliced"),
-    ("encoder", {"block": "mid"}, "block: there is no 'mid'; there are pre, post, parallel, sandwich, note, none"),
+    (
+        "encoder",
+        {"block": "mid"},
+        "block: there is no 'mid'; there are pre, post, parallel, sandwich, single-residual, none",
+    ),
     ("encoder", {"feed_forward": "tanh"}, "feed_forward: there is no 'tanh'; there are relu"),
     ("encoder", {"value_rank": "0"}, "value_rank: expected a whole number, 1 or more; came '0'"),
     ("encoder", {"d_value": "-1"}, "d_value: expected a whole number, 1 or more; came '-1'"),

@@ -18,7 +18,7 @@ from clearhead.interop.export.ctranslate2_check import open_with
 from clearhead.interop.export.tokens import token_names
 from clearhead.interop.run import import_model
 from clearhead.model import presets
-from clearhead.model.arrangements import NoNorm, NoteNorm, PreNorm
+from clearhead.model.arrangements import NoNorm, PreNorm, SingleResidualNorm
 from clearhead.model.norms import LayerNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
@@ -170,7 +170,7 @@ def warm(position):
         (attending(mask=masks.window(3)), "mask window(3)"),
         (attending(heads=Heads(2)), "cross-attention with other heads"),
         (classic(arrangement=NoNorm()), "arrangement NoNorm"),
-        (classic(arrangement=NoteNorm()), "arrangement NoteNorm"),
+        (classic(arrangement=SingleResidualNorm()), "arrangement SingleResidualNorm"),
         (classic(feed_forward=None), "blocks without feed-forward"),
         (classic(arrangement=PreNorm(LayerNorm(1e-3))), "norms with several epsilons"),
         (
