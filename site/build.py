@@ -29,7 +29,14 @@ from clearhead.serve.live import live_page
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 FOLDERS = ("docs/decisions", "docs/releases", "docs/figures")
-PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "benchmarks/README.md")
+PAGES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    "benchmarks/README.md",
+    "tests/docs/statements.md",
+)
 SECTION = re.compile(r"^\*\*(\w[\w ]*)\*\*$(.*?)(?=^\*\*|\Z)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"^- \[[^\]]+\]\(([\w/.-]+)\)", re.MULTILINE)
 SCREENSHOT = re.compile(r"!\[([^\]]*)\]\(([\w/.-]+)-(?:light|dark)\.png\)")
@@ -155,7 +162,7 @@ def write_front(folder: Path) -> None:
         "notebooks/README",
         "benchmarks/README",
         "docs/releases/0.2.0",
-        *(name[:-3] for name in PAGES[:4]),
+        *(name[:-3] for name in PAGES if name != "benchmarks/README.md"),
     ]
     trees.append(toctree("Reference", ["docs/README", *rest]))
     text = (HERE / "index.md").read_text(encoding="utf-8")

@@ -70,7 +70,7 @@ def test_commands_of_a_page_name_verbs_and_options_that_there_are(page):
 
 
 def test_there_are_pages():
-    assert {"README.md", "attention.md", "where-the-notes-slip.md"} <= {page.name for page in PAGES}
+    assert {"README.md", "attention.md", "misconceptions.md"} <= {page.name for page in PAGES}
 
 
 def test_the_index_names_every_page():

@@ -16,8 +16,8 @@ from clearhead.cli import app, run
 from tests.docs.pages import run_page
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/statements-of-the-notes.md"
-SLIPS = ROOT / "docs/where-the-notes-slip.md"
+PAGE = ROOT / "tests/docs/statements.md"
+SLIPS = ROOT / "docs/the-notes.md"
 NOTES = next((home / "shared/notes" for home in (ROOT, *ROOT.parents) if (home / "shared/notes").is_dir()), None)
 PARSED_ONLY = ("demo", "look")
 """Commands that train for a minute or serve until Ctrl-C: they are parsed here, and run by tests of their own."""
@@ -67,7 +67,7 @@ def test_the_rows_are_numbered_and_as_many_as_the_page_says():
         f"N{note}.{i}" for note, count in enumerate(per_note, 1) for i in range(1, count + 1)
     ]
     assert total == len(STATEMENTS) >= 127
-    slipped = [row for row in STATEMENTS if row.holds.startswith("[slip")]
+    slipped = [row for row in STATEMENTS if row.holds.startswith("slip ")]
     assert f" {len(slipped)} of them slip" in prose()
 
 
@@ -259,9 +259,9 @@ def test_every_view_shows_some_statement():
 
 
 def test_every_slip_is_the_slip_of_some_statement():
-    sections = re.findall(r"^## (\d+)\. ", SLIPS.read_text(encoding="utf-8"), re.MULTILINE)
-    linked = {found[1] for row in STATEMENTS if (found := re.match(r"\[slip (\d+)\]", row.holds))}
-    assert linked == set(sections)
+    listed = re.findall(r"^\| (\d+) \|", SLIPS.read_text(encoding="utf-8"), re.MULTILINE)
+    linked = {found[1] for row in STATEMENTS if (found := re.match(r"slip (\d+)$", row.holds))}
+    assert linked == set(listed)
 
 
 def plain(text: str) -> str:

@@ -13,11 +13,11 @@ from tests.peers import Late
 
 DOCS = Path(__file__).parents[2] / "docs"
 figures = Late("docs.figures")
-OF_THE_NOTES = (
-    "walk-through-the-notes.md",
-    "where-the-notes-slip.md",
+FOR_BEGINNERS = (
+    "attention-from-scratch.md",
+    "misconceptions.md",
+    "the-notes.md",
     "why-the-scale.md",
-    "statements-of-the-notes.md",
 )
 
 
@@ -25,7 +25,7 @@ def text_of(page: str) -> str:
     return (DOCS / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", OF_THE_NOTES)
+@pytest.mark.parametrize("page", FOR_BEGINNERS)
 def test_every_section_with_code_shows_what_it_prints(page):
     lines = text_of(page).splitlines()
     headings = [number for number, line in enumerate(lines, 1) if re.match(r"#+ ", line)]
@@ -38,15 +38,19 @@ def test_every_section_with_code_shows_what_it_prints(page):
 
 
 def test_the_four_steps_of_the_walk_are_printed_with_their_names():
-    walk = text_of("walk-through-the-notes.md")
-    section = walk[walk.index("### The four steps") : walk.index("### Values, and low-rank values")]
+    walk = text_of("attention-from-scratch.md")
+    section = walk[walk.index("## The four steps") : walk.index("## From different sequences")]
     for name in ("score", "scaled", "weight", "context"):
         assert re.search(rf"^{name} +-?\d", section, re.MULTILINE), name
 
 
 def test_two_words_come_first_in_the_walk():
-    walk = text_of("walk-through-the-notes.md")
-    assert walk.index("[2, 3] and [1, 4]") < walk.index("## The first note") < walk.index("ch.Attention(512")
+    walk = text_of("attention-from-scratch.md")
+    assert (
+        walk.index("is [2, 3] and the other is [1, 4]")
+        < walk.index("## Queries, keys")
+        < walk.index("ch.Attention(512")
+    )
 
 
 def test_the_models_page_says_how_the_last_maps_of_post_norm_start():
@@ -72,7 +76,7 @@ def test_the_guide_has_one_norm_of_the_jacobian_and_says_which():
     for page in DOCS.glob("*.md"):
         for arguments in re.findall(r"matrix_norm\((.*)\)$", page.read_text(encoding="utf-8"), re.MULTILINE):
             assert 'ord="fro"' in arguments, f"{page.name}: {arguments}"
-    for page in ("why-the-scale.md", "where-the-notes-slip.md"):
+    for page in ("why-the-scale.md", "misconceptions.md"):
         assert "Frobenius norm" in text_of(page)
     assert "Frobenius norm" in figures.draw_scale(figures.scale_data(widths=(4, 8), rows=20)).axes[1].get_ylabel()
 
