@@ -23,11 +23,10 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Documents
 from clearhead.training import train_step
-from clearhead.training.default_models import decoder
-from clearhead.training.defaults import default_recipe
 from clearhead.training.metrics import read_metrics
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, decoder
 from clearhead.training.train import train
+from clearhead.training.variants import default_recipe
 
 WORDS = ("the", "cat", "eats", "a", "red", "plum", "and", "sleeps", "near", "old", "trees", "while", "rain", "falls")
 WARM = 3
@@ -82,7 +81,7 @@ def work(home: Path, steps: int, threads: int, *, profiled: bool, picture: Path 
         train(home / "run", recipe, log=ignore, watcher=ignore)  # pyright: ignore[reportArgumentType]
         return
     found: list[Overlap] = []
-    step = train_step.Eager.step
+    step = train_step.TrainState.step
     taken = 0
 
     def profile_step(self, batches, rate):
@@ -94,7 +93,7 @@ def work(home: Path, steps: int, threads: int, *, profiled: bool, picture: Path 
             step(self, batches, rate)
         found.append(overlap_of(profiler.events()))
 
-    train_step.Eager.step = profile_step
+    train_step.TrainState.step = profile_step
     train(home / "run", recipe, log=ignore, watcher=ignore)  # pyright: ignore[reportArgumentType]
     if first:
         shares = sorted(one.share for one in found)

@@ -28,14 +28,13 @@ from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Documents, Table
-from clearhead.training.default_models import encoder
-from clearhead.training.defaults import default_recipe
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
+from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe, encoder
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.train import train
+from clearhead.training.variants import default_recipe
 
 WAYS = ("scratch", "whole", "lora")
 

@@ -13,7 +13,7 @@ from clearhead.model import presets
 from clearhead.model.blocks import AttentionSpec
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate
-from clearhead.training.train_step import TrainState, make_stepper
+from clearhead.training.train_step import TrainState
 
 LENGTHS = tuple(256 * 4**power for power in range(6))
 N_HEADS, D_HEAD = 8, 64
@@ -102,16 +102,16 @@ def model_growth() -> Iterator[Point]:
             torch.cuda.reset_peak_memory_stats()
             machine = Machine(device="cuda", precision="bfloat16", compile=False)
             task = Generate(tokenizers={}, context=256)
-            stepper = make_stepper(TrainState(spec.build().cuda().train(), task, Optimizer(), machine), machine)
+            state = TrainState(spec.build().cuda().train(), task, Optimizer(), machine)
 
-            def run(stepper=stepper, batch=batch) -> None:
-                stepper.step([batch], 1e-4)
+            def run(state=state, batch=batch) -> None:
+                state.step([batch], 1e-4)
 
             for _ in range(3):
                 run()
             memory = (torch.cuda.max_memory_allocated() - held) / 2**20
             yield Point(plot=plot, curve="training step", x=size, ms=measure(run)[0], megabytes=memory)
-            del stepper, run
+            del state, run
 
 
 def step_over_a_million(n: int = 1_000_000, steps: int = 6) -> tuple[float, float, float, float]:
@@ -126,11 +126,10 @@ def step_over_a_million(n: int = 1_000_000, steps: int = 6) -> tuple[float, floa
     machine = Machine(device="cuda", precision="bfloat16", compile=False, graphs=False)
     task = Generate(tokenizers={}, context=n)
     state = TrainState(spec.build().cuda().train(), task, Optimizer(), machine)
-    stepper = make_stepper(state, machine)
     torch.cuda.reset_peak_memory_stats()
     losses, seconds = [], []
     for _ in range(steps):
-        seconds.append(once(lambda: stepper.step([batch], 3e-3), "cuda"))
+        seconds.append(once(lambda: state.step([batch], 3e-3), "cuda"))
         totals = state.totals()
         losses.append(totals.nll / totals.places)
     return losses[0], losses[-1], min(seconds), torch.cuda.max_memory_allocated() / 2**30

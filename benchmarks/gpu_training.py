@@ -13,7 +13,7 @@ from benchmarks.plain import PlainGPT2, PlainTransformer, training_step
 from clearhead.model import presets
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate, Task, Translate
-from clearhead.training.train_step import TrainState, make_stepper
+from clearhead.training.train_step import TrainState
 
 GPT2_VOCABULARY, BASE_VOCABULARY = 50_304, 32_768
 
@@ -34,10 +34,9 @@ class Case:
         torch.manual_seed(0)
         machine = Machine(device="cuda", precision="bfloat16", compile=compile)
         train_state = TrainState(self.spec.build().cuda().train(), self.task, Optimizer(), machine)
-        stepper = make_stepper(train_state, machine)
 
         def run() -> None:
-            stepper.step([self.batch], 1e-4)
+            train_state.step([self.batch], 1e-4)
 
         run()
         return run, train_state.totals().grad_norm

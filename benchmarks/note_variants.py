@@ -25,12 +25,12 @@ from clearhead.experiments.comparing import varied
 from clearhead.experiments.comparison import EXACT, LOSS, Measure, markdown_table, mean_of
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
-from clearhead.training.defaults import default_recipe
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
 from clearhead.training.schedules import InverseSqrt
 from clearhead.training.tasks import Translate
 from clearhead.training.train import train
+from clearhead.training.variants import default_recipe
 
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "pre-norm": {"block": "pre"},

@@ -31,7 +31,6 @@ from torch.nn import functional as F
 from clearhead.cli.demo import demo_recipe, draw_numbers, write_corpus
 from clearhead.compiling import missing_compiler
 from clearhead.text.preparing import prepare
-from clearhead.training.batches import BatchStream
 from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Trainer
@@ -40,7 +39,7 @@ from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import task_named
 from clearhead.training.tasks.learning import Batch
-from clearhead.training.train_step import TrainState, make_stepper
+from clearhead.training.train_step import BatchStream, TrainState
 
 WARM_UP = 10
 WIDTH, HEADS, BLOCKS, CONTEXT = 128, 4, 4, 64
@@ -147,13 +146,12 @@ class Clearhead:
         self.recipe, self.steps, self.done = work.recipe, steps, 0
         torch.manual_seed(self.recipe.seed)
         self.state = TrainState(work.spec.build(), work.task, self.recipe.optimizer, self.recipe.machine)
-        self.stepper = make_stepper(self.state, self.recipe.machine)
 
     def step(self, batch: Batch, rate: float) -> None:
         self.done += 1
         ema_weight = self.recipe.optimizer.averaging.ema_weight(self.done, self.steps)
         self.state.hold_average(ema_weight)
-        self.stepper.step([batch], rate)
+        self.state.step([batch], rate)
         self.state.update_average(ema_weight)
 
     def loss(self, work: Trainer) -> float:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from clearhead.taps import replacing, watching
     from clearhead.tracing import Edit, Swap, Trace
     from clearhead.training import Run, load, train
-    from clearhead.training.attribution import attribute
-    from clearhead.training.patching import patch
+    from clearhead.training.patching import attribute, patch
     from clearhead.training.tracing import trace
 
     __version__: str
@@ -118,8 +117,7 @@ CONTENTS = {
     "clearhead.taps": ("replacing", "watching"),
     "clearhead.tracing": ("Edit", "Swap", "Trace"),
     "clearhead.training": ("Run", "load", "train"),
-    "clearhead.training.attribution": ("attribute",),
-    "clearhead.training.patching": ("patch",),
+    "clearhead.training.patching": ("attribute", "patch"),
     "clearhead.training.tracing": ("trace",),
 }
 """The other public names, by the module that each comes from."""

@@ -14,11 +14,13 @@ from clearhead.devices import choose_device, random_state, set_random_state, tak
 from clearhead.errors import OptionError
 from clearhead.text.sources import Aligned, Documents
 from clearhead.training import reporting
+from clearhead.training.distributed import Processes
 from clearhead.training.machine import resolve_machine
+from clearhead.training.parallel import SingleProcess
 from clearhead.training.recipe import Machine
 from clearhead.training.resume import resume
 from clearhead.training.train import train
-from clearhead.training.train_step import Eager, TrainState, make_stepper
+from clearhead.training.train_step import can_capture
 from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
@@ -70,9 +72,8 @@ def test_on_mps_nothing_is_compiled_captured_or_summed_in_float64():
     assert missing_compiler("mps")
     with pytest.warns(UserWarning, match="running eagerly, not compiled: .* mps"):
         assert compile(widest_float, device="mps") is widest_float
-    on_mps = TrainState.__new__(TrainState)  # not initialised: that would put tensors there
-    on_mps.device = MPS
-    assert isinstance(make_stepper(on_mps, Machine(device="mps")), Eager)
+    assert not can_capture(MPS, Machine(device="mps"), SingleProcess(Processes()))
+    assert can_capture(torch.device("cuda"), Machine(device="cuda"), SingleProcess(Processes()))
 
 
 def test_memory_and_random_numbers_are_asked_of_mps_itself(monkeypatch):

@@ -18,7 +18,7 @@ from clearhead.training.claiming import check_output
 
 if TYPE_CHECKING:
     from clearhead.circuits.circuit import Circuit, CircuitCard
-    from clearhead.training.contrast import RunContrast
+    from clearhead.training.patching import RunContrast
 
 FIND_EXAMPLES = """\b
 Examples:
@@ -57,7 +57,7 @@ def find(
     from clearhead.circuits.circuit import find_circuit, make_card
     from clearhead.circuits.files import read_circuit, write_circuit
     from clearhead.circuits.methods import find_method
-    from clearhead.training.contrast import contrast_texts
+    from clearhead.training.patching import contrast_texts
     from clearhead.training.run import load
 
     texts = read_pairs(text, against, table)

@@ -23,13 +23,12 @@ from clearhead.experiments.probes import PROBES, probe_recipe
 from clearhead.extras import has_package, how_to_install
 from clearhead.model.sizes import parse_count
 from clearhead.options import Given, flag, flags, given_of, group_of, option
-from clearhead.training.defaults import ABSENT, KINDS, choose
 from clearhead.training.holding import hold_folder
 from clearhead.training.recipe import Recipe
 from clearhead.training.recipe_options import GROUPS, as_machine, as_recipe, override_recipe
 from clearhead.training.tasks import TASKS, task_named
 from clearhead.training.text_options import TextOptions, as_corpus, check_text, with_spooled
-from clearhead.training.variants import HEADS, PARTS, parse_scale, parse_whole
+from clearhead.training.variants import ABSENT, HEADS, KINDS, PARTS, choose, parse_scale, parse_whole
 
 EXAMPLES = """\b
 Examples:

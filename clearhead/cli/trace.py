@@ -26,9 +26,9 @@ from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Head
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.training import patching, tracing
-from clearhead.training.attribution import attribute_trace
 from clearhead.training.claiming import check_output
 from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.patching import attribute_trace
 from clearhead.training.run import load
 from clearhead.training.tasks.pairs import split_pair
 

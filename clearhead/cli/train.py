@@ -29,10 +29,9 @@ from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
 from clearhead.training.machine import resolve_machine
 from clearhead.training.metrics import TensorBoard, import_writer
-from clearhead.training.model_options import ModelOptions
 from clearhead.training.parallel import check_together
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe, load_recipe, own_modules
-from clearhead.training.recipe_options import GROUPS, as_recipe, new_budget, new_machine
+from clearhead.training.recipe_options import GROUPS, ModelOptions, as_recipe, new_budget, new_machine
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
 from clearhead.training.text_options import spooled_corpus

@@ -25,12 +25,11 @@ from clearhead.text.kinds import SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents
 from clearhead.training.answers import in_batches
-from clearhead.training.default_models import PLACEHOLDER, decoder
-from clearhead.training.defaults import with_position
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
+from clearhead.training.recipe import PLACEHOLDER, Batching, Budget, Checkpointing, Machine, Optimizer, Recipe, decoder
 from clearhead.training.run import Run
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import Generate, task_named
+from clearhead.training.variants import with_position
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SHORTEST = 5

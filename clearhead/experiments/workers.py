@@ -26,9 +26,9 @@ from clearhead.text.preparing import prepare
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import CLASSES, Recipe, own_modules
+from clearhead.training.reporting import Stopping
 from clearhead.training.resume import resume
 from clearhead.training.run import Run
-from clearhead.training.stopping import Stopping
 from clearhead.training.tasks import task_named
 from clearhead.training.train import train
 

@@ -13,7 +13,6 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.alignments import align
-from clearhead.training.defaults import default_recipe, map_attention
 from clearhead.training.many_texts import exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.metrics import TensorBoard
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
@@ -21,7 +20,7 @@ from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Constant, CosineDecay, Ema, InverseSqrt, Last, Unaveraged, WarmupStableDecay
 from clearhead.training.train import train
-from clearhead.training.variants import with_parts
+from clearhead.training.variants import default_recipe, map_attention, with_parts
 
 __all__ = [
     "Aligned",

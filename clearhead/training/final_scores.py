@@ -11,17 +11,16 @@ from typing import Any
 
 from clearhead.model.int8 import count_weights
 from clearhead.model.wide import SHARES
+from clearhead.training.baseline import Figures, LinearScore
 from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.fitting import LEAST_SCORED
-from clearhead.training.linear import Figures, LinearScore
 from clearhead.training.loop import Trainer
 from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.pretrained import WIDE
-from clearhead.training.reporting import phase
+from clearhead.training.reporting import StoppedScoring, phase
 from clearhead.training.run import Run, load
-from clearhead.training.stopping import StoppedScoring
 
 MOST_ASSESSED = 2000
 

@@ -24,15 +24,21 @@ from clearhead.model.sizes import Spec, with_size
 from clearhead.model.transformers import Transformer
 from clearhead.text.preparing import Prepared
 from clearhead.text.vocabulary_size import suggested_size
-from clearhead.training.default_models import text_bytes
-from clearhead.training.defaults import with_dropout
-from clearhead.training.machine import matmul_speed, with_serving_threads
+from clearhead.training.machine import (
+    Pace,
+    ScoringPace,
+    matmul_speed,
+    time_ending,
+    time_scoring,
+    time_steps,
+    with_serving_threads,
+)
 from clearhead.training.pacing import FINAL, LINE, SCORING, TIMING
-from clearhead.training.recipe import Budget, Plan, Recipe
+from clearhead.training.recipe import Budget, Plan, Recipe, text_bytes
 from clearhead.training.schedules import CosineDecay, Last
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.measures import FEWEST_BATCHES
-from clearhead.training.timing import Pace, ScoringPace, time_ending, time_scoring, time_steps
+from clearhead.training.variants import with_dropout
 
 Log = Callable[[str], None]
 

@@ -25,25 +25,22 @@ from clearhead.plots.curves import draw_curves
 from clearhead.serialization import to_json
 from clearhead.text.preparing import Prepared
 from clearhead.training import pretrained
-from clearhead.training.batches import BatchStream, split_rows, step_seed
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
 from clearhead.training.distributed import current_processes
 from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
-from clearhead.training.machine import ThreadWatch, prepare_machine
+from clearhead.training.machine import ThreadWatch, count_tokens, prepare_machine
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.parallel import build_model, choose_parallel
 from clearhead.training.recipe import CLASSES, Recipe
-from clearhead.training.reporting import LossWatch, memory_mb, phase
+from clearhead.training.reporting import LossWatch, Stopping, memory_mb, phase
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
-from clearhead.training.stopping import Stopping
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
-from clearhead.training.timing import count_tokens
-from clearhead.training.train_step import Stepper, TrainState, make_stepper, training_tensors
+from clearhead.training.train_step import BatchStream, TrainState, split_rows, step_seed, training_tensors
 
 Select = Callable[[torch.nn.Module], dict[str, torch.Tensor]]
 Watcher = Callable[[Mapping[str, Any]], None]
@@ -94,7 +91,6 @@ class Trainer:
         self.best: dict[str, float] | None = None
         self.camera: FilmCamera | None = None
         self.train_state: TrainState
-        self.stepper: Stepper
         self.stream: BatchStream
         self.threads: ThreadWatch
         self.metrics_log: MetricsLog
@@ -134,8 +130,7 @@ class Trainer:
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Plan the batches, and go back to the checkpoint if there is one. Signals to stop are obeyed from here on."""
         recipe = self.recipe
-        self.stepper = make_stepper(self.train_state, recipe.machine)
-        self.stream = BatchStream(recipe, self.task, self.prepared.train, filled=self.stepper.filled)
+        self.stream = BatchStream(recipe, self.task, self.prepared.train, filled=self.train_state.captures)
         self.epoch_batches = self.stream.count()
         adapts = recipe.machine.adapt_threads and self.processes.count == 1
         self.threads = ThreadWatch(replace(recipe.machine, adapt_threads=adapts), self.log)
@@ -299,7 +294,7 @@ class Trainer:
         seed_random(step_seed(self.recipe.seed, self.done, self.processes.rank), self.train_state.device)
         nll, n_targets = self.train_state.nll.clone(), self.train_state.places
         try:
-            self.stepper.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
+            self.train_state.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
         except torch.OutOfMemoryError:
             if self.processes.together:  # the others are in the middle of the same step
                 raise RunError(
@@ -320,7 +315,7 @@ class Trainer:
             )
         self.splits *= 2
         self.train_state.clear_gradients()
-        self.stepper = make_stepper(self.train_state, self.recipe.machine)  # without what was captured
+        self.train_state.forget_graphs()
         if self.train_state.device.type == "cuda":
             torch.cuda.empty_cache()
         tokens = self.recipe.batching.at_once // self.splits

@@ -1,33 +1,126 @@
-"""`patch`: activation patching over all layers, or heads, and places of a text.
+"""What made an answer. `patch`: activation patching over all layers, or heads, and places of a text. `attribute`: what
+each head, feed-forward and layer adds to an answer's logit. `contrast_texts`: pairs of texts to find circuits with.
 
 ```
 found = ch.patch(run, "the cat eats the plum", "the dog eats the plum", by="head")
 found.best[0]                                # the row, the place, and how much of the difference it recovers
 ch.trace(run, "the cat eats the plum", edits=[found.edit(*found.best[0][:2])])
+found = ch.attribute(run, "zweiundvierzig", answer="f", other="t", place=0)
+found.parts["decoder.1.cross.head.3"]        # what that head adds to the logit of f less that of t
 ```
 """
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import final
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from clearhead.calls import public
+from clearhead.circuits.attribution import Attribution, attribute_logits
+from clearhead.circuits.forward import run_graph
+from clearhead.circuits.graph import Graph
+from clearhead.circuits.methods import Contrast
 from clearhead.circuits.metrics import LogitDifference
 from clearhead.circuits.nodes import NodeKind, NodePatch, Progress, at_places, list_nodes, patch_nodes, read_nodes
 from clearhead.circuits.patch_map import PatchMap
-from clearhead.circuits.texts import Texts
-from clearhead.errors import OptionError
+from clearhead.circuits.texts import Texts, pad_texts
+from clearhead.errors import OptionError, PlaceError
 from clearhead.tracing.edits import Change, TextChange, check_changes
-from clearhead.tracing.names import names_of
+from clearhead.tracing.names import list_near, names_of
 from clearhead.tracing.trace import Trace
-from clearhead.training.attribution import AnswerName, find_answer, first_place, likeliest_at
+from clearhead.training.answers import check_text_or_pair
 from clearhead.training.run import Run, as_run
 from clearhead.training.tasks.pairs import Pair
 from clearhead.training.tasks.showing import TraceInputs
-from clearhead.training.tracing import encode_inputs, trace_inputs, with_own_output
-from clearhead.training.verbs import check_text_or_pair
+from clearhead.training.tracing import encode_inputs, trace, trace_inputs, with_own_output
+
+AnswerName = str | int
+"""An answer: a token or a label as it is shown, or its number."""
+
+
+@public
+def attribute(
+    run: Run | str | Path,
+    source: str | Pair,
+    target: str | Sequence[int] | None = None,
+    *,
+    answer: AnswerName | None = None,
+    other: AnswerName | None = None,
+    place: int | None = None,
+    edits: Sequence[Change | TextChange] = (),
+) -> Attribution:
+    """Return what each part of a model adds to the logit of an answer (direct logit attribution).
+
+    With `other`, it is the difference of the two logits. Answers are tokens or labels as a trace shows them, or their
+    numbers; without `answer` it is the likeliest. `place` is a token of the text that answers, counted from 0, or from
+    -1 at the end; without it, where the explorer looks first. `source`, `target` and `edits` are as in `ch.trace`.
+    """
+    run = as_run(run)
+    traced = trace(run, source, target, edits=edits)
+    return attribute_trace(run, traced, answer=answer, other=other, place=place)
+
+
+def attribute_trace(
+    run: Run,
+    traced: Trace,
+    *,
+    answer: AnswerName | None = None,
+    other: AnswerName | None = None,
+    place: int | None = None,
+    graph: Graph | None = None,
+) -> Attribution:
+    """Return what `attribute` does, of a text that is traced already."""
+    place = first_place(run, traced) if place is None else place
+    chosen = likeliest_at(traced, place) if answer is None else find_answer(run, answer)
+    against = None if other is None else find_answer(run, other)
+    found = attribute_logits(traced, place=place, answer=chosen, other=against, graph=graph)
+    words = run.task.answer_names([chosen] if against is None else [chosen, against])
+    return replace(found, names=(words[0], words[-1] if against is not None else ""))
+
+
+def first_place(run: Run, traced: Trace) -> int:
+    """Return the place whose answer the explorer shows first: the first, the last, or that of a blank."""
+    ids = traced.sides[traced.answer_side].ids
+    if run.task.place == "blank" and run.tokenizer.mask in ids:
+        return ids.index(run.tokenizer.mask)
+    return 0 if run.task.place == "first" else len(ids) - 1
+
+
+def likeliest_at(traced: Trace, place: int) -> int:
+    """Return the likeliest answer at a place; a class is the same at all."""
+    rows = traced.candidates
+    if not rows:
+        raise OptionError("this model gives vectors and answers nothing, so it has no logit to take apart")
+    if len(rows) > 1 and not -len(rows) <= place < len(rows):
+        raise PlaceError(f"place {place}: there are {len(rows)} tokens, counted from 0, or from -1 at the end")
+    return rows[place if len(rows) > 1 else 0][0].id
+
+
+def find_answer(run: Run, answer: AnswerName) -> int:
+    """Return the number of an answer that is given by its name or by its number."""
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        return answer
+    if not isinstance(answer, str):
+        raise OptionError(
+            f"answer: expected a token or a label as a trace shows it, or its number; came {answer!r:.80}"
+        )
+    task = run.task
+    tokenizer = [*task.tokenizers.values()][-1]
+    names = task.answer_names(range(len(task.labels) or tokenizer.vocabulary))
+    if answer in names:
+        return names.index(answer)
+    encoded = [] if task.labels else tokenizer.encode(answer)
+    if len(encoded) == 1:
+        return encoded[0]
+    parts = f"; it is {len(encoded)} tokens: {', '.join(map(repr, task.answer_names(encoded)))}" if encoded else ""
+    near = list_near(answer, names) if task.labels else "give one token as a trace shows it, or its number"
+    raise OptionError(f"there is no answer {answer!r:.80}{parts}; {near}")
+
 
 BAR = 30
 """Characters of the progress bar."""
@@ -159,3 +252,74 @@ def draw_bar(done: int, of: int) -> None:
         filled = BAR * done // of
         end = "\n" if done == of else ""
         print(f"\rpatching {'━' * filled}{'╌' * (BAR - filled)} {done:,}/{of:,}", end=end, file=sys.stderr, flush=True)
+
+
+@final
+@public
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunContrast:
+    """A contrast of a run's texts, with what is compared in words."""
+
+    contrast: Contrast
+    tokens: tuple[str, ...]
+    """Of the first clean text, as they are shown."""
+    answers: list[tuple[str, str]]
+    """For each pair, the clean answer and the other."""
+
+
+@public
+def contrast_texts(run: Run | str | Path, texts: Sequence[str], against: Sequence[str]) -> RunContrast:
+    """Return what circuits are found with: each text, the one it is patched from, and the difference of their answers.
+
+    What is compared is the logit of the clean answer less that of the other: of a translator at the first token in
+    which the two translations differ, of a language model the next token, of a classifier the label. The texts of a
+    pair need as many tokens, and different answers.
+    """
+    run = as_run(run)
+    if len(texts) != len(against) or not texts:
+        raise OptionError(f"expected as many texts as texts to patch from; came {len(texts)} and {len(against)}")
+    graph = Graph(run.model)
+    pairs = [pair_inputs(run, clean, other) for clean, other in zip(texts, against, strict=True)]
+    sides, device = list(graph.names.sides), next(run.model.parameters()).device
+    rows = [{side: [inputs.ids[side] for inputs in column] for side in sides} for column in zip(*pairs, strict=True)]
+    *_, last = sides
+    if run.task.target == "writes":  # both read the part of the translations that is the same
+        same = [first_difference(one.ids[last], two.ids[last]) for one, two in pairs]
+        for column in rows:
+            column[last] = [ids[:end] for ids, end in zip(column[last], same, strict=True)]
+    clean, other = (pad_texts(column).map(lambda tensor: tensor.to(device)) for column in rows)
+    output = graph.names.sides[last][1].spec.output
+    if output is None:
+        raise OptionError("this model gives vectors and no answers, so there is no difference of answers to explain")
+    place = torch.tensor([len(ids) - 1 for ids in rows[0][last]], device=device) if output.by_position else None
+    answers = torch.stack([likeliest(graph, batch, place) for batch in (clean, other)], 1)
+    for text, (one, two) in zip(texts, answers.tolist(), strict=True):
+        if one == two:
+            raise OptionError(f"{text!r:.60} has the same answer as the text it is patched from: nothing to compare")
+    metric = LogitDifference(answer=answers[:, 0], other=answers[:, 1], place=place)
+    words = [run.task.answer_names(row) for row in answers.tolist()]
+    return RunContrast(
+        contrast=Contrast(graph, clean, other, metric),
+        tokens=tuple(pairs[0][0].pieces[sides[0]]),
+        answers=[(one, two) for one, two in words],
+    )
+
+
+def pair_inputs(run: Run, clean: str, other: str) -> tuple[TraceInputs, TraceInputs]:
+    """Return two texts as the model takes them, a translator's with its translations."""
+    one, two = (encode_inputs(run, text) for text in (clean, other))
+    if run.task.target == "writes":
+        return with_own_output(run, one, ()), with_own_output(run, two, ())
+    return one, two
+
+
+def first_difference(one: Sequence[int], two: Sequence[int]) -> int:
+    """Return the first place where two rows differ; the length of the shorter where it begins the other."""
+    return next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def likeliest(graph: Graph, texts: Texts, place: Tensor | None) -> Int[Tensor, "batch"]:
+    """Return the likeliest answer to each text."""
+    logits = run_graph(graph, texts).logits[0]
+    rows = torch.arange(len(texts), device=texts.device)
+    return (logits if place is None else logits[rows, place]).argmax(-1)

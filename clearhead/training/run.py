@@ -29,7 +29,14 @@ from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.templates import ChatTemplate, Message
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.answers import Written
+from clearhead.training.answers import (
+    Written,
+    check_list,
+    check_max_new,
+    check_text,
+    check_text_or_pair,
+    one_or_several,
+)
 from clearhead.training.checkpoints import MODEL, UNTRAINED, Checkpoint, copy_into, named_tensors
 from clearhead.training.claiming import claim
 from clearhead.training.evaluation import EvaluationOptions, evaluate
@@ -45,7 +52,6 @@ from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Detokenizer
 from clearhead.training.tasks.pairs import Pair
-from clearhead.training.verbs import check_list, check_max_new, check_text, check_text_or_pair, one_or_several
 
 AnyTask = TypeVar("AnyTask", bound=Task)
 

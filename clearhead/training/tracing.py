@@ -25,11 +25,10 @@ from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change, TextChange, check_changes
 from clearhead.tracing.names import names_of
 from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
-from clearhead.training.answers import token_names
+from clearhead.training.answers import check_text_or_pair, token_names
 from clearhead.training.run import Run, as_run
 from clearhead.training.tasks.pairs import Pair, trace_pair
 from clearhead.training.tasks.showing import TraceInputs
-from clearhead.training.verbs import check_text_or_pair
 
 OWN_OUTPUT = "the target is its own greedy output"
 

@@ -34,9 +34,8 @@ from clearhead.training.parallel import check_room, check_together
 from clearhead.training.pretrained import write_wide
 from clearhead.training.recipe import CLASSES, Recipe
 from clearhead.training.recipe_options import recipe_of
-from clearhead.training.reporting import ProgressLine, phase, to_stderr
+from clearhead.training.reporting import ProgressLine, Stopped, Stopping, phase, to_stderr
 from clearhead.training.run import Run, load
-from clearhead.training.stopping import Stopped, Stopping
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
 from clearhead.training.wide import has_wide

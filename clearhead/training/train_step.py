@@ -1,16 +1,17 @@
-"""A training step: gradient accumulation over micro-batches, then an update of the weights and their average.
+"""A training step: gradient accumulation over micro-batches, then an update of the weights and their average; and the
+batches that steps are taken over.
 
-`Eager` runs each operation as it comes. `Captured` records a pass once for each shape of batch, and the update once, as
-CUDA graphs, and replays them: a small model on a large GPU spends its time launching kernels otherwise.
+`TrainState.step` runs each operation as it comes. On a GPU `CapturedStep` records a pass once for each shape of batch,
+and the update once, as CUDA graphs, and replays them: a small model spends its time launching kernels otherwise.
 """
 
 import contextlib
 import copy
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -25,16 +26,66 @@ from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
 from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
+from clearhead.text.store import Store
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.distributed import Processes
-from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout
+from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout, draw_row_keys
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
 from clearhead.training.optimizers import RoundAll, copy_all, make_optimizer, move_all, zero_all
 from clearhead.training.parallel import Parallel, SingleProcess, local_tensors
-from clearhead.training.recipe import Machine, Optimizer
+from clearhead.training.recipe import Machine, Optimizer, Recipe
 from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
+
+
+@final
+class BatchStream:
+    """The batches of all epochs, one after another, starting anywhere."""
+
+    def __init__(self, recipe: Recipe, task: Task, store: Store, *, filled: bool) -> None:
+        self.store, self.task, self.seed, self.filled = store, task, recipe.seed, filled
+        self.keyed = bool(recipe.machine.keyed_dropout)
+        self.planner = task.planner(store, recipe.batching.at_once, self.seed)
+        self.taken = 0
+
+    def count(self) -> int:
+        """Return the number of batches in the first epoch."""
+        return sum(1 for _ in self.planner.epoch(0))
+
+    def batches(self, skip: int) -> Iterator[Batch]:
+        self.taken, epoch = 0, 0
+        while True:
+            for rows in self.planner.epoch(epoch):
+                self.taken += 1
+                if self.taken > skip:
+                    random = np.random.default_rng([self.seed, self.taken])
+                    batch = self.task.read(self.store, rows, random, filled=self.filled)
+                    yield {**batch, ROW_KEYS: draw_row_keys(random, len(batch["wanted"]))} if self.keyed else batch
+            epoch += 1
+
+
+def split_rows(batch: Batch, parts: int) -> list[Batch]:
+    """Return a batch as `parts` smaller ones, of about equally many rows; those without a target are left out.
+
+    >>> import torch
+    >>> [one["wanted"].tolist() for one in split_rows({"wanted": torch.tensor([[1], [2], [NOTHING]])}, 2)]
+    [[[1], [2]]]
+    """
+    if parts == 1:
+        return [batch]
+    split = {name: tensor.tensor_split(parts) for name, tensor in batch.items()}
+    micro_batches = [{name: parts_of_tensor[i] for name, parts_of_tensor in split.items()} for i in range(parts)]
+    return [smaller for smaller in micro_batches if (smaller["wanted"] != NOTHING).any()]
+
+
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """Return the seed of a step of a run in a process; neighbouring steps have unrelated ones."""
+    return int(
+        np.random.SeedSequence([seed, step, rank] if rank else [seed, step]).generate_state(1, np.uint64)[0]
+        >> np.uint64(1)
+    )
+
 
 WARM_UPS = 3
 
@@ -104,6 +155,32 @@ class TrainState:
         dtype = None if self.parallel.shards else dtype
         self.forward = self.parallel.wrap(LossPass(self.loss_module, self.run_loss, dtype))
         self.make_state()
+        self.captures = can_capture(self.device, machine, self.parallel)
+        self.forget_graphs()
+
+    def forget_graphs(self) -> None:
+        """Capture steps anew from here on, if they are captured: what was captured no longer fits."""
+        self.captured = CapturedStep(self.device) if self.captures else None
+
+    def step(self, batches: Sequence[Batch], rate: float) -> None:
+        """Take one optimizer step over these micro-batches, at this learning rate. They are those of all processes, and
+        each computes its rows of every one. Captured ones must have the full shape of their width.
+        """
+        n_targets = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)
+        self.places += n_targets
+        self.set_rate(rate)
+        for i, batch in enumerate(batches, 1):
+            share = self.parallel.scale / max(n_targets, 1)
+            with self.parallel.accumulating(last=i == len(batches)):
+                rows = self.parallel.share(batch)
+                if self.captured is None:
+                    self.backward(to_device(rows, self.device), torch.tensor(share, device=self.device))
+                else:
+                    self.captured.run_pass(self, rows, share)
+        if self.captured is None:
+            self.update()
+        else:
+            self.captured.run_update(self)
 
     def backward(self, batch: Batch, share: Tensor) -> None:
         """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
@@ -303,80 +380,32 @@ def loss_rounded_at_once(
     return run(loss, dict(zip(names, RoundAll.apply(dtype, fresh, *weights), strict=True)), batch)
 
 
-class Stepper(ABC):
-    """The way a training step is run on a device."""
-
-    filled: bool
-    """Whether batches must have the full shape of their width."""
-
-    def __init__(self, train_state: TrainState) -> None:
-        self.train_state = train_state
-
-    def step(self, batches: Sequence[Batch], rate: float) -> None:
-        """Take one optimizer step over these micro-batches, at this learning rate. They are those of all processes, and
-        each computes its rows of every one.
-        """
-        places = sum(int((batch["wanted"] != NOTHING).sum()) for batch in batches)
-        parallel = self.train_state.parallel
-        self.train_state.places += places
-        self.train_state.set_rate(rate)
-        for i, batch in enumerate(batches, 1):
-            with parallel.accumulating(last=i == len(batches)):
-                self.run_pass(parallel.share(batch), parallel.scale / max(places, 1))
-        self.run_update()
-
-    @abstractmethod
-    def run_pass(self, batch: Batch, share: float) -> None:
-        """Add the gradients of a micro-batch."""
-
-    @abstractmethod
-    def run_update(self) -> None:
-        """Update the weights with the gradients so far."""
-
-
 @final
-class Eager(Stepper):
-    """A stepper that runs each operation as it comes."""
+class CapturedStep:
+    """A step as CUDA graphs, replayed: one per shape of micro-batch and one for the update, in one memory pool."""
 
-    filled = False
-
-    def run_pass(self, batch: Batch, share: float) -> None:
-        device = self.train_state.device
-        self.train_state.backward(to_device(batch, device), torch.tensor(share, device=device))
-
-    def run_update(self) -> None:
-        self.train_state.update()
-
-
-@final
-class Captured(Stepper):
-    """A stepper that replays CUDA graphs: one per shape of micro-batch and one for the update, in one memory pool."""
-
-    filled = True
-
-    def __init__(self, train_state: TrainState) -> None:
-        super().__init__(train_state)
+    def __init__(self, device: torch.device) -> None:
         self.pool = torch.cuda.graph_pool_handle()
-        self.share = torch.zeros((), device=train_state.device)
+        self.share = torch.zeros((), device=device)
         self.passes: dict[tuple[object, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self.update: torch.cuda.CUDAGraph | None = None
         self.updates = 0
         self.kept: list[Tensor] = []
 
-    def run_pass(self, batch: Batch, share: float) -> None:
-        shape = (self.train_state.fresh, *((name, tuple(one.shape)) for name, one in batch.items()))
+    def run_pass(self, train_state: TrainState, batch: Batch, share: float) -> None:
+        """Add the gradients of a micro-batch."""
+        shape = (train_state.fresh, *((name, tuple(one.shape)) for name, one in batch.items()))
         if shape not in self.passes:
-            self.passes[shape] = self.capture_pass(batch)
+            self.passes[shape] = self.capture_pass(train_state, batch)
         graph, inputs = self.passes[shape]
         self.share.fill_(share)
         for name, one in batch.items():
             inputs[name].copy_(one.pin_memory(), non_blocking=True)
         graph.replay()
-        self.train_state.fresh = False
+        train_state.fresh = False
 
-    def capture_pass(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
+    def capture_pass(self, train_state: TrainState, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
         """Capture a pass as a graph, after a warm-up whose gradients and random numbers are undone."""
-        train_state = self.train_state
         random = torch.cuda.get_rng_state(train_state.device)
         inputs = to_device(batch, train_state.device)
         kept = [one.clone() for one in train_state.gradients()], train_state.nll.clone()
@@ -397,35 +426,28 @@ class Captured(Stepper):
         torch.cuda.set_rng_state(random, train_state.device)
         return graph, inputs
 
-    def run_update(self) -> None:
+    def run_update(self, train_state: TrainState) -> None:
         """Run the first two updates eagerly, as capturing asks; then capture the update, and replay it."""
         self.updates += 1
         if self.updates < WARM_UPS:
-            self.train_state.update()
+            train_state.update()
             return
         if self.update is None:
-            self.update = capture_graph(self.train_state.update, self.pool)
+            self.update = capture_graph(train_state.update, self.pool)
         self.update.replay()
-        self.train_state.fresh = self.train_state.rounds_at_once
+        train_state.fresh = train_state.rounds_at_once
+
+
+def can_capture(device: torch.device, machine: Machine, parallel: Parallel) -> bool:
+    """Return whether steps are captured: on a GPU, unless the machine's options say otherwise, or there are other
+    processes to communicate with. Activation checkpointing reads the state of random numbers, which a graph cannot.
+    """
+    alone = isinstance(parallel, SingleProcess) and not machine.activation_checkpointing
+    return device.type == "cuda" and machine.graphs and alone
 
 
 def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
     return {name: one.to(device) for name, one in batch.items()}
-
-
-def make_stepper(train_state: TrainState, machine: Machine) -> Stepper:
-    """Return a stepper for the device: captured on a GPU unless the machine's options say otherwise, or there are other
-    processes to communicate with.
-    """
-    # Activation checkpointing reads the state of random numbers, which a captured step cannot.
-    if (
-        train_state.device.type == "cuda"
-        and machine.graphs
-        and not machine.activation_checkpointing
-        and isinstance(train_state.parallel, SingleProcess)
-    ):
-        return Captured(train_state)
-    return Eager(train_state)
 
 
 def training_tensors(

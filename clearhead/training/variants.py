@@ -13,21 +13,137 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast, final
 
-from clearhead.attention import masks
+from clearhead.attention import masks, weighting
 from clearhead.attention.heads import HeadLayout, Heads, SlicedHeads
+from clearhead.attention.positions import EmbeddedPosition, Position
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
-from clearhead.attention.weighting import Softmax
+from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.calls import public
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError, no_such
 from clearhead.model.arrangements import Arrangement
 from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import FeedForward
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.sizes import Spec
-from clearhead.training import defaults
+from clearhead.registry import PartOption, options, parse
+from clearhead.text.encoding import Corpus
+from clearhead.training.recipe import Machine, Recipe, text_bytes
+from clearhead.training.tasks import name_of, task_named
+
+
+@final
+@dataclass(frozen=True)
+class Kind:
+    """A kind of attention by name: how scores are made, and how they become weights."""
+
+    similarity: Similarity | None = None
+    weighting: Weighting | None = None
+
+
+KINDS = {
+    "attention": ("weighting", "similarity", "feature map"),
+    "position": ("embedded position", "position"),
+    "block": ("arrangement",),
+    "norm": ("norm",),
+    "feed_forward": ("feed-forward",),
+    "mask": ("mask",),
+}
+"""The kinds of registered parts that each option of a model names."""
+ABSENT = ("position", "feed_forward", "mask")
+"""The options that take `none`: a model without the part."""
+
+
+def choose(option: str, text: str) -> PartOption:
+    """Return the part that the text of an option names."""
+    try:
+        return parse(text, *KINDS[option], also=("none",) if option in ABSENT else ())
+    except OptionError as error:
+        raise OptionError(f"{option}: {error}") from error
+
+
+def attention_of(name: str) -> Kind:
+    """Return the kind of attention that a name stands for, or a part of the user's own."""
+    part = choose("attention", name).make()
+    if isinstance(part, Similarity):
+        return Kind(similarity=part)
+    if isinstance(part, weighting.Features):
+        return Kind(weighting=weighting.Kernelized(part))
+    return Kind(weighting=None if part == weighting.Softmax() else part)
+
+
+ATTENTIONS: dict[str, Kind] = {name: attention_of(name) for name in (*options("weighting"), *options("similarity"))}
+"""What `--attention` takes, beside parts of a user's own."""
+
+POSITIONS = (*options("embedded position"), *options("position"), "none")
+"""What `--position` takes, beside parts of a user's own."""
+
+
+@public
+def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> Recipe:
+    """Return the recipe for a task, by name, on this corpus."""
+    kind = task_named(task)
+    on_gpu = choose_device(machine.device).type == "cuda"
+    return replace(kind.default_recipe(corpus, text_bytes(corpus), on_gpu), task=name_of(kind), machine=machine)
+
+
+def map_blocks(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:
+    return spec.map_stacks(lambda stack: replace(stack, blocks=tuple(map(change, stack.blocks))))
+
+
+@public
+def map_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec]) -> Spec:
+    """Return the model with every attention slot changed, cross-attention included."""
+
+    def changed(block: BlockSpec) -> BlockSpec:
+        cross = None if block.cross is None else change(block.cross)
+        return replace(block, attention=change(block.attention), cross=cross)
+
+    return map_blocks(spec, changed)
+
+
+def with_attention(spec: Spec, name: str) -> Spec:
+    """Return the model with another kind of attention in every slot."""
+    kind = attention_of(name)
+    return map_attention(spec, lambda slot: replace(slot, similarity=kind.similarity, weighting=kind.weighting))
+
+
+def with_position(spec: Spec, name: str, context: int) -> Spec:
+    """Return the model that knows the order of tokens in another way; cross-attention has none of its own.
+
+    Positions as large as 1, such as sines, have embeddings beside them that are scaled to be so too.
+    """
+    part = None if name == "none" else choose("position", name).make(length=context)
+    embedded = part if isinstance(part, EmbeddedPosition) else None
+    inside = part if isinstance(part, Position) else None
+
+    def change(block: BlockSpec) -> BlockSpec:
+        cross = None if block.cross is None else replace(block.cross, position=None)
+        return replace(block, attention=replace(block.attention, position=inside), cross=cross)
+
+    return map_embeddings(
+        map_blocks(spec, change),
+        lambda embedding: replace(
+            embedding,
+            position=embedded,
+            scaled=embedding.scaled or (embedded is not None and embedded.scales_tokens),
+        ),
+    )
+
+
+def with_dropout(spec: Spec, dropout: float) -> Spec:
+    """Return the model with this dropout on embeddings and branches."""
+    changed = map_blocks(spec, lambda block: replace(block, dropout=dropout))
+    return map_embeddings(changed, lambda embedding: replace(embedding, dropout=dropout))
+
+
+def map_embeddings(spec: Spec, change: Callable[[Embedding], Embedding]) -> Spec:
+    return spec.map_stacks(lambda stack: replace(stack, embedding=change(stack.embedding)))
+
 
 HEADS = ("whole", "sliced")
 """What `--heads` takes: every head sees the whole input, or head i only slice i of it."""
@@ -41,7 +157,7 @@ def with_heads(spec: Spec, name: str) -> Spec:
     if name not in HEADS:
         raise OptionError(f"heads: {no_such(name, HEADS)}")
     change = sliced if name == "sliced" else whole
-    return defaults.map_attention(spec, lambda slot: replace(slot, heads=change(slot.head_layout)))
+    return map_attention(spec, lambda slot: replace(slot, heads=change(slot.head_layout)))
 
 
 def sliced(heads: HeadLayout) -> HeadLayout:
@@ -72,15 +188,13 @@ def with_value_rank(spec: Spec, text: str) -> Spec:
         ranked = heads if isinstance(heads, SlicedHeads) else whole_heads("value_rank", slot)
         return replace(slot, heads=replace(ranked, value_rank=rank))
 
-    return defaults.map_attention(spec, change)
+    return map_attention(spec, change)
 
 
 def with_d_value(spec: Spec, text: str) -> Spec:
     """Return the model whose values have this width in each head, whatever the width of queries and keys."""
     width = parse_whole("d_value", text)
-    return defaults.map_attention(
-        spec, lambda slot: replace(slot, heads=replace(whole_heads("d_value", slot), d_value=width))
-    )
+    return map_attention(spec, lambda slot: replace(slot, heads=replace(whole_heads("d_value", slot), d_value=width)))
 
 
 def whole_heads(option: str, slot: AttentionSpec) -> Heads:
@@ -95,13 +209,13 @@ def whole_heads(option: str, slot: AttentionSpec) -> Heads:
 
 def with_block(spec: Spec, name: str) -> Spec:
     """Return the model with its norms elsewhere: before each branch, after it, as the notes have it, or nowhere."""
-    part_choice = defaults.choose("block", name)
+    part_choice = choose("block", name)
 
     def change(block: BlockSpec) -> BlockSpec:
         norm = norm_of(block.arrangement) or LayerNorm()
         return replace(block, arrangement=part_choice.make(norm=norm))
 
-    return defaults.map_blocks(spec, change)
+    return map_blocks(spec, change)
 
 
 def norm_of(arrangement: Arrangement) -> Norm | None:
@@ -112,7 +226,7 @@ def norm_of(arrangement: Arrangement) -> Norm | None:
 
 def with_norm(spec: Spec, name: str) -> Spec:
     """Return the model with another norm wherever it has one."""
-    part_choice = defaults.choose("norm", name)
+    part_choice = choose("norm", name)
 
     def replacement(norm: Norm) -> Norm:
         return norm if type(norm) is part_choice.cls and not part_choice.fields else part_choice.make()
@@ -123,8 +237,8 @@ def with_norm(spec: Spec, name: str) -> Spec:
             raise OptionError(f"norm: {block.arrangement} has no norm that could be another; choose a block with one")
         return replace(block, arrangement=replace(cast(Any, block.arrangement), norm=replacement(norm)))
 
-    return defaults.map_embeddings(
-        defaults.map_blocks(spec, change),
+    return map_embeddings(
+        map_blocks(spec, change),
         lambda embedding: embedding if embedding.norm is None else replace(embedding, norm=replacement(embedding.norm)),
     )
 
@@ -142,7 +256,7 @@ def with_scale(spec: Spec, text: str) -> Spec:
             )
         return replace(slot, similarity=similarity)
 
-    return defaults.map_attention(spec, change)
+    return map_attention(spec, change)
 
 
 def parse_scale(text: str) -> Similarity:
@@ -161,8 +275,8 @@ def parse_scale(text: str) -> Similarity:
 def with_feed_forward(spec: Spec, name: str) -> Spec:
     """Return the model with another feed-forward of the same d_ff in every block, or without any."""
     if name == "none":
-        return defaults.map_blocks(spec, lambda block: replace(block, feed_forward=None))
-    part_choice = defaults.choose("feed_forward", name)
+        return map_blocks(spec, lambda block: replace(block, feed_forward=None))
+    part_choice = choose("feed_forward", name)
 
     def replacement(current: FeedForward | None) -> FeedForward:
         if current is not None and type(current) is part_choice.cls and not part_choice.fields:
@@ -171,7 +285,7 @@ def with_feed_forward(spec: Spec, name: str) -> Spec:
             raise OptionError(f"feed_forward: {name} takes its d_ff from the one there is, and this block has none")
         return part_choice.make(**({} if current is None else {"d_ff": current.d_ff}))
 
-    return defaults.map_blocks(spec, lambda block: replace(block, feed_forward=replacement(block.feed_forward)))
+    return map_blocks(spec, lambda block: replace(block, feed_forward=replacement(block.feed_forward)))
 
 
 def with_mask(spec: Spec, name: str) -> Spec:
@@ -179,8 +293,8 @@ def with_mask(spec: Spec, name: str) -> Spec:
 
     Cross-attention keeps its own: its keys are another text's.
     """
-    mask = None if name == "none" else defaults.choose("mask", name).make()
-    return defaults.map_blocks(spec, lambda block: replace(block, attention=replace(block.attention, mask=mask)))
+    mask = None if name == "none" else choose("mask", name).make()
+    return map_blocks(spec, lambda block: replace(block, attention=replace(block.attention, mask=mask)))
 
 
 def with_window(spec: Spec, text: str) -> Spec:
@@ -221,11 +335,11 @@ def with_width(spec: Spec, d_model: int) -> Spec:
             return replace(slot, heads=replace(heads, count=fitting, kv=None))
         return replace(slot, heads=replace(heads, count=fitting))
 
-    return defaults.map_attention(spec, change).map_stacks(lambda stack: replace(stack, d_model=d_model))
+    return map_attention(spec, change).map_stacks(lambda stack: replace(stack, d_model=d_model))
 
 
 PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {
-    "attention": lambda spec, value, context: defaults.with_attention(spec, value),
+    "attention": lambda spec, value, context: with_attention(spec, value),
     "scale": lambda spec, value, context: with_scale(spec, value),
     "heads": lambda spec, value, context: with_heads(spec, value),
     "value_rank": lambda spec, value, context: with_value_rank(spec, value),
@@ -235,7 +349,7 @@ PARTS: dict[str, Callable[[Spec, str, int], Spec]] = {
     "feed_forward": lambda spec, value, context: with_feed_forward(spec, value),
     "mask": lambda spec, value, context: with_mask(spec, value),
     "window": lambda spec, value, context: with_window(spec, value),
-    "position": defaults.with_position,
+    "position": with_position,
 }
 """The parts of a model that can be changed by name, in the order in which they are: scale works on the attention that
 is chosen, value_rank on its heads, norm on the block, window on the mask."""

@@ -24,8 +24,8 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.model.wide import ORDERS, SHARES, NgramLogits, ToNgramLogits, hash_ngrams
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.baseline import Baseline
-from clearhead.training.linear import (
+from clearhead.training.baseline import (
+    Baseline,
     DesignMatrix,
     Figures,
     Keys,

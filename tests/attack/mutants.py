@@ -134,7 +134,7 @@ MUTANTS = (
            "moved replace_run", "the user's .* changed|saves were written to the old place"),
     Mutant("a resume forgets", "training/loop.py", "restore_tensors(", "(lambda *_: None)(",
            "kill-resume", "model.safetensors has other bytes"),
-    Mutant("a second signal of training is ignored", "training/stopping.py", "            os._exit(128 + number)",
+    Mutant("a second signal of training is ignored", "training/reporting.py", "            os._exit(128 + number)",
            "            return", "signal-twice", "it goes on to save after", 60),
     Mutant("workers outlive their launcher", "system.py", "ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)",
            "pass", "kill-processes", "are still at work", 12),

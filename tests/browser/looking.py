@@ -74,10 +74,10 @@ def serving(*runs):
 @contextlib.contextmanager
 def timed_briefly():
     """Time a training in two steps instead of twelve (tests/training/test_timing.py): the runs here are short."""
-    from clearhead.training import timing
+    from clearhead.training import machine
 
-    before, timing.MOST_STEPS = timing.MOST_STEPS, 1
+    before, machine.MOST_STEPS = machine.MOST_STEPS, 1
     try:
         yield
     finally:
-        timing.MOST_STEPS = before
+        machine.MOST_STEPS = before

@@ -11,11 +11,11 @@ from clearhead.cli import run
 @pytest.fixture(scope="module", autouse=True)
 def timed_once():
     """A training that leaves something open times two steps, not thirteen: its figures are of no interest here."""
-    from clearhead.training import timing
+    from clearhead.training import machine
 
-    before, timing.MOST_STEPS = timing.MOST_STEPS, 1
+    before, machine.MOST_STEPS = machine.MOST_STEPS, 1
     yield
-    timing.MOST_STEPS = before
+    machine.MOST_STEPS = before
 
 
 @pytest.fixture

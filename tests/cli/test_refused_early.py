@@ -16,8 +16,8 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Documents
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import parallel
-from clearhead.training.defaults import default_recipe
 from clearhead.training.recipe import write_recipe
+from clearhead.training.variants import default_recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plain_terminal")
 

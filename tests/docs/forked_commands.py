@@ -85,7 +85,7 @@ def sketch() -> None:
         ("clearhead.experiments.comparing", "draw_comparison"),
     ):
         setattr(sys.modules[module], name, lambda data, path, **_: Path(path).write_text("<svg/>", encoding="utf-8"))
-    sys.modules["clearhead.training.timing"].MOST_STEPS = MOST_STEPS  # pyright: ignore[reportAttributeAccessIssue]
+    sys.modules["clearhead.training.machine"].MOST_STEPS = MOST_STEPS  # pyright: ignore[reportAttributeAccessIssue]
     if os.environ.get("HYPOTHESIS_PROFILE") != "thorough":
         sys.modules["clearhead.attention.grid"].DRAWS = 24  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -211,7 +211,7 @@ def test_every_command_runs(home, monkeypatch, capsys):
     monkeypatch.setattr(serve_page, "TEMPLATE", template)
     monkeypatch.setattr(compare, "comparison_of", Compared)
     monkeypatch.setattr(probes, "MOST_EXAMPLES", 50)
-    monkeypatch.setattr("clearhead.training.timing.MOST_STEPS", 1)
+    monkeypatch.setattr("clearhead.training.machine.MOST_STEPS", 1)
     monkeypatch.chdir(home)
     failed = {}
     for words in commands():

@@ -13,7 +13,7 @@ from clearhead.model.presets import Size
 from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.model.wide import NgramLogits, hash_ngrams
 from clearhead.taps import watching
-from clearhead.training.default_models import encoder
+from clearhead.training.recipe import encoder
 
 NGRAMS = NgramLogits(pairs=30, triples=20, buckets=50)
 LENGTHS = torch.tensor([6, 3, 1])

@@ -26,7 +26,7 @@ from clearhead.tracing import site as site_module
 from clearhead.tracing.head_metrics import compare_answers, lens
 from clearhead.tracing.site import Head
 from clearhead.tracing.trace import trace_model
-from clearhead.training.default_models import decoder
+from clearhead.training.recipe import decoder
 from clearhead.training.tracing import trace
 from tests.serve.asking import ask
 from tests.serve.conftest import serving

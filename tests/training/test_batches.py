@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from clearhead.training.batches import BatchStream, split_rows
 from clearhead.training.losses import NOTHING
+from clearhead.training.train_step import BatchStream, split_rows
 from tests.training import small_runs
 from tests.training.tiny import recipe_for, work_on
 

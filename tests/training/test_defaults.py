@@ -10,9 +10,12 @@ from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
-from clearhead.training.batches import BatchStream
-from clearhead.training.default_models import decoder, encoder, epochs, text_bytes
-from clearhead.training.defaults import (
+from clearhead.training.machine import resolve_machine
+from clearhead.training.recipe import Budget, Checkpointing, Machine, decoder, encoder, epochs, read_recipe, text_bytes
+from clearhead.training.tasks import TASKS
+from clearhead.training.train import train
+from clearhead.training.train_step import BatchStream, TrainState
+from clearhead.training.variants import (
     ATTENTIONS,
     POSITIONS,
     default_recipe,
@@ -20,11 +23,6 @@ from clearhead.training.defaults import (
     with_dropout,
     with_position,
 )
-from clearhead.training.machine import resolve_machine
-from clearhead.training.recipe import Budget, Checkpointing, Machine, read_recipe
-from clearhead.training.tasks import TASKS
-from clearhead.training.train import train
-from clearhead.training.train_step import Eager, TrainState
 from tests.training import small_runs
 from tests.training.small_runs import write_lines
 from tests.training.tiny import quiet, work_on
@@ -159,7 +157,7 @@ def steps_of(recipe, home):
     batches = BatchStream(work.recipe, work.task, work.prepared.train, filled=False).batches(0)
     losses = []
     for _ in range(2):
-        Eager(train_state).step([next(batches)], 1e-3)
+        train_state.step([next(batches)], 1e-3)
         total = train_state.totals()
         losses.append(total.nll / total.places)
         assert train_state.is_finite()

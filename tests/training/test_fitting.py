@@ -11,11 +11,11 @@ from clearhead.errors import OptionError
 from clearhead.training import fitting
 from clearhead.training.fitting import Workload, active_parameters, batch_for, choose_vocabulary, fit, planned_again
 from clearhead.training.folder import RunFolder
+from clearhead.training.machine import Pace, ScoringPace
 from clearhead.training.pacing import FEWEST_BATCHES, SCORING
 from clearhead.training.recipe import Budget, Machine, Open, Plan, read_recipe, write_recipe
 from clearhead.training.resume import resume
 from clearhead.training.schedules import Constant
-from clearhead.training.timing import Pace, ScoringPace
 from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for, work_on

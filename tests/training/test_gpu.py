@@ -9,21 +9,21 @@ import torch
 from clearhead.attention.kernels import blockwise
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.training import loop
-from clearhead.training.batches import BatchStream
-from clearhead.training.defaults import with_attention, with_position
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Machine, Optimizer
 from clearhead.training.resume import resume
 from clearhead.training.schedules import CosineDecay, Ema, Last
 from clearhead.training.train import Stopped, train
-from clearhead.training.train_step import Captured, Eager, TrainState, make_stepper
+from clearhead.training.train_step import BatchStream, TrainState
+from clearhead.training.variants import with_attention, with_position
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for, work_on
 
 pytestmark = pytest.mark.gpu
 
 GPU = Machine(device="cuda", precision="float32")
+EAGER = replace(GPU, graphs=False)
 STEPS = 12
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 KINDS = [
@@ -46,11 +46,10 @@ def as_it_was():
     torch.use_deterministic_algorithms(False)
 
 
-def taken(work, stepper_of, machine=GPU):
+def taken(work, machine=GPU):
     """A learner after some steps of this work, and what it has summed up."""
     torch.manual_seed(1)
     train_state = TrainState(work.spec.build().cuda().train(), work.task, work.recipe.optimizer, machine)
-    stepper = stepper_of(train_state)
     # Both get batches of the same shapes, whichever of them needs that.
     batches = BatchStream(work.recipe, work.task, work.prepared.train, filled=True).batches(0)
     averaging = work.recipe.optimizer.averaging
@@ -60,7 +59,7 @@ def taken(work, stepper_of, machine=GPU):
             torch.manual_seed(step)
             ema_weight = averaging.ema_weight(step + 1, STEPS)
             train_state.hold_average(ema_weight)
-            stepper.step([next(batches) for _ in range(work.recipe.batching.passes)], 1e-3)
+            train_state.step([next(batches) for _ in range(work.recipe.batching.passes)], 1e-3)
             train_state.update_average(ema_weight)
     return train_state, train_state.totals()
 
@@ -73,8 +72,8 @@ def assert_alike(model, other):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_captured_is_eager(kind, tmp_path):
     work = work_on(recipe_for(kind, tmp_path, dropout=0.0, machine=GPU, optimizer=OPTIMISING), tmp_path)
-    eager, told = taken(work, Eager)
-    captured, others = taken(work, Captured)
+    eager, told = taken(work, EAGER)
+    captured, others = taken(work)
     assert told.places == others.places > 0
     assert others.nll == pytest.approx(told.nll, rel=1e-5)
     assert others.grad_norm == pytest.approx(told.grad_norm, rel=1e-4)
@@ -84,8 +83,8 @@ def test_captured_is_eager(kind, tmp_path):
 def steps_alike(recipe, folder):
     """Takes the same steps both ways."""
     work = work_on(recipe, folder)
-    eager, told = taken(work, Eager)
-    captured, others = taken(work, Captured)
+    eager, told = taken(work, EAGER)
+    captured, others = taken(work)
     assert others.nll == pytest.approx(told.nll, rel=1e-5)
     assert_alike(eager.model, captured.model)
 
@@ -112,7 +111,7 @@ def test_dropout_of_weights_in_blocks_is_captured(tmp_path, monkeypatch):
     block = recipe.model.blocks[0]
     model = replace(recipe.model, blocks=(replace(block, attention=replace(block.attention, dropout=0.5)),))
     work = work_on(replace(recipe, model=with_attention(model, "argmax")), tmp_path)
-    train_state, totals = taken(work, Captured)
+    train_state, totals = taken(work)
     assert train_state.is_finite()
     assert totals.places > 0
 
@@ -123,8 +122,8 @@ def test_captured_is_eager_with_passes_r_drop_and_an_average(averaging, tmp_path
     batching = Batching(tokens=512, micro_batch_tokens=128, context=32)
     recipe = recipe_for(small_runs.translating, tmp_path, dropout=0.0, optimizer=optimizer, batching=batching)
     work = work_on(recipe, tmp_path)
-    eager, _ = taken(work, Eager)
-    captured, _ = taken(work, Captured)
+    eager, _ = taken(work, EAGER)
+    captured, _ = taken(work)
     assert_alike(eager.model, captured.model)
     assert_alike(eager.averaged_model(), captured.averaged_model())
 
@@ -136,10 +135,10 @@ def test_captured_dropout_differs_from_step_to_step_and_follows_the_seed(tmp_pat
     def losses(seeds):
         torch.manual_seed(1)
         train_state = TrainState(work.spec.build().cuda().train(), work.task, work.recipe.optimizer, GPU)
-        stepper, found = Captured(train_state), []
+        found = []
         for seed in seeds:
             torch.manual_seed(seed)
-            stepper.step([batch], 0.0)
+            train_state.step([batch], 0.0)
             found.append(train_state.totals().nll)
         return found
 
@@ -157,12 +156,11 @@ def test_a_table_of_positions_that_grows_between_captures_stays_right(tmp_path):
     wide = next(BatchStream(work.recipe, work.task, work.prepared.train, filled=True).batches(0))
     narrow = {name: one[:, :4].contiguous() for name, one in wide.items()}
     models = []
-    for stepper_of in (Eager, Captured):
+    for machine in (EAGER, GPU):
         torch.manual_seed(1)
-        train_state = TrainState(work.spec.build().cuda().train(), work.task, OPTIMISING, GPU)
-        stepper = stepper_of(train_state)
+        train_state = TrainState(work.spec.build().cuda().train(), work.task, OPTIMISING, machine)
         for batch in (narrow, narrow, wide, narrow, wide, narrow):
-            stepper.step([batch], 1e-3)
+            train_state.step([batch], 1e-3)
             # What was freed is taken again, and written over: a graph that still read it would show.
             torch.full((1 << 16,), float("nan"), device="cuda")
         models.append(train_state.model)
@@ -171,9 +169,9 @@ def test_a_table_of_positions_that_grows_between_captures_stays_right(tmp_path):
 
 def test_steps_are_captured_on_a_gpu_unless_told_otherwise(tmp_path):
     work = work_on(recipe_for(small_runs.stretch, tmp_path), tmp_path)
-    train_state = TrainState(work.spec.build().cuda(), work.task, OPTIMISING, GPU)
-    assert isinstance(make_stepper(train_state, GPU), Captured)
-    assert isinstance(make_stepper(train_state, replace(GPU, graphs=False)), Eager)
+    for machine in (GPU, EAGER):
+        train_state = TrainState(work.spec.build().cuda(), work.task, OPTIMISING, machine)
+        assert (train_state.captured is not None) == machine.graphs
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from clearhead.attention import similarity, weighting
 from clearhead.errors import OptionError
 from clearhead.training import distributed, machine
-from clearhead.training.batches import BatchStream
 from clearhead.training.distributed import Processes
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout, draw_row_keys, keep_mask
 from clearhead.training.recipe import Machine
-from clearhead.training.train_step import TrainState
+from clearhead.training.train_step import BatchStream, TrainState
 from tests.training import small_runs
 from tests.training.tiny import recipe_for, work_on
 

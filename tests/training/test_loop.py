@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 from clearhead.errors import RunError
 from clearhead.training import checkpoints, final_scores, loop
-from clearhead.training.batches import step_seed
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
@@ -18,7 +17,7 @@ from clearhead.training.resume import resume
 from clearhead.training.schedules import Constant, CosineDecay, Ema
 from clearhead.training.tasks import Task
 from clearhead.training.train import Stopped, train
-from clearhead.training.train_step import Eager
+from clearhead.training.train_step import TrainState, step_seed
 from tests.training import small_runs
 from tests.training.tiny import KEEPING, STEPS, quiet, recipe_for
 
@@ -344,15 +343,15 @@ def test_out_of_gpu_memory_micro_batches_are_halved_and_the_steps_are_the_same(h
     """Without dropout, since what is dropped goes by the shape of a batch."""
     recipe = recipe_for(small_runs.classifying, home, dropout=0.0, optimizer=Optimizer(lr=1e-2))
     plain = train(tmp_path / "plain", recipe, log=quiet, data=home / "data", watcher=quiet)
-    step, said = Eager.step, []
+    step, said = TrainState.step, []
 
     def limited(self, batches, rate):
         if max(len(batch["wanted"]) for batch in batches) > 20:
-            self.train_state.places += 1000
+            self.places += 1000
             raise torch.OutOfMemoryError
         step(self, batches, rate)
 
-    monkeypatch.setattr(Eager, "step", limited)
+    monkeypatch.setattr(TrainState, "step", limited)
     run = train(tmp_path / "halved", recipe, log=said.append, data=home / "data", watcher=quiet)
     assert [line for line in said if "memory" in line] == [
         "out of GPU memory: micro-batches are halved, to about 256 tokens; the steps are the same",
@@ -370,7 +369,7 @@ def test_a_row_that_does_not_fit_into_the_gpu_is_told(recipe, go, monkeypatch):
     def full(self, batches, rate):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(Eager, "step", full)
+    monkeypatch.setattr(TrainState, "step", full)
     with pytest.raises(RunError, match="the GPU's memory is too small for a single row of 32 tokens"):
         go(recipe)
 

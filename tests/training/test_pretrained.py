@@ -20,7 +20,6 @@ from clearhead.model.presets import Size
 from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import named_tensors
-from clearhead.training.default_models import decoder, encoder
 from clearhead.training.pretrained import (
     TensorInfo,
     check_shapes,
@@ -30,7 +29,7 @@ from clearhead.training.pretrained import (
     start_from_vectors,
     trained_tensors,
 )
-from clearhead.training.recipe import FineTuning
+from clearhead.training.recipe import FineTuning, decoder, encoder
 from clearhead.training.run import load
 from clearhead.training.tasks import Classify, Generate, Translate
 from tests.model.test_spec_json import SPECS

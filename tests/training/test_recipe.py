@@ -15,7 +15,6 @@ from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.defaults import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import (
     CLASSES,
@@ -29,6 +28,7 @@ from clearhead.training.recipe import (
     write_recipe,
 )
 from clearhead.training.schedules import SCHEDULES, Ema, Last, Schedule, Unaveraged
+from clearhead.training.variants import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
 
 TASKS = {
     "translate": lambda path: Aligned(source=(path,), target=(path,)),

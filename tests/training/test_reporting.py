@@ -1,11 +1,13 @@
 """What a training tells: phases that take long, its progress, a loss that grows."""
 
 import io
+import signal
 import threading
 
 import pytest
 
-from clearhead.training.reporting import ProgressLine, phase
+from clearhead.training import reporting
+from clearhead.training.reporting import ProgressLine, Stopping, phase
 
 
 def test_a_long_phase_is_told_again_and_again():
@@ -81,3 +83,33 @@ def test_what_it_does_not_know_is_passed_over():
     out = io.StringIO()
     ProgressLine(out)({"kind": "saved", "step": 3})
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_asked_about_and_told(number, capfd):
+    before = signal.getsignal(number)
+    with Stopping() as asked:
+        assert asked.signal == 0
+        signal.raise_signal(number)
+        assert asked.signal == number
+    assert capfd.readouterr().err == "stopping: it is saved first; Ctrl-C again leaves at once\n"
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_leaves_at_once(monkeypatch):
+    left = []
+    monkeypatch.setattr(reporting.os, "_exit", left.append)
+    with Stopping():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert left == [130]
+
+
+def test_a_stderr_that_is_closed_is_no_reason_to_fail(monkeypatch):
+    def closed(*given):
+        raise OSError
+
+    monkeypatch.setattr(reporting.os, "write", closed)
+    with Stopping() as asked:
+        signal.raise_signal(signal.SIGTERM)
+    assert asked.signal == signal.SIGTERM

@@ -12,13 +12,12 @@ from torch.nn import functional as F
 
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
-from clearhead.training.default_models import decoder
 from clearhead.training.losses import NOTHING
 from clearhead.training.optimizers import copy_all, move_all, zero_all
-from clearhead.training.recipe import Machine, Optimizer
+from clearhead.training.recipe import Machine, Optimizer, decoder
 from clearhead.training.schedules import Ema, Last
 from clearhead.training.tasks import Generate
-from clearhead.training.train_step import Eager, LossPass, TrainState, loss_in, make_stepper
+from clearhead.training.train_step import LossPass, TrainState, loss_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -77,9 +76,8 @@ def test_steps_are_those_of_plain_adamw(clip, smoothing):
     batches = [batch() for _ in range(4)]
     train_state = learner_of(clip=clip, smoothing=smoothing, weight_decay=0.3)
     other = copy.deepcopy(train_state.model)
-    stepper = Eager(train_state)
     for one in batches:
-        stepper.step([one], 0.01)
+        train_state.step([one], 0.01)
     plain_steps(other, batches, rate=0.01, smoothing=smoothing, clip=clip, weight_decay=0.3)
     assert_same(train_state.model, other)
 
@@ -89,7 +87,7 @@ def test_matrices_decay_and_vectors_do_not():
     train_state = learner_of(weight_decay=0.5)
     before = {name: one.clone() for name, one in train_state.model.named_parameters()}
     nothing = batch() | {"wanted": torch.full((6, WIDTH), NOTHING)}
-    Eager(train_state).step([nothing], 0.1)
+    train_state.step([nothing], 0.1)
     assert {one.ndim for one in before.values()} == {1, 2}
     for name, one in train_state.model.named_parameters():
         share = 1 - 0.1 * 0.5 if one.ndim >= 2 else 1.0
@@ -103,8 +101,8 @@ def test_passes_add_up_to_the_whole_batch(sizes):
     whole = batch()
     one, several = learner_of(smoothing=0.1), learner_of(smoothing=0.1)
     for _ in range(3):
-        Eager(one).step([whole], 0.01)
-        Eager(several).step(cut(whole, sizes), 0.01)
+        one.step([whole], 0.01)
+        several.step(cut(whole, sizes), 0.01)
     assert_same(one.model, several.model)
     totals, others = one.totals(), several.totals()
     assert totals == pytest.approx(others, rel=1e-12)
@@ -122,7 +120,7 @@ def test_steps_with_weights_rounded_at_once_are_those_of_rounding_each(sizes):
     each.clear_gradients()
     for one in batches:
         for train_state in (whole, each):
-            Eager(train_state).step(cut(one, sizes), 0.01)
+            train_state.step(cut(one, sizes), 0.01)
     assert_same(whole.model, each.model)
     assert whole.totals() == each.totals()
 
@@ -131,7 +129,7 @@ def test_steps_with_weights_rounded_at_once_are_those_of_rounding_each(sizes):
 def test_a_model_is_freed_with_its_training(precision):
     """Without waiting for Python's collector: a GPU's memory would be held until then."""
     train_state = learner_of(built(dtype=torch.float32), replace(CPU, precision=precision))
-    Eager(train_state).step([batch()], 0.01)
+    train_state.step([batch()], 0.01)
     weight = weakref.ref(next(train_state.model.parameters()))
     gc.disable()
     try:
@@ -146,7 +144,7 @@ def test_r_drop_doubles_the_batch_and_halves_the_loss():
     whole = batch()
     plain, dropped = learner_of(smoothing=0.1), learner_of(smoothing=0.1, r_drop=5.0)
     for one in (plain, dropped):
-        Eager(one).step([whole], 0.01)
+        one.step([whole], 0.01)
     assert_same(plain.model, dropped.model)
     assert plain.totals() == pytest.approx(dropped.totals(), rel=1e-12)
 
@@ -168,8 +166,8 @@ def test_totals_are_means_once_divided_and_begin_again():
     with torch.no_grad():
         logits = train_state.model(whole["tokens"]).flatten(0, 1)
     expected = F.cross_entropy(logits, whole["wanted"].flatten(), ignore_index=NOTHING, reduction="sum").item()
-    Eager(train_state).step([whole], 0.0)
-    Eager(train_state).step([whole], 0.0)
+    train_state.step([whole], 0.0)
+    train_state.step([whole], 0.0)
     found = train_state.totals()
     assert (found.nll, found.places) == (pytest.approx(2 * expected), 2 * places)
     assert found.grad_norm > 0
@@ -181,7 +179,7 @@ def test_the_norm_that_is_told_is_from_before_the_clipping():
     for clip in (None, 1e-3):
         train_state = learner_of(clip=clip)
         torch.manual_seed(5)
-        Eager(train_state).step([batch()], 0.0)
+        train_state.step([batch()], 0.0)
         norms.append(train_state.totals().grad_norm)
     assert norms[0] == norms[1] > 1e-3
 
@@ -190,12 +188,12 @@ def test_the_norm_that_is_told_is_from_before_the_clipping():
 @pytest.mark.parametrize("asked", [(), (1, 4, 5), tuple(range(1, 13))], ids=["never", "thrice", "always"])
 def test_the_average_is_what_its_pulls_make_whenever_it_is_asked_for(averaging, asked):
     train_state = learner_of(averaging=averaging)
-    stepper, total = Eager(train_state), 12
+    total = 12
     by_hand = [one.detach().clone() for one in train_state.parameters]
     for step in range(1, total + 1):
         ema_weight = averaging.ema_weight(step, total)
         train_state.hold_average(ema_weight)
-        stepper.step([batch()], 0.02)
+        train_state.step([batch()], 0.02)
         train_state.update_average(ema_weight)
         by_hand = [
             old + ema_weight * (new.detach() - old) for old, new in zip(by_hand, train_state.parameters, strict=True)
@@ -210,7 +208,7 @@ def test_the_average_is_what_its_pulls_make_whenever_it_is_asked_for(averaging, 
 
 def test_without_averaging_the_weights_to_use_are_the_weights():
     train_state = learner_of()
-    Eager(train_state).step([batch()], 0.1)
+    train_state.step([batch()], 0.1)
     train_state.update_average(1.0)
     assert train_state.averaged_model() is train_state.model
 
@@ -230,7 +228,7 @@ def test_bfloat16_is_used_where_it_is_asked_for_and_the_weights_stay_float32():
     plain = learner_of(copy.deepcopy(model))
     one = batch()
     for each in (train_state, plain):
-        Eager(each).step([one], 0.01)
+        each.step([one], 0.01)
     found, exact = train_state.totals().nll, plain.totals().nll
     assert found != exact
     assert found == pytest.approx(exact, rel=2e-2)
@@ -246,13 +244,13 @@ def test_checkpointing_in_bfloat16_has_the_gradients_of_float32():
         model.stack.checkpointing = again
         machine = replace(CPU, precision=precision, activation_checkpointing=again)
         learner = learner_of(model, machine)
-        Eager(learner).step(batches, 1e-3)
+        learner.step(batches, 1e-3)
         norms.append(learner.totals().grad_norm)
     assert norms[1] == pytest.approx(norms[0], rel=0.05)
 
 
 def test_on_a_cpu_a_step_is_eager():
-    assert isinstance(make_stepper(learner_of(), CPU), Eager)
+    assert learner_of().captured is None
 
 
 def test_lists_are_changed_in_place():
@@ -284,11 +282,10 @@ def test_the_averaged_model_has_the_buffers_of_the_training(averaging):
     model = built()
     model.stack.norm = Running().double()
     learner = learner_of(model, averaging=averaging)
-    stepper = make_stepper(learner, CPU)
     for step in range(1, 4):
         weight = averaging.ema_weight(step, 3)
         learner.hold_average(weight)
-        stepper.step([batch()], 0.01)
+        learner.step([batch()], 0.01)
         learner.update_average(weight)
         assert model.stack.norm.square != 1
         assert torch.equal(learner.averaged_model().stack.norm.square, model.stack.norm.square)

@@ -21,9 +21,8 @@ from clearhead.model.presets import Size
 from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Documents
-from clearhead.training.default_models import decoder, encoder
-from clearhead.training.defaults import map_attention
-from clearhead.training.variants import PARTS, with_part, with_parts
+from clearhead.training.recipe import decoder, encoder
+from clearhead.training.variants import PARTS, map_attention, with_part, with_parts
 
 DOCS = Path(__file__).parents[2] / "docs"
 SIZE = Size(2, 32, 4, 4, 48)

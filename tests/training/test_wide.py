@@ -19,10 +19,10 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.head_metrics import lens
+from clearhead.training.baseline import Figures
 from clearhead.training.checkpoints import remove_folder
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
-from clearhead.training.linear import Figures
 from clearhead.training.pretrained import read_header
 from clearhead.training.recipe import Budget, Machine
 from clearhead.training.resume import resume

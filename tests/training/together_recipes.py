@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from clearhead import positions, similarity, weighting
 from clearhead.model.lora import Lora
 from clearhead.text.preparing import Tokenizing
-from clearhead.training.defaults import with_dropout
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer
 from clearhead.training.schedules import CosineDecay, Ema, Last, Unaveraged
+from clearhead.training.variants import with_dropout
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
 

@@ -11,8 +11,8 @@ from clearhead.model.feedforward import GELU
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size, bert
 from clearhead.model.sizes import Spec
-from clearhead.training.defaults import map_blocks
 from clearhead.training.recipe import Recipe
+from clearhead.training.variants import map_blocks
 
 
 class Change(NamedTuple):

@@ -14,8 +14,7 @@ from clearhead.serve.questions.question import Question, TraceQuestion, bounded
 from clearhead.serve.questions.run import SideName
 from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.names import list_near
-from clearhead.training.attribution import attribute_trace, first_place
-from clearhead.training.patching import check_tokenizers, choose_answers, patch_traces
+from clearhead.training.patching import attribute_trace, check_tokenizers, choose_answers, first_place, patch_traces
 
 PartKind = Literal["embedding", "head", "feed_forward", "constant", "output", "edits"]
 

@@ -7,8 +7,8 @@ from clearhead.errors import OptionError
 from clearhead.registry import find, options, register
 from clearhead.serialization import name_in_files
 from clearhead.text.encoding import Layout
-from clearhead.training.default_models import encoder
 from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import encoder
 from clearhead.training.tasks.answering import Answer
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.classify import Classify

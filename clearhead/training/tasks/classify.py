@@ -27,10 +27,8 @@ from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line
-from clearhead.training.baseline import fit_in_time
-from clearhead.training.default_models import encoder, epochs
-from clearhead.training.linear import Figures, most_records
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.baseline import Figures, fit_in_time, most_records
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, encoder, epochs
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import score_classes
 from clearhead.training.tasks.answering import Answer, Pair

@@ -23,9 +23,8 @@ from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import continued, in_batches
-from clearhead.training.default_models import encoder, epochs
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, encoder, epochs
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.tasks.answering import Answer
 from clearhead.training.tasks.base import Task

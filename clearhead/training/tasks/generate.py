@@ -34,9 +34,8 @@ from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.training.answers import Written, continued, in_batches
 from clearhead.training.byte_ngrams import MOST_BYTES, ByteSample, NgramScore, score_ngrams
-from clearhead.training.default_models import decoder, epochs
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, decoder, epochs
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import score_text
 from clearhead.training.tasks.answering import Answer, Decoding

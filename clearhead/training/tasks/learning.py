@@ -21,8 +21,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Prepared
 from clearhead.text.store import Ragged, Store
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.baseline import Baseline
-from clearhead.training.linear import Figures
+from clearhead.training.baseline import Baseline, Figures
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.framing import Framing, frame_rows

@@ -26,9 +26,8 @@ from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import Written, in_batches, one_line, token_names
-from clearhead.training.default_models import PLACEHOLDER, epochs
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
+from clearhead.training.recipe import PLACEHOLDER, Batching, Budget, Checkpointing, Optimizer, Recipe, epochs
 from clearhead.training.schedules import InverseSqrt, Last
 from clearhead.training.scores import score_by_length, score_translations
 from clearhead.training.tasks.answering import Answer, Decoding

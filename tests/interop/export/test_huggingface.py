@@ -16,7 +16,7 @@ from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
-from clearhead.training.default_models import decoder
+from clearhead.training.recipe import decoder
 from clearhead.training.run import Run
 from clearhead.training.tasks.instruct import Instruct
 from tests.covering import few

@@ -15,8 +15,8 @@ from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.tracing.stopping import StoppedError, stopping_when
-from clearhead.training.default_models import decoder
 from clearhead.training.rasp_run import compile_to_run
+from clearhead.training.recipe import decoder
 from clearhead.training.run import load
 from tests.serve.asking import ask
 from tests.test_public import is_public

@@ -17,13 +17,12 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Table
 from clearhead.text.store import Store
-from clearhead.training.default_models import encoder
-from clearhead.training.defaults import default_recipe
 from clearhead.training.fine_tuning import fine_tuning_recipe
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, encoder
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import ClassifyPairs
 from clearhead.training.train import train
+from clearhead.training.variants import default_recipe
 from tests.interop import saved_models
 from tests.peers import late
 from tests.rounding import assert_equal_but_rounding

@@ -13,9 +13,9 @@ from clearhead.experiments.comparing import compare, one_by_one, varied
 from clearhead.interop.export import export
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
-from clearhead.training.defaults import default_recipe
 from clearhead.training.recipe import Budget
 from clearhead.training.train import train
+from clearhead.training.variants import default_recipe
 from tests.registering import registry_restored
 from tests.serve.api_serving import serving
 

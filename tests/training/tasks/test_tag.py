@@ -13,8 +13,8 @@ from clearhead.text.preparing import open_prepared
 from clearhead.text.sources import Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import Budget, default_recipe, train
-from clearhead.training.default_models import encoder
 from clearhead.training.losses import NOTHING
+from clearhead.training.recipe import encoder
 from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks import Tag
 

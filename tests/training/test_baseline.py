@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.training.linear import (
+from clearhead.training.baseline import (
     DesignMatrix,
     Figures,
     LinearScore,
