@@ -35,7 +35,7 @@ from clearhead.training.variants import default_recipe
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "pre-norm": {"block": "pre"},
     "post-norm": {"block": "post"},
-    "the note's block": {"block": "single-residual"},
+    "a single residual": {"block": "single-residual"},
     "no norm": {"block": "none"},
     "sliced heads": {"heads": "sliced"},
     "values of rank 8": {"value_rank": "8"},
