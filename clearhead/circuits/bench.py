@@ -5,12 +5,14 @@ causal truth, among edges whose product of weights is not zero: among all edges 
 definition.
 """
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import torch
 from torch import Tensor
@@ -25,8 +27,9 @@ from clearhead.circuits.realism import AXES, MAIN
 from clearhead.circuits.texts import Texts
 from clearhead.circuits.truth import AnswerReader, BenchSample, every_input
 from clearhead.errors import RunError
-from clearhead.files import open_log, parse_json, read_bytes, write_text
+from clearhead.files import open_log, parse_json, read_bytes
 from clearhead.rasp.programs import PROGRAMS, Program
+from clearhead.system import has_no_locks, try_lock
 
 PAIRS = 32
 SLOW = ("acdc", "edge-pruning")
@@ -239,33 +242,58 @@ def grade_on_axis(sample: BenchSample, axis: str, methods: Sequence[str], seed: 
 class BenchLog:
     """What was graded so far: with a path, a file with a line for each grade, so that a bench that was cut goes on.
 
-    The first line has the settings; a file with others is refused.
+    The first line has the settings; a file with others is refused, and so is one that another bench writes to.
     """
 
     def __init__(self, path: Path | None = None, settings: Mapping[str, Any] | None = None) -> None:
         self.path, self.settings = path, dict(settings or {})
         self.rows: dict[tuple[str, str, str], Graded] = {}
-        if path is not None and path.exists():
-            self.read(path)
-        elif path is not None:
-            self.write(self.settings)
+        self.file: BinaryIO | None = None
+        if path is not None:
+            self.file = open_alone(path)
+            try:
+                self.read(path, self.file)
+            except BaseException:
+                self.close()
+                raise
 
-    def read(self, path: Path) -> None:
-        text = read_bytes(path).decode()
-        whole, end, cut = text.rpartition("\n")
-        if cut:  # it was killed while it wrote this line
-            write_text(path, whole + end)
-        if not whole:  # a power cut took all that was written
-            write_text(path, f"{json.dumps(self.settings)}\n")
+    def __enter__(self) -> "BenchLog":
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def remove(self) -> None:
+        """Remove the file: all is done."""
+        if self.path is not None:
+            try:
+                self.path.unlink()
+            except PermissionError:  # Windows removes no file that is open
+                self.close()
+                self.path.unlink()
+
+    def read(self, path: Path, file: BinaryIO) -> None:
+        data = read_bytes(path)
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):  # it was killed while it wrote the last line
+            os.ftruncate(file.fileno(), len(whole))
+        if not whole:  # it is new, or a power cut took all that was written
+            self.write(self.settings)
             return
         first, *lines = whole.splitlines()
-        if parse_json(first) != self.settings:
+        try:
+            settings, found = parse_json(first), [Graded(**parse_json(line)) for line in lines]
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{path}: these are no rows of a bench ({error}); move it away") from None
+        if settings != self.settings:
             raise RunError(
-                f"{path} is of a bench with other settings ({first:.200}): move it away, or ask for the same"
+                f"{path} is of a bench with other settings ({first.decode():.200}): move it away, or ask for the same"
             )
-        for line in lines:
-            row = Graded(**parse_json(line))
-            self.rows[row.program, row.axis, row.method] = row
+        self.rows = {(row.program, row.axis, row.method): row for row in found}
 
     def add(self, row: Graded) -> Graded:
         self.rows[row.program, row.axis, row.method] = row
@@ -273,9 +301,27 @@ class BenchLog:
         return row
 
     def write(self, line: Mapping[str, Any]) -> None:
-        if self.path is not None:
-            with open_log(self.path) as file:
-                file.write(f"{json.dumps(line)}\n".encode())
+        if self.file is not None:
+            self.file.write(f"{json.dumps(line)}\n".encode())
+            self.file.flush()
+
+
+def open_alone(path: Path) -> BinaryIO:
+    """Open a log that no other process has open; RunError if one has."""
+    while True:
+        file = open_log(path)
+        try:
+            if not try_lock(file.fileno()):
+                file.close()
+                raise RunError(f"{path}: another bench writes to it; wait for it, or choose another file")
+        except OSError as error:
+            if not has_no_locks(error):
+                file.close()
+                raise
+        with contextlib.suppress(FileNotFoundError):  # the bench that had it has ended meanwhile
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
 
 
 def bench_samples(count: int, seed: int = 0, programs: Sequence[Program] = ()) -> list[BenchSample]:

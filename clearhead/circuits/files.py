@@ -19,6 +19,8 @@ from clearhead.errors import OptionError, RunError
 from clearhead.files import read_bytes, read_json, write_bytes, write_text
 
 GRAPHML = "http://graphml.graphdrawing.org/xmlns"
+UNFIT = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
+"""What JSON of another form leads to."""
 ROLES = {"query": "q", "key": "k", "value": "v"}
 
 
@@ -28,6 +30,13 @@ class EdgeRow(NamedTuple):
     edge: str
     score: float
     chosen: bool
+
+
+def read_content(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such file") from None
 
 
 @public
@@ -72,17 +81,19 @@ def write_graphml(circuit: Circuit, path: Path, tokens: Sequence[str]) -> None:
 
 
 def read_graphml(graph: Graph, path: Path) -> list[EdgeRow]:
-    data = read_bytes(path)
-    if b"<!" in data:  # entities may grow without bound
-        raise RunError(f"{path}: a GraphML file of a circuit has no DOCTYPE, entities or comments")
     try:
-        root = ElementTree.fromstring(data)
+        text = read_bytes(path).decode()  # as text: another encoding in its first line could hide what is refused here
+        if "<!" in text:  # entities may grow without bound
+            raise ValueError("a circuit has no DOCTYPE, entities or comments")
+        if text.count("<") > 20 * len(graph.edges) + 1000:  # an element takes 30 times its bytes of memory
+            raise ValueError(f"it has far more than the {len(graph.edges):,} edges of this model")
+        root = ElementTree.fromstring(text)
         rows = []
         for line in root.iter(f"{{{GRAPHML}}}edge"):
             values = {str(item.get("key")): item.text or "" for item in line}
             edge = str(Edge(line.attrib["source"], values["receiver"]))
             rows.append(EdgeRow(edge, float(values["score"]), values["chosen"] == "true"))
-    except (ElementTree.ParseError, KeyError, ValueError) as error:
+    except (OSError, ElementTree.ParseError, KeyError, ValueError) as error:
         raise RunError(f"{path}: this is not the GraphML of a circuit: {error}") from None
     return rows
 
@@ -149,11 +160,11 @@ def mib_node(name: str) -> str:
 
 def read_mib(graph: Graph, path: Path) -> list[EdgeRow]:
     """Return MIB's edges as ours; the score of `input` is that of tokens, and it is chosen for all embeddings."""
-    content = read_json(path)
+    content = read_content(path)
     try:
         known = {str(name): (float(row["score"]), bool(row["in_graph"])) for name, row in content["edges"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RunError(f"{path}: this is not a circuit of MIB: {error!r}") from None
+    except UNFIT as error:
+        raise RunError(f"{path}: this is not a circuit of MIB: {error!r:.200}") from None
     rows = []
     for edge in graph.edges:
         found = [known[name] for name in mib_names(graph, edge) if name in known]
@@ -223,11 +234,11 @@ def neuronpedia_node(graph: Graph, node: str, number: int, place: int) -> dict[s
 
 
 def read_neuronpedia(graph: Graph, path: Path) -> list[EdgeRow]:
-    content = read_json(path)
+    content = read_content(path)
     try:
         return [EdgeRow(str(link["edge"]), float(link["weight"]), True) for link in content["links"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path}: this is not an attribution graph that Clearhead wrote: {error!r}") from None
+    except UNFIT as error:
+        raise RunError(f"{path}: this is not an attribution graph that Clearhead wrote: {error!r:.200}") from None
 
 
 class CircuitFormat(NamedTuple):

@@ -120,12 +120,12 @@ def bench(
     if not samples:
         raise WordError("program", "there is nothing to rank in these programs: none or all of their edges are true")
     rows = None if output is None else output.with_name(f"{output.name}.rows")
-    log = BenchLog(rows, {"quick": quick, "seed": seed, "program": program})
     some = 4 if quick else 24
-    report = run_bench(samples, methods=names, axes=chosen, some=some, seed=seed + 1, log=log, progress=say)
-    if output is not None and rows is not None:
-        write_text(output, json.dumps(report.as_json(), indent=1))
-        rows.unlink()
+    with BenchLog(rows, {"quick": quick, "seed": seed, "program": program}) as log:
+        report = run_bench(samples, methods=names, axes=chosen, some=some, seed=seed + 1, log=log, progress=say)
+        if output is not None:
+            write_text(output, json.dumps(report.as_json(), indent=1))
+            log.remove()
     if plot is not None:
         draw_grades(report.as_json()["means"], plot)
     show_json(report.as_json()) if as_json else show(*bench_page(report))

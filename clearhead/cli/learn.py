@@ -15,6 +15,7 @@ from clearhead.cli.craft import NestedVerbs
 from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import rule, show
 from clearhead.errors import DataError, OptionError
+from clearhead.exercises.answers import read_source
 from clearhead.exercises.checking import check_functions, check_program, find_exercise, hint, solution
 from clearhead.exercises.exercise import EXERCISES, Exercise, Language
 from clearhead.exercises.progress import LearnProgress, hand_in, now, read_hand_in, read_progress, write_progress
@@ -111,7 +112,7 @@ def check_in_order(exercises: Sequence[Exercise], file: Path, language: Language
 
 def keep(verdicts: list[Verdict], file: Path) -> list[Verdict]:
     """Add verdicts on a file to the progress of its folder."""
-    progress, source = read_progress(file.parent), file.read_text(encoding="utf-8")
+    progress, source = read_progress(file.parent), read_source(file)
     for verdict in verdicts:
         progress = progress.tried(verdict, source, now())
     write_progress(file.parent, progress)
@@ -197,10 +198,7 @@ def show_hand_in(
 @flatten_groups
 def show_class(file: Annotated[Path, typer.Argument(help="A file with a hand-in line of each pupil.")]) -> None:
     """Read the lines that pupils handed in, and show who has solved what. Lines with a slip are named."""
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error})") from None
+    lines = [line for line in read_source(file).splitlines() if line.strip()]
     table, problems = Table("name", "solved", "tries", "hints", "minutes", "open", box=None), []
     for number, line in enumerate(lines, 1):
         try:

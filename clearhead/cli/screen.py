@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -42,7 +43,10 @@ def escape_controls(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A console whose own styles reach the terminal, while control characters in texts are escaped."""
+    """A console whose own styles reach the terminal, while brackets in texts are no tags, and controls are escaped."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -27,11 +27,21 @@ WHITESPACE = "[ \\n]{0,16}"
 """Between the signs of JSON: a model that is unsure of what comes next would write spaces without end."""
 COMPILED = 64
 """Grammars that are kept ready for the next output that asks for them."""
+FUEL = 100_000
+"""Work of llguidance on a grammar before its first token. A schema with a hundred patterns needs a fifth of it. Ten
+times as much, which is llguidance's own bound, keeps a whole batch waiting for a second.
+"""
 
 
 def library() -> Any:
     check_extra("llguidance", extra="grammar", what="A grammar")
     return importlib.import_module("llguidance")
+
+
+def make_matcher(tokenizer: Any, compiled: str) -> Any:
+    """Return llguidance's matcher with a bound on its work: `is_error` says that it was passed."""
+    limits = library().LLParserLimits(initial_lexer_fuel=FUEL, verbose_errors=False)
+    return library().LLMatcher(tokenizer, compiled, log_level=0, limits=limits)
 
 
 @final
@@ -69,7 +79,7 @@ class TokenBytes:
 
     def match(self, grammar: "Grammar", begun: Sequence[int]) -> "Matcher":
         """Return a matcher of outputs that begin with these tokens."""
-        first = self.ready.get_or_make(grammar, lambda: library().LLMatcher(self.tokenizer, grammar.compiled))
+        first = self.ready.get_or_make(grammar, lambda: make_matcher(self.tokenizer, grammar.compiled))
         matcher = Matcher(first.deep_copy(), len(self.tokens))
         for token in begun:
             matcher.take(token)
@@ -111,7 +121,8 @@ class Grammar(CodeRepr):
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise OptionError(f"Grammar: kind is one of {', '.join(get_args(Kind))}; came {self.kind!r:.60}")
-        if wrong := library().LLMatcher.validate_grammar(self.compiled):
+        compiled = self.compiled
+        if wrong := library().LLMatcher.validate_grammar(compiled) or find_excess(compiled):
             raise OptionError(f"Grammar: the {self.kind} cannot be followed: {' '.join(wrong.split()):.300}")
 
     def match(self, tokens: TokenBytes | None, begun: Sequence[int]) -> "Matcher":
@@ -130,6 +141,18 @@ class Grammar(CodeRepr):
             return getattr(matcher, f"grammar_from_{self.kind}")(self.text, **options)
         except ValueError as error:
             raise OptionError(f"Grammar: the {self.kind} cannot be read: {error}") from None
+
+
+BYTES = TokenBytes(lambda: [bytes([byte]) for byte in range(256)])
+
+
+def find_excess(compiled: str) -> str:
+    """Return why a grammar cannot be followed by a single byte, or "": what is too large shows there."""
+    matcher = make_matcher(BYTES.tokenizer, compiled)
+    first = Matcher(matcher, len(BYTES.tokens)).allowed((), len(BYTES.tokens)).nonzero().flatten().tolist()
+    if first:
+        matcher.consume_token(first[0])
+    return f"it is too large, or no text fits it ({matcher.get_error()})" if matcher.is_error() else ""
 
 
 def json_grammar(schema: Mapping[str, Any] | None = None, tokens: TokenBytes | None = None) -> Grammar:

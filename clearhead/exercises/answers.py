@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clearhead.bounds import FileBounds, call_bounded, forbid_writing, stream_bounded
 from clearhead.errors import ClearheadError, DataError
+from clearhead.files import read_bytes
 from clearhead.rasp.checks import parts_of
 from clearhead.rasp.compiler import plan
 from clearhead.rasp.interpreter import Interpreter
@@ -51,8 +52,9 @@ def run_lines(path: Path, text: str) -> list[list[Any]]:
 
 
 def read_source(path: Path) -> str:
+    """Read a file that somebody hands in; DataError if it is no text, or far too long for one."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path, most=1_000_000).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
 

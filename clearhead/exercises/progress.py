@@ -5,19 +5,21 @@ Nothing is sent anywhere. The checksum of a line guards against slips in copying
 
 import hashlib
 import json
+import re
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from clearhead.errors import DataError
 from clearhead.exercises.exercise import EXERCISES
 from clearhead.exercises.verdict import Verdict
-from clearhead.files import write_text
+from clearhead.files import read_json, write_text
 
 FILE = "learn.json"
 LINE = "clearhead-1"
 """The first word of a hand-in line, with the version of its form."""
+FACTS = re.compile(rf"{LINE}; (.*); ([\w -]*); ([0-9]{{1,9}}); ([0-9]{{1,9}}); ([0-9]{{1,9}})")
 
 
 @final
@@ -81,12 +83,21 @@ def read_progress(folder: Path) -> LearnProgress:
     """Return the progress that a folder holds; none yet if it has no file of it."""
     path = folder / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return LearnProgress(records={name: Attempts(**record) for name, record in content.items()})
+        content = read_json(path, error=DataError)
+        return LearnProgress(records={name: read_attempts(record) for name, record in content.items()})
     except FileNotFoundError:
         return LearnProgress()
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (DataError, TypeError, AttributeError):
         raise DataError(f"{path}: is no progress as Clearhead writes it; move it away to begin anew") from None
+
+
+def read_attempts(record: dict[str, Any]) -> Attempts:
+    """Return a record of the file; TypeError where it is none."""
+    found = Attempts(**record)
+    counts, times = (found.tries, found.hints), (found.begun, found.solved)
+    if not all(isinstance(one, int) for one in counts) or not all(isinstance(one, int | float | None) for one in times):
+        raise TypeError
+    return found
 
 
 def write_progress(folder: Path, progress: LearnProgress) -> None:
@@ -122,11 +133,12 @@ def hand_in(progress: LearnProgress, name: str) -> HandIn:
 def read_hand_in(line: str) -> HandIn:
     """Read a line; DataError if it is none, or was changed on its way."""
     facts, _, digest = line.strip().rpartition("; ")
-    if not facts.startswith(f"{LINE}; ") or facts.count("; ") != 5:
+    found = FACTS.fullmatch(facts)
+    if found is None:
         raise DataError(f"expected a line as `clearhead learn hand-in` prints it; came {line.strip()!r:.60}")
     if digest_of(facts)[:8] != digest:
         raise DataError(f"the line does not fit its checksum: a letter was lost or changed; came {line.strip()!r:.60}")
-    _, name, solved, tries, hints, minutes = facts.split("; ")
+    name, solved, tries, hints, minutes = found.groups()
     return HandIn(name=name, solved=tuple(solved.split()), tries=int(tries), hints=int(hints), minutes=int(minutes))
 
 

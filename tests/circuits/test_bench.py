@@ -72,15 +72,20 @@ def test_a_bench_that_was_cut_goes_on(tmp_path, monkeypatch):
     samples = bench_samples(0, programs=[replace(PROGRAMS["sort"], length=3)])
     wanted = {"methods": ["eap", "weights", "random"], "axes": ["argmax", "constants"]}
     path = tmp_path / "bench.json.rows"
-    whole = run_bench(samples, **wanted, log=BenchLog(path, {"seed": 0}))
+
+    def run():
+        with BenchLog(path, {"seed": 0}) as log:
+            return run_bench(samples, **wanted, log=log)
+
+    whole = run()
     assert len(whole.graded) == 6
     path.write_text(path.read_text()[:-30])  # killed while it wrote the last grade
     calls = []
     monkeypatch.setattr(bench, "grade", lambda *given: calls.append(given) or grade(*given))
-    again = run_bench(samples, **wanted, log=BenchLog(path, {"seed": 0}))
+    again = run()
     assert len(calls) == 1
     assert [row.precision for row in again.graded] == [row.precision for row in whole.graded]
-    assert run_bench(samples, **wanted, log=BenchLog(path, {"seed": 0})).graded == again.graded
+    assert run().graded == again.graded
     assert len(calls) == 1
     with pytest.raises(RunError, match="other settings"):
         BenchLog(path, {"seed": 1})
@@ -89,5 +94,19 @@ def test_a_bench_that_was_cut_goes_on(tmp_path, monkeypatch):
 def test_a_log_that_a_power_cut_has_emptied_is_begun_anew(tmp_path):
     path = tmp_path / "bench.rows"
     path.touch()
-    assert BenchLog(path, {"seed": 1}).rows == {}
+    with BenchLog(path, {"seed": 1}) as log:
+        assert log.rows == {}
     assert path.read_text(encoding="utf-8") == '{"seed": 1}\n'
+
+
+def test_two_benches_do_not_write_to_one_file(tmp_path):
+    path = tmp_path / "bench.rows"
+    with BenchLog(path, {}) as log:
+        with pytest.raises(RunError, match="another bench writes to it"):
+            BenchLog(path, {})
+        log.remove()
+    assert not path.exists()
+    path.write_text('{}\n{"program": 3}\n', encoding="utf-8")
+    with pytest.raises(RunError, match="no rows of a bench"):
+        BenchLog(path, {})
+    assert path.exists()

@@ -90,6 +90,7 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
         ("it.graphml", '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"><edge source="a"/></graphml>'),
         ("it.mib.json", '{"edges": [1]}'),
         ("it.mib.json", '{"edges": {"a->b": {"score": "x", "in_graph": true}}}'),
+        ("it.mib.json", '{"edges": {"a->b": {"score": 1' + "0" * 400 + ', "in_graph": true}}}'),
         ("it.neuronpedia.json", '{"links": [{"weight": 1}]}'),
         ("it.neuronpedia.json", "[]"),
     ],
@@ -97,4 +98,22 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
 def test_what_is_not_a_circuit_is_refused(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(RunError, match=r"it\."):
+        read_circuit(circuit_of("pre").graph, tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp037"])
+def test_entities_and_floods_of_elements_are_refused_in_any_encoding(encoding, tmp_path):
+    graph = circuit_of("pre").graph
+    entity = (
+        f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE a [<!ENTITY b "{"c" * 999}">]><graphml>&b;</graphml>'
+    )
+    for text in (entity, f'<?xml version="1.0" encoding="{encoding}"?><graphml>' + "<a/>" * 100_000 + "</graphml>"):
+        (tmp_path / "it.graphml").write_bytes(text.encode(encoding))
+        with pytest.raises(RunError, match=r"no DOCTYPE|far more than|codec can't decode"):
+            read_circuit(graph, tmp_path / "it.graphml")
+
+
+@pytest.mark.parametrize("name", ["no.graphml", "no.mib.json", "no.neuronpedia.json"])
+def test_a_file_that_is_not_there_is_named(name, tmp_path):
+    with pytest.raises(RunError, match=name):
         read_circuit(circuit_of("pre").graph, tmp_path / name)

@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from rich.table import Table
 from rich.text import Text
 
 from clearhead.cli import explain_error
@@ -23,6 +24,14 @@ def test_a_page_shows_escapes_and_sends_none(capsys):
     out = capsys.readouterr().out
     assert r"\x1b[2J" in out
     assert not any(sign in out for sign in "\x1b\x07\x9b\x7f")
+
+
+def test_brackets_in_a_text_are_no_tags(capsys):
+    table = Table("name")
+    table.add_row("[/red]Ann [bold]")
+    show(table, "[/x]")
+    assert "[/red]Ann [bold]" in (out := capsys.readouterr().out)
+    assert "[/x]" in out
 
 
 def test_on_a_terminal_only_our_own_styles_are_sent():

@@ -137,6 +137,10 @@ def test_a_grammar_that_no_token_can_begin_gives_nothing(library, model):
         ("json_schema", '{"type": "objekt"}', "the json_schema cannot be followed: Invalid type: objekt"),
         ("json_schema", '{"type": "array", "uniqueItems": true}', "cannot be followed: .*uniqueItems"),
         ("json_schema", "{", "the json_schema cannot be read"),
+        ("regex", "((a{1000}){1000}){1000}", "cannot be followed: it is too large"),
+        ("regex", "(a?){5000}a{5000}", "cannot be followed: it is too large"),
+        ("json_schema", '{"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}', "or no text fits"),
+        ("json_schema", '{"$ref": "file:///etc/passwd"}', "cannot be followed: .*does not fetch"),
         ("bnf", "x", "kind is one of json_schema, regex, lark; came 'bnf'"),
     ],
 )

@@ -151,6 +151,13 @@ def test_dots_stand_for_text_within_a_line_and_no_more(tmp_path):
             run_page(write(tmp_path, page.format(printed=printed)))
 
 
+def test_the_sign_of_a_rounded_zero_does_not_matter_and_that_of_a_number_does(tmp_path):
+    page = "```python\nprint({printed!r})\n```\n```output\n[0.0, 0, -0.5]\n```\n"
+    run_page(write(tmp_path, page.format(printed="[-0.0, -0, -0.5]")))
+    with pytest.raises(PageError, match="should print"):
+        run_page(write(tmp_path, page.format(printed="[0.0, 0, 0.5]")))
+
+
 def test_a_page_starts_from_the_same_seed(tmp_path):
     page = write(tmp_path, "```python\nimport torch\nx = torch.rand(1).item()\n```\n")
     assert run_page(page)["x"] == run_page(page)["x"]

@@ -3,7 +3,7 @@
 import pytest
 
 from clearhead.errors import DataError
-from clearhead.exercises.progress import LearnProgress, hand_in, read_hand_in, read_progress, write_progress
+from clearhead.exercises.progress import LearnProgress, digest_of, hand_in, read_hand_in, read_progress, write_progress
 from clearhead.exercises.verdict import Verdict
 
 
@@ -30,8 +30,11 @@ def test_progress_is_read_back(tmp_path):
     assert read_progress(tmp_path / "nowhere") == LearnProgress()
 
 
-def test_a_file_that_is_no_progress_is_not_written_over(tmp_path):
-    (tmp_path / "learn.json").write_text('{"scale": 3}')
+@pytest.mark.parametrize(
+    "content", ['{"scale": 3}', '{"scale": {"tries": "x"}}', "[" * 9999, '{"scale": {"solved": []}}']
+)
+def test_a_file_that_is_no_progress_is_not_written_over(tmp_path, content):
+    (tmp_path / "learn.json").write_text(content)
     with pytest.raises(DataError, match=r"learn\.json: is no progress as Clearhead writes it; move it away"):
         read_progress(tmp_path)
 
@@ -45,3 +48,10 @@ def test_a_line_is_read_back_and_a_slip_is_found():
     for i in range(len(line)):
         with pytest.raises(DataError):
             read_hand_in(line[:i] + line[i + 1 :])
+
+
+@pytest.mark.parametrize("tries", ["x", "-1", "9" * 5000, "²"])
+def test_a_line_that_fits_its_checksum_and_holds_no_numbers_is_refused(tries):
+    facts = f"clearhead-1; Ann; scale; {tries}; 0; 1"
+    with pytest.raises(DataError, match="expected a line as `clearhead learn hand-in` prints it"):
+        read_hand_in(f"{facts}; {digest_of(facts)[:8]}")
