@@ -93,18 +93,19 @@ def share_passed(x, KIND: tl.constexpr):
     if KIND == "silu":
         share = tl.sigmoid(x)
     elif KIND == "gelu_tanh":
+        # (1 + tanh y) / 2 is sigmoid(2y), here with y = sqrt(2 / pi) (x + 0.044715 x³): one exponential, and no tanh.
         share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
     elif KIND == "gelu":
         share = 0.5 * (1 + tl.erf(0.7071067811865476 * x))
     else:
-        share = tl.where(x <= 0, 0.0, 1.0)
+        share = tl.where(x <= 0, 0.0, 1.0)  # not x > 0: NaN must pass, as it does in torch
     return share
 
 
 @jit
 def slope_of(x, KIND: tl.constexpr):
     """Return f'(x)."""
-    slope = share_passed(x, KIND)
+    slope = share_passed(x, KIND)  # of f = x s(x) the slope is s + x s'
     if KIND == "silu":
         slope = slope * (1 + x * (1 - slope))
     elif KIND == "gelu_tanh":
@@ -120,6 +121,7 @@ def activate_forward(x, out, n_numbers, KIND: tl.constexpr, BLOCK: tl.constexpr)
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < n_numbers
     value = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    # Not x times its share for relu: inf times 0 is NaN.
     value = tl.where(value <= 0, 0.0, value) if KIND == "relu" else value * share_passed(value, KIND)
     tl.store(out + places, value.to(out.dtype.element_ty), mask=inside)
 
@@ -147,5 +149,5 @@ def activate_backward(
         value = tl.load(x + places, mask=there, other=0.0).to(tl.float32)
         lower = tl.load(grad + places, mask=there, other=0.0).to(tl.float32) * slope_of(value, KIND)
         tl.store(grad_x + places, lower.to(grad_x.dtype.element_ty), mask=there)
-        total += lower
+        total += lower  # in float32, before it is rounded for grad_x: the bias gets the exact sum
     tl.store(partial + tl.program_id(0) * WIDTH + columns, tl.sum(total, 0), mask=columns < WIDTH)

@@ -331,7 +331,7 @@ def one_row_linear(
             else:
                 up_tile = tl.load(up + rows + here[None, :], mask=inside[:, None] & there[None, :], other=0.0)
             up_total += up_tile.to(tl.float32) * numbers[None, :]
-    y = tl.sum(total, 1)
+    y = tl.sum(total, 1)  # once at the end: a reduction crosses threads
     if NORM == "rms":
         factor = 1.0 / tl.sqrt_rn(tl.sum(squares, 0) / K + EPSILON)
         y = y * factor
@@ -372,7 +372,7 @@ def norm_rows(
         cuda.gdc_launch_dependents()
     start = tl.program_id(0).to(tl.int64) * K
     row = tl.load(x + start + every, mask=there, other=0.0).to(tl.float32)
-    if NORM == "layer":
+    if NORM == "layer":  # the mean in float32 first: E[x²] - E[x]² would cancel
         row = tl.where(there, row - tl.sum(row, 0) / K, 0.0)
     y = row / tl.sqrt_rn(tl.sum(row * row, 0) / K + EPSILON) * factor
     if HAS_BETA:
@@ -443,10 +443,11 @@ def few_rows_linear(
         tl.debug_barrier()  # every thread's sums are written before one of them says so
         done = tl.atomic_add(counters + tl.program_id(0), 1) == SPLITS - 1
         if done:
-            tl.store(counters + tl.program_id(0), 0)
+            tl.store(counters + tl.program_id(0), 0)  # ready for the next launch, in a CUDA graph too
             total = tl.zeros((BLOCK_N, ROWS), tl.float32)
             up_total = tl.zeros((BLOCK_N, ROWS), tl.float32)
             for other in tl.static_range(SPLITS):
+                # .cg: past the L1 cache, which may hold what other programs have written over by now.
                 total += tl.load(partial + other * size + places, mask=mask, other=0.0, cache_modifier=".cg")
                 if GATED:
                     theirs = partial + (SPLITS + other) * size + places

@@ -145,6 +145,7 @@ def layer_norm_backward(
     grad_gamma = tl.zeros((ROWS, COLUMNS), tl.float32)
     grad_beta = tl.zeros((ROWS, COLUMNS), tl.float32)
     for tile in range(TILES):
+        # Programs take tiles in turns, so that those that run at the same time read neighbouring memory.
         rows = (tile * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
         there = (rows < n_rows)[:, None] & inside[None, :]
         places = rows[:, None].to(tl.int64) * WIDTH + columns[None, :]
@@ -152,12 +153,14 @@ def layer_norm_backward(
         centre = tl.load(mean + rows, mask=rows < n_rows, other=0.0)[:, None]
         scale = tl.load(deviation + rows, mask=rows < n_rows, other=0.0)[:, None]
         normalized = tl.where(there, (tl.load(x + places, mask=there, other=0.0).to(tl.float32) - centre) * scale, 0.0)
+        # With x' normalized and s = gamma * gradient: the norm removes from s its mean and its part along x'.
         scaled = upper * factor[None, :]
         along = tl.sum(scaled * normalized, 1)[:, None] / WIDTH
         lower = (scaled - tl.sum(scaled, 1)[:, None] / WIDTH - normalized * along) * scale
         if residual is not None:
             lower += tl.load(residual + places, mask=there, other=0.0).to(tl.float32)
         tl.store(grad_x + places, lower.to(grad_x.dtype.element_ty), mask=there)
+        # Row by row in registers: to add up over rows here would be a reduction in every tile.
         grad_gamma += upper * normalized
         grad_beta += upper
     row = partial + tl.program_id(0) * 2 * WIDTH + columns
@@ -173,7 +176,7 @@ def norm_of_sum(x, y, gamma, beta, out, EPSILON: tl.constexpr, WIDTH: tl.constex
     inside = columns < WIDTH
     places = tl.program_id(0).to(tl.int64) * WIDTH + columns
     total = tl.load(x + places, mask=inside, other=0.0).to(wide) + tl.load(y + places, mask=inside, other=0.0).to(wide)
-    total = total.to(x.dtype.element_ty).to(wide)
+    total = total.to(x.dtype.element_ty).to(wide)  # else the fused step would differ from the plain one in last bits
     centred = tl.where(inside, total - tl.sum(total, 0) / WIDTH, 0.0)
     scale = 1 / tl.sqrt(tl.sum(centred * centred, 0) / WIDTH + EPSILON)
     normed = centred * scale * tl.load(gamma + columns, mask=inside, other=0.0).to(wide)

@@ -157,6 +157,7 @@ def sum_row(row, CHOICES: tl.constexpr, BLOCK: tl.constexpr):
         columns = start + tl.arange(0, BLOCK)
         there = columns < CHOICES
         logit = tl.load(row + columns, mask=there, other=float("-inf")).to(tl.float32)
+        # One pass: where a block has a higher logit, the sum so far is scaled to it. -inf alone would be -inf - -inf.
         above = tl.maximum(highest, tl.max(logit, 0))
         base = tl.where(above == float("-inf"), 0.0, above)
         exps = exps * tl.exp(highest - base) + tl.sum(tl.exp(logit - base), 0)
@@ -178,12 +179,13 @@ def cross_entropy_forward(
     """Write a row's log-sum-exp, and its objective and negative log-likelihood: zeros where nothing is wanted."""
     place = tl.program_id(0)
     target = tl.load(wanted + place)
-    row = logits + place.to(tl.int64) * CHOICES
+    row = logits + place.to(tl.int64) * CHOICES  # int64: places times choices may pass 2^31
     log_sum, total = sum_row(row, CHOICES, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     there = target >= 0
     nll = log_sum - logit_of(row, target, CHOICES)
     objective = nll
     if SMOOTHING > 0:
+        # The mean of -log p over all choices needs only the sum of the logits, which came along in the same pass.
         objective = (1 - SMOOTHING) * nll + SMOOTHING * (log_sum - total / CHOICES)
     tl.store(lse + place, log_sum)
     tl.store(losses + place, tl.where(there, objective, 0.0))
@@ -201,6 +203,7 @@ def cross_entropy_backward(
     target = tl.load(wanted + place)
     there = target >= 0
     first = place.to(tl.int64) * CHOICES
+    # Where nothing is wanted, the logits are not even read: padding costs only the zeros it writes.
     logit = tl.load(logits + first + columns, mask=inside & there, other=0.0).to(tl.float32)
     slope = tl.exp(logit - tl.load(lse + place)) - SMOOTHING / CHOICES - tl.where(columns == target, 1 - SMOOTHING, 0.0)
     slope = tl.where(there, slope * tl.load(upstream), 0.0)
@@ -230,6 +233,7 @@ def r_drop_forward(
     q_row = logits + (place + n_pairs).to(tl.int64) * CHOICES
     p_sum, p_total = sum_row(p_row, CHOICES, BLOCK)  # pyright: ignore[reportGeneralTypeIssues]
     q_sum, q_total = sum_row(q_row, CHOICES, BLOCK)
+    # The divergence needs both log-sum-exps first, so the rows are read a second time; they are in the cache by now.
     from_p = tl.zeros((BLOCK,), tl.float32)
     from_q = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, CHOICES, BLOCK):

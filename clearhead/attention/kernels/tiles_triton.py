@@ -30,6 +30,7 @@ def tile_range(begin, end, sees, n_key, TILE: tl.constexpr):
     visited_end = (tl.max(end, axis) + TILE - 1) // TILE
     full = (tl.max(tl.where(sees, begin, n_key), axis) + TILE - 1) // TILE
     full_end = tl.min(end, axis) // TILE
+    # Empty ranges must have length 0, not less: where no query sees anything, the least begin is n_key.
     visited_end = tl.maximum(visited, visited_end)
     full_end = tl.maximum(full, full_end)
     return visited, visited_end, full, full_end
@@ -76,6 +77,7 @@ def list_tiles(
         offset = (batch * n_rows + line) * n_columns
         for start in range(0, n_columns, LISTED):
             place = start + tl.arange(0, LISTED)
+            # The partial tiles are those before the full ones and those after: the list jumps over the full ones.
             partial = visited + place
             partial = tl.where((n_full > 0) & (partial >= full), partial + n_full, partial)
             tl.store(row_tiles + offset + place, tl.minimum(partial, n_columns - 1), place < n_columns)
@@ -92,6 +94,7 @@ def list_tiles(
             is_full = (column >= full) & (column < full_end)
             is_partial = (column >= visited) & (column < visited_end) & (is_full == 0)
             partial, whole = is_partial.to(tl.int32), is_full.to(tl.int32)
+            # A prefix sum gives each tile its place in the list: the lists are in order, and nothing is atomic.
             tl.store(column_tiles + offset + n_partial + tl.cumsum(partial, 0) - 1, row, is_partial)
             tl.store(full_column_tiles + offset + n_full + tl.cumsum(whole, 0) - 1, row, is_full)
             n_partial += tl.sum(partial, 0)
