@@ -1,8 +1,11 @@
 """A circuit: the edges that a method finds most important for an answer, and its card, which says how good it is."""
 
-from collections.abc import Sequence
+import bisect
+import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import NamedTuple, final
 
 import torch
@@ -60,17 +63,91 @@ class Circuit:
 
 @public
 def find_circuit(
-    contrast: Contrast, *, method: str = "eap-ig", edges: int = 40, progress: Progress | None = None
+    contrast: Contrast,
+    *,
+    method: str = "eap-ig",
+    edges: int = 40,
+    progress: Progress | None = None,
+    checkpoint: Path | None = None,
 ) -> Circuit:
-    """Return the edges that a method finds most important, so many of them, by the size of the mean over pairs."""
-    if not 0 < edges <= len(contrast.graph.edges):
-        raise OptionError(f"edges: this graph has {len(contrast.graph.edges)}; came {edges}")
-    scores = score_edges(find_method(method), contrast, progress=progress).cpu()
-    return Circuit(graph=contrast.graph, scores=scores, chosen=top(scores.mean(0).abs(), edges), method=method)
+    """Return up to so many edges: the most important, by the size of the mean over pairs, that make paths.
+
+    An edge counts only if it is on a path of such edges from an embedding to the output. Any other changes nothing
+    (but for norms on the way): its sender is as in the other texts, or nobody reads its receiver. With a checkpoint,
+    a search that was cut goes on from that file, with the same result.
+    """
+    graph = contrast.graph
+    if not 0 < edges <= len(graph.edges):
+        raise OptionError(f"edges: this graph has {len(graph.edges)}; came {edges}")
+    scores = score_edges(find_method(method), contrast, progress=progress, checkpoint=checkpoint).cpu()
+    chosen = choose(graph, scores.mean(0).abs(), edges)
+    if not chosen.any():
+        raise OptionError(f"edges: no {edges} edges make a path to the output by these scores; ask for more")
+    return Circuit(graph=graph, scores=scores, chosen=chosen, method=method)
+
+
+def choose(graph: Graph, sizes: Float[Tensor, "edge"], count: int) -> Bool[Tensor, "edge"]:
+    """Return a mask of up to so many edges, the largest that make paths from the embeddings to the output."""
+    order = order_from_output(graph, sizes)
+
+    def first(taken: int) -> Bool[Tensor, "edge"]:
+        mask = torch.zeros(len(graph.edges), dtype=torch.bool)
+        mask[order[:taken]] = True
+        return on_a_path(graph, mask)
+
+    low, high = count, min(2 * count, len(order))
+    while high < len(order) and int(first(high).sum()) <= count:
+        low, high = high, min(2 * high, len(order))
+    # The more are taken, the more are on a path.
+    return first(low - 1 + bisect.bisect_right(range(low, high + 1), count, key=lambda taken: int(first(taken).sum())))
+
+
+def order_from_output(graph: Graph, sizes: Float[Tensor, "edge"]) -> list[int]:
+    """Return the numbers of edges in the order in which a circuit takes them: always the largest that leads to it.
+
+    It begins at the output, and goes on from whatever sends to what it has, as `apply_greedy` of EAP-IG's code does.
+    """
+    incoming: dict[str, list[int]] = {receiver: [] for receiver in graph.receivers}
+    for number, edge in enumerate(graph.edges):
+        incoming[edge.receiver].append(number)
+    values, order, heap, reached = sizes.tolist(), [], [], set()
+
+    def reach(receivers: Iterable[str]) -> None:
+        for receiver in receivers:
+            if receiver not in reached:  # heads of a group share their key and value
+                reached.add(receiver)
+                for number in incoming[receiver]:
+                    heapq.heappush(heap, (-values[number], number))
+
+    reach(graph.last)
+    while heap:
+        _, number = heapq.heappop(heap)
+        order.append(number)
+        reach(graph.inputs[graph.edges[number].sender])
+    return order
+
+
+def on_a_path(graph: Graph, chosen: Bool[Tensor, "edge"]) -> Bool[Tensor, "edge"]:
+    """Return those of the chosen edges that are on a path of chosen edges, from an embedding to the output."""
+    numbers = chosen.nonzero().flatten().tolist()
+    edges = [graph.edges[number] for number in numbers]
+    fed: set[str] = set()  # receivers that a path from an embedding reaches; ports come in the model's order
+    for edge in edges:
+        if not graph.inputs[edge.sender] or any(receiver in fed for receiver in graph.inputs[edge.sender]):
+            fed.add(edge.receiver)
+    leads = set(graph.last)
+    for edge in reversed(edges):
+        if edge.receiver in leads:
+            leads.update(graph.inputs[edge.sender])
+    mask = torch.zeros_like(chosen)
+    for number, edge in zip(numbers, edges, strict=True):
+        inputs = graph.inputs[edge.sender]
+        mask[number] = edge.receiver in leads and (not inputs or any(receiver in fed for receiver in inputs))
+    return mask
 
 
 def top(values: Float[Tensor, "edge"], count: int) -> Bool[Tensor, "edge"]:
-    """Return a mask of the highest values; of equal ones, the first."""
+    """Return a mask of the highest values, on paths or not; of equal ones, the first."""
     mask = torch.zeros(len(values), dtype=torch.bool)
     mask[values.argsort(descending=True, stable=True)[:count]] = True
     return mask
@@ -101,6 +178,20 @@ class CircuitCard:
     """The mean Jaccard index of circuits of resampled pairs; None for one pair, or a method that has no pairs."""
     specificity: float | None = None
     """1 less the Jaccard index with another task's circuit; None where none was given."""
+
+    @property
+    def says(self) -> str:
+        """Return in a sentence what faithfulness and completeness mean together."""
+        keeps, needed = self.faithfulness >= 0.5, self.completeness >= 0.5
+        if self.faithfulness > 1.2:
+            return "These edges give the answer more than the whole model does: edges outside them work against it."
+        if keeps and needed:
+            return "These edges by themselves make the answer, and without them it is lost."
+        if keeps:
+            return "These edges by themselves make the answer, but others make it too if these are patched (a backup)."
+        if needed:
+            return "Without these edges the answer is lost, but by themselves they do not make it: ask for more edges."
+        return "These edges neither make the answer by themselves nor is it lost without them: ask for more edges."
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return each figure with its name and what it means."""
@@ -137,7 +228,7 @@ def make_card(contrast: Contrast, circuit: Circuit, *, unlike: Circuit | None = 
         cmd=area([abs(1 - value) for value in sized]),
         completeness=1 - rest,
         minimality=sum(abs(own - value) >= LEAST for value in smaller) / max(1, len(smaller)),
-        stability=stability(circuit.scores, len(numbers)),
+        stability=stability(circuit),
         specificity=None if unlike is None else 1 - jaccard(chosen, unlike.chosen),
     )
 
@@ -169,13 +260,14 @@ def area(values: Sequence[float]) -> float:
     return sum((x2 - x1) * (y1 + y2) / 2 for (x1, y1), (x2, y2) in pairwise(points))
 
 
-def stability(scores: Float[Tensor, "pair edge"], count: int, *, seed: int = 0) -> float | None:
-    """Return the mean Jaccard index of two circuits of so many edges, each of pairs drawn anew."""
+def stability(circuit: Circuit, *, seed: int = 0) -> float | None:
+    """Return the mean Jaccard index of two circuits as large as this one, each of pairs drawn anew."""
+    scores, count = circuit.scores, int(circuit.chosen.sum())
     if len(scores) < 2:
         return None
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(scores), (DRAWS, len(scores)), generator=generator)
-    circuits = [top(scores[rows].mean(0).abs(), count) for rows in drawn]
+    circuits = [choose(circuit.graph, scores[rows].mean(0).abs(), count) for rows in drawn]
     found = [jaccard(one, two) for one, two in combinations(circuits, 2)]
     return sum(found) / len(found)
 

@@ -16,7 +16,7 @@ map, as the queries of all heads of a layer, are one *port*.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -113,6 +113,26 @@ class Graph(Wiring):
         if edges.shape[-1] != len(self.edges):
             raise OptionError(f"expected a mask of {len(self.edges)} edges; came {tuple(edges.shape)}")
         return edges
+
+    @cached_property
+    def inputs(self) -> dict[str, tuple[str, ...]]:
+        """By sender, the receivers whose sums it is computed from; none for embeddings and the constant."""
+        return {sender: tuple(self.receivers_of(sender)) for sender in self.senders}
+
+    def receivers_of(self, sender: str) -> Iterator[str]:
+        site, _, head = sender.rpartition(".head.")
+        if site:
+            shape = self.names.sites[site].shape
+            shared = int(head) * shape.n_kv_heads // shape.n_heads
+            yield from (f"{site}.query.{head}", f"{site}.key.{shared}", f"{site}.value.{shared}")
+        elif sender in self.receivers:
+            yield sender
+
+    @cached_property
+    def last(self) -> tuple[str, ...]:
+        """The receivers that no sender is computed from: the output."""
+        read = {receiver for receivers in self.inputs.values() for receiver in receivers}
+        return tuple(receiver for receiver in self.receivers if receiver not in read)
 
     def edges_of(self, sender: str) -> Tensor:
         """Return a mask of all edges of a sender: patching them is patching the node."""

@@ -10,7 +10,8 @@ A method is a part, registered like any other, so one of your own is run and gra
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import ClassVar, final
 
 import torch
@@ -18,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clearhead.calls import public
+from clearhead.circuits.checkpoint import ScoreCheckpoint, digest
 from clearhead.circuits.forward import Activations, EdgeSource, Listener, Patch, Statistics, run_graph
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.metrics import Metric
@@ -57,6 +59,10 @@ class Contrast:
         self.given_source = source
         self.forwards = self.backwards = 0
         self.progress: Progress = lambda done, of: None
+        self.load: Callable[[], dict[str, Tensor]] = dict
+        """Gives what `save` was last given, in this process or in one that was cut; nothing if it never was."""
+        self.save: Callable[[dict[str, Tensor]], None] = lambda tensors: None
+        """Keeps how far a long method is, in tensors; called after every step, it writes now and then."""
 
     def __len__(self) -> int:
         return len(self.clean)
@@ -135,20 +141,47 @@ class Method(CodeRepr, ABC):
 
 @public
 def score_edges(
-    method: Method, contrast: Contrast, *, batch: int = 32, progress: Progress | None = None
+    method: Method,
+    contrast: Contrast,
+    *,
+    batch: int = 32,
+    progress: Progress | None = None,
+    checkpoint: Path | None = None,
 ) -> Float[Tensor, "pair edge"]:
-    """Return a method's scores, a row for each pair, `batch` pairs at a time; `progress` is told after each step."""
+    """Return a method's scores, a row for each pair, `batch` pairs at a time; `progress` is told after each step.
+
+    With a checkpoint, its state is saved there every few seconds. A call that was cut goes on from it, to the same
+    scores in every bit; the file is removed at the end.
+    """
     progress = progress or (lambda done, of: None)
-    if not method.by_pair or len(contrast) <= batch:
-        contrast.progress = progress
-        return method.score(contrast).detach()
-    rows, parts = [], -(-len(contrast) // batch)
-    for done, part in enumerate(contrast.batches(batch)):
-        part.progress = lambda inner, of, done=done: progress(done * of + inner, parts * of)
-        rows.append(method.score(part).detach())
-        contrast.forwards += part.forwards
-        contrast.backwards += part.backwards
+    saved = ScoreCheckpoint(checkpoint, "" if checkpoint is None else identity(method, contrast))
+    parts = list(contrast.batches(batch)) if method.by_pair and len(contrast) > batch else [contrast]
+    rows = []
+    for number, part in enumerate(parts):
+        key, done = f"step {number}", saved.load(f"scores {number}")
+        if not done:
+            part.progress = lambda inner, of, number=number: progress(number * of + inner, len(parts) * of)
+            part.load, part.save = partial(saved.load, key), partial(saved.save, key)
+            done = {"scores": method.score(part).detach()}
+            saved.save(f"scores {number}", done, now=len(parts) > 1)
+        rows.append(done["scores"].to(contrast.clean.device))
+        if part is not contrast:
+            contrast.forwards += part.forwards
+            contrast.backwards += part.backwards
+    saved.remove()
     return torch.cat(rows)
+
+
+def identity(method: Method, contrast: Contrast) -> str:
+    """Return a digest of all that scores depend on: method, model, texts, and what is measured."""
+    measured = vars(contrast.metric)
+    tensors = {name: value for name, value in measured.items() if isinstance(value, Tensor)}
+    for role, texts in (("clean", contrast.clean), ("other", contrast.other)):
+        tensors |= {f"{role} {side}": ids for side, ids in texts.tokens.items()}
+    tensors |= contrast.graph.model.state_dict()
+    words = [f"{name}={value!r}" for name, value in measured.items() if not isinstance(value, Tensor)]
+    source = type(contrast.given_source).__name__
+    return digest(repr(method), type(contrast.metric).__name__, source, *words, tensors={**tensors, "o": contrast.only})
 
 
 @public

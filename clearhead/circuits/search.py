@@ -19,11 +19,16 @@ class Exact(Method):
 
     def score(self, contrast: Contrast) -> Scores:
         edges = contrast.only.nonzero().flatten()
-        scores = contrast.clean_value.new_zeros(len(contrast), len(contrast.only))
-        for done, part in enumerate(parts := edges.split(contrast.variants_at_once)):
+        scores, begin = contrast.clean_value.new_zeros(len(contrast), len(contrast.only)), 0
+        if saved := contrast.load():
+            scores, begin = saved["scores"].to(scores), int(saved["edges"])
+        while begin < len(edges):
+            part = edges[begin : begin + contrast.variants_at_once]
             mask = torch.nn.functional.one_hot(part, len(contrast.only)).bool()
             scores[:, part] = (contrast.patched(mask) - contrast.clean_value).T
-            contrast.progress(done + 1, len(parts))
+            begin += len(part)
+            contrast.save({"scores": scores, "edges": torch.tensor(begin)})
+            contrast.progress(begin, len(edges))
         return scores
 
 
@@ -65,25 +70,32 @@ class ACDC(Method):
     def score(self, contrast: Contrast) -> Scores:
         scale = (contrast.clean_value - contrast.other_value).abs().mean().clamp(min=1e-9)
         scores = contrast.clean_value.new_zeros(1, len(contrast.graph.edges))
-        for done, threshold in enumerate(sorted(self.thresholds)):
-            kept = self.prune(contrast, float(threshold * scale))
-            scores[0, kept] = threshold
-            contrast.progress(done + 1, len(self.thresholds))
-        return scores
-
-    def prune(self, contrast: Contrast, threshold: float) -> Tensor:
-        """Return a mask of the edges that stay."""
-        removed = torch.zeros(len(contrast.graph.edges), dtype=torch.bool)
-        now = contrast.clean_value
-        for port in reversed(list(contrast.graph.ports.values())):
-            for edge in reversed(range(port.edges.start, port.edges.stop)):
-                removed[edge] = True
+        thresholds, order = sorted(self.thresholds), self.backwards(contrast)
+        if saved := contrast.load():
+            scores, removed, now = saved["scores"].to(scores), saved["removed"], saved["now"].to(scores)
+            first, tried = int(saved["threshold"]), int(saved["tried"])
+        else:
+            removed, now, first, tried = torch.zeros(len(order), dtype=torch.bool), contrast.clean_value, 0, 0
+        for number in range(first, len(thresholds)):
+            for place in range(tried, len(order)):
+                removed[order[place]] = True
                 [value] = contrast.patched(removed.unsqueeze(0))
-                if (value - now).abs().mean() < threshold:
+                if (value - now).abs().mean() < thresholds[number] * scale:
                     now = value
                 else:
-                    removed[edge] = False
-        return ~removed
+                    removed[order[place]] = False
+                tensors = {"scores": scores, "removed": removed, "now": now, "threshold": torch.tensor(number)}
+                contrast.save({**tensors, "tried": torch.tensor(place + 1)})
+                contrast.progress(number * len(order) + place + 1, len(thresholds) * len(order))
+            scores[0, ~removed] = thresholds[number]
+            removed, now, tried = torch.zeros_like(removed), contrast.clean_value, 0
+        return scores
+
+    @staticmethod
+    def backwards(contrast: Contrast) -> list[int]:
+        """Return the numbers of edges from the output back."""
+        ports = reversed(list(contrast.graph.ports.values()))
+        return [edge for port in ports for edge in reversed(range(port.edges.start, port.edges.stop))]
 
 
 @final
@@ -107,8 +119,11 @@ class EdgePruning(Method):
         logits = torch.full((len(contrast.graph.edges),), 2.0, dtype=value.dtype, device=value.device)
         logits.requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=self.rate)
+        begin = self.resume(contrast, logits, optimizer)
         for step in range(self.steps):
             noise = torch.rand(logits.shape, generator=generator, dtype=value.dtype).clamp(1e-4, 1 - 1e-4)
+            if step < begin:
+                continue  # the noise of steps that are done is drawn, so that the next has its own
             stays = torch.sigmoid((logits + torch.logit(noise).to(logits)) * 1.5)
             stays = (stays * 1.2 - 0.1).clamp(0, 1)  # stretched, so that it may be exactly 0 or 1
             patched = contrast.listened(Listener(), patch=Patch((1 - stays).unsqueeze(0), contrast.source))[0]
@@ -116,8 +131,20 @@ class EdgePruning(Method):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            contrast.save({"logits": logits.detach(), **optimizer.state[logits]})
             contrast.progress(step + 1, self.steps)
         return torch.sigmoid(logits.detach()).unsqueeze(0)
+
+    @staticmethod
+    def resume(contrast: Contrast, logits: Tensor, optimizer: torch.optim.Adam) -> int:
+        """Take up logits and moments that were saved, and return how many steps are done."""
+        saved = contrast.load()
+        if not saved:
+            return 0
+        with torch.no_grad():
+            logits.copy_(saved.pop("logits"))
+        optimizer.state[logits] = {name: value if name == "step" else value.to(logits) for name, value in saved.items()}
+        return int(saved["step"])
 
 
 register(Exact, option="exact")

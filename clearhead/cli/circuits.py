@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from clearhead.cli.circuits_find import FIND_EXAMPLES, find
-from clearhead.cli.craft_program import ProgramChanges, find_program
+from clearhead.cli.craft_program import ProgramChanges, find_program, load_file
 from clearhead.cli.options import Parts, Sectioned, flatten_groups
 from clearhead.cli.screen import show, show_json
 from clearhead.errors import OptionError, WordError
@@ -19,10 +20,12 @@ from clearhead.extras import check_extra
 from clearhead.files import write_text
 from clearhead.options import Option
 from clearhead.plots.method_grades import draw_grades
+from clearhead.rasp.programs import Program
 from clearhead.training.claiming import check_output
 
 if TYPE_CHECKING:
     from clearhead.circuits.bench import BenchReport
+    from clearhead.circuits.truth import BenchSample
 
 ABOUT = """Find which edges of a model make an answer, and grade the methods that find them.
 
@@ -38,7 +41,7 @@ Examples:
   clearhead circuits runs/numbers vierundzwanzig --against fünfundzwanzig
   clearhead circuits bench --quick
   clearhead circuits bench --methods exact,eap,eap-ig --axes argmax,rotated
-  clearhead circuits bench --program mine.py:doubled,sort
+  clearhead circuits bench --program mine.py --list-edges
   clearhead circuits bench -o bench.json --plot bench.svg"""
 QUICK, WHOLE = 8, 120
 QUICK_AXES = ("argmax", "argmax, no gradient", "constants", "softmax 10", "rotated", "decoys", "live norms")
@@ -78,8 +81,16 @@ def bench(
     methods: Annotated[str | None, Option(help="Methods, with commas between; without it all.", takes="NAMES")] = None,
     axes: Annotated[str | None, Option(help="Axes of realism, with commas between.", takes="NAMES")] = None,
     program: Annotated[
-        str | None, Option(help="Programs to grade on, NAME or file.py:NAME, with commas between.", takes="NAMES")
+        str | None,
+        Option(
+            help="Programs to grade on, with commas between: NAME, file.py:NAME, or file.py for all that it has.",
+            takes="NAMES",
+        ),
     ] = None,
+    list_edges: Annotated[
+        bool,
+        Option(help="For each of your programs, each edge with its truth and every method's rank."),
+    ] = False,
     seed: Annotated[int, Option(help="Draws programs, pairs of texts and rotations.", takes="N")] = 0,
     output: Annotated[
         Path | None,
@@ -105,6 +116,8 @@ def bench(
             check_output(path, option=option)
     if plot is not None:
         check_extra("matplotlib", extra="plots", what="--plot")
+    if list_edges and program is None:
+        raise WordError("list-edges", "say with --program which programs; a bench of generated ones has thousands")
     names = method_names() if methods is None else [name.strip() for name in methods.split(",")]
     for name in names:
         try:
@@ -112,13 +125,15 @@ def bench(
         except OptionError as error:
             raise WordError("methods", str(error)) from None
     chosen = list(QUICK_AXES if quick else AXES) if axes is None else read_axes(axes, list(AXES))
-    own = [find_program(name.strip(), ProgramChanges()).program for name in (program or "").split(",") if name.strip()]
+    own = [each for name in (program or "").split(",") if name.strip() for each in read_programs(name.strip())]
     say("finding the truth of the programs")
     samples = bench_samples(QUICK if quick else WHOLE, seed, own)
     if quick and not own:
         samples = [sample for sample in samples if len(sample.graph.edges) <= 200][:QUICK]
+    left = [each.name for each in own if each.name not in {sample.program.name for sample in samples}]
+    nothing = f"There is nothing to rank in {', '.join(left)}: none or all of the edges that could matter do."
     if not samples:
-        raise WordError("program", "there is nothing to rank in these programs: none or all of their edges are true")
+        raise WordError("program", nothing)
     rows = None if output is None else output.with_name(f"{output.name}.rows")
     some = 4 if quick else 24
     with BenchLog(rows, {"quick": quick, "seed": seed, "program": program}) as log:
@@ -128,7 +143,25 @@ def bench(
             log.remove()
     if plot is not None:
         draw_grades(report.as_json()["means"], plot)
-    show_json(report.as_json()) if as_json else show(*bench_page(report))
+    if as_json:
+        show_json(report.as_json())
+        return
+    show(*bench_page(report), *([nothing] if left else []))
+    if list_edges:
+        some = [name for name in names if name in report.methods]
+        show(*(part for sample in samples for part in edges_page(sample, some, seed + 1)))
+
+
+def read_programs(name: str) -> list[Program]:
+    """Return the program of a name, or every `Program` of a file that is named without one."""
+    if not name.endswith(".py"):
+        return [find_program(name, ProgramChanges()).program]
+    found = [each for each in vars(load_file(Path(name))).values() if isinstance(each, Program)]
+    if not found:
+        raise WordError("program", f"{name} has no `Program(name=…, output=…, vocabulary=…, plain=…, length=…)`")
+    if twice := [one for one, n in Counter(each.name for each in found).items() if n > 1]:
+        raise WordError("program", f"{name}: {twice[0]!r} is the name of two programs")
+    return found
 
 
 def read_axes(text: str, known: list[str]) -> list[str]:
@@ -182,3 +215,25 @@ def bench_page(report: "BenchReport") -> list[RenderableType]:
         lost = ", ".join(f"{axis} {count}" for axis, count in report.left_out.items())
         page.append(f"Left out, since an answer was lost there or nothing was to be ranked: {lost}.")
     return page
+
+
+def edges_page(sample: "BenchSample", methods: list[str], seed: int) -> list[RenderableType]:
+    """Return the graded edges of a program, the true ones first, with the rank that each method gives them."""
+    from clearhead.circuits.bench import make_contrast
+    from clearhead.circuits.methods import find_method, score_edges
+
+    truth, contrast = sample.truth, make_contrast(sample, seed=seed)
+    numbers = truth.ranked.nonzero().flatten()
+    scores = {name: score_edges(find_method(name), contrast).abs().mean(0)[numbers] for name in methods}
+    ranks = {name: [int((values > value).sum()) + 1 for value in values] for name, values in scores.items()}
+    table = Table(box=None, pad_edge=False, title_justify="left", header_style="")
+    true = int(truth.alone[numbers].sum())
+    table.title = f"{sample.program.name}: rank of each edge by each method; the first {true} are true"
+    for column in ("truth", "edge", *methods):
+        table.add_column(column, justify="left" if column in ("truth", "edge") else "right")
+    order = sorted(range(len(numbers)), key=lambda at: not truth.alone[numbers[at]])
+    for at in order:
+        number = int(numbers[at])
+        row = (str(ranks[name][at]) for name in methods)
+        table.add_row(truth.label(number), str(sample.graph.edges[number]), *row)
+    return [table, ""]

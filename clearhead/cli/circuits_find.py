@@ -1,6 +1,7 @@
 """`clearhead circuits RUN`: the edges of a trained model that make it answer one text otherwise than another."""
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts
-from clearhead.cli.screen import show, show_json
+from clearhead.cli.screen import bar, show, show_json
 from clearhead.errors import OptionError, WordError
 from clearhead.files import read_bytes
 from clearhead.options import Option
@@ -37,7 +38,7 @@ def find(
         Path | None, Option(help="Many pairs: in each line a text, a tab, and the other text.", takes="FILE")
     ] = None,
     method: Annotated[str, Option(help="How edges are scored; `circuits bench` grades them.", takes="NAME")] = "eap-ig",
-    edges: Annotated[int, Option(help="Edges of the circuit.", takes="N", least=1)] = 40,
+    edges: Annotated[int, Option(help="Edges of the circuit, at most.", takes="N", least=1)] = 40,
     unlike: Annotated[
         Path | None, Option(help="Another task's circuit, written with -o, for specificity.", takes="FILE")
     ] = None,
@@ -52,7 +53,8 @@ def find(
     """Find the edges of a model by which it answers one text otherwise than another, and say how good they are.
 
     Both texts of a pair need as many tokens. Every edge is scored by what its loss would change; the circuit is the
-    edges with the highest scores. Its card says how much of the answer they keep, and how much is left without them.
+    edges with the highest scores that make paths from the embeddings to the output. Its card says how much of the
+    answer they keep, and how much is left without them. With -o, a search that was cut goes on from NAME.scores.
     """
     from clearhead.circuits.circuit import find_circuit, make_card
     from clearhead.circuits.files import read_circuit, write_circuit
@@ -75,7 +77,8 @@ def find(
     for path in files:
         check_output(path, option="--output")
     other = None if unlike is None else read_circuit(contrast.graph, unlike)
-    circuit = find_circuit(contrast, method=method, edges=wanted, progress=show_progress)
+    partial = None if output is None else Path(f"{output}.scores")
+    circuit = find_circuit(contrast, method=method, edges=wanted, progress=SearchProgress(), checkpoint=partial)
     card = make_card(contrast, circuit, unlike=other)
     for path in files:
         write_circuit(circuit, path, tokens=found.tokens)
@@ -99,10 +102,20 @@ def read_pairs(text: str | None, against: str | None, table: Path | None) -> lis
     return [(one, two) for one, two in lines]
 
 
-def show_progress(done: int, of: int) -> None:
-    if sys.stderr.isatty():
-        end = "\r\x1b[K" if done == of else ""
-        print(f"\r\x1b[Kscoring edges: {done} of {of}{end}", end="", file=sys.stderr, flush=True)
+class SearchProgress:
+    """A bar on a terminal's stderr, with the time that is left; nothing anywhere else."""
+
+    def __init__(self) -> None:
+        self.began, self.first = time.monotonic(), -1
+
+    def __call__(self, done: int, of: int) -> None:
+        if not sys.stderr.isatty():
+            return
+        self.first = done if self.first < 0 else self.first  # a search that goes on begins in the middle
+        spent, made = time.monotonic() - self.began, done - self.first
+        left = f", {spent / made * (of - done):.0f} s left" if made else ""
+        line = f"scoring edges {bar(done / of, 30):30} {done} of {of}{left}" if done < of else ""
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def as_object(circuit: "Circuit", card: "CircuitCard", found: "RunContrast") -> dict[str, Any]:
@@ -110,7 +123,7 @@ def as_object(circuit: "Circuit", card: "CircuitCard", found: "RunContrast") -> 
         "method": circuit.method,
         "answers": [list(pair) for pair in found.answers],
         "edges": [{"edge": str(edge), "score": score} for edge, score in circuit.edges],
-        "card": vars(card),
+        "card": {**vars(card), "says": card.says},
     }
 
 
@@ -128,4 +141,5 @@ def circuit_page(
     for row in card.rows():
         figures.add_row(*row)
     written = [f"Written: {', '.join(map(str, files))}"] if files else []
-    return [f"The edges by which it answers {answers}, by {circuit.method}:", "", edges, "", figures, *written]
+    title = f"The edges by which it answers {answers}, by {circuit.method}:"
+    return [title, "", edges, "", figures, "", card.says, *written]

@@ -19,9 +19,55 @@ def test_a_bench_of_one_program_is_a_table(command, tmp_path):
     assert {row["method"] for row in json.loads(out.read_text())["means"]} == {"exact", "eap", "random"}
 
 
+OWN = """
+from clearhead.rasp import Program, aggregate, indices, select, selector_width, sequence_map, tokens
+
+before = aggregate(select(indices, indices, lambda key, query: key == query - 1), tokens)
+count = selector_width(select(tokens, tokens, lambda key, query: key == query))
+shared = dict(about="", vocabulary=("a", "b", "c"), plain=list, length=3)
+one = Program(name="one", output=sequence_map(lambda a, n: a if n > 1 else "-", before, count), **shared)
+two = Program(name="two", output=sequence_map(lambda a, b: f"{a}{b}", tokens, before), **shared)
+same = Program(name="same", output=sequence_map(lambda a, n: "x", before, count), **shared)
+"""
+
+
+def test_a_file_of_programs_is_graded_and_explained_edge_by_edge(command, tmp_path):
+    """All that the file has, but for one in which nothing can be ranked, which is named."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    given = ["circuits", "bench", "--program", file, "--methods", "exact,random", "--axes", "argmax", "--list-edges"]
+    code, printed, said = command(*given)
+    assert code == 0, said
+    assert printed.startswith("argmax: 2 programs")
+    assert "There is nothing to rank in same" in printed
+    assert "one: rank of each edge by each method; the first 8 are true" in printed
+    true = [line for line in printed.splitlines() if line.startswith("alone")]
+    assert len(true) > 8
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("answer = 1", "own.py has no `Program(name="),
+        ("answer = 1 / 0", "own.py:1: ZeroDivisionError"),
+        (OWN + "\nagain = one", "'one' is the name of two programs"),
+        (OWN + "\none = two = None", "There is nothing to rank in same"),
+        (None, "there is no file"),
+    ],
+)
+def test_a_file_without_programs_is_told_in_a_sentence(command, tmp_path, content, message):
+    file = tmp_path / "own.py"
+    if content is not None:
+        file.write_text(content)
+    code, _, said = command("circuits", "bench", "--program", file, "--methods", "exact")
+    assert code != 0
+    assert message in " ".join(said.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--list-edges"], "say with --program which programs"),
         (["--methods", "eep"], "there is no 'eep'"),
         (["--axes", "up"], "there is no axis 'up'"),
         (["--program", "sort2"], "there is no 'sort2'"),
