@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.methods import Contrast, Method, Scores
 from clearhead.circuits.ports import Port
+from clearhead.model.outputs import ToClasses
 from clearhead.registry import register
 
 
@@ -103,6 +104,8 @@ def writer_matrix(graph: Graph, sender: str) -> Tensor:
         network = part.stack.blocks[int(rest.partition(".")[0])].feed_forward
         assert network is not None
         return network.down.weight.T
+    if rest == "ngrams":
+        return reader_matrices(graph, graph.ports[f"{side}.logits"])[0]
     return torch.eye(part.spec.d_model).to(part.embedding.table)  # the encoder's output and constants may be anything
 
 
@@ -115,6 +118,9 @@ def reader_matrices(graph: Graph, port: Port) -> Tensor:
     if rest == "output":
         table = getattr(part.output, "table", None)
         return (torch.eye(part.spec.d_model).to(part.embedding.table) if table is None else table.T).unsqueeze(0)
+    if rest == "logits":  # n-grams give logits as they are
+        assert isinstance(part.output, ToClasses)
+        return torch.eye(part.output.out.out_features).to(part.embedding.table).unsqueeze(0)
     network = part.stack.blocks[int(rest.partition(".")[0])].feed_forward
     assert network is not None
     first = [getattr(network, step.map) for step in network.steps if step.map and step.of == "x"]

@@ -80,22 +80,29 @@ def find_circuit(
     if not 0 < edges <= len(graph.edges):
         raise OptionError(f"edges: this graph has {len(graph.edges)}; came {edges}")
     scores = score_edges(find_method(method), contrast, progress=progress, checkpoint=checkpoint).cpu()
-    chosen = choose(graph, scores.mean(0).abs(), edges)
+    sizes = scores.mean(0).abs()
+    chosen = choose(graph, sizes, edges)
     if not chosen.any():
-        raise OptionError(f"edges: no {edges} edges make a path to the output by these scores; ask for more")
+        more = (count for count in range(edges, len(sizes) + 1) if choose(graph, sizes, count).any())
+        least = next(more, None)
+        if least is None:
+            raise OptionError(f"{method} finds no path from the embeddings to the output: all its scores there are 0")
+        raise OptionError(f"edges: no {edges} edges make a path to the output by these scores; ask for {least} or more")
     return Circuit(graph=graph, scores=scores, chosen=chosen, method=method)
 
 
 def choose(graph: Graph, sizes: Float[Tensor, "edge"], count: int) -> Bool[Tensor, "edge"]:
     """Return a mask of up to so many edges, the largest that make paths from the embeddings to the output."""
     order = order_from_output(graph, sizes)
+    while order and sizes[order[-1]] == 0:
+        order.pop()  # edges that the method found to do nothing, and after which no other comes
 
     def first(taken: int) -> Bool[Tensor, "edge"]:
         mask = torch.zeros(len(graph.edges), dtype=torch.bool)
         mask[order[:taken]] = True
         return on_a_path(graph, mask)
 
-    low, high = count, min(2 * count, len(order))
+    low, high = min(count, len(order)), min(2 * count, len(order))
     while high < len(order) and int(first(high).sum()) <= count:
         low, high = high, min(2 * high, len(order))
     # The more are taken, the more are on a path.

@@ -80,6 +80,10 @@ class EdgeEdit(TextChange):
         at, _, step = self.graph.names.ends[side].rpartition(".")
         if receiver == f"{side}.output":
             return [Edit(at=at, step=step, to=run.ends[side][0].detach())]
+        if receiver == f"{side}.logits":
+            share = float(self.graph.names.sides[side][1].output.wide.get_buffer("shares")[1])  # pyright: ignore
+            value = run.ends[f"{side}.ngrams"][0, :, 0].detach() / (share or 1.0)
+            return [Edit(at=f"{side}.output", step="wide_logits", to=value)]
         if receiver.endswith(".feed_forward"):
             block = self.graph.names.sides[side][1].stack.blocks[int(receiver.split(".")[1])]
             assert block.feed_forward is not None

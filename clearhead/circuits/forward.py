@@ -28,6 +28,7 @@ from clearhead.errors import OptionError
 from clearhead.model.arrangements import BranchConnection
 from clearhead.model.blocks import Block
 from clearhead.model.norms import FrozenNorm
+from clearhead.model.outputs import ToClasses
 from clearhead.model.transformers import Decoder, Encoder, apply_output
 from clearhead.taps import watching
 
@@ -62,7 +63,7 @@ class Activations(EdgeSource):
     inputs: dict[str, Tensor] = field(default_factory=dict)
     """By port, what it read, before its norm."""
     ends: dict[str, Tensor] = field(default_factory=dict)
-    """By side, what its output reads, after the last norm."""
+    """By side, what its output reads, after the last norm; and what n-grams add to the logits."""
     logits: Tensor = field(default_factory=lambda: torch.empty(0))
     last: tuple[tuple[Term, ...], Tensor] | None = None
     """The contributions that were asked for last: the ports of queries, keys and values have the same."""
@@ -199,11 +200,20 @@ class GraphPass:
                 self.found.logits = last
             else:
                 logits = apply_output(part, last.flatten(0, 1), lengths, self.rows.tokens[side])
-                self.found.logits = logits.unflatten(0, (self.variants, -1))
+                self.found.logits = self.add_ngrams(side, part.output, logits.unflatten(0, (self.variants, -1)))
         # A listener keeps functions of this pass: with both pointing at each other, what the pass holds for its
         # gradients would stay until Python looks for circles, and several passes of it would fill the memory.
         self.listener = Listener()
         return self.found
+
+    def add_ngrams(self, side: str, output: nn.Module, logits: Tensor) -> Tensor:
+        """Return logits in which those of n-grams, if the output has any, come by an edge: `ngrams -> logits`."""
+        if not isinstance(output, ToClasses) or output.wide is None:
+            return logits
+        wide = output.wide(self.rows.tokens[side], self.rows.lengths.get(side)) * output.wide.get_buffer("shares")[1]
+        sent = self.send(f"{side}.ngrams", wide.to(logits).view(*logits.shape[:2], 1, -1))
+        self.found.ends[f"{side}.ngrams"] = received = self.receive(f"{side}.logits", sent, ())
+        return logits + (received - sent.value).squeeze(2)
 
     def embed(self, side: str, part: Encoder | Decoder) -> GraphStream:
         taps: dict[str, Tensor] = {}

@@ -42,7 +42,7 @@ class Gradients(Listener):
         return self.start(side, vector).detach().requires_grad_()
 
     def whole(self, port: Port, x: Tensor) -> Tensor:
-        self.wholes[port.name] = x.view_as(x)
+        self.wholes[port.name] = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()  # n-grams' has none
         return self.wholes[port.name]
 
     def heads(self, port: Port, x: Tensor, normalize: Normalize, mapped: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ A *sender* writes a vector at every place: the embeddings of tokens, positions a
 W_O), each feed-forward, the encoder's output, and a constant (biases of W_O, betas of norms). A *receiver* reads the
 sum of senders: the query of each head, the key and value of each key-value head, each feed-forward, the encoder's
 output, the output. An *edge* is what one sender gives to one receiver. Receivers that read the same sum by the same
-map, as the queries of all heads of a layer, are one *port*.
+map, as the queries of all heads of a layer, are one *port*. A classifier's n-grams are a sender that only its logits
+read.
 
 >>> from clearhead.circuits import Graph
 >>> from clearhead.model import presets

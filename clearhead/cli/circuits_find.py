@@ -131,7 +131,8 @@ def circuit_page(
     circuit: "Circuit", card: "CircuitCard", found: "RunContrast", files: list[Path]
 ) -> list[RenderableType]:
     """Return the circuit's edges, the strongest first, and its card."""
-    answers = "; ".join(f"{clean!r} rather than {other!r}" for clean, other in dict.fromkeys(found.answers))
+    pairs = [f"{clean!r} rather than {other!r}" for clean, other in dict.fromkeys(found.answers)]
+    answers = "; ".join(pairs[:3]) + (f"; and {len(pairs) - 3} more" if len(pairs) > 3 else "")
     edges = Table(box=None, pad_edge=False, header_style="")
     for column in ("sender", "receiver", "change"):
         edges.add_column(column, justify="right" if column == "change" else "left")

@@ -8,6 +8,7 @@ import torch
 import clearhead as ch
 from clearhead import model as m
 from clearhead.circuits import Texts
+from clearhead.model.wide import NgramLogits
 
 D, VOCABULARY = 12, 11
 
@@ -64,6 +65,7 @@ SPECS = {
     "post-bert": encoder(*(block(m.PostNorm()),) * 2, norm=m.LayerNorm(), segments=2, position=ch.positions.Learned(9)),
     "post-grouped": encoder(*(block(m.PostNorm(m.RMSNorm()), heads=GROUPED),) * 2),
     "classes": encoder(*(block(m.PreNorm()),) * 2, output=m.Classes(3, pool="mean", hidden=True)),
+    "classes-ngrams": encoder(block(m.PreNorm()), output=m.Classes(3, pool="mean", ngrams=NgramLogits(3, 2, 7))),
     "note": encoder(*(block(m.SingleResidualNorm()),) * 2),
     "no-network": decoder(*(m.BlockSpec(attention=m.AttentionSpec(heads=2), feed_forward=None),) * 2),
     "both-pre": both(m.PreNorm()),
@@ -90,6 +92,11 @@ def make(name, seed=0, batch=2, n=5):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
+        for buffer_name, buffer in model.named_buffers():
+            if ".wide.table" in buffer_name or ".wide.square" in buffer_name:
+                buffer.add_(torch.rand_like(buffer))
+            elif ".wide.slots" in buffer_name:
+                buffer.random_(0, 2)
     sides = {
         "decoder": n,
         "encoder": n + 1,

@@ -1,5 +1,6 @@
 """Circuits and their cards: the ends of every figure, and MIB's areas by hand."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -126,8 +127,18 @@ def test_so_many_edges_as_make_paths_and_no_more_than_asked():
     assert counts[0] <= 10
     assert 50 <= counts[1] <= 60
     assert counts[2] == len(contrast.graph.edges)
-    with pytest.raises(OptionError, match="ask for more"):
+    with pytest.raises(OptionError, match=r"ask for [0-9]+ or more") as raised:
         find_circuit(contrast, method="random(seed=1)", edges=1)
+    least = int(re.findall("ask for ([0-9]+)", str(raised.value))[0])
+    assert int(find_circuit(contrast, method="random(seed=1)", edges=least).chosen.sum()) == least
+
+
+def test_edges_that_do_nothing_are_not_taken():
+    graph = contrast_of(make("classes-ngrams")).graph
+    sizes = torch.zeros(len(graph.edges))
+    assert not choose(graph, sizes, 5).any()
+    sizes[graph.find("encoder.ngrams -> encoder.logits")] = 1
+    assert choose(graph, sizes, 5).nonzero().tolist() == [[graph.find("encoder.ngrams -> encoder.logits")]]
 
 
 @pytest.mark.parametrize(
