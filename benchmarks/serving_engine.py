@@ -131,20 +131,15 @@ def serve(
 
 def measure_throughput(model: Model, slots: int, count: int) -> dict[str, Any]:
     """Measure all jobs at once beside offline batches of the same size, in turn; and compare some results."""
-    jobs, taken = make_jobs(model, count, ragged=False), {"offline": [], "buckets": [], "fixed": []}
+    jobs, taken = make_jobs(model, count, ragged=False), {"offline": [], "batch": []}
     at_once, found, clock = [0.0] * count, [], clock_of(model)
-    engines: dict[str, Scheduler] = {}
+    columns, source_columns = (2 * N_NEW, N_SOURCE) if len(model.stacks) > 1 else (2 * N_NEW + N_SOURCE, None)
+    engine = ContinuousBatch(model, slots=slots, columns=columns, source_columns=source_columns)
     for _ in range(4):  # the first warms up
         taken["offline"].append(run_offline(model, jobs, slots))
-        for shapes in ("buckets", "fixed"):
-            limits = {"columns": 2 * N_NEW, "source_columns": N_SOURCE if len(model.stacks) > 1 else None}
-            if not len(model.stacks) > 1:
-                limits["columns"] += N_SOURCE
-            if shapes not in engines:
-                engines[shapes] = ContinuousBatch(model, slots=slots, shapes=shapes, **limits)
-            served = serve(engines[shapes], jobs, at_once, clock)
-            taken[shapes].append(served["seconds"])
-            found = served["found"] if shapes == "buckets" else found
+        served = serve(engine, jobs, at_once, clock)
+        taken["batch"].append(served["seconds"])
+        found = served["found"]
     seconds = {name: statistics.median(values[1:]) for name, values in taken.items()}
     tally = Tally()
     for job, hypotheses in zip(jobs[:slots], found, strict=False):

@@ -30,12 +30,11 @@ from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.layer import Attention
 from clearhead.attention.masks import Mask, TensorMask, Window
+from clearhead.attention.parts import HeadShape
 from clearhead.attention.positions import Rotary
 from clearhead.attention.score_index import Positions
 from clearhead.decoding import one_query_gpu
-from clearhead.decoding.clock import Clock
-from clearhead.decoding.few_queries import attend_few
-from clearhead.decoding.source import EncodedSource
+from clearhead.decoding.clock import Clock, EncodedSource
 from clearhead.model.blocks import Stack
 from clearhead.model.fast_step import FastStep, StepNorm, can_join, join_linears, linear_step
 from clearhead.model.fused_step import MOST_ROWS, FusedBranch, FusedLinear, can_fuse
@@ -149,10 +148,10 @@ class Cache(KVSource):
         """Return all tensors it holds: what decoding costs in memory."""
         return self.memory
 
-    @property
-    def allocated(self) -> int:
-        """Number of columns in memory of `(slot, head, column, d)`."""
-        return self.memory[0].shape[2] if self.memory else 0
+    def take(self, read: "Cache", rows: Int[Tensor, "guest"], slots: Int[Tensor, "guest"]) -> None:
+        """Copy rows of the caches of prompts into slots."""
+        for cached, new in zip(self.memory, read.memory, strict=False):
+            cached[:, :, : new.shape[2]].index_copy_(0, slots, new.index_select(0, rows))
 
     def allocate(self, like: Sequence[Tensor], columns: int) -> None:
         """Allocate memory with this many columns for vectors shaped like these, and copy the old columns into it."""
@@ -169,15 +168,54 @@ class Cache(KVSource):
         return query, zero_padding(key, padding), zero_padding(value, padding)
 
 
-@final
-class FullCache(Cache):
-    """Every key and value: memory is `(slot, head, column, d)`; `keys` and `values` are the rows and columns in use."""
-
-    can_share = True
+class ColumnCache(Cache):
+    """Keys and values in columns: memory is `(slot, head, column, d)`; `keys` and `values` are the part in use."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.keys = self.values = torch.empty(0)
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[int, int]:
+        """Return how many columns are read, and the most that there will be."""
+
+    def reserve(self, *like: Tensor) -> list[Tensor]:
+        """Return the memory for vectors shaped like these, grown to the columns that are read.
+
+        There are 64 columns at first, then twice as many each time: a multiple of 16, so that every slot begins at a
+        multiple of 64 bytes.
+        """
+        (needed, most), allocated = self.columns, self.memory[0].shape[2] if self.memory else 0
+        if needed > allocated:
+            ahead = max(needed, min(max(2 * allocated, FIRST_COLUMNS), most))
+            self.allocate(like, -(-ahead // ALIGNED) * ALIGNED)
+            self.fit()
+        return self.memory
+
+    def fit(self) -> None:
+        if self.memory:
+            self.reserve(*self.memory)
+            self.keys, self.values = (cached[: self.n_rows, :, : self.columns[0]] for cached in self.memory)
+
+    def take_over(self, read: Cache, emptied: Tensor, rows: Tensor, slots: Tensor) -> None:
+        """Empty some slots, and copy rows of the caches of prompts into some."""
+        if read.memory:
+            self.reserve(*read.memory)
+        for cached in self.memory:
+            cached.index_fill_(0, emptied, 0)  # hidden columns have weight 0, and 0 times NaN is NaN
+        self.take(read, rows, slots)
+
+
+@final
+class FullCache(ColumnCache):
+    """Every key and value of self-attention."""
+
+    can_share = True
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        return self.clock.columns * self.clock.beams, self.clock.size.columns
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = self.project_new(layer, x)
@@ -206,15 +244,6 @@ class FullCache(Cache):
             places = self.clock.places(cached.shape[1], cached.shape[2])
             cached.flatten(0, 2).index_copy_(0, places, new.reshape(-1, new.shape[3]))
 
-    def reserve(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> list[Tensor]:
-        """Return the memory of keys and values, grown to the clock's number of columns."""
-        clock = self.clock
-        columns = columns_to_allocate(self.allocated, clock.columns, clock.size.columns)
-        if clock.beams == 1 and columns > self.allocated:
-            self.allocate((key, value), columns)
-            self.fit()
-        return self.memory
-
     def make_room(self, layer: Attention) -> None:
         weight = cast(WholeMap, layer.key).linear.weight
         dtype = weight.dtype if weight.dtype.is_floating_point else torch.float32
@@ -229,20 +258,8 @@ class FullCache(Cache):
             new[:, :, : self.clock.beams, :n] = parts[:, :, :, :n]
             self.memory[index] = new.flatten(2, 3)
 
-    def fit(self) -> None:
-        if self.memory:
-            self.reserve(*self.memory)
-            rows, columns = self.n_rows, self.clock.columns * self.clock.beams
-            self.keys, self.values = (cached[:rows, :, :columns] for cached in self.memory)
-
     def join(self, read: Cache, guests: Guests) -> None:
-        if read.memory:
-            self.reserve(*read.memory)
-        for cached in self.memory:
-            cached.index_fill_(0, guests.used, 0)  # hidden columns have weight 0, and 0 times NaN is NaN
-        for cached, prompts in zip(self.memory, read.memory, strict=False):
-            columns = cached[:, :, : prompts.shape[2]]
-            columns.index_copy_(0, guests.slots, prompts.index_select(0, guests.rows))
+        self.take_over(read, guests.used, guests.rows, guests.slots)
 
     def copy_written(self, origins: Tensor, slots: Tensor) -> None:
         for cached in self.memory:
@@ -271,22 +288,10 @@ class FullCache(Cache):
         if scale is None or layer.mask.kinds != {"causal"}:
             return super().fast_step(layer)
         heads, clock, project = layer.shape, self.clock, self.project_step(layer)
-        output, grouped = linear_step(layer.output), heads.n_heads != heads.n_kv_heads
+        output = linear_step(layer.output)
 
         def step(x: Tensor) -> Tensor:
-            query = project(x)
-            if len(x) > 1 and clock.by_products(heads, query.dtype):  # of one row, torch's kernel is the quicker
-                bias = clock.own_bias(heads.n_heads, query.dtype)
-                return output(join_beams(attend_few(clock.by_sentence(query), *self.filled(), bias, scale)))
-            if clock.searching and clock.beams == 1 and one_query_gpu.serves(query, self.keys):
-                bias = None if clock.level else clock.bias(query.dtype)
-                context = one_query_gpu.attend_one(
-                    query, self.keys, self.values, scale=scale, bias=bias, column=clock.last
-                )
-                return output(context.reshape(len(x), -1))
-            query, bias = clock.by_sentence(query), clock.bias(query.dtype)
-            context = F.scaled_dot_product_attention(query, *self.filled(), bias, scale=scale, enable_gqa=grouped)
-            return output(join_beams(context))
+            return output(attend_step(clock, heads, (clock.by_sentence(project(x)), *self.filled()), scale))
 
         return FusedAttention(self, layer, step, scale) if can_fuse_attention(layer, clock.size.columns) else step
 
@@ -312,11 +317,42 @@ class FullCache(Cache):
         return step
 
 
-def join_beams(context: Float[Tensor, "sentence head beam d"]) -> Float[Tensor, "row joined"]:
-    """Return the contexts of all heads side by side, a row for each beam."""
-    if context.shape[2] == 1:
-        return context.flatten(1)
-    return context.transpose(1, 2).reshape(-1, context.shape[1] * context.shape[3])
+def attend_step(
+    clock: Clock, heads: HeadShape, vectors: tuple[Tensor, Tensor, Tensor], scale: float, *, of_source: bool = False
+) -> Float[Tensor, "row joined"]:
+    """Return the contexts of one new position, all heads of a row side by side: of its own keys, or its source's.
+
+    `vectors` are queries with the beams of a sentence side by side, keys and values.
+    """
+    query, keys, values = vectors
+    n_rows, dtype = query.shape[0] * query.shape[2], query.dtype
+    if n_rows > 1 and clock.by_products(heads, dtype):  # of one row, torch's kernel is the quicker
+        context = attend_few(query, keys, values, clock.head_bias(heads.n_heads, dtype, of_source=of_source), scale)
+    elif clock.searching and one_query_gpu.serves(query, keys):
+        bias = None if clock.level and not of_source else clock.bias(dtype, of_source=of_source)
+        column = None if of_source else clock.last
+        context = one_query_gpu.attend_one(query, keys, values, scale=scale, bias=bias, column=column)
+    else:
+        bias, grouped = clock.bias(dtype, of_source=of_source), heads.n_heads != heads.n_kv_heads
+        context = F.scaled_dot_product_attention(query, keys, values, bias, scale=scale, enable_gqa=grouped)
+    return context.flatten(1) if context.shape[2] == 1 else context.transpose(1, 2).reshape(n_rows, -1)
+
+
+def attend_few(
+    query: Float[Tensor, "row head n d"],
+    keys: Float[Tensor, "row head column d"],
+    values: Float[Tensor, "row head column d_value"],
+    bias: Tensor | None,
+    scale: float,
+) -> Float[Tensor, "row head n d_value"]:
+    """Return the context of a few queries a head on a CPU, by products of small matrices.
+
+    For so few, torch's attention kernel takes 1.5 to four times as long: it calls MKL for each head by itself. `bias`
+    is added to the scores, `(row * head, n or 1, column)`.
+    """
+    added, beta = (query.new_empty(1), 0) if bias is None else (bias, 1)  # with a beta of 0 it is not read
+    score = torch.baddbmm(added, query.flatten(0, 1), keys.flatten(0, 1).mT, beta=beta, alpha=scale)
+    return torch.bmm(score.softmax(-1), values.flatten(0, 1)).unflatten(0, query.shape[:2])
 
 
 def can_fuse_attention(layer: Attention, limit: int) -> bool:
@@ -484,8 +520,7 @@ class StateCache(SumsCache):
         if read.memory:
             self.reserve(State(*read.memory))
         self.clear(guests.joined)  # steps of other rows add to the sums of slots that nobody had so far
-        for cached, new in zip(self.memory, read.memory, strict=False):
-            cached.index_copy_(0, guests.slots, new.index_select(0, guests.rows))
+        self.take(read, guests.rows, guests.slots)
 
 
 class CrossCache(Cache):
@@ -530,12 +565,12 @@ def real_keys_and_values(layer: Attention, source: EncodedSource) -> tuple[Tenso
 
 
 @final
-class SourceCache(CrossCache):
-    """The keys and values of the source, made once; memory is `(source, head, column, d)`."""
+class SourceCache(CrossCache, ColumnCache):
+    """The keys and values of the source, made once: a source has the place of a slot."""
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self.keys = self.values = torch.empty(0)
+    @property
+    def columns(self) -> tuple[int, int]:
+        return self.clock.source_columns, self.clock.size.source_columns
 
     def read(self, layer: Attention, source: EncodedSource) -> None:
         self.keys, self.values = self.memory = list(real_keys_and_values(layer, source))
@@ -555,24 +590,14 @@ class SourceCache(CrossCache):
         scale = layer.sdpa_scale(can_join)
         if scale is None or layer.mask.kinds != {"none"} or layer.uses_positions:
             return super().fast_step(layer)
-        heads, clock, grouped = layer.shape, self.clock, layer.shape.n_heads != layer.shape.n_kv_heads
+        heads, clock = layer.shape, self.clock
         to_query = cast(WholeMap, layer.query)
         project, output = linear_step(to_query.linear), linear_step(layer.output)
 
         def step(x: Tensor) -> Tensor:
             query = project(x).view(clock.n_sources, -1, heads.n_heads, heads.d_head).transpose(1, 2)
-            query = to_query.normed(query)
-            if len(x) > 1 and clock.by_products(heads, query.dtype):
-                bias = clock.source_bias_of(heads.n_heads)
-                context = attend_few(query, self.keys, self.values, bias, scale)
-            elif clock.searching and one_query_gpu.serves(query, self.keys):
-                bias = clock.source_bias()
-                context = one_query_gpu.attend_one(query, self.keys, self.values, scale=scale, bias=bias)
-            else:
-                context = F.scaled_dot_product_attention(
-                    query, self.keys, self.values, clock.source_bias(), scale=scale, enable_gqa=grouped
-                )
-            return output(join_beams(context))
+            vectors = to_query.normed(query), self.keys, self.values
+            return output(attend_step(clock, heads, vectors, scale, of_source=True))
 
         return step
 
@@ -586,25 +611,11 @@ class SourceCache(CrossCache):
         return Positions(every, torch.arange(n_key, device=every.device))
 
     def join(self, read: Cache, guests: Guests) -> None:
-        columns = columns_to_allocate(self.allocated, self.clock.source_columns, self.clock.size.source_columns)
-        if columns > self.allocated:
-            self.allocate(read.memory, columns)
-            self.fit()
-        for cached, new in zip(self.memory, read.memory, strict=True):
-            cached.index_fill_(0, guests.sources, 0)
-            cached[:, :, : new.shape[2]].index_copy_(0, guests.sources, new.index_select(0, guests.source_rows))
+        self.take_over(read, guests.sources, guests.source_rows, guests.sources)
 
     def restart(self, layer: Attention, source: Tensor) -> None:
         for cached, new in zip(self.memory, keys_and_values(layer, source), strict=True):
             cached[:, :, : source.shape[1]].copy_(new)
-
-    def fit(self) -> None:
-        if not self.memory:
-            return
-        n = self.clock.source_columns
-        if self.allocated < n:
-            self.allocate(self.memory, columns_to_allocate(self.allocated, n, self.clock.size.source_columns))
-        self.keys, self.values = (cached[: self.n_rows, :, :n] for cached in self.memory)
 
 
 @final
@@ -627,17 +638,8 @@ class SourceStateCache(CrossCache, SumsCache):
         return self.finish_beams(layer, context, len(x))
 
     def join(self, read: Cache, guests: Guests) -> None:
-        for cached, new in zip(self.reserve(State(*read.memory)), read.memory, strict=True):
-            cached.index_copy_(0, guests.sources, new.index_select(0, guests.source_rows))
-
-
-def columns_to_allocate(allocated: int, needed: int, most: int) -> int:
-    """Return how many columns to allocate: 64, then twice as many as there are, if `needed` are more and `most` allows.
-
-    It is a multiple of 16, so that every slot begins at a multiple of 64 bytes, and is like any other to MKL.
-    """
-    ahead = max(needed, min(max(2 * allocated, FIRST_COLUMNS), most))
-    return allocated if needed <= allocated else -(-ahead // ALIGNED) * ALIGNED
+        self.reserve(State(*read.memory))
+        self.take(read, guests.source_rows, guests.sources)
 
 
 def own_cache(layer: Attention, clock: Clock) -> Cache:
@@ -655,16 +657,15 @@ def cross_cache(layer: Attention, clock: Clock) -> CrossCache:
 class Caches:
     """The caches of a whole decoder, one for each attention layer, and the clock they share."""
 
-    def __init__(self, stack: Stack, clock: Clock, *, one_thread: bool = False) -> None:
+    def __init__(self, stack: Stack, clock: Clock) -> None:
         self.clock, self.stack = clock, stack
         self.own = [(own_cache(block.attention, clock), block.attention) for block in stack.blocks]
         self.cross = [
             (cross_cache(block.cross, clock), block.cross) for block in stack.blocks if block.cross is not None
         ]
         crosses = iter(self.cross)
-        wrap = OneThread if one_thread else lambda cache: cache
         self.kv_sources = [
-            KVSources(wrap(own), None if block.cross is None else wrap(next(crosses)[0]))
+            KVSources(own, None if block.cross is None else next(crosses)[0])
             for (own, _), block in zip(self.own, stack.blocks, strict=True)
         ]
 
@@ -687,33 +688,6 @@ class Caches:
     def bytes(self) -> int:
         """Return the bytes of all caches."""
         return sum(tensor.untyped_storage().nbytes() for cache in self for tensor in cache.tensors())
-
-
-@final
-class OneThread(KVSource):
-    """Attention by one thread, where the bits must not depend on the slot.
-
-    Torch's kernel gives each thread a buffer of its own, not all alike aligned, and MKL sums in another order where
-    the alignment is another: a row would have other bits in a slot that another thread computes.
-    """
-
-    def __init__(self, cache: Cache) -> None:
-        self.cache = cache
-
-    def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        return self.alone(lambda: self.cache(layer, x))
-
-    def fast_step(self, layer: Attention) -> FastStep:
-        step = self.cache.fast_step(layer)
-        return lambda x: self.alone(lambda: step(x))
-
-    def alone(self, work: Callable[[], Tensor]) -> Tensor:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # a tenth of a microsecond
-        try:
-            return work()
-        finally:
-            torch.set_num_threads(threads)
 
 
 def attend_cached(layer: Attention, call: AttentionInputs) -> Tensor:

@@ -1,6 +1,7 @@
 """The clock of a session: where every slot stands, for all layers at once, and what its rows may attend to."""
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import torch
@@ -20,13 +21,12 @@ NOBODY = -1
 class SessionSize(NamedTuple):
     """How much a session holds: its slots, the most columns of a row and of its source.
 
-    `same_bits`: a row has the same bits in every slot. `shared`: how many neighbouring slots have one source.
+    `shared`: how many neighbouring slots have one source.
     """
 
     slots: int
     columns: int
     source_columns: int = 0
-    same_bits: bool = False
     shared: int = 1
 
 
@@ -155,20 +155,30 @@ class Clock:
         lengths = self.lengths
         return None if lengths is None else self.once("padding", lambda: self.positions >= lengths.unsqueeze(1))
 
-    def bias(self, dtype: torch.dtype) -> Float[Tensor, "row 1 n column"] | None:
+    def bias(self, dtype: torch.dtype, *, of_source: bool = False) -> Float[Tensor, "row 1 n column"] | None:
         """Return the bias to add to scores, made once for all layers; None where every column is seen.
 
         From a mask, torch would make it again in every layer.
         """
+        if of_source:
+            return None if self.alike else self.sources.added[: self.n_sources, ..., : self.source_columns]
         if self.common is not None:
             return None
-        if self.beams > 1:
-            return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
-        real = self.real
-        return None if real is None else self.once(("bias", dtype), lambda: real.table.to(dtype).log_())
+        return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
 
     def find_seen(self) -> Bool[Tensor, "sentence 1 beam column"]:
-        return (self.owners[: self.n_own].unsqueeze(2) == self.beam_ids).flatten(2).unsqueeze(1)
+        if self.beams > 1:
+            return (self.owners[: self.n_own].unsqueeze(2) == self.beam_ids).flatten(2).unsqueeze(1)
+        assert self.real is not None
+        return self.real.table
+
+    def head_bias(
+        self, heads: int, dtype: torch.dtype, *, of_source: bool
+    ) -> Float[Tensor, "row_head n column"] | None:
+        """Return the same for each head of each row."""
+        if (bias := self.bias(dtype, of_source=of_source)) is None:
+            return None
+        return self.once((of_source, heads, dtype), lambda: bias.expand(-1, heads, -1, -1).flatten(0, 1))
 
     def by_sentence(self, vectors: Float[Tensor, "row head 1 d"]) -> Float[Tensor, "sentence head beam d"]:
         """Return vectors of one position with the beams of each slot side by side."""
@@ -180,7 +190,7 @@ class Clock:
         In bfloat16 torch's kernel keeps scores in float32, which a product would round.
         """
         plain = heads.n_heads == heads.n_kv_heads <= MOST_HEADS and dtype in (torch.float32, torch.float64)
-        return self.device.type == "cpu" and not self.size.same_bits and plain
+        return self.device.type == "cpu" and plain
 
     def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
         """Return the index at which each row and head writes, in flat memory of `(slot, head, column)`."""
@@ -191,20 +201,6 @@ class Clock:
             return torch.add(rows.unsqueeze(1), self.every[:heads], alpha=columns).flatten()
 
         return self.once(("places", heads, columns), make)
-
-    def own_bias(self, heads: int, dtype: torch.dtype) -> Float[Tensor, "row_head n column"] | None:
-        """Return the bias to add to the scores of self-attention, for each head; None: nothing is added."""
-        bias = self.bias(dtype)
-        return None if bias is None else self.once(("own bias", heads, dtype), lambda: for_each_head(bias, heads))
-
-    def source_bias(self) -> Float[Tensor, "source 1 1 column"] | None:
-        """Return the bias to add to the scores of cross-attention; None: nothing is added."""
-        return None if self.alike else self.sources.added[: self.n_sources, ..., : self.source_columns]
-
-    def source_bias_of(self, heads: int) -> Float[Tensor, "source_head 1 column"] | None:
-        """Return the same for each head."""
-        bias = self.source_bias()
-        return None if bias is None else self.once(("source bias", heads), lambda: for_each_head(bias, heads))
 
     def turn(self, position: Position, vectors: PerHead) -> PerHead:
         """Return new queries or keys rotated by their positions."""
@@ -222,8 +218,18 @@ class Clock:
         return self.tables[key]
 
 
-def for_each_head(bias: Tensor, heads: int) -> Tensor:
-    return bias.expand(-1, heads, -1, -1).flatten(0, 1)
+@dataclass(frozen=True)
+class EncodedSource:
+    """The encoder's output: vectors of each sentence, and how many of them count (None: all)."""
+
+    vectors: Float[Tensor, "sentence n d_model"]
+    lengths: Int[Tensor, "sentence"] | None
+
+    def padding(self) -> Bool[Tensor, "sentence n"] | None:
+        """Return True at padding; None where there is none."""
+        if self.lengths is None:
+            return None
+        return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)
 
 
 @final

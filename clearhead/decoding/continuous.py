@@ -24,7 +24,6 @@ from clearhead.devices import fewer_threads_if_busy
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.transformers import Decoder, Encoder
 
-SHAPES = ("buckets", "fixed")
 MANY_COLUMNS = 1024
 """Columns of a row where the model has no end of positions."""
 FEWEST = 32
@@ -107,12 +106,9 @@ class ContinuousBatch(Scheduler):
     default as many as the model has positions, else 1,024. Between two steps at most `prompt_tokens` tokens of prompts
     are read, twice as many if more jobs wait than there are slots (None: all that wait, together); a longer prompt of a
     decoder is read in pieces, a longer input of an encoder by itself. Jobs that wait with the same prompt read it once.
-    `prefixes` keeps what was read for later prompts that begin alike; it is not used with fixed shapes, nor where a
-    layer's cache cannot share. `tokens` are for grammars that come without.
-
-    `shapes`: with `fixed` every step has the same shape, and so has all that is computed for a job, so that its numbers
-    are the same to the last bit whoever its neighbours are; with `buckets` a step has hardly more rows and columns than
-    it needs, and several prompts are read together, which takes less time.
+    `prefixes` keeps what was read for later prompts that begin alike; it is not used where a layer's cache cannot
+    share. `tokens` are for grammars that come without. A step has hardly more rows and columns than it needs, and
+    several prompts are read together.
 
     >>> import torch
     >>> from clearhead.decoding import Rules
@@ -137,7 +133,6 @@ class ContinuousBatch(Scheduler):
         columns: int | None = None,
         source_columns: int | None = None,
         prompt_tokens: int | None = 512,
-        shapes: str = "buckets",
         shared: int = 1,
         prefixes: PrefixCache | None = None,
         tokens: TokenBytes | None = None,
@@ -147,10 +142,8 @@ class ContinuousBatch(Scheduler):
         for name, value in (("slots", slots), ("prompt_tokens", prompt_tokens)):
             if value is not None and value < 1:
                 raise OptionError(f"{name} must be 1 or more; came {value}")
-        if shapes not in SHAPES:
-            raise OptionError(f"shapes must be one of {', '.join(SHAPES)}; came {shapes!r}")
         self.model, self.decoder = model, model.decoder
-        self.slots, self.shapes, self.tokens = slots, shapes, tokens
+        self.slots, self.tokens = slots, tokens
         self.prompt_tokens, self.read_together = (
             (EVERYTHING, EVERYTHING) if prompt_tokens is None else (prompt_tokens, READ_TOGETHER)
         )
@@ -161,19 +154,15 @@ class ContinuousBatch(Scheduler):
         self.queue: OrderedDict[int, Waiting] = OrderedDict()
         self.jobs: OrderedDict[int, Running] = OrderedDict()
         self.free = list(range(slots - 1, -1, -1))
-        # With several threads MKL sums in another order in the rows that are left of fours.
-        self.most_rows = -(-slots // 8) * 8 if shapes == "fixed" else slots
         self.delay = 0
         """Steps that jobs have waited with a place for them, since the last joined; of all of them together."""
         self.next_ticket, self.counts, self.checked = 0, Counts(), set[int]()
         if model.training:
             model.eval()
         with torch.inference_mode():
-            size = SessionSize(self.most_rows, self.columns, self.source_columns, shapes == "fixed", shared)
-            self.session = make_session(model, size)
+            self.session = make_session(model, SessionSize(slots, self.columns, self.source_columns, shared))
         warn_if_slow(self.session)
-        can_share = shapes != "fixed" and all(cache.can_share for cache in self.session.caches)
-        self.prefixes = prefixes if can_share else None
+        self.prefixes = prefixes if all(cache.can_share for cache in self.session.caches) else None
         self.choice, self.fitted = TokenChoice(self.session), (0, 0)
         self.changes: dict[int, tuple[int, int, int, int]] = {}
         """Slots that changed hands since the last step: token, position, 1 if a job has the slot, and its adapter."""
@@ -264,13 +253,8 @@ class ContinuousBatch(Scheduler):
         return self.choose()
 
     def threads(self) -> AbstractContextManager[None]:
-        """Compute a single job with one thread on a busy machine; several have steps that are large enough for all.
-
-        Not with fixed shapes: with another number of threads sums are taken in another order.
-        """
-        if self.shapes == "fixed" or self.running + self.waiting > 1:
-            return nullcontext()
-        return fewer_threads_if_busy(self.session.device)
+        """Compute a single job with one thread on a busy machine; several have steps that are large enough for all."""
+        return nullcontext() if self.running + self.waiting > 1 else fewer_threads_if_busy(self.session.device)
 
     def admit(self) -> None:
         """Read prompts, as many tokens as may be between two steps, and give slots to the jobs whose turn it is."""
@@ -345,8 +329,7 @@ class ContinuousBatch(Scheduler):
             beginning = self.find_prefix(waiting)
             cost = max(longest, self.cost(waiting))
             if group and (
-                self.shapes == "fixed"
-                or cost > self.prompt_tokens
+                cost > self.prompt_tokens
                 or len(group) == self.read_together * self.patience
                 or cost * (len(group) + 1) > budget
                 or len(waiting.found) != n_found
@@ -411,10 +394,7 @@ class ContinuousBatch(Scheduler):
         return [self.free.pop() for _ in range(count)]
 
     def fit(self) -> None:
-        """Compute as many rows and columns as the shapes allow and the jobs need."""
-        if self.shapes == "fixed":
-            self.session.fit(self.most_rows, self.columns, self.source_columns)
-            return
+        """Compute as many rows and columns as the jobs need."""
         session, find = self.session, find_bucket if self.session.recordable else round_up
         if self.choice.groups is None:  # someone has joined or left
             self.fit_rows(find)

@@ -76,17 +76,7 @@ class Likeliest(OnDevice):
             for sequence, length, row_values, row_ids in zip(sequences, lengths, values, ids, strict=True):
                 tokens[sequence] += row_ids[:length]
                 log_probs[sequence] += row_values[:length]
-        return [
-            [
-                Hypothesis(
-                    tokens=tuple(ids),
-                    log_probs=tuple(values),
-                    score=sum(values, 0.0),
-                    ended=bool(ids) and ids[-1] in self.end,
-                )
-            ]
-            for ids, values in zip(tokens, log_probs, strict=True)
-        ]
+        return [[Hypothesis.of(*pair, self.end)] for pair in zip(tokens, log_probs, strict=True)]
 
 
 class ReadRows(NamedTuple):

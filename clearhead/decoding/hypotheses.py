@@ -1,6 +1,6 @@
 """Results of decoding: hypotheses, and the tree of nodes that beam search builds."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, final
 
@@ -21,6 +21,19 @@ class Hypothesis:
     score: float
     ended: bool
     candidates: tuple[Candidates, ...] = ()
+
+    @staticmethod
+    def of(
+        tokens: Sequence[int], log_probs: Sequence[float], end: Container[int], candidates: Sequence[Candidates] = ()
+    ) -> "Hypothesis":
+        """Return the output of a method without beams, whose score is the sum of its log-probabilities."""
+        return Hypothesis(
+            tokens=tuple(tokens),
+            log_probs=tuple(log_probs),
+            score=sum(log_probs, 0.0),
+            ended=bool(tokens) and tokens[-1] in end,
+            candidates=tuple(candidates),
+        )
 
 
 class Node(NamedTuple):

@@ -70,9 +70,7 @@ def greedy_by_lookup(request: Request, rules: Rules, most: int) -> Hypothesis | 
         if not accept(logits, draft, seen, rules, log_probs):
             break
         prefill.take_back(len(seen.tokens) - 1)
-    tokens = tuple(seen.tokens[len(prompt) :])
-    ended = bool(tokens) and tokens[-1] in rules.end
-    return Hypothesis(tokens=tokens, log_probs=tuple(log_probs), score=sum(log_probs, 0.0), ended=ended)
+    return Hypothesis.of(seen.tokens[len(prompt) :], log_probs, rules.end)
 
 
 def accept(logits: Tensor, draft: Sequence[int], seen: NGrams, rules: Rules, log_probs: list[float]) -> bool:

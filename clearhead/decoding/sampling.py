@@ -193,12 +193,4 @@ class RowJob(Running):
         return self.matcher is not None and self.matcher.is_complete
 
     def hypotheses(self) -> list[Hypothesis]:
-        return [
-            Hypothesis(
-                tokens=tuple(self.tokens),
-                log_probs=tuple(self.log_probs),
-                score=sum(self.log_probs, 0.0),
-                ended=bool(self.tokens) and self.tokens[-1] in self.rules.end,
-                candidates=tuple(self.candidates),
-            )
-        ]
+        return [Hypothesis.of(self.tokens, self.log_probs, self.rules.end, self.candidates)]

@@ -18,11 +18,10 @@ from clearhead.attention.masks import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.calls import public
 from clearhead.decoding.caches import Caches, Guest, Guests, pair_columns
-from clearhead.decoding.clock import Clock, SessionSize
+from clearhead.decoding.clock import Clock, EncodedSource, SessionSize
 from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.request import Model
-from clearhead.decoding.source import EncodedSource
 from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.cpu_matmul import FEW
 from clearhead.model.fast_step import FastStep, find_unrecordable, is_observed
@@ -159,8 +158,7 @@ class Session:
         self.encoder, self.decoder = model.encoder, model.decoder
         decoder, table = self.decoder, self.decoder.embedding.table
         self.device, self.clock = table.device, Clock(size, table.device, table.dtype)
-        one_thread = size.same_bits and self.device.type == "cpu"
-        self.caches = Caches(decoder.stack, self.clock, one_thread=one_thread)
+        self.caches = Caches(decoder.stack, self.clock)
         self.fast_step = self.find_fast_step()
         self.int8_table, self.head = find_int8_table(decoder.output), find_head(decoder.output)
         position = decoder.embedding.position

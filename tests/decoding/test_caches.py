@@ -6,11 +6,12 @@ from typing import Any, ClassVar, final
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from clearhead import masks, positions, weighting
 from clearhead.attention.heads import Heads
 from clearhead.decoding import Beam, Greedy, Rules, caches, generate
-from clearhead.decoding.caches import FullCache, SourceCache, SourceStateCache, StateCache, WindowCache
+from clearhead.decoding.caches import FullCache, SourceCache, SourceStateCache, StateCache, WindowCache, attend_few
 from clearhead.decoding.clock import Clock
 from clearhead.decoding.session import Session
 from clearhead.model import presets
@@ -135,7 +136,7 @@ def test_growing_allocates_ahead_and_doubles(monkeypatch):
     monkeypatch.setattr(caches, "FIRST_COLUMNS", 4)
     monkeypatch.setattr(caches, "ALIGNED", 4)
     model = model_of(kind="decoder", heads="grouped keys")
-    columns = [cache_in(session, FullCache).allocated for session in stepped(case_of(model, (3, 2)), 7)]
+    columns = [cache_in(session, FullCache).memory[0].shape[2] for session in stepped(case_of(model, (3, 2)), 7)]
     assert columns == [4, 4, 8, 8, 8, 8, 16, 16]
     assert columns == sorted(columns)
 
@@ -412,3 +413,27 @@ def test_a_kernel_asked_for_by_name_serves_ragged_prompts(kernel, mask):
     block = BlockSpec(attention=attention, feed_forward=None)
     model = DecoderSpec(vocabulary=VOCABULARY, d_model=16, blocks=(block,)).build().double()
     assert LAWS["cached_is_uncached"](case_of(model)) == []
+
+
+@pytest.mark.parametrize(("rows", "heads", "columns"), [(1, 1, 1), (3, 4, 7), (8, 2, 16)])
+def test_attention_by_products_is_torchs_own(rows, heads, columns):
+    torch.manual_seed(rows)
+    query = torch.randn(rows, heads, 1, 8, dtype=torch.float64)
+    # As in the slots: rows and columns of a larger memory.
+    keys, values = (torch.randn(rows + 2, heads, columns + 5, 8, dtype=torch.float64)[:rows, :, :columns] for _ in "kv")
+    seen = torch.rand(rows, 1, 1, columns) < 0.5
+    seen[..., 0] = True
+    added = seen.double().log()
+    expected = F.scaled_dot_product_attention(query, keys, values, added, scale=0.3)
+    bias = added.expand(-1, heads, -1, -1).reshape(-1, 1, columns)
+    torch.testing.assert_close(attend_few(query, keys, values, bias, 0.3), expected)
+
+
+@pytest.mark.parametrize("lengths", [None, [7, 3, 1]])
+def test_beams_attend_to_their_source_as_torchs_kernel_lets_them(lengths):
+    torch.manual_seed(0)
+    query, (keys, values) = torch.randn(3, 2, 5, 4).double(), torch.randn(2, 3, 2, 7, 4).double()
+    real = None if lengths is None else (torch.arange(7) < torch.tensor(lengths)[:, None])[:, None, None]
+    bias = None if real is None else real.double().log().expand(-1, 2, -1, -1).flatten(0, 1)
+    expected = F.scaled_dot_product_attention(query, keys, values, real, scale=0.3)
+    torch.testing.assert_close(attend_few(query, keys, values, bias, 0.3), expected, rtol=0, atol=1e-12)

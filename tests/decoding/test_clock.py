@@ -27,7 +27,7 @@ def test_a_slot_has_the_source_of_who_came_last():
     assert torch.equal(mask.added, mask.real.float().log())
 
 
-def test_products_are_for_the_cpu_where_no_bits_are_fixed():
+def test_products_are_for_the_cpu_where_each_head_has_its_keys():
     from clearhead.attention.parts import HeadShape
 
     shape = HeadShape(n_heads=4, n_kv_heads=4, d_head=8)
@@ -35,6 +35,5 @@ def test_products_are_for_the_cpu_where_no_bits_are_fixed():
     device = torch.device("cpu")
     wide, narrow = torch.float32, torch.bfloat16
     assert Clock(SessionSize(2, 8, 8), device, wide).by_products(shape, wide)
-    assert not Clock(SessionSize(2, 8, 8, same_bits=True), device, wide).by_products(shape, wide)
     assert not Clock(SessionSize(2, 8, 8), device, wide).by_products(grouped, wide)
     assert not Clock(SessionSize(2, 8, 8), device, wide).by_products(shape, narrow)

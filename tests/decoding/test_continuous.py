@@ -43,7 +43,6 @@ def check_model(choices, seed: int) -> list[str]:
         columns=40,
         source_columns=40 if encoder else None,
         prompt_tokens=draw.choice((3, 8, 64)),
-        shapes=draw.choice(("fixed", "buckets")),
     )
     jobs = [draw_job(draw, VOCABULARY, encoder=encoder) for _ in range(7)]
     found = decode(scheduler, jobs, draw, cancelled=(1, 4))
@@ -69,10 +68,9 @@ def test_requests_of_every_kind_together_get_what_each_gets_alone(seed):
     assert (facts["with a grammar"] > 0) == GRAMMARS
 
 
-@pytest.mark.parametrize("shapes", ["fixed", "buckets"])
-def test_sums_begin_at_zero_in_a_slot_that_was_computed_before_anyone_had_it(shapes):
+def test_sums_begin_at_zero_in_a_slot_that_was_computed_before_anyone_had_it():
     model = build(on_axes(PLAIN | {"weighting": LINEAR[0]}))
-    batch = ContinuousBatch(model, slots=8, shapes=shapes)
+    batch = ContinuousBatch(model, slots=8)
     jobs = [Job(inputs=(token,), rules=Rules(max_new=9)) for token in range(1, 7)]
     tickets = [batch.add(job) for job in jobs[:5]]
     batch.step()  # eight rows
@@ -114,38 +112,15 @@ def test_every_pair_of_parts_gives_what_generate_gives(place):
     assert check_model(models()[place], place + 1000) == []
 
 
-@pytest.mark.parametrize("shapes", ["buckets", "fixed"])
 @pytest.mark.slow
-def test_mixed_jobs_get_what_generate_gives(shapes, translator):
+def test_mixed_jobs_get_what_generate_gives(translator):
     model, draw = translator.double(), random.Random(5)
     jobs = [draw_job(draw, 20, encoder=True) for _ in range(12)]
-    scheduler = ContinuousBatch(model, slots=6, columns=16, source_columns=16, shapes=shapes)
+    scheduler = ContinuousBatch(model, slots=6, columns=16, source_columns=16)
     found = decode(scheduler, jobs, draw)
     assert [told for job, one in zip(jobs, found, strict=True) for told in unlike_alone(model, job, one)] == []
     assert scheduler.rows_in_use == 0
     assert scheduler.counts.finished == 12
-
-
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("name", ["decoder", "translator"])
-@pytest.mark.slow
-def test_with_fixed_shapes_bits_do_not_depend_on_neighbours_slots_or_times(name, threads, request):
-    model, draw = request.getfixturevalue(name), random.Random(1)
-    jobs = [draw_job(draw, 20, encoder=name == "translator") for _ in range(5)]
-    torch.set_num_threads(threads)
-
-    def engine():
-        return ContinuousBatch(
-            model, slots=7, columns=21, source_columns=13 if name == "translator" else None, shapes="fixed"
-        )
-
-    alone = {job: decode(engine(), [job])[0] for job in jobs}
-    for seed in range(2):
-        shuffled = jobs + [draw_job(draw, 20, encoder=name == "translator") for _ in range(5)]
-        draw.shuffle(shuffled)
-        found = decode(engine(), shuffled, random.Random(seed))
-        for job, hypotheses in zip(shuffled, found, strict=True):
-            assert job not in alone or hypotheses == alone[job]
 
 
 def test_jobs_join_in_the_order_they_came(decoder):
@@ -254,7 +229,6 @@ def test_a_job_that_can_never_fit_is_refused_when_it_comes(job, why, translator)
         ({"slots": 0}, "slots must be 1 or more"),
         ({"columns": 0}, "columns must be 1 or more"),
         ({"prompt_tokens": 0}, "prompt_tokens must be 1 or more"),
-        ({"shapes": "some"}, "shapes must be one of buckets, fixed"),
     ],
 )
 def test_wrong_options_are_refused(options, why, decoder):

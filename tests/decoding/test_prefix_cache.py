@@ -41,9 +41,7 @@ def check_model(choices, seed: int) -> tuple[list[str], int]:
     """What differs from each job alone, and how many tokens were shared; jobs come at random steps."""
     model, draw = build(choices), random.Random(seed)
     prefixes = PrefixCache(block=draw.choice((1, 2, 3)), most_bytes=draw.choice((4_000, 1 << 20)))
-    batch = ContinuousBatch(
-        model, slots=4, columns=40, prompt_tokens=draw.choice((2, 5, 64)), shapes="buckets", prefixes=prefixes
-    )
+    batch = ContinuousBatch(model, slots=4, columns=40, prompt_tokens=draw.choice((2, 5, 64)), prefixes=prefixes)
     beginnings = [[draw.randrange(VOCABULARY) for _ in range(9)] for _ in range(2)]
     jobs = []
     for _ in range(9):
