@@ -267,6 +267,7 @@ def answer_calls() -> None:
         del data
         bounds = FileBounds(seconds=amounts[0], memory=amounts[1], output=amounts[2])
         module, _, function = name.partition(":")
+        lift_limits()  # those of the call before: what is imported now may take more than its work was allowed
         for answer in answers_to(getattr(importlib.import_module(module), function), arguments, bounds):
             encoded = json.dumps(answer).encode()
             if len(encoded) > bounds.output:
@@ -292,6 +293,14 @@ def answers_to(
         yield "ended", f"takes more than {bounds.memory / 1e9:g} GB of memory; what is right takes far less"
     except BaseException as error:  # a panic of Rust is no Exception
         yield "failed", next(iter(str(error).splitlines()), type(error).__name__)[:300]
+
+
+def lift_limits() -> None:
+    """Take back the limits of the last call, before the module of the next one is imported."""
+    if resource is not None:
+        for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
+            hard = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (hard, hard))
 
 
 def limit_time(seconds: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 from clearhead import bounds
 from clearhead.bounds import BoundedProcess, FileBounds, call_bounded, check_unpacked
 from clearhead.errors import DataError, OptionError
+from clearhead.exercises.answers import run_functions
 from clearhead.text.templates import render_here
 
 pytestmark = pytest.mark.plain
@@ -62,6 +63,14 @@ def test_a_process_is_kept_for_the_next_call_also_after_an_error(started):
     with pytest.raises(DataError, match=r"^some.jinja: division by zero$"):
         render("{{ 1 / 0 }}")
     assert render("b") == "b"
+    assert len(started) == 1
+
+
+def test_the_limits_of_a_call_are_not_those_of_what_the_next_one_imports(started, tmp_path):
+    """Torch, which answers to exercises import, takes more time and memory than a template may."""
+    assert render("a") == "a"
+    (tmp_path / "mine.py").write_text("def f(a):\n    return a\n", encoding="utf-8")
+    assert list(run_functions(tmp_path / "mine.py", {"f": [[1.0]]})) == [[{"values": 1.0}]]
     assert len(started) == 1
 
 

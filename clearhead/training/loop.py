@@ -186,7 +186,7 @@ class Trainer:
             self.saver.wait()
             return
         self.hold.check()
-        self.metrics_log = MetricsLog(self.folder.metrics, size=self.log_size, log=self.log)
+        self.metrics_log = MetricsLog(self.folder.metrics, size=self.log_size, log=self.log, check=self.hold.check)
         for line in read_metrics(self.folder.metrics):
             self.watch_loss(line, quiet=True)
         if not self.train_state.parallel.shards:

@@ -31,10 +31,18 @@ class MetricsLog:
     A checkpoint keeps `size`; a resume from it opens the file with that size, and what came later is cut off.
     """
 
-    def __init__(self, path: Path, *, size: int = 0, log: Callable[[str], None] = ignore) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        size: int = 0,
+        log: Callable[[str], None] = ignore,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Open the file, cut back to its first `size` bytes; with 0, start a new file.
 
-        A file that is not such a log is set aside under a numbered name, and logged: nothing of it is lost.
+        A file that is not such a log is set aside under a numbered name, and logged: nothing of it is lost. `check`
+        raises where the folder is another one since: then the open file is somebody else's, and is not cut.
         """
         try:
             if (wrong := find_misfit(path, size)) is not None:
@@ -43,6 +51,11 @@ class MetricsLog:
                 log(f"{path}: {wrong}, and a new log begins")
                 size = 0
             self.file = open_log(path)
+            try:
+                check()
+            except BaseException:
+                self.file.close()
+                raise
             self.file.truncate(size)
             self.file.seek(size)
         except OSError as error:

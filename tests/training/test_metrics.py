@@ -144,6 +144,18 @@ def test_a_file_that_is_lost_is_told_and_a_new_one_begins(tmp_path):
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
 
 
+def test_a_file_of_a_folder_that_was_replaced_meanwhile_is_not_cut(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+
+    def check():
+        path.write_text("mine\n")  # what the open file now holds is the user's
+        raise RunError("the folder was moved")
+
+    with pytest.raises(RunError, match="was moved"):
+        MetricsLog(path, check=check)
+    assert path.read_text() == "mine\n"
+
+
 @pytest.mark.parametrize("size", [0, 5])
 def test_nothing_is_written_through_a_link_or_into_a_pipe(tmp_path, size):
     (tmp_path / "diary.txt").write_text("mine\n")
