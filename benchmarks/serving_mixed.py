@@ -31,7 +31,7 @@ from clearhead.extras import has_package
 from clearhead.model import presets
 from clearhead.model.lora import AdaptedLinear, Lora, add_adapters
 from clearhead.model.shared_adapters import share_adapters
-from clearhead.serve.api.frames import Frames, pack, read_job
+from clearhead.serve.api.frames import Frames, pack
 
 WORDS = ("the ", "cat", "dog", '{"', '": ', "true", "false", "12", "], ", "null")
 TOKENS = TokenBytes(lambda: [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS])
@@ -111,7 +111,7 @@ class Requests:
 def through_frames(job: Job) -> Job:
     """Return the job as a model's process gets it: its grammar without the tokens."""
     [frame] = Frames().take(pack({"job": job}))
-    return read_job(frame["job"])
+    return frame["job"]
 
 
 def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> tuple[Tally, Counter[str], list[str]]:

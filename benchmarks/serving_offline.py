@@ -17,7 +17,7 @@ import torch
 
 import clearhead as ch
 from clearhead.decoding import Beam, Greedy, Rules, generate
-from clearhead.training.tasks.passages import WritingOptions
+from clearhead.training.tasks.answering import WritingOptions
 
 
 def make_jobs(run, texts, method):

@@ -5,8 +5,8 @@ from typing import Annotated
 from clearhead.cli.line_io import AsJson, Device, Fields, File, Lines, RunPath, answer_lines, cell, cells, open_run
 from clearhead.cli.options import Parts
 from clearhead.options import Option
+from clearhead.training.tasks.answering import split_pair
 from clearhead.training.tasks.classify import OneLabel
-from clearhead.training.tasks.pairs import split_pair
 
 EXAMPLES = """\b
 Examples:

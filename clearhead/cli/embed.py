@@ -26,9 +26,9 @@ from clearhead.options import Option
 from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run
+from clearhead.training.tasks.answering import split_pair
 from clearhead.training.tasks.embed import Pooling
 from clearhead.training.tasks.learning import with_article
-from clearhead.training.tasks.pairs import split_pair
 
 EXAMPLES = """\b
 Examples:

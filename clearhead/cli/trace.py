@@ -30,7 +30,7 @@ from clearhead.training.claiming import check_output
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.patching import attribute_trace
 from clearhead.training.run import load
-from clearhead.training.tasks.pairs import split_pair
+from clearhead.training.tasks.answering import split_pair
 
 EXAMPLES = """\b
 Examples:

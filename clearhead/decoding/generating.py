@@ -231,12 +231,11 @@ def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
         rows[token.sequence].append(token)
     return [
         [
-            Hypothesis(
-                tokens=tuple(token.token for token in row),
-                log_probs=tuple(token.log_prob for token in row),
-                score=sum((token.log_prob for token in row), 0.0),
-                ended=bool(row) and row[-1].ended,
-                candidates=tuple(token.candidates for token in row if token.candidates),
+            Hypothesis.of(
+                [token.token for token in row],
+                [token.log_prob for token in row],
+                [token.token for token in row if token.ended],
+                [token.candidates for token in row if token.candidates],
             )
         ]
         for row in rows

@@ -35,7 +35,7 @@ from clearhead.tracing.names import list_near, names_of
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import check_text_or_pair
 from clearhead.training.run import Run, as_run
-from clearhead.training.tasks.pairs import Pair
+from clearhead.training.tasks.answering import Pair
 from clearhead.training.tasks.showing import TraceInputs
 from clearhead.training.tracing import encode_inputs, trace, trace_inputs, with_own_output
 

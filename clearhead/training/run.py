@@ -46,12 +46,12 @@ from clearhead.training.recipe import Origin
 from clearhead.training.reporting import to_stderr
 from clearhead.training.run_display import RunCard
 from clearhead.training.tasks import Answer, Fill, Generate, Task, Translate, name_of
+from clearhead.training.tasks.answering import Pair
 from clearhead.training.tasks.classify import Class, OneLabel
 from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import Detokenizer
-from clearhead.training.tasks.pairs import Pair
 
 AnyTask = TypeVar("AnyTask", bound=Task)
 

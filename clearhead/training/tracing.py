@@ -27,8 +27,8 @@ from clearhead.tracing.names import names_of
 from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
 from clearhead.training.answers import check_text_or_pair, token_names
 from clearhead.training.run import Run, as_run
-from clearhead.training.tasks.pairs import Pair, trace_pair
-from clearhead.training.tasks.showing import TraceInputs
+from clearhead.training.tasks.answering import Pair
+from clearhead.training.tasks.showing import TraceInputs, trace_pair
 
 OWN_OUTPUT = "the target is its own greedy output"
 

@@ -13,7 +13,6 @@ from clearhead.errors import OptionError
 from clearhead.interop.run import import_model
 from clearhead.text.sources import Table
 from clearhead.training.tasks.framing import Framing
-from clearhead.training.tasks.pairs import frame_pairs
 from tests.interop import saved_models
 from tests.interop.saved_models import CLASSIFIERS, EMBEDDERS, FILLERS, LABELS, Pair, draw_texts
 from tests.rounding import ROUNDING, assert_equal_but_rounding
@@ -186,7 +185,7 @@ def test_pairs_are_classified_as_by_transformers(classifier):
     for pair, one in zip(PAIRS, classifier.exact.classify(PAIRS), strict=True):
         read = classifier.tokenizer(*pair, **how)
         assert read["token_type_ids"].max() == 1
-        made = frame_pairs(classifier.exact.task, classifier.exact.model, [pair])
+        made = classifier.exact.task.frame_items(classifier.exact.model, [pair])
         assert made.rows == read["input_ids"].tolist()
         assert made.segments == read["token_type_ids"].tolist()
         shares = classifier.peer(**read).logits[0].softmax(-1)

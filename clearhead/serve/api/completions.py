@@ -22,9 +22,9 @@ from clearhead.serve.api.writing import OutputText, WrittenToken
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.serve.params import Params
+from clearhead.training.tasks.answering import Passage, WritingOptions
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.generate import MAX_NEW
-from clearhead.training.tasks.passages import Passage, WritingOptions
 from clearhead.training.tasks.showing import TraceInputs
 
 USUAL_TOKENS = 16

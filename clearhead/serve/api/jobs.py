@@ -291,7 +291,7 @@ class Jobs(ABC):
             self.told = report["running"], report["waiting"]
         for number, token, log_prob, candidates in report.get("tokens", ()):
             if (decoding := self.decodings.get(number)) is not None:
-                decoding.put(Chosen(number, token, log_prob, candidates))
+                decoding.put(Chosen(number, token, log_prob, tuple(map(tuple, candidates))))
         for number, hypotheses in report.get("done", ()):
             if (decoding := self.forget(number)) is not None:
                 decoding.put(Finished(number, hypotheses))

@@ -24,7 +24,7 @@ from typing import cast, final
 import torch
 
 from clearhead.decoding.scheduler import Scheduler
-from clearhead.serve.api.frames import Frames, pack, read_command, read_report
+from clearhead.serve.api.frames import Frames, pack
 from clearhead.serve.api.jobs import Frame, JobLoop, Jobs, Link, RunningJob
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
@@ -56,7 +56,7 @@ class SocketLink(Link):
             data = self.link.recv(AT_ONCE, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return []
-        return [read_command(frame) for frame in self.frames.take(data)] if data else None
+        return self.frames.take(data) if data else None
 
     def send(self, report: Frame) -> None:
         self.link.sendall(pack(report))
@@ -138,7 +138,7 @@ class ModelProcess(Jobs, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for frame in self.frames.take(data):
-            self.take_report(read_report(frame))
+            self.take_report(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.closing:

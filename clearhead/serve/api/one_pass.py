@@ -14,8 +14,8 @@ from clearhead.serve.api.sequences import refuse_unread
 from clearhead.serve.errors import ApiError
 from clearhead.serve.replies import as_json
 from clearhead.training.tasks import Fill
+from clearhead.training.tasks.answering import Pair
 from clearhead.training.tasks.fill import BLANK, CANDIDATES
-from clearhead.training.tasks.pairs import Pair
 from clearhead.training.tracing import encode_inputs
 
 MOST_SHOWN = 1000

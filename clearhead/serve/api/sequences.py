@@ -14,7 +14,7 @@ from clearhead.serve.api.writing import OutputText
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.serve.replies import as_json
-from clearhead.training.tasks.passages import Passage
+from clearhead.training.tasks.answering import Passage
 
 Work = Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 Streaming = Callable[[Outgoing], Coroutine[Any, Any, None]]

@@ -14,7 +14,7 @@ from clearhead.serve.api.sequences import check_unread, follow, respond, search,
 from clearhead.serve.api.writing import OutputText
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
-from clearhead.training.tasks.passages import Passage, WritingOptions
+from clearhead.training.tasks.answering import Passage, WritingOptions
 from clearhead.training.tasks.translate import BEAM
 
 MOST_BEAMS = 64

@@ -1,9 +1,9 @@
 """What answers: lines and pairs of text, with one pass or by decoding, the same for Run, command line and server."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, final
 
 from torch import Tensor
 
@@ -16,12 +16,20 @@ from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.answers import in_batches
-from clearhead.training.tasks.passages import Passage, WritingOptions
+from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.texts import TaskTexts
 
 Answer = dict[str, Any]
 """What is answered to a line: `output`, and whatever else `--json` tells."""
 Pair = tuple[str, str]
+Made = TypeVar("Made")
+
+
+class FramedItems(NamedTuple):
+    """The ids of texts or pairs, each framed as one row; the segment of each token of pairs, if the model has any."""
+
+    rows: list[list[int]]
+    segments: list[list[int]] | None = None
 
 
 @final
@@ -36,11 +44,51 @@ class Decoding:
     before: list[int]
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class WritingOptions:
+    """What is asked of an output. `rules` None: the task's own; otherwise it adds what ends its texts and what is
+    never in them. `framing` None: the usual one of the task's texts.
+    """
+
+    rules: Rules | None = None
+    candidates: int = 0
+    framing: Framing | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """A text to decode. `before`: ids of the text that the output continues.
+
+    An output longer than the model's context is several jobs, one after another: `following` is asked with the tokens
+    so far for the next one, and returns None where there is none.
+    """
+
+    first: Job
+    following: Callable[[Sequence[int]], Job | None]
+    tokenizer: Tokenizer
+    before: Sequence[int]
+    unread: int = 0
+    """Tokens that the model does not read, since there are too many."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.first.inputs)
+
+    def row(self, tokens: Sequence[int]) -> list[int]:
+        """Return the decoder's ids with an output's tokens, without the token that ends it."""
+        begun = self.first.inputs if self.first.prefix is None else self.first.prefix
+        return [*begun, *(token for token in tokens if token not in self.first.rules.end)]
+
+
 class Answering(TaskTexts):
     """How a run answers texts."""
 
     verb: ClassVar[str] = "answer"
     """The command that answers lines."""
+    trial: ClassVar[str] = "echo 'a line of text' | clearhead VERB {run}"
+    """A command to try with a run."""
     target: ClassVar[Literal["none", "writes", "continues"]] = "none"
     """Whether a text has a target: none; one that the model writes; or one that continues the text."""
     routes: ClassVar[tuple[str, ...]] = ()
@@ -62,10 +110,7 @@ class Answering(TaskTexts):
     def answer_items(self, model: Transformer, items: Sequence[str | Pair]) -> list[Answer]:
         """Return the answers to texts, or to pairs of them; the answer to a blank one is blank."""
         asked = [i for i, item in enumerate(items) if "".join(item).strip()]
-        pairs = [item for i in asked if not isinstance(item := items[i], str)]
-        texts = [item for i in asked if isinstance(item := items[i], str)]
-        if pairs and texts:
-            raise OptionError("some of the texts are pairs and some are not; give them apart")
+        texts, pairs = texts_and_pairs([items[i] for i in asked])
         found = self.answer_pairs(model, pairs) if pairs else self.answer(model, texts) if texts else []
         answers: list[Answer] = [{"output": ""} for _ in items]
         for i, answer in zip(asked, found, strict=True):
@@ -84,6 +129,36 @@ class Answering(TaskTexts):
         """Return the ids that a text which would be empty begins with, where the model goes on from it."""
         return []
 
+    def frame_items(self, model: Transformer, items: Sequence[str | Pair]) -> FramedItems:
+        """Return texts, or pairs of them, as the model reads them. What is too long is cut, the longer of two first."""
+        frame, (texts, pairs) = self.frame(), texts_and_pairs(items)
+        if not pairs:
+            return FramedItems([frame.around(row, self.reads) for row in self.tokenizer.encode_batch(texts)])
+        first, second = (self.tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1))
+        framed = [frame.around_pair(a, b, self.context) for a, b in zip(first, second, strict=True)]
+        has_segments = model.stacks[0].spec.embedding.segments is not None
+        return FramedItems([ids for ids, _ in framed], [apart for _, apart in framed] if has_segments else None)
+
+    def in_passes(
+        self,
+        model: Transformer,
+        compute: Callable[..., Iterable[Made]],
+        rows: Sequence[Sequence[int]],
+        segments: Sequence[Sequence[int]] | None = None,
+    ) -> list[Made]:
+        """Return what `compute` makes of each row of ids, in order: it is given the tokens of a padded batch, their
+        `lengths`, and `segments` where there are any.
+        """
+        device = next(model.parameters()).device
+
+        def answer(batch: list[int]) -> list[Made]:
+            tokens, lengths = pad_right([rows[i] for i in batch], device)
+            apart = {} if segments is None else {"segments": pad_right([segments[i] for i in batch], device)[0]}
+            with eval_mode(model):
+                return list(compute(tokens, lengths=lengths, **apart))
+
+        return in_batches([len(row) for row in rows], model, answer)
+
     def predict(
         self, model: Transformer, rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
     ) -> list[Tensor]:
@@ -91,15 +166,7 @@ class Answering(TaskTexts):
 
         `segments` has the segment of each token, for a model that tells two texts apart by them.
         """
-
-        def answer(batch: list[int]) -> list[Tensor]:
-            device = next(model.parameters()).device
-            tokens, lengths = pad_right([rows[i] for i in batch], device)
-            apart = {} if segments is None else {"segments": pad_right([segments[i] for i in batch], device)[0]}
-            with eval_mode(model):
-                return list(model(tokens, lengths=lengths, **apart))
-
-        return in_batches([len(row) for row in rows], model, answer)
+        return self.in_passes(model, model, rows, segments)
 
     def decoding(self, ids: Mapping[str, list[int]], *, max_new: int | None, usual: int) -> Decoding:
         """Return what decoding from these ids begins with: for tasks whose `target` is not "none".
@@ -129,3 +196,24 @@ class Answering(TaskTexts):
         return Passage(
             first=job, following=lambda _: None, tokenizer=decoding.writes, before=decoding.before, unread=unread
         )
+
+
+def texts_and_pairs(items: Sequence[str | Pair]) -> tuple[list[str], list[Pair]]:
+    """Return items as texts, or as pairs of them; OptionError where there are both."""
+    texts = [item for item in items if isinstance(item, str)]
+    pairs = [item for item in items if not isinstance(item, str)]
+    if pairs and texts:
+        raise OptionError("some of the texts are pairs and some are not; give them apart")
+    return texts, pairs
+
+
+def split_pair(line: str) -> Pair:
+    """Return the two texts of a line, which a tab separates.
+
+    >>> split_pair("Is it late?\\tIt is.")
+    ('Is it late?', 'It is.')
+    """
+    first, tab, second = line.partition("\t")
+    if not tab or "\t" in second:
+        raise OptionError(f"expected two texts with one tab between; came {line!r:.80}")
+    return first, second

@@ -68,7 +68,7 @@ class Task(Learning, Answering, Showing):
     def usage(cls) -> tuple[str, str]:
         """Return two commands to try with a run, `{run}` for its folder: one that answers, one that evaluates."""
         options = {"source": "--source TEST --target TEST", "table": "--table TEST", "text": "--text TEST"}[cls.ways[0]]
-        return f"echo 'a line of text' | clearhead {cls.verb} {{run}}", f"clearhead evaluate {{run}} {options}"
+        return cls.trial.replace("VERB", cls.verb), f"clearhead evaluate {{run}} {options}"
 
 
 class TotalLoss(NamedTuple):

@@ -36,7 +36,6 @@ from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.framing import frame_rows
 from clearhead.training.tasks.learning import Batch, spec_name, to_batch
 from clearhead.training.tasks.measures import ACCURACY, LOSS, MACRO_F1, EvaluationOptions
-from clearhead.training.tasks.pairs import FramedPairs, frame_pairs
 from clearhead.training.wide import (
     FittedLinear,
     LinearFit,
@@ -79,14 +78,7 @@ class OneLabel(Task):
 
     def classify(self, model: Transformer, items: Sequence[str | Pair]) -> list[Class]:
         """Return the class of each text, or of each pair for a model that reads two. What is too long is cut."""
-        texts = [item for item in items if isinstance(item, str)]
-        pairs = [item for item in items if not isinstance(item, str)]
-        if pairs and texts:
-            raise OptionError("some of the texts are pairs and some are not; give them apart")
-        frame, most = self.frame(), self.reads
-        rows = [frame.around(row, most) for row in self.tokenizer.encode_batch(texts)]
-        framed = frame_pairs(self, model, pairs) if pairs else FramedPairs(rows, None)
-        return name_classes(self.labels, self.predict(model, framed.rows, framed.segments))
+        return name_classes(self.labels, self.predict(model, *self.frame_items(model, items)))
 
     def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         """Return labels with their probabilities, the likeliest first."""

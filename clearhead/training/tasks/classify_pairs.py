@@ -18,13 +18,12 @@ from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.store import Store
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.answering import Answer, Pair, split_pair
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.classify import Class, Classify, OneLabel, recipe_without_ngrams
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.learning import Batch, to_batch
-from clearhead.training.tasks.pairs import Pair, split_pair, trace_pair
-from clearhead.training.tasks.showing import TraceInputs
+from clearhead.training.tasks.showing import TraceInputs, trace_pair
 
 
 @final
@@ -34,6 +33,7 @@ class ClassifyPairs(OneLabel):
     name = "classify-pairs"
     exports_as = Classify.name
     answered = "what it takes the two texts for"
+    trial = "printf 'a text\\tanother\\n' | clearhead VERB {run}"
 
     @staticmethod
     def layout(context: int) -> Layout:
@@ -102,11 +102,6 @@ class ClassifyPairs(OneLabel):
 
     def text_at(self, store: Store, record: int) -> str:
         return "\t".join(self.tokenizer.decode(store[field][record].tolist()) for field in ("first", "second"))
-
-    @classmethod
-    def usage(cls) -> tuple[str, str]:
-        use = "printf 'a text\\tanother\\n' | clearhead classify {run}"
-        return use, "clearhead evaluate {run} --table TEST"
 
     def trace_inputs(self, source: str, target: str | Sequence[int] | None = None) -> TraceInputs:
         return trace_pair(self, split_pair(source))

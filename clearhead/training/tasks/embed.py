@@ -8,8 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.model.outputs import POOLS
 from clearhead.model.transformers import Transformer
@@ -18,13 +16,11 @@ from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.tracing.trace import Trace
-from clearhead.training.answers import in_batches
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.answering import Answer
+from clearhead.training.tasks.answering import Answer, Pair
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
 from clearhead.training.tasks.measures import EvaluationOptions
-from clearhead.training.tasks.pairs import Pair, frame_pairs
 
 Pooling = Literal["mean", "first"]
 """How the vectors of a text's tokens become one: their mean, or that of the first token (`[CLS]`)."""
@@ -82,26 +78,14 @@ def embed_texts(
         raise OptionError(f"to embed takes an encoder; the run was trained to {task.name} with another kind of model")
     if pooling not in get_args(Pooling):
         raise OptionError(f"pooling must be one of {', '.join(get_args(Pooling))}; came {pooling!r}")
-    frame, most, pairs = task.frame(), task.reads, [text for text in texts if not isinstance(text, str)]
-    if pairs and len(pairs) < len(texts):
-        raise OptionError("some of the texts are pairs and some are not; give them apart")
-    if pairs:
-        rows, segments = frame_pairs(task, model, pairs)
-    else:
-        single = [text for text in texts if isinstance(text, str)]
-        rows, segments = [frame.around(row, most) for row in task.tokenizer.encode_batch(single)], None
-    if empty := [number for number, row in enumerate(rows, 1) if not row]:
+    items = task.frame_items(model, texts)
+    if empty := [number for number, row in enumerate(items.rows, 1) if not row]:
         raise OptionError(f"text {empty[0]} has no tokens, so it has no vector")
 
-    def answer(batch: list[int]) -> list[Tensor]:
-        device = next(model.parameters()).device
-        tokens, lengths = pad_right([rows[i] for i in batch], device)
-        apart = None if segments is None else pad_right([segments[i] for i in batch], device)[0]
-        with eval_mode(model):
-            states = encoder.states(tokens, lengths=lengths, segments=apart)
-            return list(POOLS[pooling](states, lengths).float().cpu())
+    def embed(tokens: Tensor, *, lengths: Tensor, segments: Tensor | None = None) -> Tensor:
+        return POOLS[pooling](encoder.states(tokens, lengths=lengths, segments=segments), lengths).float().cpu()
 
-    vectors = in_batches([len(row) for row in rows], model, answer)
+    vectors = task.in_passes(model, embed, *items)
     stacked = torch.stack(vectors) if vectors else torch.zeros(0, model.spec.d_model)
     return nn.functional.normalize(stacked, dim=-1) if normalize else stacked
 

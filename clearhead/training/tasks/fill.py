@@ -55,6 +55,7 @@ class Fill(Task):
     best_by = "loss"  # a validation set has few blanks: while few are right, which step has most of them is chance
     ways = ("text", "table")
     verb = "fill"
+    trial = f"echo 'a line with a {BLANK} in it' | clearhead VERB {{run}}"
     routes = ("/v1/fill",)
     place = "blank"
     sizes = True
@@ -165,11 +166,6 @@ class Fill(Task):
 
     def entry(self, answer: Answer) -> dict[str, Any]:
         return {"text": answer["output"], "score": answer.get("score"), "blanks": answer.get("blanks", [])}
-
-    @classmethod
-    def usage(cls) -> tuple[str, str]:
-        use = f"echo 'a line with a {BLANK} in it' | clearhead fill {{run}}"
-        return use, "clearhead evaluate {run} --text TEST"
 
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return as samples a few records with their middle token blanked, and filled."""

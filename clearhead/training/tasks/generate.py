@@ -38,12 +38,11 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, decoder, epochs
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import score_text
-from clearhead.training.tasks.answering import Answer, Decoding
+from clearhead.training.tasks.answering import Answer, Decoding, Passage, WritingOptions
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.learning import Batch, to_batch
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
-from clearhead.training.tasks.passages import Passage, WritingOptions
 from clearhead.training.tasks.showing import TraceInputs, encode_for_trace
 
 MAX_NEW, TEMPERATURE = 200, 0.8
@@ -74,6 +73,7 @@ class Generate(Task):
     best_by = "loss"
     options = ("stride",)
     verb = "generate"
+    trial = "clearhead VERB {run} --prompt 'A beginning'"
     routes = ("/v1/completions", "/v1/chat/completions")
     target = "continues"
     answered = "what it would write next"
@@ -269,10 +269,6 @@ class Generate(Task):
         method = Sample(temperature=TEMPERATURE, seeds=(0,) * len(texts))
         continuations = self.continue_texts(model, texts, method, max_new=MAX_NEW)
         return [{"output": continuation.text, "score": continuation.score} for continuation in continuations]
-
-    @classmethod
-    def usage(cls) -> tuple[str, str]:
-        return "clearhead generate {run} --prompt 'A beginning'", "clearhead evaluate {run} --text TEST"
 
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return no score beside the loss, and as samples continuations of a few stretches, with a fixed seed."""

@@ -46,6 +46,7 @@ class Instruct(Generate):
     measures = (LOSS,)
     options = ()
     chats = True
+    trial = "clearhead VERB {run} --prompt 'A question'"
     exports_as = Generate.name
 
     @staticmethod
@@ -109,10 +110,6 @@ class Instruct(Generate):
 
     def examples(self, store: Store, places: Iterable[int]) -> Iterator[dict[str, str]]:
         return Task.examples(self, store, places)
-
-    @classmethod
-    def usage(cls) -> tuple[str, str]:
-        return "clearhead generate {run} --prompt 'A question'", "clearhead evaluate {run} --table TEST"
 
 
 @final

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -20,12 +20,12 @@ from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Prepared
 from clearhead.text.store import Ragged, Store
+from clearhead.text.table_readers import list_names, quote
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline, Figures
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.label_counts import describe_labels
 from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
 from clearhead.training.tasks.texts import TaskTexts
 
@@ -33,6 +33,10 @@ Batch = dict[str, Tensor]
 Ids = NDArray[np.int64]
 
 
+MOST_SHOWN = 20
+"""Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
+RARE = 20
+"""Of a label with fewer training records, a model from scratch learns next to nothing: it is said."""
 Own = TypeVar("Own", bound=TaskTexts)
 """The task's own class."""
 
@@ -150,3 +154,34 @@ def to_batch(arrays: Mapping[str, Ids], rows: int = 0) -> Batch:
     more = {name: np.repeat(array[:1], missing, 0) for name, array in arrays.items()}
     more["wanted"] = np.full_like(more["wanted"], NOTHING)
     return {name: torch.from_numpy(np.concatenate([array, more[name]])) for name, array in arrays.items()}
+
+
+def describe_labels(labels: Sequence[str], prepared: Prepared, field: str) -> list[str]:
+    """Return a line for the training records and one for the dev records: how many have each label, the most frequent
+    first; which are too few to learn, and which no dev record has.
+    """
+    learned, held = (
+        # A number after the last label is that of a token without one, inside a word.
+        np.bincount(store[field].ids, minlength=len(labels))[: len(labels)].tolist()
+        for store in (prepared.train, prepared.dev)
+    )
+    rare = [name for name, count in zip(labels, learned, strict=True) if count < RARE]
+    line = f"{len(labels)} labels in {len(prepared.train):,} training records: {count_labels(labels, learned)}"
+    if rare and max(learned) >= RARE:
+        line += f"; too rare to be learned well: {list_names(rare)}. Accuracy says little about them: see macro F1"
+    dev_line = f"{len(prepared.dev):,} dev records: {count_labels(labels, held)}"
+    absent = [name for name, count in zip(labels, held, strict=True) if not count]
+    if len(absent) == len(labels) - 1:
+        dev_line += "; they have one label only: accuracy says nothing about the others"
+    elif absent:
+        dev_line += f"; no dev record has {list_names(absent)}: scores say nothing about them"
+    return [line, dev_line]
+
+
+def count_labels(labels: Sequence[str], counts: Sequence[int]) -> str:
+    """Return the labels that occur with their counts, the most frequent first."""
+    ranked = sorted(zip(labels, counts, strict=True), key=lambda pair: -pair[1])
+    counted = [f"{quote(name)} {count:,}" for name, count in ranked if count]
+    if len(counted) > MOST_SHOWN:
+        counted = [*counted[: MOST_SHOWN // 2], "…", *counted[-MOST_SHOWN // 2 :]]
+    return ", ".join(counted)

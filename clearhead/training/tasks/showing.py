@@ -7,7 +7,7 @@ from clearhead.errors import OptionError
 from clearhead.text.store import Store
 from clearhead.tracing.trace import Trace
 from clearhead.training.answers import token_names
-from clearhead.training.tasks.passages import Passage
+from clearhead.training.tasks.answering import Pair, Passage
 from clearhead.training.tasks.texts import TaskTexts
 
 
@@ -77,3 +77,11 @@ def encode_for_trace(task: TaskTexts, side: str, ids: list[int]) -> TraceInputs:
             f"the text has {len(ids)} tokens, and the model was trained to read {task.context}; shorten it"
         )
     return TraceInputs({side: ids}, {side: token_names(task.tokenizer, ids)})
+
+
+def trace_pair(task: TaskTexts, pair: Pair) -> TraceInputs:
+    """Return a pair of texts as it is traced; a pair that is too long is refused, not cut."""
+    frame, (first, second) = task.frame(), task.tokenizer.encode_batch(list(pair))
+    needed = len(first) + len(second) + frame.size + len(frame.between)
+    ids, segments = frame.around_pair(first, second, needed)
+    return encode_for_trace(task, "encoder", ids)._replace(segments=segments if frame.segment else None)

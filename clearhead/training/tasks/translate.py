@@ -30,12 +30,11 @@ from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import PLACEHOLDER, Batching, Budget, Checkpointing, Optimizer, Recipe, epochs
 from clearhead.training.schedules import InverseSqrt, Last
 from clearhead.training.scores import score_by_length, score_translations
-from clearhead.training.tasks.answering import Answer, Decoding
+from clearhead.training.tasks.answering import Answer, Decoding, WritingOptions
 from clearhead.training.tasks.base import Task, stored_loss
 from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.learning import Batch, spec_name, to_batch
 from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
-from clearhead.training.tasks.passages import WritingOptions
 from clearhead.training.tasks.showing import TraceInputs
 
 BEAM = 5
@@ -59,6 +58,7 @@ class Translate(Task):
     options = ("beam", "length_penalty", "tokenize", "lower")
     outputs = True
     verb = "translate"
+    trial = "echo 'a line of the source' | clearhead VERB {run}"
     routes = ("/v1/translate",)
     target = "writes"
     answered = "what it would write next"
@@ -153,13 +153,6 @@ class Translate(Task):
     def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
         translations = self.translate(model, texts, Beam(width=BEAM))
         return [{"output": best.text, "score": best.score, "log_prob": best.log_prob} for best, *_ in translations]
-
-    @classmethod
-    def usage(cls) -> tuple[str, str]:
-        return (
-            "echo 'a line of the source' | clearhead translate {run}",
-            "clearhead evaluate {run} --source TEST --target TEST",
-        )
 
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
         """Return BLEU, chrF and exact match of greedy translations of records spread over the store."""

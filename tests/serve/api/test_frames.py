@@ -7,7 +7,7 @@ import pytest
 from clearhead.decoding import Beam, Grammar, Greedy, Rules, Sample, TokenBytes
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.scheduler import Job
-from clearhead.serve.api.frames import Frames, pack, read_hypothesis, read_job, write_hypothesis, write_job
+from clearhead.serve.api.frames import Frames, pack
 
 RULES = Rules(
     max_new=9,
@@ -31,16 +31,15 @@ RULES = Rules(
     ],
 )
 def test_a_job_comes_out_as_it_went_in(job):
-    [frame] = Frames().take(pack({"job": write_job(job)}))
-    assert read_job(frame["job"]) == job
+    assert Frames().take(pack({"job": job})) == [{"job": job}]
 
 
 def test_a_grammar_comes_out_without_its_tokens():
     pytest.importorskip("llguidance")
     grammar = Grammar("regex", "ü+", TokenBytes(lambda: [b"a"]))
     job = Job(inputs=(1,), rules=Rules(max_new=3, grammar=grammar))
-    [frame] = Frames().take(pack({"job": write_job(job)}))
-    found = read_job(frame["job"])
+    [frame] = Frames().take(pack({"job": job}))
+    found = frame["job"]
     assert found == job
     assert found.rules.grammar is not None
     assert found.rules.grammar.tokens is None
@@ -51,8 +50,7 @@ def test_numbers_keep_every_bit():
     one = Hypothesis(
         tokens=(3, 1, 4, 1, 5), log_probs=values, score=math.pi, ended=True, candidates=(((3, -0.1), (9, -0.2)), ())
     )
-    [frame] = Frames().take(pack({"it": write_hypothesis(one)}))
-    assert read_hypothesis(frame["it"]) == one
+    assert Frames().take(pack({"it": one})) == [{"it": one}]
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
