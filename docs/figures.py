@@ -188,24 +188,22 @@ def draw_weights(axes: Axes, weight: torch.Tensor, title: str) -> None:
 SUPPORT = """\
 # Kernel support
 
-Attention can be computed by several kernels, and no fast one can compute every kind of attention. This page says which
-kernel can do what. You need not choose: `ch.attend` picks one that can.
+Several kernels compute attention, and no fast one computes every kind. You need not choose: `ch.attend` picks one that
+can, and `ch.which_kernel` says which and why. This page has the whole table.
 
 An example: softmax of a scaled dot product with a causal mask. Look up `scaled dot`, `softmax` and `causal` below. All
 three have *yes* under `fused`, so `fused` can compute it.
 
-The rule: a call makes one choice in each table. A kernel can compute the call if it has *yes* for each choice, unless
-[a pair](#pairs) says otherwise. The kernel `reference` is not in the tables, because it computes everything; it is the
-definition. A part of your own has no row of its own; read the row of its form, in parentheses.
-
-The tables are written by hand, in `clearhead/attention/grid/support.py`. The tests check every *yes* against the
-reference, outputs and gradients, and every *no* against its error. `python docs/figures.py` writes this page.
+A call makes one choice in each table. A kernel can compute the call if it has *yes* for each choice, unless [a
+pair](#pairs) says otherwise. `reference` is not in the tables, because it computes everything. For your own part, read
+the row of its form, in parentheses. The tests check every *yes* against the reference and every other cell against its
+error. `python docs/figures.py` writes this page.
 
 | kernel | what it is |
 |---|---|
 {kernels}
 
-A *no* has a letter, which stands for a phrase of the error:
+A letter means *no*, and stands for a phrase of the error:
 
 {reasons}
 
@@ -237,12 +235,15 @@ def support_page() -> str:
 
 def support_axis(axis: str, rows: list[tuple[str, str, dict[str, str]]]) -> str:
     head = ["", f"| {axis} | {' | '.join(KERNEL_NAMES)} |", "|---" * (len(KERNEL_NAMES) + 1) + "|"]
-    lines = [f"| {part} | {' | '.join(map(support_cell, cells.values()))} |" for _, part, cells in rows]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for _, part, cells in rows:
+        alike.setdefault(tuple(cells.values()), []).append(part)
+    lines = [f"| {', '.join(parts)} | {' | '.join(map(support_cell, cells))} |" for cells, parts in alike.items()]
     return "\n".join([f"## {axis.capitalize()}", *head, *lines, ""])
 
 
 def support_cell(cell: str) -> str:
-    return cell if cell == "yes" else f"no **{cell}**"
+    return cell if cell == "yes" else f"**{cell}**"
 
 
 def main(folder: Path) -> list[Path]:

@@ -157,15 +157,10 @@ def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
 def write_front(folder: Path) -> None:
     """Write the front page, with the menu: the sections of docs/README.md, then what is beside the guide."""
     guide = (folder / "docs/README.md").read_text(encoding="utf-8")
-    trees = [toctree(title, [f"docs/{page}" for page in LINK.findall(text)]) for title, text in SECTION.findall(guide)]
-    rest = [
-        "api/index",
-        "notebooks/README",
-        "benchmarks/README",
-        "docs/releases/0.2.0",
-        *(name[:-3] for name in PAGES if name != "benchmarks/README.md"),
-    ]
-    trees.append(toctree("Reference", ["docs/README", *rest]))
+    sections = {title: [f"docs/{page}" for page in LINK.findall(text)] for title, text in SECTION.findall(guide)}
+    sections["Reference"] += ["api/index", "notebooks/README", "docs/README"]
+    sections["About"] += ["docs/releases/0.2.0", *(name[:-3] for name in PAGES)]
+    trees = [toctree(title, pages) for title, pages in sections.items()]
     text = (HERE / "index.md").read_text(encoding="utf-8")
     (folder / "index.md").write_text("\n".join([text, *trees]), encoding="utf-8")
 

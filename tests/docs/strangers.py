@@ -2,7 +2,8 @@
 
 The process sees nothing of the project: `clearhead` is the copy, on the path as a command too, and the page's files are
 written into a folder of the stranger's own. Pages and their commands are forks of one process that has imported the
-copy (`tests.docs.forked_commands`), begun with the first page and ended with the process that runs the tests.
+copy (`tests.docs.forked_commands`), begun with the first page and ended with the process that runs the tests. A page
+that names `models/gpt2` finds a small model with GPT-2's architecture there (`tests.docs.small_gpt2`).
 
     python -m tests.docs.strangers docs/your-own-task.md      # writes what the blocks print now into the page
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.forking import ONE_THREAD
-from tests.docs import forked_commands, pages
+from tests.docs import forked_commands, pages, small_gpt2
 from tests.docs.pages import PageError
 from tests.once import made_once
 
@@ -70,10 +71,12 @@ def install() -> Installed:
     return Installed(package, tests, programs, environment, server)
 
 
-def run_as_stranger(page: Path, home: Path, *, verb: str = "run_page") -> None:
-    """Run a page in a folder within `home`; raise a `PageError` as `run_page`."""
+def run_as_stranger(page: Path, home: Path, *, gpt2: Path | None = None, verb: str = "run_page") -> None:
+    """Run a page in a folder within `home`, with a copy of `gpt2` in it; raise a `PageError` as `run_page`."""
     there, folder = install(), home / "folder"
     folder.mkdir(parents=True)
+    if gpt2 is not None:
+        shutil.copytree(gpt2, folder / "models/gpt2")
     command = [there.programs / "python", "-m", "stranger", there.package, folder, page.resolve(), verb]
     path = {"PYTHONPATH": f"{there.package}{os.pathsep}{there.tests}"}
     done = subprocess.run(
@@ -86,6 +89,10 @@ def run_as_stranger(page: Path, home: Path, *, verb: str = "run_page") -> None:
     )
     if done.returncode:
         raise PageError(done.stderr.partition("PAGE ")[2] or done.stderr)
+
+
+def needs_gpt2(page: Path) -> bool:
+    return "models/gpt2" in page.read_text(encoding="utf-8")
 
 
 def run_once_as_stranger(page: Path, factory: pytest.TempPathFactory) -> Path:
@@ -106,4 +113,7 @@ def run_once_as_stranger(page: Path, factory: pytest.TempPathFactory) -> Path:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as place:
-            run_as_stranger(Path(name), Path(place), verb="write_outputs")
+            gpt2 = Path(place) / "gpt2" if needs_gpt2(Path(name)) else None
+            if gpt2 is not None:
+                small_gpt2.save(gpt2)
+            run_as_stranger(Path(name), Path(place), gpt2=gpt2, verb="write_outputs")

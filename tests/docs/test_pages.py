@@ -8,8 +8,10 @@ import pytest
 
 import clearhead as ch
 from clearhead.cli import load_verb
+from tests.docs import small_gpt2
 from tests.docs.pages import PageError, blocks, run_page, write_outputs
-from tests.docs.strangers import run_as_stranger, run_once_as_stranger
+from tests.docs.strangers import needs_gpt2, run_as_stranger, run_once_as_stranger
+from tests.once import made_once
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -45,7 +47,8 @@ def test_page_as_a_stranger(page: Path, tmp_path, tmp_path_factory):
     if page.stem == "induction-heads":  # tests/browser/test_induction.py looks at the model that it trains
         run_once_as_stranger(page, tmp_path_factory)
     else:
-        run_as_stranger(page, tmp_path)
+        gpt2 = made_once(tmp_path_factory, "small-gpt2", small_gpt2.save) if needs_gpt2(page) else None
+        run_as_stranger(page, tmp_path, gpt2=gpt2)
 
 
 @pytest.mark.slow
