@@ -34,9 +34,9 @@ from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.session import Session
 from clearhead.model import presets
-from clearhead.model.cpu_matmul import few_rows, is_large
-from clearhead.model.dtypes import DTYPES
 from clearhead.model.embedding import Embedding
+from clearhead.model.fast_step import few_rows, is_large
+from clearhead.model.int8 import DTYPES
 from clearhead.model.presets import AttentionSpec, Size
 
 N_SOURCE = N_NEW = 24

@@ -2,7 +2,7 @@
 
     python benchmarks/int8_products.py --threads 2
 
-`F.linear` is float32; `by columns` is how Clearhead multiplies a few float32 rows (`clearhead.model.cpu_matmul`). Then
+`F.linear` is float32; `by columns` is how Clearhead multiplies a few float32 rows (`clearhead.model.fast_step`). Then
 torch's own: `int8pack` (weights alone are int8), `dynamic` (fbgemm, rows rounded together), `_int_mm` and `onednn`
 (rows that are int8 already), `unpacked` (int8 codes to float32 in every call). Last `Int8Matrix`: three digits, and
 one. Large matrices are taken in turn, so that they come from memory, as in a model.
@@ -18,7 +18,7 @@ import torch
 from measure import table
 from torch.nn import functional as F
 
-from clearhead.model.cpu_matmul import few_rows
+from clearhead.model.fast_step import few_rows
 from clearhead.model.int8_matmul import EXACT, ROUNDED, Int8Matrix, round_to_int8
 
 SHAPES = [(128, 128), (128, 384), (128, 9_712), (512, 512), (512, 1_536), (512, 2_048), (2_048, 512), (512, 32_000)]

@@ -29,8 +29,7 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Finished, Job
 from clearhead.extras import has_package
 from clearhead.model import presets
-from clearhead.model.lora import AdaptedLinear, Lora, add_adapters
-from clearhead.model.shared_adapters import share_adapters
+from clearhead.model.lora import AdaptedLinear, Lora, add_adapters, share_adapters
 from clearhead.serve.api.frames import Frames, pack
 
 WORDS = ("the ", "cat", "dog", '{"', '": ', "true", "false", "12", "], ", "null")

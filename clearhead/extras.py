@@ -1,8 +1,11 @@
 """Packages that only some users need: each comes with an extra, and where it is missing, the error says the command."""
 
+import importlib
 import importlib.util
 import re
-from importlib.metadata import PackageNotFoundError, requires
+import warnings
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
 
 from clearhead.errors import OptionError
 
@@ -33,3 +36,20 @@ def check_extra(package: str, *, extra: str, what: str) -> None:
     """Raise OptionError with the way to install a package, where it is not there. `what` is what needs it: "A plot"."""
     if not has_package(package):
         raise OptionError(f"{what} needs the package {package}, which is not installed: {how_to_install(extra)}")
+
+
+def import_peer(name: str) -> Any:
+    """Import a package of another program; OptionError with the way to install it where it is not there."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what packages say of each other when they are imported
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise OptionError(
+            f"this needs the package {name.partition('.')[0]} ({error}); install it with `{how_to_install('export')}`"
+        ) from None
+
+
+def peer_version(name: str) -> str:
+    """Return a package's name and version, to be printed with the figures of a check."""
+    return f"{name} {version(name)}"

@@ -19,8 +19,7 @@ from torch import nn
 
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
-from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import Spec
+from clearhead.model.sizes import Spec, build_for_shapes
 from clearhead.registry import is_built_in
 from estimator.sharding import Unit, held_bytes, units_of
 from estimator.step_cost import Arithmetic, PassCost, measure_passes

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from torch import nn
 
 from clearhead.model.blocks import Block
-from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import Spec
+from clearhead.model.sizes import Spec, build_for_shapes
 
 FLOAT32 = 4
 STEP_COUNT = 4

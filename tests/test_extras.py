@@ -9,7 +9,7 @@ import pytest
 
 from clearhead.cli import run
 from clearhead.errors import OptionError
-from clearhead.extras import check_extra, has_package, how_to_install
+from clearhead.extras import check_extra, has_package, how_to_install, import_peer, peer_version
 from clearhead.plots.curves import draw_curves
 
 ROOT = Path(__file__).parents[1]
@@ -60,3 +60,12 @@ def test_in_a_clone_that_was_never_installed_it_is_the_clones(monkeypatch):
 
     monkeypatch.setattr("clearhead.extras.requires", missing)
     assert how_to_install("plots") == "pip install '.[plots]', in the clone"
+
+
+def test_a_missing_package_is_named_with_the_way_to_install_it():
+    with pytest.raises(OptionError, match=r"needs the package nowhere_at_all .*pip install 'ctranslate2>=\S+ 'gguf"):
+        import_peer("nowhere_at_all.inside")
+
+
+def test_a_package_is_told_with_its_version():
+    assert peer_version("gguf").startswith("gguf 0.")

@@ -32,8 +32,8 @@ from clearhead.errors import OptionError, PlaceError
 from clearhead.model.norms import FrozenNorm
 from clearhead.model.transformers import apply_output
 from clearhead.notebook import Display, Matrix, heat_maps, paragraph
-from clearhead.tracing.head_outputs import head_outputs
 from clearhead.tracing.inner import InnerValues
+from clearhead.tracing.site import head_outputs
 from clearhead.tracing.trace import Trace, changes_output
 
 EDITS = "edits"

@@ -12,7 +12,7 @@ from typing import Any
 from clearhead.calls import public
 from clearhead.circuits.truth import BenchSample
 from clearhead.errors import ProgramError
-from clearhead.rasp.interpreter import run
+from clearhead.rasp import Program, run
 from clearhead.rasp.language import (
     Selector,
     Sequence,
@@ -24,7 +24,6 @@ from clearhead.rasp.language import (
     sequence_map,
     tokens,
 )
-from clearhead.rasp.programs import Program
 
 VOCABULARY = (0, 1, 2)
 LENGTH = 4

@@ -33,11 +33,10 @@ from clearhead.circuits.texts import Texts
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, ShapeError
 from clearhead.taps import replacing
+from clearhead.tracing import Trace, recording
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import Names, names_of
-from clearhead.tracing.recording import recording
 from clearhead.tracing.stopping import check_stopped
-from clearhead.tracing.trace import Trace
 
 NodeKind = Literal["layer", "attention", "feed_forward", "head"]
 """What is patched: the residual stream after each layer, what attentions or feed-forwards add to it, or heads."""

@@ -16,9 +16,7 @@ from clearhead.circuits.forward import run_graph
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.patching import ZeroSource
 from clearhead.circuits.truth import NEAR, BenchSample, every_input, find_truth
-from clearhead.model.arrangements import PreNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.norms import RMSNorm
+from clearhead.model import AttentionSpec, BlockSpec, PreNorm, RMSNorm
 from clearhead.rasp.compiled_model import CompiledModel
 
 Axis = Callable[[BenchSample, torch.Generator], BenchSample | None]

@@ -25,9 +25,8 @@ from clearhead.circuits.patching import ZeroSource
 from clearhead.circuits.ports import Parts, Port
 from clearhead.circuits.texts import Texts
 from clearhead.errors import ProgramError
+from clearhead.rasp import Program, run
 from clearhead.rasp.compiled_model import SURE, CompiledModel
-from clearhead.rasp.interpreter import run
-from clearhead.rasp.programs import Program
 from clearhead.rasp.spaces import HERE, ONE, SINK
 
 Label = Literal["alone", "jointly", "never"]

@@ -24,8 +24,8 @@ from clearhead.calls import public
 from clearhead.circuits.forward import still
 from clearhead.errors import OptionError, PlaceError
 from clearhead.model.transformers import Decoder, Encoder, Transformer
-from clearhead.tracing.head_outputs import head_outputs
 from clearhead.tracing.names import names_of
+from clearhead.tracing.site import head_outputs
 from clearhead.tracing.stopping import check_stopped
 
 BLOCK = 1 << 22

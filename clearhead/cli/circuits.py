@@ -19,7 +19,7 @@ from clearhead.errors import OptionError, WordError
 from clearhead.extras import check_extra
 from clearhead.files import write_text
 from clearhead.options import Option
-from clearhead.plots.method_grades import draw_grades
+from clearhead.plots.figure import draw_grades
 from clearhead.rasp.programs import Program
 from clearhead.training.claiming import check_output
 

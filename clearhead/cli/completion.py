@@ -2,7 +2,7 @@
 
 The script is short: it gives the words of the command line to `clearhead` itself, with COMPLETE in the environment, and
 gets candidates back. They come from completions.json, since importing the commands imports torch, which takes seconds.
-`python -m clearhead.cli.completion_table` writes that file anew, and a test compares it with the commands.
+`python -m release.completion_table`, in a clone, writes that file anew, and a test compares it with the commands.
 """
 
 import json

@@ -18,21 +18,18 @@ from clearhead.cli.screen import show, show_json
 from clearhead.errors import RunError, WordError
 from clearhead.extras import check_extra
 from clearhead.files import PARTIAL, os_errors_as_run_errors, write_text
-from clearhead.model import presets
-from clearhead.model.arrangements import PreNorm
+from clearhead.model import PreNorm, presets
 from clearhead.model.presets import Size
 from clearhead.options import Option
 from clearhead.serve import live
 from clearhead.serve.page import is_built
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
+from clearhead.training import Batching, Budget, Checkpointing, CosineDecay, Machine, Optimizer, Recipe, Run, load
 from clearhead.training.claiming import claim as claim_folder
 from clearhead.training.claiming import find_names, remove_path
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
-from clearhead.training.run import Run, load
-from clearhead.training.schedules import CosineDecay
 
 EXAMPLES = """\b
 Examples:

@@ -22,12 +22,11 @@ from clearhead.cli.progress import SCORES, format_scores
 from clearhead.cli.screen import prose, rule, show, show_json
 from clearhead.errors import ClearheadError, OptionError, RunError, WordError, no_such
 from clearhead.files import check_seal, read_json
-from clearhead.model.blocks import AttentionSpec
+from clearhead.model import AttentionSpec, DecoderSpec, EncoderSpec
 from clearhead.model.describe import Description, PartSize, Section, block_name
 from clearhead.model.describe import describe as describe_costs
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
 from clearhead.model.spec_json import spec_from_json, spec_to_json
-from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.options import Option
 from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder

@@ -20,7 +20,7 @@ from clearhead.cli.options import DEVICES
 from clearhead.cli.screen import escape_controls, write_output
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError
-from clearhead.model.dtypes import DTYPES, check_dtype
+from clearhead.model.int8 import DTYPES, check_dtype
 from clearhead.options import Option
 from clearhead.text.lines import open_text, read_lines
 from clearhead.text.problems import Place, Problems

@@ -13,8 +13,7 @@ from clearhead.cli.attention_map import draw_svg
 from clearhead.cli.line_io import Device, RunPath
 from clearhead.cli.options import Parts
 from clearhead.cli.screen import show, show_json
-from clearhead.cli.trace_answers import MadeBy
-from clearhead.cli.trace_page import SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
+from clearhead.cli.trace_page import MadeBy, SurveyedTrace, WrittenFile, as_drawing, render_files, render_page
 from clearhead.decoding import Beam
 from clearhead.errors import WordError, no_such
 from clearhead.files import write_text
@@ -25,11 +24,10 @@ from clearhead.serve.traced import Traced
 from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Head
 from clearhead.tracing.survey import View, clearest, survey
-from clearhead.training import patching, tracing
+from clearhead.training import load, patching, tracing
 from clearhead.training.claiming import check_output
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.patching import attribute_trace
-from clearhead.training.run import load
 from clearhead.training.tasks.answering import split_pair
 
 EXAMPLES = """\b

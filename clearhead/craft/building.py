@@ -14,12 +14,9 @@ from clearhead.calls import public
 from clearhead.craft.design import Design, attention_spec, write_layer
 from clearhead.craft.inputs import Inputs
 from clearhead.errors import OptionError
-from clearhead.model.arrangements import NoNorm
-from clearhead.model.blocks import BlockSpec
-from clearhead.model.embedding import Embedding
+from clearhead.model import BlockSpec, Decoder, DecoderSpec, Embedding, Encoder, EncoderSpec, NoNorm
 from clearhead.model.feedforward import Plain, ReLU
 from clearhead.model.outputs import Blanks, NextToken, ToVocabulary
-from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderSpec
 
 
 @final

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.compiling import missing_triton
+from clearhead.compiling import jit, missing_triton
 from clearhead.decoding.beam_state import BeamState, Step
 from clearhead.decoding.topk import top
-from clearhead.jit_triton import jit
 
 if TYPE_CHECKING:
     import triton.language as tl

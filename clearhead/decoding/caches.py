@@ -3,7 +3,7 @@
 Each class holds something else. For self-attention: every key and value (`FullCache`), those in the window
 (`WindowCache`), or their sum in kernelized attention (`StateCache`). For cross-attention: the keys and values of the
 encoder's output (`SourceCache`), or their sum (`SourceStateCache`). Each is a source of keys and values
-(`clearhead.model.kv_source`), so the model's forward is the same with and without a cache.
+(`clearhead.model.blocks`), so the model's forward is the same with and without a cache.
 
 A row is a slot, which sequences join and leave at any step. A sequence has the key of its position p in column p of its
 slot, whenever it joined and whoever its neighbours are: so its numbers depend on the shape of the batch alone
@@ -35,10 +35,9 @@ from clearhead.attention.positions import Rotary
 from clearhead.attention.score_index import Positions
 from clearhead.decoding import one_query_gpu
 from clearhead.decoding.clock import Clock, EncodedSource
-from clearhead.model.blocks import Stack
+from clearhead.model.blocks import KVSource, KVSources, Stack
 from clearhead.model.fast_step import FastStep, StepNorm, can_join, join_linears, linear_step
 from clearhead.model.fused_step import MOST_ROWS, FusedBranch, FusedLinear, can_fuse
-from clearhead.model.kv_source import KVSource, KVSources
 from clearhead.model.norms import BuiltRMSNorm
 
 MOST_TURNED = 1 << 16

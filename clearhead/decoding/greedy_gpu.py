@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clearhead.compiling import missing_triton
+from clearhead.compiling import jit, missing_triton
 from clearhead.decoding.rules import Rules
-from clearhead.jit_triton import jit
 
 if TYPE_CHECKING:
     import triton.language as tl

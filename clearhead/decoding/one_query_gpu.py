@@ -16,8 +16,7 @@ from torch import Tensor
 from clearhead.attention.heads import WholeMap
 from clearhead.attention.layer import Attention
 from clearhead.attention.positions import Rotary
-from clearhead.compiling import missing_triton
-from clearhead.jit_triton import jit
+from clearhead.compiling import jit, missing_triton
 from clearhead.model.fused_step import PROGRAMS, launch_options, power_of_two
 from clearhead.model.norms import BuiltRMSNorm
 

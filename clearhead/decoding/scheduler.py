@@ -19,7 +19,7 @@ class Job:
     """One sequence to decode: `inputs` of the encoder, or a decoder's prompt. A beam is one job of several rows.
 
     `begun` are the tokens of an output that earlier jobs have begun, and this one goes on with. `adapter` is the number
-    of a model's shared adapter (`clearhead.model.shared_adapters`), 0 for none.
+    of a model's shared adapter (`clearhead.model.lora`), 0 for none.
     """
 
     inputs: tuple[int, ...]

@@ -23,12 +23,11 @@ from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.request import Model
 from clearhead.decoding.topk import LogSoftmax
-from clearhead.model.cpu_matmul import FEW
-from clearhead.model.fast_step import FastStep, find_unrecordable, is_observed
+from clearhead.model.fast_step import FEW, FastStep, find_unrecordable, is_observed
 from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
+from clearhead.model.lora import find_switch
 from clearhead.model.outputs import ToVocabulary
-from clearhead.model.shared_adapters import find_switch
 from clearhead.model.transformers import Decoder
 
 Logits = Float[Tensor, "row vocabulary"]

@@ -21,7 +21,7 @@ from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, TrainingJob, begin, prepare_text, read_job, run_all
 from clearhead.extras import has_package
 from clearhead.files import os_errors_as_run_errors, remove_partials, write_text
-from clearhead.model.shapes import build_for_shapes
+from clearhead.model.sizes import build_for_shapes
 from clearhead.text.preparing import describe_changes, read_notes
 from clearhead.training.holding import hold_folder
 from clearhead.training.recipe import Recipe, changes

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, final
 
 from clearhead.training.folder import RunFolder
 from clearhead.training.metrics import read_metrics, replace_nonfinite
-from clearhead.training.tasks import task_named
-from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
+from clearhead.training.tasks import ACCURACY, LOSS, Measure, task_named
 
 Number = int | float
 

@@ -17,8 +17,7 @@ from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError, RunError
 from clearhead.files import read_json, write_text
-from clearhead.model import presets
-from clearhead.model.arrangements import PreNorm
+from clearhead.model import PreNorm, presets
 from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.kinds import SPECIALS

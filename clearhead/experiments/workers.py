@@ -23,14 +23,12 @@ from clearhead.registry import import_parts
 from clearhead.serialization import from_json, table_of, to_json
 from clearhead.system import LAUNCHER, end_with_launcher
 from clearhead.text.preparing import prepare
+from clearhead.training import Run, resume, train
 from clearhead.training.claiming import check_new, claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import CLASSES, Recipe, own_modules
 from clearhead.training.reporting import Stopping
-from clearhead.training.resume import resume
-from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
-from clearhead.training.train import train
 
 Log = Callable[[str], None]
 PAUSE = 0.1

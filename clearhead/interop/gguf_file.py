@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import OptionError
+from clearhead.extras import import_peer
 from clearhead.files import open_regular
-from clearhead.interop.peers import import_peer
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

@@ -20,8 +20,7 @@ from clearhead.interop.architectures import Architecture, find_architecture
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, fill, unplaced_error
 from clearhead.interop.tensor_files import Tensors, read_object
-from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers
-from clearhead.model.sizes import Spec
+from clearhead.model.sizes import SMALL, Bounded, Spec, TooManyNumbers
 from clearhead.model.transformers import Transformer
 
 CONFIG, GENERATION = "config.json", "generation_config.json"

@@ -26,12 +26,8 @@ from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect, expect_heads, norm, pairs
 from clearhead.interop.tables import TensorRow, fill, unplaced_error
 from clearhead.interop.torch_archive import read_archive
-from clearhead.model.arrangements import PostNorm, PreNorm
-from clearhead.model.blocks import BlockSpec
-from clearhead.model.feedforward import GELU, ReLU
-from clearhead.model.norms import LayerNorm
+from clearhead.model import GELU, BlockSpec, DecoderSpec, EncoderSpec, LayerNorm, PostNorm, PreNorm, ReLU
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderSpec
 
 
 def read_torch_state_dict(

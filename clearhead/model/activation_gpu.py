@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.library import wrap_triton
 
+from clearhead.compiling import Operator, jit
 from clearhead.cuda_graphs import in_captured_training
-from clearhead.jit_triton import jit
-from clearhead.operators import Operator
 
 if TYPE_CHECKING:
     import triton.language as tl

@@ -4,6 +4,10 @@ In a step of a small model the arithmetic takes less time than Python takes to w
 may give a shorter way by its `fast_step` method: a function bound to its weights, made once for a whole decoding. A
 module without one (a user's own norm or feed-forward, an adapter) is called as it is. The tests hold
 cached decoding to the uncached forward for every kind of module.
+
+On a CPU a step spends its time on products of a few rows with a large matrix. MKL reads a matrix from memory two to
+four times as fast when it is the left factor and the rows are the right one; a single row is doubled for that, since
+for one it takes another routine. The figures are in docs/decisions/0006.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -15,9 +19,46 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.heads import WholeMap, alike, is_hooked, joinable
-from clearhead.model.cpu_matmul import few_rows, is_large
 from clearhead.registry import known_type
 from clearhead.taps import Tapped
+
+FEWEST, FEW, MANY = 8, 64, 256
+Map = tuple[Tensor, Tensor | None]
+"""A matrix and a bias."""
+
+WIDE, LARGE = 256, 1 << 17
+"""Least width and number of entries for which it pays: below, copying the result back takes longer."""
+
+
+def is_large(weight: Float[Tensor, "d_out d_in"]) -> bool:
+    return weight.device.type == "cpu" and weight.shape[1] >= WIDE and weight.numel() >= LARGE
+
+
+def few_rows(
+    x: Float[Tensor, "row d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None = None
+) -> Float[Tensor, "row d_out"]:
+    """Return `F.linear(x, weight, bias)` for a large matrix, without gradients."""
+    rows = x.shape[0]
+    if rows > FEW or (rows == 1 and weight.shape[1] > weight.shape[0]):
+        return F.linear(x, weight, bias)
+    columns = (x.expand(2, -1).contiguous() if rows == 1 else x).T
+    return as_columns(columns, weight, bias).T[:rows].contiguous()
+
+
+def through(
+    x: Float[Tensor, "row d_model"], up: Map, activate: Callable[[Tensor], Tensor], down: Map
+) -> Float[Tensor, "row d_model"]:
+    """Return `down(activate(up(x)))` for two large matrices; with more rows, hidden values stay columns."""
+    rows = x.shape[0]
+    if not FEWEST < rows <= MANY:
+        return few_rows(activate(few_rows(x, *up)), *down)
+    hidden = activate(as_columns(x.T, *up))
+    return F.linear(hidden.T, *down) if rows > FEW else as_columns(hidden, *down).T.contiguous()
+
+
+def as_columns(columns: Float[Tensor, "d_in row"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "d_out row"]:
+    return weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
+
 
 FastStep = Callable[[Tensor], Tensor]
 """Maps the vectors of one position, `(row, d_model)`, to the module's output there, without dropout."""

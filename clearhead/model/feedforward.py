@@ -12,8 +12,7 @@ from clearhead.attention.heads import is_hooked, linear
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
-from clearhead.model.cpu_matmul import is_large, through
-from clearhead.model.fast_step import FastStep, linear_step, plain_linear
+from clearhead.model.fast_step import FastStep, is_large, linear_step, plain_linear, through
 from clearhead.model.fused_step import FusedFeedForward, FusedLinear, can_fuse
 from clearhead.model.steps import Explained, ModuleStep
 from clearhead.registry import kind, register

@@ -25,9 +25,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.compiling import missing_triton
+from clearhead.compiling import jit, missing_triton
 from clearhead.devices import FLOATS
-from clearhead.jit_triton import jit
 from clearhead.model.fast_step import DecodingModule, FastStep, StepNorm, fast_step_of, has_own_step, plain_linear
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Linear maps whose weights are kept as int8: a quarter of float32's memory.
+"""Linear maps whose weights are kept as int8, a quarter of float32's memory; and all the ways that weights are kept in
+memory, by name (`DTYPES`).
 
 Each row of a weight is kept as whole numbers from -127 to 127 and one scale, its largest number divided by 127. Only
 weights are rounded: inputs, sums and everything between the maps stay floating-point numbers, unless `quantize` is told
@@ -6,7 +7,7 @@ to round inputs too. Tables of positions, norms and biases are kept as they are.
 `clearhead.model.int8_matmul`.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import final
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.calls import public
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, no_such
 from clearhead.model import int8_matmul
 from clearhead.model.fast_step import FastStep, SteppedLinear, multiply_by
+from clearhead.model.int8_matmul import ROUNDED
 from clearhead.model.lora import replace_module
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.wide import ToNgramLogits
@@ -176,3 +178,36 @@ def dequantize(model: nn.Module) -> nn.Module:
             plain = replacements[module] = module.plain()
             plain.weight = weights.setdefault(module.codes, plain.weight)  # shared where the codes were
     return replace_everywhere(model, replacements)
+
+
+def to_int8(model: nn.Module) -> nn.Module:
+    """Round the linear maps of the blocks and the output over the vocabulary to int8, in place; return the model."""
+    return quantize_output(quantize(model.float()))
+
+
+DTYPES: Mapping[str, Callable[[nn.Module], nn.Module]] = {
+    "float32": lambda model: dequantize(model).float(),
+    "bfloat16": lambda model: dequantize(model).bfloat16(),
+    "int8": to_int8,
+    "int8-dynamic": lambda model: round_inputs(to_int8(model)),
+}
+"""What makes a model so, in place, by name. `int8` rounds weights alone; `int8-dynamic` rounds what they are multiplied
+with as well, to 7 bits, which is faster for batches on a CPU."""
+
+
+def check_dtype(name: str | None) -> None:
+    """Raise OptionError for a name that is not in `DTYPES`; None, weights as they were saved, is fine."""
+    if name is not None and name not in DTYPES:
+        raise OptionError(f"dtype: {no_such(name, DTYPES)}")
+
+
+def dtype_name(model: nn.Module) -> str:
+    """Return how a model's weights are kept, by its name in `DTYPES`; another dtype by torch's name.
+
+    >>> dtype_name(nn.Linear(2, 2).bfloat16())
+    'bfloat16'
+    """
+    for module in model.modules():
+        if isinstance(module, Int8Linear):
+            return "int8-dynamic" if module.digits == ROUNDED else "int8"
+    return str(next(iter(model.parameters())).dtype).removeprefix("torch.")

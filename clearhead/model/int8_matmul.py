@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from clearhead.attention.modes import autocast_enabled, can_read
 from clearhead.devices import FLOATS
-from clearhead.model.cpu_matmul import LARGE
+from clearhead.model.fast_step import LARGE
 
 INT8, STEPS = torch.int8, 127
 

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 from torch.library import wrap_triton
 
-from clearhead.compiling import missing_triton
+from clearhead.compiling import Operator, jit, missing_triton
 from clearhead.cuda_graphs import in_captured_training
-from clearhead.jit_triton import jit
-from clearhead.operators import Operator
 
 if TYPE_CHECKING:
     import triton.language as tl

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from clearhead.attention.heads import linear
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError
-from clearhead.model.cpu_matmul import few_rows, is_large
+from clearhead.model.fast_step import few_rows, is_large
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply, find_matrix, round_to_int8
 from clearhead.model.norms import LayerNorm
 from clearhead.model.steps import Explained, ModuleStep

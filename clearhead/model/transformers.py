@@ -19,10 +19,9 @@ from clearhead.attention.modes import can_read
 from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import DtypeError, OptionError, ShapeError
-from clearhead.model.blocks import BlockSpec, Stack
+from clearhead.model.blocks import BlockSpec, FromMemory, FromSelf, KVSources, Stack
 from clearhead.model.embedding import Embedding, check_positions
 from clearhead.model.int8 import count_weights
-from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.taps import Tapped
 

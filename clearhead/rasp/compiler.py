@@ -22,12 +22,10 @@ from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Argmax, Weighting
 from clearhead.calls import public
 from clearhead.errors import ProgramError
-from clearhead.model.arrangements import NoNorm
+from clearhead.model import Decoder, DecoderSpec, Embedding, Encoder, EncoderDecoderSpec, EncoderSpec, NoNorm
 from clearhead.model.blocks import AttentionSpec, Block, BlockSpec
-from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import Plain, ReLU
 from clearhead.model.outputs import Blanks, NextToken, ToVocabulary
-from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderDecoderSpec, EncoderSpec
 from clearhead.rasp.checks import check_selectors, check_sides, check_weighting, check_written, parts_of
 from clearhead.rasp.compiled_model import CompiledModel, TextLayout
 from clearhead.rasp.language import Sequence

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import OptionError
 from clearhead.model.int8 import count_weights
-from clearhead.model.shapes import build_for_shapes
+from clearhead.model.sizes import build_for_shapes
 from clearhead.serve.curves import Curves
 from clearhead.serve.live_plan import Planner, known_weightings
 from clearhead.serve.live_text import task_plan, tokenizer_plan

@@ -22,15 +22,14 @@ from clearhead.attention.similarity import Cosine, Dot, LearnedAdditive, Learned
 from clearhead.attention.weighting import Weighting
 from clearhead.attention.weighting.features import DrawnFeatures, Elu, FeatureDot, LogFeatureDot, Relu, SoftmaxFeatures
 from clearhead.errors import OptionError
+from clearhead.model import Decoder, Encoder, Int8Linear
 from clearhead.model.arrangements import BranchOnly, NormFirst, NormLast, ResidualOnly
 from clearhead.model.blocks import Block, BlockSpec
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.feedforward import GELU, Gated, GeGLU, Plain, ReLU, SiLU, SwiGLU
-from clearhead.model.int8 import Int8Linear
 from clearhead.model.lora import AdaptedLinear
 from clearhead.model.norms import BuiltLayerNorm, BuiltRMSNorm
 from clearhead.model.outputs import ToClasses, ToVocabulary
-from clearhead.model.transformers import Decoder, Encoder
 from clearhead.model.wide import ORDERS, ToNgramLogits
 from clearhead.serialization import name_in_files
 from clearhead.serve.edit_json import weightings

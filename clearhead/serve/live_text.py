@@ -16,14 +16,8 @@ from clearhead.serve.program import load_program
 from clearhead.serve.questions.decoding import GENERATED
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.run import Run
-from clearhead.training.tasks.base import Task
-from clearhead.training.tasks.classify import Classify
-from clearhead.training.tasks.embed import Embed
+from clearhead.training.tasks import Classify, Embed, Generate, Instruct, Label, Task, Translate
 from clearhead.training.tasks.fill import BLANK, Fill
-from clearhead.training.tasks.generate import Generate
-from clearhead.training.tasks.instruct import Instruct
-from clearhead.training.tasks.label import Label
-from clearhead.training.tasks.translate import Translate
 
 TASKS: dict[type, str] = {
     Translate: "translate",

@@ -14,8 +14,7 @@ from torch import Tensor
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import RunError
 from clearhead.serialization import check_fields, hints_of
-from clearhead.tracing.recording import recording
-from clearhead.tracing.trace import Trace
+from clearhead.tracing import Trace, recording
 from clearhead.training.run import Run
 
 NOTHING = "–"

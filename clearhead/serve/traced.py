@@ -7,8 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar, final, runtime_checkable
 import torch
 from torch import Tensor
 
-from clearhead.circuits.graph import Graph
-from clearhead.circuits.texts import Texts
+from clearhead.circuits import Graph, Texts
 from clearhead.errors import OptionError
 from clearhead.lru_cache import LRUCache
 from clearhead.model.transformers import Transformer

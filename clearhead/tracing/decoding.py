@@ -15,12 +15,11 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.layer import Attention
 from clearhead.attention.score_index import Positions
+from clearhead.decoding import Hypothesis, Rules
 from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.generating import decode, eval_mode
-from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.request import Model, Request, check_request
-from clearhead.decoding.rules import Rules
 from clearhead.decoding.session import Session
 from clearhead.taps import watching
 from clearhead.tracing.names import Names, sides_of

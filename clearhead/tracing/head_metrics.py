@@ -19,9 +19,8 @@ from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Decoder, Encoder, Transformer, apply_output
 from clearhead.tracing.edits import Change, Edit
-from clearhead.tracing.head_outputs import head_outputs
 from clearhead.tracing.names import sides_of
-from clearhead.tracing.site import Head, Site
+from clearhead.tracing.site import Head, Site, head_outputs
 from clearhead.tracing.stopping import check_stopped
 from clearhead.tracing.trace import ROWS, Candidate, Trace, best_of
 

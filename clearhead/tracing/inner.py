@@ -3,6 +3,11 @@
 A trace stores the residual stream and the inputs and outputs of each attention. Everything between follows from them: a
 norm, a feed-forward, W_O or an output is run again on its input, for all tokens or for a few. The result must be what
 was recorded, or it is an error.
+
+From them follow too how unlikely each token is to the model (surprise, −log p in nats), and attention rollout (Abnar
+and Zuidema, 2020): a layer adds what attention brings to what was there, so it counts as (A + I) / 2, with A the mean
+of the heads' weights, and the rollout is the product of the layers. It follows weights, and says nothing of what they
+carry.
 """
 
 import contextlib
@@ -11,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention.layer import Attention
@@ -23,6 +29,7 @@ from clearhead.taps import replacing
 from clearhead.tracing.edits import ALL_ROWS, Change, apply_edits
 from clearhead.tracing.names import CONCAT, STEPS, DiagramBox, Names
 from clearhead.tracing.site import MATRICES, TOLERANCE, Site
+from clearhead.tracing.stopping import check_stopped
 
 
 class Products(NamedTuple):
@@ -250,3 +257,66 @@ class InnerValues:
                 "the model's weights changed since, was it traced in training mode with dropout, or were positions "
                 "given? Trace it anew, in eval mode"
             )
+
+
+ROWS = 256
+"""The number of positions whose logits are computed at a time."""
+
+
+def read_surprise(inner: InnerValues, side: str) -> Float[Tensor, "n"]:
+    """Return −log p of each token of the side that answers; NaN for a token that nothing predicts.
+
+    A language model and a translator predict a token at the place before it, so the first has none. A model that fills
+    blanks predicts each token at its own place, where it also reads it.
+    """
+    part, ids = inner.names.sides[side][1], torch.tensor(inner.ids[side])
+    output = part.spec.output
+    if output is None or not output.by_position or len(output_row(inner, side)) != part.spec.vocabulary:
+        raise OptionError("this model does not predict tokens, so no token can surprise it")
+    shift = 1 if output.causal else 0
+    surprise = torch.full((len(ids),), float("nan"))
+    for start in range(0, len(ids) - shift, ROWS):
+        check_stopped()
+        stop = min(start + ROWS, len(ids) - shift)
+        logits = inner.value(f"{side}.output.logits", slice(start, stop))
+        rows = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+        tokens = ids[start + shift : stop + shift].to(rows.device).unsqueeze(-1)
+        surprise = surprise.to(rows.dtype)
+        surprise[start + shift : stop + shift] = -rows.gather(-1, tokens)[:, 0].cpu()
+    return surprise
+
+
+def output_row(inner: InnerValues, side: str) -> Tensor:
+    return inner.value(f"{side}.output.logits", slice(0, 1))[0]
+
+
+def roll_out(sites: Mapping[str, Site], name: str) -> Float[Tensor, "query token"]:
+    """Return the rollout through all layers of a side, or through those up to a site's.
+
+    A self-attention (`encoder.2.attention`) is rolled out from the first layer of its side to its own. Of a
+    cross-attention it is the mean of that layer's heads, after the rollout of the whole encoder.
+    """
+    if name in sites and sites[name].slot == "cross":
+        return mean_weight(sites[name]) @ roll_out(sites, "encoder")
+    side = sites[name].side if name in sites else name
+    layers_of_side = [site for site in sites.values() if site.side == side and site.slot == "attention"]
+    if not layers_of_side:
+        sides = sorted({site.side for site in sites.values()})
+        raise OptionError(f"there is no {name!r} to roll out; give a side ({', '.join(sides)}) or {', '.join(sites)}")
+    last = sites[name].layer if name in sites else max(site.layer for site in layers_of_side)
+    rollout: Tensor | None = None
+    for site in sorted(layers_of_side, key=lambda site: site.layer)[: last + 1]:
+        check_stopped()
+        layer = mean_weight(site)
+        layer = (layer + torch.eye(len(layer), dtype=layer.dtype, device=layer.device)) / 2
+        rollout = layer if rollout is None else layer @ rollout
+    assert rollout is not None
+    return rollout
+
+
+def mean_weight(site: Site) -> Float[Tensor, "query key"]:
+    """Return the mean of the heads' weights, one head held at a time."""
+    total = site.head[0].weight.clone()
+    for head in site.head[1:]:
+        total += head.weight
+    return total / site.n_heads

@@ -15,9 +15,9 @@ layers x n x d_model, never n x n.
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import SupportsIndex, TypeVar, final, overload
 
 from torch import Tensor, nn
 
@@ -26,6 +26,7 @@ from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import kernel_for, run
 from clearhead.attention.layer import Attention
 from clearhead.calls import public
+from clearhead.errors import PlaceError
 from clearhead.taps import replacing, watching
 from clearhead.tracing.edits import Change, Edit, apply_edits, apply_to_inputs, check_changes, step_tap
 from clearhead.tracing.names import names_of
@@ -136,3 +137,31 @@ def changed_context(call: AttentionInputs, changes: Sequence[Change]) -> Tensor:
     query, key = call.similarity.prepare(call.query, call.key)
     weighed = reference.weigh(call, query, key, tap=step_tap(changes, call))
     return reference.mix(call, weighed.weight, call.value).to(dtype)
+
+
+Item = TypeVar("Item")
+
+
+@final
+class Counted(list[Item]):
+    """A list of the things called `what`; an index that is not there raises a PlaceError, which is an IndexError too.
+
+    >>> Counted(["a", "b"], "decoder: layer")[7]
+    Traceback (most recent call last):
+    ...
+    clearhead.errors.PlaceError: decoder: layer 7 is not there; there are 2, counted from 0
+    """
+
+    def __init__(self, items: Iterable[Item], what: str) -> None:
+        super().__init__(items)
+        self.what = what
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Item | list[Item]:
+        try:
+            return super().__getitem__(index)
+        except (IndexError, TypeError):
+            raise PlaceError(f"{self.what} {index!r} is not there; there are {len(self)}, counted from 0") from None

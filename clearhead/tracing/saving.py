@@ -37,10 +37,9 @@ from clearhead.serialization import (
     save_tensors,
     to_json,
 )
-from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
+from clearhead.tracing.content import Answers, Candidate, Side, TraceContent, TraceOrigin
 from clearhead.tracing.edits import Change, Edit, Swap
 from clearhead.tracing.inner import InnerValues
-from clearhead.tracing.origin import TraceOrigin
 from clearhead.tracing.recording import RecordedAttention
 from clearhead.tracing.site import Site
 

@@ -24,13 +24,12 @@ from clearhead.attention.reference import Steps
 from clearhead.attention.score_index import Positions
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
+from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, PlaceError, TraceError
 from clearhead.notebook import Display, Matrix, flow, heat_maps, paragraph
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
-from clearhead.tracing.counted import Counted
 from clearhead.tracing.edits import apply_edits, step_tap
-from clearhead.tracing.head_outputs import head_outputs
-from clearhead.tracing.recording import RecordedAttention
+from clearhead.tracing.recording import Counted, RecordedAttention
 from clearhead.tracing.stopping import check_stopped
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -48,6 +47,16 @@ MANY = 16
 """More maps than these are small."""
 CELLS = 1 << 20
 """How many cells are computed at a time: 4 MB in float32."""
+
+
+def head_outputs(layer: Attention, context: Float[Tensor, "head n d_value"]) -> Iterator[Float[Tensor, "n d_model"]]:
+    """Yield what W_O makes of vectors of each head, without the bias: of contexts, or of values."""
+    with eval_mode(layer):
+        bias = layer.output(context.new_zeros(1, context.shape[0] * context.shape[2]))
+        for head, of_head in enumerate(context):
+            alone = torch.zeros_like(context)
+            alone[head] = of_head
+            yield layer.output(alone.transpose(0, 1).flatten(1)) - bias
 
 
 @final

@@ -27,18 +27,14 @@ from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
 from clearhead.notebook import Display
 from clearhead.registry import Parts
-from clearhead.tracing.content import Answers, Candidate, Side, TraceContent
-from clearhead.tracing.counted import Counted
+from clearhead.tracing.content import Answers, Candidate, Side, TraceContent, TraceOrigin
 from clearhead.tracing.display import TraceFacts
 from clearhead.tracing.edits import ALL_ROWS, Change, TextChange, changes_for
-from clearhead.tracing.inner import InnerValues, site_value
+from clearhead.tracing.inner import InnerValues, read_surprise, roll_out, site_value
 from clearhead.tracing.names import CONCAT, STEPS, list_near, sides_of
-from clearhead.tracing.origin import TraceOrigin
-from clearhead.tracing.recording import Recording, recording
-from clearhead.tracing.rollout import roll_out
+from clearhead.tracing.recording import Counted, Recording, recording
 from clearhead.tracing.saving import load_trace, save_trace
 from clearhead.tracing.site import Site
-from clearhead.tracing.surprise import read_surprise
 
 LIKELIEST = 20
 ROWS = 256

@@ -18,10 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.library import wrap_triton
 
-from clearhead.compiling import TRITON_INTERPRETED, missing_triton
+from clearhead.compiling import TRITON_INTERPRETED, Operator, jit, missing_triton
 from clearhead.devices import FLOATS
-from clearhead.jit_triton import jit
-from clearhead.operators import Operator
 
 if TYPE_CHECKING:
     import triton.language as tl

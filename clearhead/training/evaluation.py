@@ -12,8 +12,7 @@ from typing import Any, Protocol, final, runtime_checkable
 
 from clearhead.errors import OptionError
 from clearhead.files import write_text
-from clearhead.model.dtypes import dtype_name
-from clearhead.model.int8 import count_weights
+from clearhead.model.int8 import count_weights, dtype_name
 from clearhead.model.transformers import Transformer
 from clearhead.text.encoding import Layout
 from clearhead.text.preparing import survey

@@ -21,8 +21,7 @@ from clearhead.errors import DataError, OptionError, RunError
 from clearhead.model.int8 import dequantize
 from clearhead.model.lora import Lora
 from clearhead.model.outputs import Classes, Output
-from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import Spec
+from clearhead.model.sizes import Spec, build_for_shapes
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import Tokenizer

@@ -19,8 +19,7 @@ import torch
 from clearhead.errors import OptionError
 from clearhead.model.int8 import count_weights
 from clearhead.model.presets import Size
-from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import Spec, with_size
+from clearhead.model.sizes import Spec, build_for_shapes, with_size
 from clearhead.model.transformers import Transformer
 from clearhead.text.preparing import Prepared
 from clearhead.text.vocabulary_size import suggested_size

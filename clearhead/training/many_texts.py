@@ -21,12 +21,10 @@ from torch import Tensor
 
 from clearhead.calls import public
 from clearhead.errors import OptionError
-from clearhead.tracing.head_metrics import Effect, Readings, effects, readings
-from clearhead.tracing.head_outputs import head_outputs
+from clearhead.tracing import Effect, Readings, Trace, effects, readings, recording, trace_model
 from clearhead.tracing.names import names_of
-from clearhead.tracing.recording import recording
+from clearhead.tracing.site import head_outputs
 from clearhead.tracing.stopping import check_stopped
-from clearhead.tracing.trace import Trace, trace_model
 from clearhead.training.run import Run, as_run
 from clearhead.training.tracing import trace
 

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from clearhead.devices import takes_foreach
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Stack
-from clearhead.model.shapes import Bounded, TooManyNumbers, build_for_shapes
-from clearhead.model.sizes import Spec
+from clearhead.model.sizes import Bounded, Spec, TooManyNumbers, build_for_shapes
 from clearhead.model.transformers import Transformer
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes

@@ -21,13 +21,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from clearhead.calls import public
-from clearhead.circuits.attribution import Attribution, attribute_logits
+from clearhead.circuits import Attribution, Contrast, Graph, LogitDifference, PatchMap, attribute_logits
 from clearhead.circuits.forward import run_graph
-from clearhead.circuits.graph import Graph
-from clearhead.circuits.methods import Contrast
-from clearhead.circuits.metrics import LogitDifference
 from clearhead.circuits.nodes import NodeKind, NodePatch, Progress, at_places, list_nodes, patch_nodes, read_nodes
-from clearhead.circuits.patch_map import PatchMap
 from clearhead.circuits.texts import Texts, pad_texts
 from clearhead.errors import OptionError, PlaceError
 from clearhead.tracing.edits import Change, TextChange, check_changes

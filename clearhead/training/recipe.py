@@ -14,17 +14,21 @@ from clearhead.calls import public
 from clearhead.code_repr import CodeRepr
 from clearhead.errors import OptionError, RunError
 from clearhead.files import check_format, os_errors_as_run_errors, read_json, read_sealed, write_sealed
-from clearhead.model import presets
-from clearhead.model.arrangements import PreNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import GELU
+from clearhead.model import (
+    GELU,
+    AttentionSpec,
+    BlockSpec,
+    DecoderSpec,
+    Embedding,
+    EncoderSpec,
+    Output,
+    PreNorm,
+    presets,
+)
 from clearhead.model.lora import Lora
-from clearhead.model.outputs import Output
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.spec_json import PARTS
-from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.options import OWN, check_declared, option
 from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus

@@ -12,8 +12,7 @@ from clearhead.attention.positions import Learned
 from clearhead.devices import choose_device
 from clearhead.errors import ClearheadError, OptionError, WordError, no_such
 from clearhead.model.lora import Lora
-from clearhead.model.shapes import build_for_shapes
-from clearhead.model.sizes import PRESETS, Spec, named, parse_count, resized, sized
+from clearhead.model.sizes import PRESETS, Spec, build_for_shapes, named, parse_count, resized, sized
 from clearhead.options import (
     OWN,
     Given,

@@ -21,8 +21,7 @@ from clearhead.decoding import Beam, Greedy, Sample
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.files import replacing_folder
-from clearhead.model.dtypes import DTYPES, check_dtype
-from clearhead.model.int8 import count_weights, int8_maps, quantize
+from clearhead.model.int8 import DTYPES, check_dtype, count_weights, int8_maps, quantize
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.registry import Parts, import_parts
@@ -347,7 +346,7 @@ def load(
     Names, shapes and tokenisers are compared before a model is built. `parts` says where your own registered parts
     are, if the run uses any: a module, its name, a class, or several of these. Nothing is imported because a file in
     the folder says so.
-    `dtype`, one of `clearhead.model.dtypes.DTYPES`, is how weights are kept in memory, if not as they were saved.
+    `dtype`, one of `clearhead.model.int8.DTYPES`, is how weights are kept in memory, if not as they were saved.
     `merge=False` keeps the adapters of LoRA beside the weights of a fine-tuned run, instead of adding them.
     """
     if not isinstance(path, str | Path):

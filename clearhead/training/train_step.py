@@ -19,12 +19,11 @@ from torch.func import functional_call
 from clearhead.attention.kernels.launch import on_device
 from clearhead.attention.modes import assuming_finite
 from clearhead.attention.positions.embedded import SinusoidalTable
-from clearhead.compiling import compile
+from clearhead.compiling import compile, register_operators
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
-from clearhead.operators import register_operators
 from clearhead.registry import is_built_in
 from clearhead.text.store import Store
 from clearhead.training.checkpoints import named_tensors

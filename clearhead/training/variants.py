@@ -24,11 +24,7 @@ from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.calls import public
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, no_such
-from clearhead.model.arrangements import Arrangement
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import FeedForward
-from clearhead.model.norms import LayerNorm, Norm
+from clearhead.model import Arrangement, AttentionSpec, BlockSpec, Embedding, FeedForward, LayerNorm, Norm
 from clearhead.model.sizes import Spec
 from clearhead.registry import PartOption, options, parse
 from clearhead.text.encoding import Corpus

@@ -10,9 +10,8 @@ import torch
 
 import clearhead as ch
 from clearhead.cli import run
-from clearhead.cli.four_steps import choose_terms, demonstrate, render_page
 from clearhead.cli.screen import show
-from clearhead.cli.steps import MASKS, WEIGHTINGS
+from clearhead.cli.steps import MASKS, WEIGHTINGS, choose_terms, demonstrate, render_page
 from clearhead.tracing.sentence import FEATURES, KINDS, TOKENS, creature_exchange, designed_layer, embeddings
 from clearhead.tracing.sequence_diagram import draw_sequence
 

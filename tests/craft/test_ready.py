@@ -11,7 +11,7 @@ import clearhead as ch
 from clearhead.craft import ready
 from clearhead.craft.building import model_of
 from clearhead.craft.inputs import inputs
-from clearhead.model.kv_source import FromSelf, KVSources
+from clearhead.model.blocks import FromSelf, KVSources
 from clearhead.model.spec_json import spec_from_json, spec_to_json
 from clearhead.tracing.head_metrics import readings
 from clearhead.tracing.trace import trace_model

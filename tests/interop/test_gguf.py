@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from clearhead.errors import OptionError
-from clearhead.interop.gguf import read_gguf
-from clearhead.interop.gguf_tables import FAMILIES, interleave_rotary, tensor_names
+from clearhead.interop.gguf import FAMILIES, interleave_rotary, read_gguf, tensor_names
 from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clearhead.errors import OptionError
-from clearhead.interop.gguf_tables import FAMILIES, find_family, interleave_rotary, split_rotary, tensor_names
+from clearhead.interop.gguf import FAMILIES, find_family, interleave_rotary, split_rotary, tensor_names
 
 
 def test_halves_and_pairs_are_each_other_s_inverse():

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from clearhead.compiling import register_operators
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.model import activation_gpu
 from clearhead.model.feedforward import GELU, ReLU, SiLU
-from clearhead.operators import register_operators
 from clearhead.taps import replacing
 
 SPECS = [ReLU(300), SiLU(300), GELU(300), GELU(300, form="tanh"), ReLU(300, bias=False)]

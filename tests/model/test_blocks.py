@@ -13,10 +13,18 @@ import clearhead as ch
 from clearhead.attention.positions import T5Bias
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model.arrangements import NoNorm, PostNorm, PreNorm, SingleResidualNorm
-from clearhead.model.blocks import AttentionSpec, Block, BlockSpec, Stack, checkpoint_module
+from clearhead.model.blocks import (
+    AttentionSpec,
+    Block,
+    BlockSpec,
+    FromMemory,
+    FromSelf,
+    KVSources,
+    Stack,
+    checkpoint_module,
+)
 from clearhead.model.embedding import Embedding
 from clearhead.model.feedforward import GELU, GeGLU, ReLU, SiLU, SwiGLU
-from clearhead.model.kv_source import FromMemory, FromSelf, KVSources
 from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken
 from clearhead.model.sizes import named

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from clearhead.compiling import register_operators
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.model import layer_norm_gpu
 from clearhead.model.norms import LayerNorm
-from clearhead.operators import register_operators
 
 
 @pytest.mark.slow

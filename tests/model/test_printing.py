@@ -15,9 +15,8 @@ from clearhead import attention, model
 from clearhead.attention.layer import Attention
 from clearhead.model import presets
 from clearhead.model.int8 import count_weights, quantize
-from clearhead.model.lora import Lora, add_adapters
+from clearhead.model.lora import Lora, add_adapters, share_adapters
 from clearhead.model.outputs import Tags
-from clearhead.model.shared_adapters import share_adapters
 from clearhead.model.wide import NgramLogits
 
 KERNELIZED = ch.weighting.Kernelized

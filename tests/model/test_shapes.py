@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from clearhead.model import presets
-from clearhead.model.shapes import SMALL, Bounded, TooManyNumbers, build_for_shapes
+from clearhead.model.sizes import SMALL, Bounded, TooManyNumbers, build_for_shapes
 from tests.model.test_spec_json import SPECS
 
 BUILDABLE = [spec for spec in SPECS if getattr(spec, "d_model", 99) == 8 and spec.blocks]
 BUILD = """
 import sys
 import torch
-from clearhead.model.shapes import build_for_shapes
+from clearhead.model.sizes import build_for_shapes
 from clearhead.model.sizes import sized
 from clearhead.training.recipe import Optimizer
 from clearhead.training.optimizers import make_optimizer

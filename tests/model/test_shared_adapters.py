@@ -13,9 +13,8 @@ from clearhead.decoding.prefix_cache import PrefixCache
 from clearhead.decoding.scheduler import Job
 from clearhead.errors import OptionError
 from clearhead.model import presets
-from clearhead.model.lora import AdaptedLinear, Lora, add_adapters
+from clearhead.model.lora import AdaptedLinear, Lora, add_adapters, find_switch, share_adapters
 from clearhead.model.presets import Size
-from clearhead.model.shared_adapters import find_switch, share_adapters
 from tests.decoding.serving import decode, unlike_alone
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 import clearhead as ch
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
-from clearhead.model.kv_source import FromMemory, FromSelf
+from clearhead.model.blocks import FromMemory, FromSelf
 from clearhead.model.presets import Size
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -38,9 +38,9 @@ def test_the_laws_hold(choices, monkeypatch):
 
 
 LARGE = {
-    "clearhead.model.cpu_matmul.WIDE": 1,
-    "clearhead.model.cpu_matmul.LARGE": 1,
-    "clearhead.model.cpu_matmul.FEWEST": 1,
+    "clearhead.model.fast_step.WIDE": 1,
+    "clearhead.model.fast_step.LARGE": 1,
+    "clearhead.model.fast_step.FEWEST": 1,
     "clearhead.decoding.session.MUCH": 1,
     "clearhead.decoding.session.FEW": 1,
     "clearhead.decoding.topk.SMALL": 1,

@@ -5,7 +5,7 @@ import torch
 
 from clearhead.errors import OptionError
 from clearhead.tracing import Trace, trace_model
-from clearhead.tracing.head_outputs import head_outputs
+from clearhead.tracing.site import head_outputs
 from tests.circuits.random_models import SPECS, make
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from clearhead.errors import OptionError
-from clearhead.tracing import surprise as surprise_module
+from clearhead.tracing import inner as surprise_module
 from clearhead.tracing import trace_model
 from tests.circuits.random_models import make
 

@@ -5,7 +5,7 @@ interpreter.
 import pytest
 import torch
 
-from clearhead.operators import register_operators
+from clearhead.compiling import register_operators
 from clearhead.training import cross_entropy_gpu, losses
 
 

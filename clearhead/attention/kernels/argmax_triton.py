@@ -19,7 +19,7 @@ time.
 import triton.language as tl
 
 from clearhead.attention.kernels.linear_triton import load_rows, row_length, store_rows
-from clearhead.jit_triton import jit
+from clearhead.compiling import jit
 
 COUNTS = ["n_heads", "n_kv_heads", "n_query", "n_key", "n_blocks", "length_stride", "tolerance"]
 NOWHERE = tl.constexpr(2147483647)

@@ -30,7 +30,7 @@ from clearhead.attention.kernels.linear_triton import (
     store_state,
     times_slope,
 )
-from clearhead.jit_triton import jit
+from clearhead.compiling import jit
 
 
 @jit(do_not_specialize=COUNTS)

@@ -16,7 +16,7 @@ The backward pass is `linear_backward_triton.py`.
 
 import triton.language as tl
 
-from clearhead.jit_triton import jit
+from clearhead.compiling import jit
 
 COUNTS = [
     "n_heads",

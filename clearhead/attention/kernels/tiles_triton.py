@@ -7,7 +7,7 @@ of one column; it needs the ranges of all rows for that, and reads them a few ro
 
 import triton.language as tl
 
-from clearhead.jit_triton import jit
+from clearhead.compiling import jit
 
 COUNTS = ["n_query", "n_key", "n_rows", "n_columns", "first_batch", "first_query", "stop_batch", "stop_query"]
 

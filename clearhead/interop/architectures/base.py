@@ -15,9 +15,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.interop.config import Config, shorten
 from clearhead.interop.tables import TensorRow
-from clearhead.model.blocks import AttentionSpec
-from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU
-from clearhead.model.outputs import NextToken
+from clearhead.model import GELU, AttentionSpec, FeedForward, NextToken, ReLU, SiLU
 from clearhead.model.sizes import Spec
 
 ACTIVATIONS: Mapping[str, Callable[[int], FeedForward]] = {

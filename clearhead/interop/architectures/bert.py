@@ -14,14 +14,19 @@ from clearhead.attention.positions import Learned
 from clearhead.interop.architectures import base
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model.arrangements import PostNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import FeedForward
-from clearhead.model.norms import LayerNorm
-from clearhead.model.outputs import Blanks, Classes, Output
+from clearhead.model import (
+    AttentionSpec,
+    Blanks,
+    BlockSpec,
+    Classes,
+    Embedding,
+    EncoderSpec,
+    FeedForward,
+    LayerNorm,
+    Output,
+    PostNorm,
+)
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import EncoderSpec
 
 EPSILON = 1e-12
 BLOCK = "stack.blocks.{i}"

@@ -8,14 +8,8 @@ from clearhead.attention.similarity import Dot
 from clearhead.interop.architectures import base
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model.arrangements import PreNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import FeedForward
-from clearhead.model.norms import LayerNorm
-from clearhead.model.outputs import NextToken
+from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, FeedForward, LayerNorm, NextToken, PreNorm
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec
 
 
 def read_spec(config: Config) -> DecoderSpec:

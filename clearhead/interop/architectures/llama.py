@@ -24,14 +24,21 @@ from clearhead.interop.architectures.base import Architecture, attention, expect
 from clearhead.interop.architectures.rope import Rope, read_rope, write_rope
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model.arrangements import Arrangement, PreNorm, SandwichNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import FeedForward, GeGLU, SwiGLU
-from clearhead.model.norms import RMSNorm
-from clearhead.model.outputs import NextToken
+from clearhead.model import (
+    Arrangement,
+    AttentionSpec,
+    BlockSpec,
+    DecoderSpec,
+    Embedding,
+    FeedForward,
+    GeGLU,
+    NextToken,
+    PreNorm,
+    RMSNorm,
+    SandwichNorm,
+    SwiGLU,
+)
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

@@ -27,12 +27,7 @@ from clearhead.interop.architectures.base import (
 )
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model.arrangements import PostNorm, PreNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import FeedForward
-from clearhead.model.norms import LayerNorm
-from clearhead.model.outputs import NextToken
+from clearhead.model import AttentionSpec, BlockSpec, Embedding, FeedForward, LayerNorm, NextToken, PostNorm, PreNorm
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec, Tied
 

@@ -15,14 +15,19 @@ from clearhead.interop.architectures import base
 from clearhead.interop.architectures.rope import read_rope, write_rope, write_width
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model.arrangements import Arrangement, ParallelNorm, PreNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import FeedForward
-from clearhead.model.norms import LayerNorm
-from clearhead.model.outputs import NextToken
+from clearhead.model import (
+    Arrangement,
+    AttentionSpec,
+    BlockSpec,
+    DecoderSpec,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    NextToken,
+    ParallelNorm,
+    PreNorm,
+)
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec
 
 BLOCK = "stack.blocks.{i}"
 

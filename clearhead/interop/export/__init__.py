@@ -12,10 +12,10 @@ from clearhead.files import check_writable, replacing_folder
 from clearhead.interop.export.base import ExportFigures, Format, spec_of
 from clearhead.interop.export.ctranslate2 import CTranslate2
 from clearhead.interop.export.gguf import Gguf
+from clearhead.interop.export.graphs import TorchProgram
 from clearhead.interop.export.huggingface import HuggingFace
 from clearhead.interop.export.onnx import Onnx
 from clearhead.interop.export.tokens import save_tokenizers
-from clearhead.interop.export.torch_program import TorchProgram
 from clearhead.model.int8 import dequantize
 from clearhead.model.sizes import Spec
 from clearhead.training.folder import RunFolder

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from clearhead.attention.heads import Heads
 from clearhead.errors import OptionError
 from clearhead.interop.export import check_exportable
-from clearhead.model.feedforward import GELU
-from clearhead.model.outputs import Classes
+from clearhead.model import GELU, Classes
 from clearhead.model.presets import Size, bert
 from clearhead.model.sizes import Spec
 from clearhead.training.recipe import Recipe

@@ -19,19 +19,30 @@ from clearhead.attention.positions import ALiBi, Learned, NoPosition, Rotary, Si
 from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
+from clearhead.extras import import_peer
 from clearhead.files import write_text
 from clearhead.interop.export import base
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
-from clearhead.interop.peers import import_peer
-from clearhead.model.arrangements import PostNorm, PreNorm
-from clearhead.model.blocks import AttentionSpec, BlockSpec
-from clearhead.model.embedding import Embedding
-from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
-from clearhead.model.norms import LayerNorm, Norm, RMSNorm
-from clearhead.model.outputs import NextToken
+from clearhead.model import (
+    GELU,
+    AttentionSpec,
+    BlockSpec,
+    DecoderSpec,
+    Embedding,
+    EncoderSpec,
+    FeedForward,
+    LayerNorm,
+    NextToken,
+    Norm,
+    PostNorm,
+    PreNorm,
+    ReLU,
+    RMSNorm,
+    SiLU,
+    SwiGLU,
+)
 from clearhead.model.sizes import Spec
-from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.training.run import Run
 
 ACTIVATIONS = {"ReLU": "RELU", "SiLU": "SWISH", "SwiGLU": "SWISH"}

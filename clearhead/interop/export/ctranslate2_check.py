@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.decoding import Rules
+from clearhead.extras import import_peer, peer_version
 from clearhead.interop.export.base import ExportFigures, skipped_token, spec_of
 from clearhead.interop.export.samples import (
     Samples,
@@ -21,7 +22,6 @@ from clearhead.interop.export.samples import (
     unpad,
 )
 from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
-from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.transformers import Encoder
 from clearhead.training.run import Run
 

@@ -11,16 +11,15 @@ from torch import Tensor
 
 from clearhead.decoding import Rules
 from clearhead.errors import OptionError
+from clearhead.extras import import_peer, peer_version
 from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.interop.config import Config
 from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
 from clearhead.interop.export.samples import count_new, count_same, draw_samples, greedy_tokens, largest, unpad
 from clearhead.interop.export.tokens import special_ids, token_names, written_frame
-from clearhead.interop.gguf import read_gguf
-from clearhead.interop.gguf_tables import ENDS, FAMILIES, Family, interleave_rotary, tensor_names
+from clearhead.interop.gguf import ENDS, FAMILIES, Family, interleave_rotary, read_gguf, tensor_names
 from clearhead.interop.gguf_tokenizer import tokenizer_metadata
-from clearhead.interop.peers import import_peer, peer_version
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run
 

@@ -11,9 +11,8 @@ from typing import Any, Literal, final
 
 from starlette.responses import Response
 
+from clearhead.decoding import Greedy, Rules, Sample
 from clearhead.decoding.grammar import Grammar, json_grammar
-from clearhead.decoding.rules import Rules
-from clearhead.decoding.sampling import Greedy, Sample
 from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import Streaming, Work, check_unread, follow, respond, together

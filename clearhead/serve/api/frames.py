@@ -13,11 +13,7 @@ import dataclasses
 import json
 from typing import Any, final
 
-from clearhead.decoding.beam import Beam
-from clearhead.decoding.grammar import Grammar
-from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.rules import Rules
-from clearhead.decoding.sampling import Greedy, Sample
+from clearhead.decoding import Beam, Grammar, Greedy, Hypothesis, Rules, Sample
 from clearhead.decoding.scheduler import Job
 
 HEAD = 4

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from clearhead.errors import OptionError, RunError
-from clearhead.model.shared_adapters import share_adapters
+from clearhead.model.lora import share_adapters
 from clearhead.serve.api.completions import chat, complete
 from clearhead.serve.api.model_process import can_fork
 from clearhead.serve.api.one_pass import answer, classify, embed, fill

@@ -5,9 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from clearhead.decoding.beam import Beam
-from clearhead.decoding.hypotheses import Hypothesis
-from clearhead.decoding.sampling import Greedy
+from clearhead.decoding import Beam, Greedy, Hypothesis
 from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import check_unread, follow, respond, search, together

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, TypedDict, cast, final
 
-from clearhead.circuits.attribution import Attribution
+from clearhead.circuits import Attribution, PatchMap
 from clearhead.circuits.nodes import MOST_NUMBERS, list_nodes
-from clearhead.circuits.patch_map import PatchMap
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer

@@ -28,7 +28,7 @@ from clearhead.serve.questions.trace import AskTrace, CandidateMessage
 from clearhead.serve.traced import check_below
 from clearhead.tracing.edited_decoding import EditedSession
 from clearhead.tracing.edits import Change
-from clearhead.tracing.rollout import mean_weight
+from clearhead.tracing.inner import mean_weight
 from clearhead.tracing.stopping import check_stopped
 from clearhead.training.answers import continued, token_names
 from clearhead.training.run import Run

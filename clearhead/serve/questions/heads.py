@@ -14,9 +14,8 @@ from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question, TraceQuestion, bounded
 from clearhead.serve.traced import TEXT, Traced
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.tracing.head_metrics import effects, readings
+from clearhead.tracing import compare_spaces, effects, readings
 from clearhead.tracing.site import Site
-from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.answers import token_names
 
 LEAST_ROWS = 64

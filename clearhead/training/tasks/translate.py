@@ -12,8 +12,7 @@ from torch import Tensor
 from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, generate
 from clearhead.decoding.request import Model
 from clearhead.errors import OptionError
-from clearhead.model import presets
-from clearhead.model.arrangements import PreNorm
+from clearhead.model import PreNorm, presets
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer

@@ -6,8 +6,18 @@ import pytest
 import torch
 
 from clearhead.attention.positions import Learned, Sinusoidal
-from clearhead.interop.export.graphs import DecoderStep, EncoderForward, SourceForward, TargetStep, freeze_for_graph
+from clearhead.interop.export import FORMATS
+from clearhead.interop.export.graphs import (
+    SHAPES,
+    DecoderStep,
+    EncoderForward,
+    SourceForward,
+    TargetStep,
+    TorchProgram,
+    freeze_for_graph,
+)
 from clearhead.interop.export.onnx import cache
+from clearhead.model import presets
 from tests.interop.export.random_runs import draw_spec, run_of
 
 
@@ -42,3 +52,9 @@ def test_a_token_without_a_position_has_none_in_a_graph(position, tmp_path):
     with torch.no_grad():
         made = EncoderForward(freeze_for_graph(model, 16))(tokens, lengths)
         assert torch.allclose(made, model(tokens, lengths=lengths), atol=1e-5)
+
+
+def test_it_blocks_nothing_and_no_axis_of_its_example_is_a_constant():
+    assert TorchProgram().blocks(presets.tiny(50), "translate") == []
+    assert FORMATS["torch"].quantizations == ("float32",)
+    assert all(n > 1 for shape in SHAPES.values() for n in shape)

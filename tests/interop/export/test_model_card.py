@@ -1,6 +1,6 @@
 """The model card: what the model is, what it scored, how it is opened."""
 
-from clearhead.interop.export.model_card import model_card
+from clearhead.interop.export.huggingface_check import model_card
 from tests.interop.export.random_runs import draw_spec, run_of
 
 

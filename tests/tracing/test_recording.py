@@ -3,7 +3,7 @@
 import pytest
 
 from clearhead.errors import ClearheadError
-from clearhead.tracing.counted import Counted
+from clearhead.tracing.recording import Counted
 
 LAYERS = Counted(["a", "b", "c"], "decoder: layer")
 

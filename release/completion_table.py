@@ -1,4 +1,4 @@
-"""Write completions.json, from which `clearhead completion` completes: python -m clearhead.cli.completion_table."""
+"""Write completions.json, from which `clearhead completion` completes: python -m release.completion_table."""
 
 import json
 import re

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead import operators
+from clearhead import compiling
+from clearhead.compiling import OPERATORS, Operator, register_operators
 from clearhead.model import activation_gpu, layer_norm_gpu
-from clearhead.operators import OPERATORS, Operator, register_operators
 from clearhead.training import cross_entropy_gpu
 
 
@@ -16,8 +16,8 @@ def launch(x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.slow
 def test_it_is_called_as_it_is_and_held_by_a_compiled_graph(monkeypatch):
-    monkeypatch.setattr(operators, "OPERATORS", [])
-    monkeypatch.setattr(operators, "missing_triton", lambda device: "not installed")
+    monkeypatch.setattr(compiling, "OPERATORS", [])
+    monkeypatch.setattr(compiling, "missing_triton", lambda device: "not installed")
     doubled = Operator("of_a_test", launch)
     x = torch.randn(3, 4)
 
@@ -29,7 +29,7 @@ def test_it_is_called_as_it_is_and_held_by_a_compiled_graph(monkeypatch):
     assert torch.equal(doubled(x, 2.0)[0], 2 * x)
     assert torch.compile(run, backend="eager", fullgraph=True)(x)[0] is x
 
-    monkeypatch.setattr(operators, "missing_triton", lambda device: None)
+    monkeypatch.setattr(compiling, "missing_triton", lambda device: None)
     register_operators()
     register_operators()
     graphs = []
