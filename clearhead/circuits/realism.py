@@ -83,6 +83,16 @@ def decoys(sample: BenchSample, generator: torch.Generator) -> BenchSample | Non
     return None if changed is None else with_truth(changed, remap)
 
 
+def disguised(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:
+    """Return the model with decoys, and all of it in a random rotation."""
+    changed = decoys(sample, generator)
+    if changed is None:
+        return None
+    d = changed.compiled.model.stacks[0].spec.d_model
+    turn, _ = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))
+    return keeping(remapped(changed, Remap(write=turn, read=turn.T), generator))
+
+
 def superposed(sample: BenchSample, generator: torch.Generator) -> BenchSample | None:
     """Return the model with more features than dimensions: as many as what senders send spans, in a random rotation.
 

@@ -1,5 +1,6 @@
-"""`clearhead learn`: exercises that are graded exactly: write attention yourself, and solve puzzles in RASP."""
+"""`clearhead learn`: exercises that are graded exactly: attention to write, puzzles, heads, slips and circuits."""
 
+import math
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -16,9 +17,11 @@ from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import rule, show
 from clearhead.errors import DataError, OptionError
 from clearhead.exercises.answers import read_source
-from clearhead.exercises.checking import check_functions, check_program, find_exercise, hint, solution
+from clearhead.exercises.checking import check_file, check_functions, find_exercise, hint, solution
+from clearhead.exercises.designs import design_roles
 from clearhead.exercises.exercise import EXERCISES, Exercise, Language
 from clearhead.exercises.progress import LearnProgress, hand_in, now, read_hand_in, read_progress, write_progress
+from clearhead.exercises.slips import SlipModel, steps_of
 from clearhead.exercises.verdict import STATES, Verdict
 from clearhead.files import write_text
 from clearhead.options import Option
@@ -26,18 +29,32 @@ from clearhead.training.claiming import check_output
 
 ABOUT = """Solve exercises that are graded exactly.
 
-Write attention from an empty function, step by step, or program it in RASP. Answers are checked on every cell and every
-short text; what is wrong is shown with the smallest example."""
+Write attention from an empty function, step by step; program it in RASP; design a head by hand; find the step that a
+model computes wrongly; find out what a compiled model does, and by which edges. Answers are checked on every cell,
+every short text and every edge; what is wrong is shown with the smallest example."""
 EXAMPLES = """\b
 Examples:
   clearhead learn list
   clearhead learn write attention.py --watch
-  clearhead learn program reverse
+  clearhead learn solve reverse
+  clearhead learn solve slip-1
   clearhead learn hint reverse"""
 LANGUAGES = ("en", "de")
 TITLES: dict[Language, dict[str, str]] = {
-    "en": {"write": "Write attention", "program": "Program it in RASP"},
-    "de": {"write": "Attention selbst schreiben", "program": "In RASP programmieren"},
+    "en": {
+        "write": "Write attention",
+        "program": "Program it in RASP",
+        "design": "Design a head",
+        "slip": "Find the slip",
+        "mystery": "Reverse a model",
+    },
+    "de": {
+        "write": "Attention selbst schreiben",
+        "program": "In RASP programmieren",
+        "design": "Einen Kopf entwerfen",
+        "slip": "Den Fehler finden",
+        "mystery": "Ein Modell entschlüsseln",
+    },
 }
 TRIES: dict[Language, str] = {"en": "tries", "de": "Versuche"}
 RASP_NAMES = "aggregate, indices, map, past, select, selector_width, sequence_map, tokens"
@@ -131,38 +148,84 @@ def count_right(verdicts: Sequence[Verdict], total: int) -> RenderableType:
     return Text(f"{right} of {total}" if verdicts[-1].language == "en" else f"{right} von {total}", style="quiet")
 
 
-@app.command("program", cls=Sectioned, short_help="Solve a puzzle in RASP.")
+@app.command("solve", cls=Sectioned, short_help="Solve a puzzle, design a head, find a slip or a circuit.")
 @flatten_groups
-def program(
+def solve(
     name: ExerciseName,
-    file: Annotated[Path | None, typer.Argument(help="Your file, whose `answer` is the program.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Your file with the answer.")] = None,
     *,
     language: InLanguage = "en",
 ) -> None:
-    """Check a RASP program on every text of up to six tokens, and count what it compiles into.
+    """Check your answer to an exercise.
 
-    Without a file, EXERCISE.py is taken; one that says what is asked is written if there is none.
+    Puzzles are tried on every text of up to six tokens, heads on every sentence of a small grammar, slips by the output
+    of the repaired model, circuits edge by edge. Without a file, EXERCISE.py is taken; one that says what is asked is
+    written if there is none.
     """
     exercise, spoken = find_exercise(name), cast(Language, language)
-    if exercise.kind != "program":
+    if exercise.kind == "write":
         raise OptionError(f"{name} is a function to write: clearhead learn write FILE checks it")
     file = Path(f"{name}.py") if file is None else file
     if not file.exists():
         check_output(file, option="FILE")
-        write_text(file, empty_program(exercise, spoken))
-        show(Text(f"{file} says what is asked. Write its `answer`, and run this again."))
+        write_text(file, stub(exercise, spoken))
+        show(Text(f"{file} says what is asked. Write your answer there, and run this again."))
+        if exercise.kind == "slip":
+            show(*slip_page(exercise))
         return
-    [verdict] = keep([check_program(exercise, file, language=spoken)], file)
+    [verdict] = keep([check_file(exercise, file, language=spoken)], file)
     show(*verdict_page([verdict]))
-    if verdict.is_right:
+    if verdict.is_right and exercise.kind == "program":
         alphabet = exercise.fact("alphabet")
         show(Text(f"clearhead craft look {file}:answer --alphabet '{alphabet}' --length 6", style="quiet"))
 
 
-def empty_program(exercise: Exercise, language: Language) -> str:
+STUBS = {
+    "program": f"from clearhead.rasp import {RASP_NAMES}\n\nanswer = ...\n",
+    "slip": "import torch\n\n\ndef where():\n"
+    '    """Return a place and one of its steps, as ("decoder.0.attention", "query")."""\n    ...\n\n\n'
+    "def repair(steps):\n"
+    '    """Return what that step should be, from the steps of that place: steps["query"], steps["score"], …"""\n'
+    "    ...\n",
+    "mystery": "from clearhead.exercises import mystery\n"
+    f"from clearhead.rasp import {RASP_NAMES}\n\n"
+    '# model = mystery("{name}"); model.run("abc"); model.scores("exact"); model.patch("abc", "bbc", [edge])\n\n'
+    'edges = [\n    # "sender -> receiver", of model.edges\n]\nanswer = ...\n',
+}
+"""The beginning of an answer, for each kind of exercise."""
+
+
+def stub(exercise: Exercise, language: Language) -> str:
+    """Return a file that says what is asked, with nothing in it yet."""
     task = exercise.tasks[language]
-    about = textwrap.fill(f"{task.title}. {task.asked}", 100)
-    return f'"""{about}\n"""\n\nfrom clearhead.rasp import {RASP_NAMES}\n\nanswer = ...\n'
+    about = "\n".join(textwrap.wrap(f"{task.title}. {task.asked}", 100))
+    if exercise.kind == "design":
+        parts = (f"def {role}(word, place):\n    ...\n" for role in design_roles(exercise))
+        return "\n\n".join([f'"""{about}\n"""\n', *parts])
+    return f'"""{about}\n"""\n\n{STUBS[exercise.kind].replace("{name}", exercise.name)}'
+
+
+def slip_page(exercise: Exercise) -> Iterator[RenderableType]:
+    """Yield every number of the model with a slip, for its first text."""
+    made = SlipModel(exercise=exercise)
+    trace = made.trace(made.texts[0])
+    for at in made.sites:
+        yield rule(at)
+        steps = steps_of(trace, at)
+        yield Text("  ".join(steps.pop("tokens")), style="quiet")
+        for name, value in steps.items():
+            heads = [("", value)] if value.ndim == 2 else [(f", head {n}", part) for n, part in enumerate(value)]
+            for label, matrix in heads:
+                yield Text(f"{name}{label}")
+                yield Text(
+                    "\n".join("  " + "".join(f"{show_cell(cell):>8}" for cell in row) for row in matrix.tolist())
+                )
+
+
+def show_cell(value: float | bool) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "·"
+    return f"{value:.3f}" if math.isfinite(value) else "-inf"
 
 
 @app.command("hint", cls=Sectioned, short_help="Show the next hint of an exercise.")

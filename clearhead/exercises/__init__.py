@@ -1,4 +1,4 @@
-"""Exercises that are graded exactly: attention written from an empty function, and puzzles in RASP.
+"""Exercises that are graded exactly: attention to write, puzzles in RASP, heads to design, slips and programs to find.
 
 >>> from clearhead import exercises
 >>> exercises.check("scale", lambda scores, d: scores / d)
@@ -9,6 +9,8 @@ That divides by d. Divide by the square root of d, so that scores of long vector
 
 from clearhead.exercises.checking import check, hint, solution
 from clearhead.exercises.exercise import EXERCISES, Exercise
+from clearhead.exercises.mysteries import Mystery, mystery
+from clearhead.exercises.slips import trace_slip
 from clearhead.exercises.verdict import Verdict
 
-__all__ = ["EXERCISES", "Exercise", "Verdict", "check", "hint", "solution"]
+__all__ = ["EXERCISES", "Exercise", "Mystery", "Verdict", "check", "hint", "mystery", "solution", "trace_slip"]

@@ -118,6 +118,7 @@ def program_answers(*, source: str, texts: list[str], alphabet: str, length: int
         return {
             "values": [text_answer(program, text) for text in texts],
             "cost": cost(program, alphabet, length),
+            "edges": pack(defined.get("edges")),
         }
     except BaseException as error:
         return {"error": explain(error)}

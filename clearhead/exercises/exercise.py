@@ -19,6 +19,8 @@ from clearhead.errors import DataError
 Language = Literal["en", "de"]
 LANGUAGES: tuple[Language, ...] = ("en", "de")
 FENCE = "```"
+KINDS = ("write", "program", "design", "slip", "mystery")
+"""The folders, in the order in which exercises are listed."""
 FILE_NAME = re.compile(r"\d\d-([a-z0-9-]+)\.md")
 
 
@@ -136,7 +138,7 @@ class Exercises(Mapping[str, Exercise]):
     @functools.cached_property
     def table(self) -> dict[str, Exercise]:
         home = files("clearhead.exercises")
-        return {each.name: each for kind in ("write", "program") for each in read_folder(home / kind)}
+        return {each.name: each for kind in KINDS for each in read_folder(home / kind)}
 
     def __getitem__(self, name: str) -> Exercise:
         return self.table[name]

@@ -35,11 +35,11 @@ def test_all_solutions_in_one_file_are_right(command, tmp_path):
 
 
 def test_a_puzzle_is_written_checked_and_looked_at(command, tmp_path):
-    assert "reverse.py says what is asked" in command("program", "reverse")[1]
+    assert "reverse.py says what is asked" in command("solve", "reverse")[1]
     assert "answer = ..." in (tmp_path / "reverse.py").read_text()
-    assert command("program", "reverse")[1].splitlines() == ["· reverse: not written yet"]
+    assert command("solve", "reverse")[1].splitlines() == ["· reverse: not written yet"]
     (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
-    _, out, _ = command("program", "reverse")
+    _, out, _ = command("solve", "reverse")
     assert out.startswith("✓ reverse: right\n    It compiles into 5 layers and 2 heads")
     assert "craft look reverse.py:answer --alphabet 'abc' --length 6" in out
     assert "✓  reverse" in command("list")[1]
@@ -50,7 +50,7 @@ def test_a_solution_is_shown_after_a_try_alone(command, tmp_path):
     assert code == 1
     assert "sort: try it first; clearhead learn hint sort helps" in err
     (tmp_path / "sort.py").write_text("from clearhead.rasp import tokens\n\nanswer = tokens\n")
-    command("program", "sort")
+    command("solve", "sort")
     assert "rank" in command("solution", "sort")[1]
 
 
@@ -62,20 +62,20 @@ def test_each_call_shows_the_next_hint(command):
 
 def test_hand_in_lines_become_a_table_and_slips_are_named(command, tmp_path):
     (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
-    command("program", "reverse")
+    command("solve", "reverse")
     line = command("hand-in", "--name", "Ada")[1].replace("\n", " ").strip()
     (tmp_path / "class.txt").write_text(f"{line}\n\n{line.replace('Ada', 'Adam')}\nhello\n")
     code, out, _ = command("class", "class.txt")
     assert code == 0
     assert "Ada" in out
-    assert "1 of 40" in out
+    assert f"1 of {len(EXERCISES)}" in out
     assert "line 2: the line does not fit its checksum" in out
     assert "line 3: expected a line as `clearhead learn hand-in` prints it" in out
 
 
 def test_what_is_wrong_is_said_in_a_sentence(command):
-    assert "Did you mean 'reverse'?" in command("program", "revers")[2]
-    assert "clearhead learn write FILE checks it" in command("program", "softmax")[2]
+    assert "Did you mean 'reverse'?" in command("solve", "revers")[2]
+    assert "clearhead learn write FILE checks it" in command("solve", "softmax")[2]
     assert "class.txt: cannot be read" in command("class", "class.txt")[2]
     assert "nowhere" in command("write", "nowhere/mine.py")[2]
     assert "Errno" not in command("write", "nowhere/mine.py")[2]
@@ -83,3 +83,17 @@ def test_what_is_wrong_is_said_in_a_sentence(command):
 
 def test_the_list_is_in_german_too(command):
     assert "Attention selbst schreiben" in command("list", "--language", "de")[1]
+
+
+def test_a_slip_is_shown_with_every_number_and_found(command, tmp_path):
+    _, out, _ = command("solve", "slip-3")
+    assert "slip-3.py says what is asked" in out
+    assert "━━ decoder.1.attention" in out
+    assert "weight, head 1" in out
+    assert command("solve", "slip-3")[1].splitlines() == ["· slip-3: not written yet"]
+    (tmp_path / "slip-3.py").write_text(EXERCISES["slip-3"].solution)
+    assert command("solve", "slip-3")[1].startswith("✓ slip-3: right\n    With your `weight` the model gives")
+    (tmp_path / "slip-3.py").write_text(EXERCISES["slip-3"].slips[0].code)
+    assert EXERCISES["slip-3"].slips[0].said["de"] in " ".join(
+        command("solve", "slip-3", "--language", "de")[1].split()
+    )

@@ -7,7 +7,7 @@ import pytest
 
 from clearhead.errors import DataError
 from clearhead.exercises import EXERCISES, answers
-from clearhead.exercises.checking import check_functions, check_program
+from clearhead.exercises.checking import check_file
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,7 @@ def short_bounds(monkeypatch):
 def verdict_of(tmp_path, source, name="dot-product"):
     path = tmp_path / "mine.py"
     path.write_text(source)
-    exercise = EXERCISES[name]
-    return check_program(exercise, path) if exercise.kind == "program" else next(check_functions([exercise], path))
+    return check_file(EXERCISES[name], path)
 
 
 @pytest.mark.slow

@@ -6,7 +6,9 @@ import torch
 
 from clearhead.errors import OptionError
 from clearhead.exercises import EXERCISES, check, hint, solution
-from clearhead.exercises.checking import check_functions, same_number
+from clearhead.exercises.checking import check_file, check_functions
+from clearhead.exercises.comparing import same_number
+from clearhead.exercises.exercise import run_code
 
 
 def test_numpy_answers_are_given_arrays(tmp_path):
@@ -76,3 +78,18 @@ def test_hints_end_with_the_last():
     assert hint("reverse", 9) == hint("reverse", 2) != hint("reverse", 1)
     assert hint("reverse", language="de").startswith("Welche Stelle")
     assert "softmax" in solution("softmax")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["slip-2", "slip-6", "look-back", "copy-the-adjective", "mystery-2", "reverse", "scale"]
+)
+def test_an_answer_in_a_file_is_judged_as_one_that_is_here(name, tmp_path):
+    exercise, path = EXERCISES[name], tmp_path / "mine.py"
+    for code in (exercise.solution, exercise.slips[0].code):
+        path.write_text(code)
+        defined = run_code(code, name)
+        here = check(name, defined["answer"] if exercise.kind == "program" else defined)
+        there = check_file(exercise, path)
+        assert there.state == here.state
+        assert there.lines[-1:] == here.lines[-1:] or exercise.kind == "program"

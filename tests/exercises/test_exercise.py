@@ -4,17 +4,20 @@ import itertools
 
 import pytest
 
+from clearhead.cli.learn import stub
 from clearhead.errors import DataError
 from clearhead.exercises import EXERCISES, check
-from clearhead.exercises.checking import LONGEST, function_name, same_row, texts_of
+from clearhead.exercises.comparing import same_row
 from clearhead.exercises.exercise import LANGUAGES, read_exercise, run_code
+from clearhead.exercises.judging import LONGEST, texts_of
 from clearhead.rasp import run
 
 WRITE, PROGRAM = EXERCISES.of_kind("write"), EXERCISES.of_kind("program")
 
 
 def answer_of(exercise, code):
-    return run_code(code, exercise.name)[function_name(exercise) if exercise.kind == "write" else "answer"]
+    defined = run_code(code, exercise.name)
+    return defined["answer"] if exercise.kind == "program" else defined
 
 
 def named(exercises):
@@ -32,6 +35,7 @@ def outcome(program, text):
 def test_there_are_as_many_as_are_promised():
     assert len(WRITE) == 14
     assert len(PROGRAM) >= 24
+    assert [len(EXERCISES.of_kind(kind)) for kind in ("design", "slip", "mystery")] == [5, 8, 5]
 
 
 @pytest.mark.parametrize("exercise", named(EXERCISES.values()))
@@ -42,7 +46,7 @@ def test_the_solution_is_right(exercise):
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("exercise", named(EXERCISES.values()))
 def test_every_slip_is_refused_with_its_own_words(exercise, language):
-    assert len(exercise.slips) >= (5 if exercise.kind == "write" else 2)
+    assert len(exercise.slips) >= (2 if exercise.kind == "program" else 5)
     for slip in exercise.slips:
         verdict = check(exercise.name, answer_of(exercise, slip.code), language=language)
         assert verdict.state == "not yet"
@@ -53,6 +57,14 @@ def test_every_slip_is_refused_with_its_own_words(exercise, language):
 def test_a_function_that_does_nothing_is_empty(exercise):
     assert check(exercise.name, lambda *_: ...).state == "empty"
     assert check(exercise.name, lambda *_: None).state == "empty"
+
+
+@pytest.mark.parametrize("exercise", named(each for each in EXERCISES.values() if each.kind != "write"))
+def test_a_stub_is_empty(exercise, tmp_path):
+    """As the command writes it, and with every function giving nothing."""
+    defined = run_code(stub(exercise, "en"), exercise.name)
+    assert check(exercise.name, defined).state == "empty"
+    assert check(exercise.name, {}).state == "empty"
 
 
 @pytest.mark.parametrize("exercise", named(EXERCISES.values()))

@@ -1,0 +1,138 @@
+"""Comparing numbers, cell by cell, with the first that differs in words of both languages."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from clearhead.exercises.exercise import Language
+
+NEAR = 1e-6
+"""How far a number may be off: enough for float32, far too little for another formula."""
+SAID: dict[Language, dict[str, str]] = {
+    "en": {
+        "cell": "Given {given}, at {place}: expected {expected}, came {came}.",
+        "shape": "Given {given}: expected the shape {expected}, came {came}.",
+        "number": "Given {given}: expected {expected}, came {came}.",
+        "text": "For {given}: expected {expected}, came {came}.",
+        "line": "{name} = {values}",
+        "cost": "It compiles into {layers} layers and {heads} heads, from {operations} operations; the best known: "
+        "{best_layers}, {best_heads}, {best_operations}.",
+        "uncompiled": "It is right, and does not compile: {why}",
+        "no place": "`where` gives a place and one of its steps, as ('decoder.0.attention', 'query'); came "
+        "{came}. Places: {places}.",
+        "sound": "In {at}, `{step}` is what the steps before it make: the slip is not there.",
+        "repaired": "With your `{step}` the model gives the output of the sound one, for all {count} texts.",
+        "no vectors": "`{role}` gives a list of numbers for each word, and always as many.",
+        "widths": "A query and a key need as many numbers; came {query} and {key}.",
+        "designed": "{credit} of all weight is where it should be, over every sentence.",
+        "credit": "{credit} of the weight is right. The worst: *{word}* in “{text}” puts {share} on what is asked.",
+        "output": "{credit} of it is right. The worst: *{word}* in “{text}” gets {output}, and should get {wanted}.",
+        "no edges": "`edges` is a list of edges, as 'encoder.embedding.token -> encoder.output'.",
+        "unknown edge": "There is no edge {edge!r}; {near}.",
+        "edges": "Edges: {right} of {true} found, {extra} too many.",
+        "extra edge": "{edge} never changes an answer by itself.",
+    },
+    "de": {
+        "cell": "Mit {given}, bei {place}: erwartet {expected}, gekommen {came}.",
+        "shape": "Mit {given}: erwartet die Form {expected}, gekommen {came}.",
+        "number": "Mit {given}: erwartet {expected}, gekommen {came}.",
+        "text": "Bei {given}: erwartet {expected}, gekommen {came}.",
+        "line": "{name} = {values}",
+        "cost": "Daraus werden {layers} Schichten und {heads} Köpfe, aus {operations} Operationen; am wenigsten bisher "
+        "{best_layers}, {best_heads}, {best_operations}.",
+        "uncompiled": "Es ist richtig, lässt sich aber nicht kompilieren: {why}",
+        "no place": "`where` gibt einen Ort und einen seiner Schritte zurück, wie ('decoder.0.attention', 'query'); "
+        "gekommen {came}. Orte: {places}.",
+        "sound": "In {at} ist `{step}`, was die Schritte davor ergeben: Dort ist der Fehler nicht.",
+        "repaired": "Mit deinem `{step}` gibt das Modell bei allen {count} Texten die Ausgabe des richtigen.",
+        "no vectors": "`{role}` gibt für jedes Wort eine Liste von Zahlen zurück, immer gleich viele.",
+        "widths": "Query und Key brauchen gleich viele Zahlen; gekommen sind {query} und {key}.",
+        "designed": "{credit} allen Gewichts liegt richtig, über alle Sätze.",
+        "credit": "{credit} des Gewichts liegt richtig. Am schlechtesten: *{word}* in „{text}“ legt {share} darauf.",
+        "output": "{credit} davon stimmt. Am schlechtesten: *{word}* in „{text}“ bekommt {output}, nicht {wanted}.",
+        "no edges": "`edges` ist eine Liste von Kanten, wie 'encoder.embedding.token -> encoder.output'.",
+        "unknown edge": "Es gibt keine Kante {edge!r}; {near}.",
+        "edges": "Kanten: {right} von {true} gefunden, {extra} zu viel.",
+        "extra edge": "{edge} ändert für sich allein nie eine Antwort.",
+    },
+}
+PLACES: dict[Language, tuple[str, str, str]] = {
+    "en": ("place {}", "row {}, column {}", "output {}, "),
+    "de": ("Stelle {}", "Zeile {}, Spalte {}", "Ausgabe {}, "),
+}
+
+
+def first_difference(expected: Any, came: Any, given: str, language: Language) -> str | None:
+    """Say where two packed results differ first; None if they do not."""
+    said, (place, cell, output) = SAID[language], PLACES[language]
+    if isinstance(expected, list):
+        if not isinstance(came, list) or len(came) != len(expected):
+            return said["number"].format(given=given, expected=f"{len(expected)} results", came=describe(came))
+        several = (
+            first_difference(one, other, f"{given}, {output.format(i)}".rstrip(", "), language)
+            for i, (one, other) in enumerate(zip(expected, came, strict=True))
+        )
+        return next((problem for problem in several if problem is not None), None)
+    shape, theirs = shape_of(expected), shape_of(came)
+    if theirs is None or shape is None:
+        return said["number"].format(given=given, expected=describe(expected), came=describe(came))
+    if shape != theirs:
+        return said["shape"].format(given=given, expected=describe_shape(shape), came=describe_shape(theirs))
+    for at, (one, other) in enumerate(itertools.zip_longest(numbers_of(expected), numbers_of(came))):
+        if not same_number(one, other):
+            where = np.unravel_index(at, shape) if shape else ()
+            named = (cell if len(where) == 2 else place).format(*map(int, where)) if where else ""
+            numbers = {"expected": describe(one), "came": describe(other)}
+            return said["cell" if where else "number"].format(given=given, place=named, **numbers)
+    return None
+
+
+def shape_of(packed: Any) -> tuple[int, ...] | None:
+    """Return the shape of a packed result; a number has none of its own, and what is no number is None."""
+    if isinstance(packed, dict) and "shape" in packed:
+        return tuple(packed["shape"])
+    return () if isinstance(packed, int | float) else None
+
+
+def numbers_of(packed: Any) -> list[Any]:
+    return packed["numbers"] if isinstance(packed, dict) else [packed]
+
+
+def same_number(one: float, other: Any) -> bool:
+    """Check whether an answer's number is the one expected; what an answer gives may be no number at all."""
+    if not isinstance(other, int | float):
+        return False
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    return abs(one - other) <= NEAR * max(1.0, abs(one))
+
+
+def describe(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return f"numbers of the shape {describe_shape(tuple(value.get('shape', ())))}"
+    return f"{len(value)} results" if isinstance(value, list) else str(value)
+
+
+def describe_shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "1"
+
+
+def same_row(expected: Sequence[Any], came: Any) -> bool:
+    if not isinstance(came, list) or len(came) != len(expected):
+        return False
+    return all(same_value(one, other) for one, other in zip(expected, came, strict=True))
+
+
+def same_value(one: Any, other: Any) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return same_number(float(one), float(other))
+    return one == other
+
+
+def show_row(values: Iterable[Any]) -> str:
+    return " ".join("–" if value is None else describe(value) for value in values)

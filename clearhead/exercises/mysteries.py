@@ -1,0 +1,87 @@
+"""Reverse it: a compiled model without its program, rotated, with heads and units that nobody reads.
+
+Its true edges are known by enumeration: those that by themselves can change an answer, if they carry what they carry
+in another text. So what is marked is graded exactly, and so is the program that is written for it.
+"""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from clearhead.calls import public
+from clearhead.circuits.bench import make_contrast
+from clearhead.circuits.methods import find_method, score_edges
+from clearhead.circuits.patching import patch_edges, record
+from clearhead.circuits.realism import disguised
+from clearhead.circuits.texts import Texts
+from clearhead.circuits.truth import BenchSample
+from clearhead.errors import DataError, OptionError, no_such
+from clearhead.exercises.exercise import EXERCISES, Exercise, run_code
+from clearhead.rasp.programs import Program
+
+LENGTH = 4
+"""The longest text that the model reads."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mystery:
+    """A model whose program is not told. Run it, patch its edges, score them; then say what it does, and by which."""
+
+    name: str
+    sample: BenchSample
+    truth: frozenset[str]
+
+    @property
+    def edges(self) -> list[str]:
+        """Return every edge that could be marked: `sender -> receiver`."""
+        return [str(edge) for edge in self.sample.graph.edges]
+
+    def run(self, text: str) -> list[Any]:
+        """Return the model's answer at each place of a text of up to four letters."""
+        return self.sample.compiled.run(text)
+
+    def patch(self, text: str, other: str, edges: Iterable[str]) -> list[Any]:
+        """Return the answers to a text if these edges carry what they carry in another text, as long as it."""
+        if len(text) != len(other):
+            raise OptionError(f"both texts need as many letters; came {text!r:.20} and {other!r:.20}")
+        texts = [Texts(tokens={"encoder": self.sample.compiled.tensors(each)[0]}) for each in (text, other)]
+        source = record(self.sample.graph, texts[1])
+        logits = patch_edges(self.sample.graph, texts[0], list(edges), source)[0]
+        return self.sample.compiled.read(logits)[-len(text) :]
+
+    def scores(self, method: str = "eap-ig") -> list[tuple[str, float]]:
+        """Return every edge with the score of a method on 32 pairs of texts, the highest first."""
+        found = score_edges(find_method(method), make_contrast(self.sample)).abs().mean(0)
+        order = found.argsort(descending=True, stable=True).tolist()
+        return [(self.edges[number], float(found[number])) for number in order]
+
+
+@public
+def mystery(name: str) -> Mystery:
+    """Return the model of an exercise: `mystery("mystery-1").run("abca")`."""
+    found = EXERCISES.get(name)
+    if found is None or found.kind != "mystery":
+        raise OptionError(no_such(name, [each.name for each in EXERCISES.of_kind("mystery")]))
+    return make_mystery(found)
+
+
+def make_mystery(exercise: Exercise) -> Mystery:
+    facts = exercise.fact("alphabet"), int(exercise.fact("seed"))
+    return compile_mystery(exercise.name, exercise.checker, *facts)
+
+
+@functools.lru_cache(maxsize=8)
+def compile_mystery(name: str, code: str, alphabet: str, seed: int) -> Mystery:
+    output, letters = run_code(code, name)["program"], tuple(alphabet)
+    program = Program(name=name, about="", output=output, vocabulary=letters, plain=list, length=LENGTH)
+    sample = BenchSample.of(program)
+    alone = sample.truth.alone.nonzero().flatten().tolist()
+    truth = frozenset(str(sample.graph.edges[number]) for number in alone)
+    changed = disguised(sample, torch.Generator().manual_seed(seed))
+    if changed is None:
+        raise DataError(f"{name}.md: the disguised model loses an answer; choose another seed")
+    return Mystery(name=name, sample=changed, truth=truth)
