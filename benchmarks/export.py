@@ -21,8 +21,7 @@ import clearhead as ch
 from clearhead.decoding import Greedy, Rules, generate
 from clearhead.interop.export.ctranslate2_check import open_with
 from clearhead.interop.export.onnx import Loop, OnnxSession, notes
-from clearhead.interop.export.samples import draw_samples
-from clearhead.interop.export.tokens import token_names
+from clearhead.interop.export.samples import draw_samples, token_names
 from clearhead.model import presets
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.folder import RunFolder

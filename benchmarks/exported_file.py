@@ -21,7 +21,7 @@ import clearhead as ch
 from clearhead.decoding import Beam, Greedy, Rules, generate, score
 from clearhead.interop.export.ctranslate2_check import open_with
 from clearhead.interop.export.onnx import Loop, OnnxSession, cut, notes
-from clearhead.interop.export.tokens import special_tokens, token_names
+from clearhead.interop.export.samples import special_tokens, token_names
 from clearhead.training.run import Run
 
 LIMIT, AT_ONCE = 100, 50

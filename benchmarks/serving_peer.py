@@ -15,7 +15,7 @@ import ctranslate2
 from clearhead.decoding import Beam
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.scheduler import Chosen, Finished, Scheduler
-from clearhead.interop.export.tokens import special_tokens, token_names
+from clearhead.interop.export.samples import special_tokens, token_names
 from clearhead.serve.api.routes import Api
 from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Logs

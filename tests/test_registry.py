@@ -14,7 +14,7 @@ from clearhead.errors import OptionError, RunError
 from clearhead.model import presets
 from clearhead.model.feedforward import ReLU
 from clearhead.model.norms import Norm
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.registry import Examples, find, import_parts, options, parse, register
 from tests.registering import registry_restored, write_module
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
 from clearhead.attention.parts import HeadShape, Norm
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
 

@@ -36,8 +36,7 @@ from clearhead.attention.mask_numbers import (
 )
 from clearhead.attention.parts import structure_of, words_of
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.registry import kind, register
 

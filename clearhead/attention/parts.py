@@ -7,8 +7,7 @@ from typing import ClassVar, Optional
 
 from torch import nn
 
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.registry import kind
 
 

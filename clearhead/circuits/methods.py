@@ -18,13 +18,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.calls import public
+from clearhead.calls import CodeRepr, public
 from clearhead.circuits.checkpoint import ScoreCheckpoint, digest
 from clearhead.circuits.forward import Activations, EdgeSource, Listener, Patch, Statistics, run_graph
 from clearhead.circuits.graph import Graph
 from clearhead.circuits.metrics import Metric
 from clearhead.circuits.texts import Texts, check_pair
-from clearhead.code_repr import CodeRepr
 from clearhead.registry import kind, options, parse
 
 Scores = Float[Tensor, "pair edge"]

@@ -25,8 +25,7 @@ from clearhead.files import check_seal, read_json
 from clearhead.model import AttentionSpec, DecoderSpec, EncoderSpec
 from clearhead.model.describe import Description, PartSize, Section, block_name
 from clearhead.model.describe import describe as describe_costs
-from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized, spec_from_json, spec_to_json
 from clearhead.options import Option
 from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder

@@ -16,7 +16,7 @@ from clearhead.cli.progress import ASKED, SCORES, format_main_score
 from clearhead.cli.screen import keep_on_one_line, prose, rule, show, show_json
 from clearhead.errors import ClearheadError, WordError
 from clearhead.model.describe import describe
-from clearhead.model.spec_json import counts_in
+from clearhead.model.sizes import counts_in
 from clearhead.options import Option
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder

@@ -8,8 +8,8 @@ from clearhead.cli.options import Parts
 from clearhead.errors import WordError
 from clearhead.files import check_writable, write_text
 from clearhead.options import Option
-from clearhead.training.alignments import align
 from clearhead.training.tasks import Translate
+from clearhead.training.tracing import align
 
 EXAMPLES = """\b
 Examples:

@@ -16,8 +16,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import OptionError
 from clearhead.extras import check_extra
 from clearhead.lru_cache import LRUCache

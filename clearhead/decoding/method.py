@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.decoding.grammar import Matcher
 from clearhead.decoding.hypotheses import Considered, Hypothesis
 from clearhead.decoding.on_device import OnDevice

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import expect, expect_heads, norm, pairs
 from clearhead.interop.tables import TensorRow, fill, unplaced_error
-from clearhead.interop.torch_archive import read_archive
+from clearhead.interop.tensor_files import read_archive
 from clearhead.model import GELU, BlockSpec, DecoderSpec, EncoderSpec, LayerNorm, PostNorm, PreNorm, ReLU
 from clearhead.model.sizes import Spec
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model.fast_step import FastStep, fast_step_of
 from clearhead.model.fused_step import add_branch

@@ -27,8 +27,7 @@ from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import OptionError
 from clearhead.model.arrangements import Arrangement, BranchConnection, PreNorm
 from clearhead.model.fast_step import FastStep, fast_step_of, has_own_step

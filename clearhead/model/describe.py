@@ -40,6 +40,7 @@ from clearhead.attention.masks import Mask, Window
 from clearhead.attention.score_index import Positions, box
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Block
+from clearhead.model.outputs import ToNgramLogits
 from clearhead.model.transformers import (
     Decoder,
     DecoderSpec,
@@ -49,7 +50,6 @@ from clearhead.model.transformers import (
     EncoderSpec,
     Transformer,
 )
-from clearhead.model.wide import ToNgramLogits
 
 CELLS = 1 << 24
 """Cells of a mask evaluated at a time."""

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from clearhead.attention.modes import can_read
 from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
 from clearhead.attention.request import check_dropout
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.norms import Norm
 from clearhead.taps import Tapped

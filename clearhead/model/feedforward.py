@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clearhead.attention.heads import is_hooked, linear
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
 from clearhead.model.fast_step import FastStep, is_large, linear_step, plain_linear, through

@@ -21,8 +21,7 @@ from clearhead.model import int8_matmul
 from clearhead.model.fast_step import FastStep, SteppedLinear, multiply_by
 from clearhead.model.int8_matmul import ROUNDED
 from clearhead.model.lora import replace_module
-from clearhead.model.outputs import ToVocabulary
-from clearhead.model.wide import ToNgramLogits
+from clearhead.model.outputs import ToNgramLogits, ToVocabulary
 
 CODES, SCALE = ".codes", ".scale"
 """How the names of the two tensors end that are kept instead of one `.weight`."""

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.options import check_declared, option
 

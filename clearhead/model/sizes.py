@@ -1,15 +1,19 @@
 """Sizes: a model by the name of a preset, or by one dial: how many parameters it shall have; and models that are built
-for their shapes alone, without memory for their numbers.
+for their shapes alone, without memory for their numbers; and specs as JSON, and back.
 
 >>> from clearhead.model.sizes import parse_count, sized
 >>> spec = sized("decoder", parse_count("10M"), vocabulary=8_000)
 >>> spec.d_model, len(spec.blocks)
 (256, 10)
+>>> spec_from_json(spec_to_json(spec)) == spec
+True
 """
 
+import dataclasses
 import functools
 import math
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, final
@@ -19,12 +23,16 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from clearhead.attention.heads import Heads, SlicedHeads
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, RunError
 from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
-from clearhead.model.blocks import AttentionSpec
+from clearhead.model.blocks import AttentionSpec, BlockSpec
+from clearhead.model.embedding import Embedding
+from clearhead.model.outputs import NgramLogits
 from clearhead.model.presets import Size
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from clearhead.registry import CLASSES
+from clearhead.serialization import from_json, table_of, to_json
 
 SMALL = 8_000_000
 """Numbers of a model up to which it is built for real to see its shapes, in a tenth of a second."""
@@ -345,3 +353,44 @@ def growth_when_built(kind: str, width: int) -> tuple[int, int, int, int]:
 def count_parameters(kind: str, size: Size, vocabulary: int) -> int:
     model = build_for_shapes(KINDS[kind].make(size, vocabulary))
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+SPECS = table_of((AttentionSpec, BlockSpec, Embedding, EncoderSpec, DecoderSpec, EncoderDecoderSpec, NgramLogits))
+"""What holds parts in a model, and is none itself."""
+PARTS: Mapping[str, type] = ChainMap(CLASSES, SPECS)
+"""Everything a saved model can have, by name: registered parts, of users too."""
+
+
+def spec_to_json(spec: Spec) -> dict[str, Any]:
+    """Return the spec as JSON; raise where a part of it is not one that `spec_from_json` could make again."""
+    return to_json(spec, PARTS)
+
+
+def spec_from_json(content: Any, *, where: str = "JSON") -> Spec:
+    """Return the spec, every field checked; errors begin with `where`, the file."""
+    spec = from_json(content, PARTS, where=where)
+    if not isinstance(spec, Spec):
+        raise RunError(f"{where}: a model was expected, and a {type(spec).__name__} was written")
+    return spec
+
+
+COUNTS = ("count", "heads", "buckets", "width")
+"""Fields of parts that say how often or how wide something is built: each is an axis of one of its tensors."""
+
+
+def counts_in(part: Any) -> Iterator[tuple[str, int]]:
+    """Yield the counts anywhere in a spec or a part, by the names of their fields.
+
+    >>> from clearhead.attention.heads import Heads
+    >>> list(counts_in(Heads(8, kv=2)))
+    [('count', 8)]
+    """
+    if isinstance(part, tuple):
+        for item in part:
+            yield from counts_in(item)
+    elif dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if field.name in COUNTS and isinstance(value, int):
+                yield field.name, value
+            yield from counts_in(value)

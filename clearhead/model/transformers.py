@@ -16,8 +16,7 @@ from clearhead.attention import masks
 from clearhead.attention.mask_numbers import numbers_on, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, FromMemory, FromSelf, KVSources, Stack
 from clearhead.model.embedding import Embedding, check_positions

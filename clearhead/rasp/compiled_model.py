@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import ClearheadError, OptionError, ProgramError
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder
 from clearhead.serialization import load_tensors, save_tensors
 

@@ -29,8 +29,7 @@ from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.feedforward import GELU, Gated, GeGLU, Plain, ReLU, SiLU, SwiGLU
 from clearhead.model.lora import AdaptedLinear
 from clearhead.model.norms import BuiltLayerNorm, BuiltRMSNorm
-from clearhead.model.outputs import ToClasses, ToVocabulary
-from clearhead.model.wide import ORDERS, ToNgramLogits
+from clearhead.model.outputs import ORDERS, ToClasses, ToNgramLogits, ToVocabulary
 from clearhead.serialization import name_in_files
 from clearhead.serve.edit_json import weightings
 from clearhead.serve.questions.run import part_name

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, replacing_folder, sha256_of_file, write_sealed
 from clearhead.options import option

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, NamedTuple, final, get_args
 
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError
 from clearhead.text.forms import Form, form_of
 from clearhead.text.lines import Line, empty_error, files_of, open_text, read_lines, read_parts

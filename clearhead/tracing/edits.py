@@ -25,8 +25,7 @@ from clearhead.attention.parts import HeadShape
 from clearhead.attention.reference import Tap, leave_unchanged
 from clearhead.attention.request import check_kernelized, check_kind
 from clearhead.attention.weighting import Weighting
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import OptionError, PlaceError, ShapeError
 from clearhead.model.arrangements import BranchConnection
 from clearhead.tracing.names import CONCAT, Names, list_near

@@ -24,7 +24,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.errors import ClearheadError, OptionError, TraceError
 from clearhead.files import check_seal, seal
 from clearhead.model.blocks import AttentionSpec
-from clearhead.model.spec_json import PARTS, counts_in
+from clearhead.model.sizes import PARTS, counts_in
 from clearhead.registry import Parts, import_parts
 from clearhead.serialization import (
     check_fields,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from clearhead.model.outputs import ToNgramLogits
 from clearhead.model.sizes import Spec
-from clearhead.model.wide import ToNgramLogits
 
 Fitted = TypeVar("Fitted")
 MARGIN = 1.3

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from clearhead.model.int8 import count_weights
-from clearhead.model.wide import SHARES
+from clearhead.model.outputs import SHARES
 from clearhead.training.baseline import Figures, LinearScore
 from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.checkpoints import named_tensors

@@ -18,8 +18,7 @@ from clearhead.files import (
     write_sealed,
     write_text,
 )
-from clearhead.model.sizes import Spec
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import Spec, spec_from_json, spec_to_json
 from clearhead.serialization import check_fields, check_type, from_json, table_of, to_json
 from clearhead.text.preparing import Prepared, save_tokenizers
 from clearhead.text.templates import ChatTemplate

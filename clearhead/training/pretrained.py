@@ -25,10 +25,9 @@ from clearhead.files import os_errors_as_run_errors, replacing
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.int8 import CODES, SCALE
 from clearhead.model.lora import add_adapters, is_adapter, merge_adapters
-from clearhead.model.sizes import Spec, build_for_shapes
-from clearhead.model.spec_json import counts_in
+from clearhead.model.outputs import SHARES, ToNgramLogits
+from clearhead.model.sizes import Spec, build_for_shapes, counts_in
 from clearhead.model.transformers import Transformer
-from clearhead.model.wide import SHARES, ToNgramLogits
 from clearhead.serialization import check_regular, check_type
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import WordVectors, read_vectors

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from clearhead.attention.heads import Heads
-from clearhead.calls import public
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr, public
 from clearhead.errors import OptionError, RunError
 from clearhead.files import check_format, os_errors_as_run_errors, read_json, read_sealed, write_sealed
 from clearhead.model import (
@@ -27,8 +26,7 @@ from clearhead.model import (
 )
 from clearhead.model.lora import Lora
 from clearhead.model.presets import Size
-from clearhead.model.sizes import Spec
-from clearhead.model.spec_json import PARTS
+from clearhead.model.sizes import PARTS, Spec
 from clearhead.options import OWN, check_declared, option
 from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.options import check_declared, option
 from clearhead.registry import kind, options, register

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from clearhead.decoding.session import pad_right
 from clearhead.model import Classes, DecoderSpec, EncoderSpec
+from clearhead.model.outputs import ORDERS, SHARES, NgramLogits, ToNgramLogits, hash_ngrams
 from clearhead.model.sizes import Spec
-from clearhead.model.wide import ORDERS, SHARES, NgramLogits, ToNgramLogits, hash_ngrams
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import (
     Baseline,

@@ -8,7 +8,7 @@ import torch
 import clearhead as ch
 from clearhead import model as m
 from clearhead.circuits import Texts
-from clearhead.model.wide import NgramLogits
+from clearhead.model.outputs import NgramLogits
 
 D, VOCABULARY = 12, 11
 

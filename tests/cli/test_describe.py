@@ -12,8 +12,7 @@ from clearhead.errors import RunError
 from clearhead.files import seal
 from clearhead.model import presets
 from clearhead.model.describe import describe
-from clearhead.model.sizes import KINDS, named, sized
-from clearhead.model.spec_json import spec_to_json
+from clearhead.model.sizes import KINDS, named, sized, spec_to_json
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import write_recipe
 

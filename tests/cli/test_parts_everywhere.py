@@ -11,7 +11,7 @@ import pytest
 
 from clearhead.cli import VERBS, load_verb, run
 from clearhead.model import presets
-from clearhead.model.spec_json import spec_to_json
+from clearhead.model.sizes import spec_to_json
 from tests.registering import registry_restored, write_module
 
 WITHOUT = {"demo", "import", "kernels", "craft", "circuits", "learn", "help", "completion"}

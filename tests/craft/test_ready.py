@@ -12,7 +12,7 @@ from clearhead.craft import ready
 from clearhead.craft.building import model_of
 from clearhead.craft.inputs import inputs
 from clearhead.model.blocks import FromSelf, KVSources
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.tracing.head_metrics import readings
 from clearhead.tracing.trace import trace_model
 

@@ -11,7 +11,7 @@ import torch
 
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
-from clearhead.interop.torch_archive import read_archive
+from clearhead.interop.tensor_files import read_archive
 from tests.interop.peers import save
 from tests.peers import late
 

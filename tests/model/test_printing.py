@@ -16,8 +16,7 @@ from clearhead.attention.layer import Attention
 from clearhead.model import presets
 from clearhead.model.int8 import count_weights, quantize
 from clearhead.model.lora import Lora, add_adapters, share_adapters
-from clearhead.model.outputs import Tags
-from clearhead.model.wide import NgramLogits
+from clearhead.model.outputs import NgramLogits, Tags
 
 KERNELIZED = ch.weighting.Kernelized
 

@@ -12,10 +12,9 @@ from clearhead.errors import OptionError, RunError
 from clearhead.model import arrangements, feedforward, norms, outputs
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
-from clearhead.model.sizes import PRESETS, named
-from clearhead.model.spec_json import PARTS, spec_from_json, spec_to_json
+from clearhead.model.outputs import NgramLogits
+from clearhead.model.sizes import PARTS, PRESETS, named, spec_from_json, spec_to_json
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
-from clearhead.model.wide import NgramLogits
 
 BLOCK = BlockSpec(attention=AttentionSpec(), feed_forward=None)
 RMS = norms.RMSNorm(1e-3)

@@ -16,7 +16,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import ProgramError, UnsupportedError
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.rasp import PROGRAMS, CompiledModel, compile, numeric, run
 from clearhead.rasp.programs import reverse
 from clearhead.tracing import trace_model

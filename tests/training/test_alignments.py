@@ -5,7 +5,7 @@ import pytest
 import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Span
-from clearhead.training.alignments import Alignment, align, word_matrix
+from clearhead.training.tracing import Alignment, align, word_matrix
 from tests.training import small_runs
 from tests.training.small_runs import trained
 

@@ -17,7 +17,7 @@ from clearhead.model import presets
 from clearhead.model.lora import Lora, is_adapter
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.pretrained import (

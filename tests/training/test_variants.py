@@ -18,7 +18,7 @@ from clearhead.model.feedforward import GELU, ReLU, SwiGLU
 from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
-from clearhead.model.spec_json import spec_from_json, spec_to_json
+from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Documents
 from clearhead.training.recipe import decoder, encoder

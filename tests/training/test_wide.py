@@ -13,8 +13,7 @@ from clearhead.interop.export.huggingface import HuggingFace
 from clearhead.model import presets
 from clearhead.model.int8 import count_weights
 from clearhead.model.lora import Lora
-from clearhead.model.outputs import Classes
-from clearhead.model.wide import NgramLogits
+from clearhead.model.outputs import Classes, NgramLogits
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Table
 from clearhead.text.tokenizer import Tokenizer

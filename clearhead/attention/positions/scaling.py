@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.registry import kind, register
 

@@ -15,7 +15,7 @@ from clearhead.interop.export.gguf import Gguf
 from clearhead.interop.export.graphs import TorchProgram
 from clearhead.interop.export.huggingface import HuggingFace
 from clearhead.interop.export.onnx import Onnx
-from clearhead.interop.export.tokens import save_tokenizers
+from clearhead.interop.export.samples import save_tokenizers
 from clearhead.model.int8 import dequantize
 from clearhead.model.sizes import Spec
 from clearhead.training.folder import RunFolder

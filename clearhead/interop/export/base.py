@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast, final
 import torch
 from torch import Tensor, nn
 
-from clearhead.code_repr import is_default
+from clearhead.calls import is_default
 from clearhead.errors import OptionError
 from clearhead.model.sizes import Spec
 from clearhead.text.templates import ChatTemplate

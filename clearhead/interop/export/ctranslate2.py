@@ -23,7 +23,7 @@ from clearhead.extras import import_peer
 from clearhead.files import write_text
 from clearhead.interop.export import base
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
-from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
+from clearhead.interop.export.samples import decoding_of, special_tokens, token_names
 from clearhead.model import (
     GELU,
     AttentionSpec,

@@ -15,13 +15,15 @@ from clearhead.interop.export.samples import (
     Samples,
     count_new,
     count_same,
+    decoding_of,
     draw_samples,
     greedy_tokens,
     largest,
     replace_token,
+    special_tokens,
+    token_names,
     unpad,
 )
-from clearhead.interop.export.tokens import decoding_of, special_tokens, token_names
 from clearhead.model.transformers import Encoder
 from clearhead.training.run import Run
 

@@ -16,8 +16,17 @@ from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.interop.config import Config
 from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
-from clearhead.interop.export.samples import count_new, count_same, draw_samples, greedy_tokens, largest, unpad
-from clearhead.interop.export.tokens import special_ids, token_names, written_frame
+from clearhead.interop.export.samples import (
+    count_new,
+    count_same,
+    draw_samples,
+    greedy_tokens,
+    largest,
+    special_ids,
+    token_names,
+    unpad,
+    written_frame,
+)
 from clearhead.interop.gguf import ENDS, FAMILIES, Family, interleave_rotary, read_gguf, tensor_names
 from clearhead.interop.gguf_tokenizer import tokenizer_metadata
 from clearhead.model.sizes import Spec

@@ -13,8 +13,17 @@ from clearhead.decoding import Rules
 from clearhead.errors import ClearheadError, OptionError, RunError
 from clearhead.extras import import_peer, peer_version
 from clearhead.interop.export.base import ExportFigures
-from clearhead.interop.export.samples import Samples, count_new, count_same, draw_samples, greedy_tokens, largest, unpad
-from clearhead.interop.export.tokens import special_tokens, written_frame
+from clearhead.interop.export.samples import (
+    Samples,
+    count_new,
+    count_same,
+    draw_samples,
+    greedy_tokens,
+    largest,
+    special_tokens,
+    unpad,
+    written_frame,
+)
 from clearhead.interop.huggingface import is_pooler, read_hugging_face
 from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.int8 import count_weights

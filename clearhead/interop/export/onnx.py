@@ -17,8 +17,16 @@ from clearhead.extras import import_peer, peer_version
 from clearhead.files import write_text
 from clearhead.interop.export import graphs
 from clearhead.interop.export.base import ExportFigures, Format, blocked_segments
-from clearhead.interop.export.samples import count_new, count_same, draw_samples, greedy_tokens, largest, unpad
-from clearhead.interop.export.tokens import decoding_of, special_tokens
+from clearhead.interop.export.samples import (
+    count_new,
+    count_same,
+    decoding_of,
+    draw_samples,
+    greedy_tokens,
+    largest,
+    special_tokens,
+    unpad,
+)
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder
 from clearhead.training.run import Run

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
-from clearhead.model.outputs import Classes, ToClasses
+from clearhead.model.outputs import Classes, NgramLogits, ToClasses
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, Encoder, EncoderSpec, Transformer
-from clearhead.model.wide import NgramLogits
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records

@@ -8,8 +8,7 @@ from clearhead.attention.heads import Heads
 from clearhead.errors import OptionError
 from clearhead.interop.export.base import ExportFigures, ModelTensors, unknown_fields
 from clearhead.model import presets
-from clearhead.model.outputs import Classes
-from clearhead.model.wide import NgramLogits
+from clearhead.model.outputs import Classes, NgramLogits
 
 GOOD = ExportFigures(
     peer="x 1", texts="2 texts", numbers="9 logits", difference=1e-5, tolerance=1e-3, same=2, outputs=2

@@ -15,14 +15,13 @@ from clearhead.errors import OptionError
 from clearhead.interop.export import export
 from clearhead.interop.export.ctranslate2 import CTranslate2
 from clearhead.interop.export.ctranslate2_check import open_with
-from clearhead.interop.export.tokens import token_names
+from clearhead.interop.export.samples import token_names
 from clearhead.interop.run import import_model
 from clearhead.model import presets
 from clearhead.model.arrangements import NoNorm, PreNorm, SingleResidualNorm
 from clearhead.model.norms import LayerNorm
-from clearhead.model.outputs import Classes
+from clearhead.model.outputs import Classes, NgramLogits
 from clearhead.model.presets import Size
-from clearhead.model.wide import NgramLogits
 from tests.interop.export.random_runs import CONTEXT, draw_spec, run_of
 from tests.interop.saved_models import save
 from tests.training import small_runs

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead import code_repr, registry
+from clearhead import calls, registry
 from clearhead.attention import masks
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.similarity import Similarity
-from clearhead.code_repr import CodeRepr
+from clearhead.calls import CodeRepr
 from clearhead.model import presets
 from clearhead.model.lora import Lora
+from clearhead.model.outputs import NgramLogits
 from clearhead.model.sizes import PRESETS, named
-from clearhead.model.wide import NgramLogits
 from clearhead.serialization import hints_of
 from clearhead.training import Aligned, Budget, Corpus, default_recipe
 from clearhead.training.recipe import CLASSES, Plan, Recipe
@@ -131,7 +131,7 @@ def test_a_model_s_spec_prints_in_lines_that_make_it_again(preset):
     spec = named(preset, 60)
     assert eval(repr(spec), PUBLIC) == eval(str(spec), PUBLIC) == spec
     assert "\n" not in repr(spec)
-    assert max(map(len, str(spec).splitlines())) <= code_repr.WIDTH
+    assert max(map(len, str(spec).splitlines())) <= calls.WIDTH
     assert len(str(spec).splitlines()) > 10
 
 

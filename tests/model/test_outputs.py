@@ -8,10 +8,9 @@ import torch
 
 from clearhead.errors import OptionError
 from clearhead.model.int8 import count_weights
-from clearhead.model.outputs import Classes
+from clearhead.model.outputs import Classes, NgramLogits, hash_ngrams
 from clearhead.model.presets import Size
-from clearhead.model.spec_json import spec_from_json, spec_to_json
-from clearhead.model.wide import NgramLogits, hash_ngrams
+from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.taps import watching
 from clearhead.training.recipe import encoder
 
