@@ -35,6 +35,7 @@ PAGES = (
     "SECURITY.md",
     "CODE_OF_CONDUCT.md",
     "benchmarks/README.md",
+    "benchmarks/results/checks.md",
     "benchmarks/results/trainings.md",
     "tests/docs/statements.md",
 )

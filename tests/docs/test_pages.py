@@ -95,6 +95,13 @@ def test_links_lead_somewhere(page: Path):
         assert not heading or heading in headings(DOCS / name if name else page), target
 
 
+def test_the_errors_of_the_page_are_ones_that_the_package_raises():
+    said = re.findall(r"^\| \*([^*]+)\* \|", (DOCS / "faq.md").read_text(encoding="utf-8"), re.MULTILINE)
+    package = "".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "clearhead").rglob("*.py"))
+    assert len(said) > 10
+    assert [one for one in said if one not in package] == []
+
+
 def test_the_guide_names_everything_public():
     guide = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     public = [*ch.__all__, *(name for parts in NAMESPACES for name in parts.__all__)]
