@@ -5,7 +5,8 @@
 
 The pages are those of the repository, in the same tree, so that their links hold on the site as they do there. Around
 them come a front page, an API reference made from docstrings, the notebooks as pages, and the menu, which follows
-docs/README.md. Sphinx makes the site, with warnings as errors: a link that leads nowhere is one.
+docs/README.md: a page for each of its sections, whose pages fold in the menu. Sphinx makes the site, with warnings as
+errors: a link that leads nowhere is one. Decisions, logs and releases are found by their titles alone.
 """
 
 import argparse
@@ -28,6 +29,8 @@ from clearhead.serve.live import live_page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+UNSEARCHED = ("docs/decisions/", "docs/releases/", "benchmarks/results/", "tests/", "CHANGELOG.md")
+"""Beginnings of pages that the search finds by their titles alone: what people look for is in the guide."""
 FOLDERS = ("docs/decisions", "docs/releases", "docs/figures")
 PAGES = (
     "CHANGELOG.md",
@@ -49,7 +52,8 @@ MODULES = {name for name in ch.__all__ if isinstance(getattr(ch, name), ModuleTy
 def assemble(folder: Path, live: Path) -> None:
     """Put together what Sphinx reads: pages of the repository, generated pages, and the live page as it is."""
     shutil.copytree(HERE / "_static", folder / "_static")
-    shutil.copy(HERE / "conf.py", folder / "conf.py")
+    for name in ("conf.py", "scorer.js"):
+        shutil.copy(HERE / name, folder / name)
     (folder / "live").mkdir()
     shutil.copy(live, folder / "live/live.html")
     for name in FOLDERS:
@@ -62,6 +66,7 @@ def assemble(folder: Path, live: Path) -> None:
     write_notebooks(folder / "notebooks")
     write_api(folder / "api")
     write_front(folder)
+    leave_out_of_search(folder)
 
 
 def in_both_themes(text: str, folder: Path) -> str:
@@ -156,19 +161,29 @@ def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
 
 
 def write_front(folder: Path) -> None:
-    """Write the front page, with the menu: the sections of docs/README.md, then what is beside the guide."""
+    """Write the front page, and a page for each section of docs/README.md: the menu shows these, and folds the rest."""
     guide = (folder / "docs/README.md").read_text(encoding="utf-8")
-    sections = {title: [f"docs/{page}" for page in LINK.findall(text)] for title, text in SECTION.findall(guide)}
-    sections["Reference"] += ["api/index", "notebooks/README", "docs/README"]
-    sections["About"] += ["docs/releases/0.2.0", *(name[:-3] for name in PAGES)]
-    trees = [toctree(title, pages) for title, pages in sections.items()]
+    more = {"Reference": ["api/index", "notebooks/README", "docs/README"], "About": ["docs/releases/0.2.0", *PAGES]}
+    names = []
+    for title, text in SECTION.findall(guide):
+        pages = [f"docs/{page}" for page in LINK.findall(text)] + more.get(title, [])
+        names.append(title.lower().replace(" ", "-"))
+        listed = text.strip().replace("](", "](docs/")
+        (folder / f"{names[-1]}.md").write_text(f"# {title}\n\n{listed}\n\n{toctree(pages)}", encoding="utf-8")
     text = (HERE / "index.md").read_text(encoding="utf-8")
-    (folder / "index.md").write_text("\n".join([text, *trees]), encoding="utf-8")
+    (folder / "index.md").write_text(f"{text}\n{toctree(names)}", encoding="utf-8")
 
 
-def toctree(caption: str, pages: list[str]) -> str:
+def toctree(pages: list[str]) -> str:
     listed = "\n".join(page.removesuffix(".md") for page in pages)
-    return f"```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {caption}\n\n{listed}\n```\n"
+    return f"```{{toctree}}\n:hidden:\n:titlesonly:\n\n{listed}\n```\n"
+
+
+def leave_out_of_search(folder: Path) -> None:
+    """Mark pages whose words the search does not index."""
+    for page in folder.rglob("*.md"):
+        if str(page.relative_to(folder)).startswith(UNSEARCHED):
+            page.write_text(f"---\nnosearch: true\n---\n\n{page.read_text(encoding='utf-8')}", encoding="utf-8")
 
 
 def build(run: Path, out: Path) -> None:

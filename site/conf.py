@@ -4,6 +4,7 @@ import functools
 import re
 from html import escape
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
@@ -27,8 +28,9 @@ html_title = "Clearhead"
 html_static_path = ["_static"]
 html_extra_path = ["live"]
 html_css_files = ["style.css"]
-html_js_files = ["theme.js"]
+html_js_files = ["theme.js", "copy.js"]
 html_favicon = "_static/favicon.svg"
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 # from release/ADDRESSES: baseurl
 html_baseurl = ""
 # end
