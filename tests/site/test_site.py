@@ -134,12 +134,41 @@ def test_three_doors_an_icon_and_a_picture_for_links(site):
         assert social.size == (1200, 630)
 
 
-def test_search_finds_a_page_from_disk(site, chromium):
+@pytest.mark.parametrize(
+    ("asked", "page"),
+    [
+        ("kv cache", "docs/decoding.html"),
+        ("install", "docs/installation.html"),
+        ("nan", "docs/nan.html"),
+        ("induction head", "docs/induction-heads.html"),
+    ],
+)
+def test_search_finds_the_guide_first_from_disk(site, chromium, asked, page):
     tab = open_from_disk(chromium, site / "index.html")
-    tab.get_by_placeholder("Search").fill("induction")
+    tab.get_by_placeholder("Search").fill(asked)
     tab.get_by_placeholder("Search").press("Enter")
-    expect(tab.locator("ul.search li a").first).to_be_visible()
+    expect(tab.get_by_text(re.compile("Search finished"))).to_be_visible()
+    assert tab.locator("ul.search > li > a").first.get_attribute("href").startswith(page)
+    found = [link.get_attribute("href") for link in tab.locator("ul.search > li > a").all()]
+    assert [one for one in found if "decisions/0" in one] == []
     tab.context.close()
+
+
+def test_the_menu_folds_and_code_can_be_copied(site, chromium):
+    tab = open_from_disk(chromium, site / "docs/gpt2.html")
+    menu = tab.locator(".sidebar-tree")
+    expect(menu.get_by_role("link", name="Rank", exact=False).first).to_be_visible()  # the section that one is in
+    expect(menu.get_by_role("link", name="Reliability", exact=True)).to_be_hidden()
+    copied = tab.locator("button.copy").count()
+    assert copied == tab.locator("div.highlight").count() - tab.locator("div.highlight-output").count() > 0
+    tab.context.close()
+
+
+def test_every_picture_has_a_text_in_its_place(site):
+    pictures = [tag for page in site.glob("docs/*.html") for tag in re.findall(r"<img [^>]*>", page.read_text("utf-8"))]
+    alts = [found[1] if (found := re.search(r'alt="([^"]*)"', tag)) else "" for tag in pictures]
+    assert len(alts) > 30
+    assert [alt for alt in alts if len(alt.split()) < 2] == []
 
 
 def check_pages(site, chromium, pages, in_the_dark):
