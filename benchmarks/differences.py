@@ -130,7 +130,8 @@ def sample_gap(model: Model, job: Job, tokens: Sequence[int]) -> float:
         source = [] if model.encoder is None else [torch.tensor(request.inputs)]
         logits = model(*source, torch.tensor([prompt]))[:, -1].double()
         logits = job.rules.change(logits, [prompt], [[*job.begun, *tokens]])
-        log_probs = job.rules.forbid(torch.log_softmax(logits, -1), len(tokens), [prompt])
+        log_probs = torch.log_softmax(logits, -1)
+        log_probs[:, job.rules.forbidden(len(tokens), prompt)] = -torch.inf
         if job.rules.grammar is not None:
             matcher = job.rules.grammar.match(None, [*job.begun, *tokens])
             log_probs[:, ~matcher.allowed(job.rules.end, log_probs.shape[1])] = -torch.inf

@@ -89,12 +89,8 @@ class BeamJob(Running):
     def __init__(self, method: Beam, start: Start) -> None:
         super().__init__(start)
         self.method, self.watcher = method, start.watcher
-        self.prompt, self.length = list(start.prompt), 0
         self.keep = max(2, 1 + len(self.rules.end)) * method.width
         self.norms = method.norms(self.rules.max_new)
-        self.forbids_always_the_same = not (
-            self.rules.need_host or self.rules.min_new > 1 or self.candidates_wanted or self.watcher
-        )
         self.beams: list[Node] = [ROOT]
         self.finished: list[tuple[float, Node]] = []
         """The best outputs that have ended, the best first, each with its score."""
@@ -108,8 +104,8 @@ class BeamJob(Running):
     def rows(self) -> list[int]:
         return self.slots[: len(self.beams)]
 
-    def so_far(self) -> list[list[int]]:
-        return [[*self.prompt, *(node.token for node in beam.path())] for beam in self.beams]
+    def outputs(self) -> list[list[int]]:
+        return [[node.token for node in beam.path()] for beam in self.beams]
 
     def advance(self, values: list[list[float]], tokens: list[list[int]], likeliest: Sequence[Candidates]) -> Moves:
         """Go on, given the best continuations of every beam; return the slots that must be copied.
@@ -117,8 +113,9 @@ class BeamJob(Running):
         Only the `width` best continuations may finish; the others are there in case all of those do.
         """
         width, end, before = self.method.width, self.rules.end, self.beams
-        self.length, self.position = self.length + 1, self.position + 1
-        last, shown = self.length == self.rules.max_new, likeliest or [()] * len(before)
+        self.position += 1
+        length, shown = self.n_new, likeliest or [()] * len(before)
+        last = length == self.rules.max_new
         continuations = self.find_best(values, tokens)
         going: list[tuple[int, Node]] = []
         ending: list[Node] = []
@@ -129,14 +126,14 @@ class BeamJob(Running):
             if not ends and len(going) < width:
                 going.append((-index, Node(before[-index], token, total, shown[-index])))
         if ending:
-            self.finish(ending, self.length)
+            self.finish(ending, length)
         if not continuations and not self.finished:  # the rules allow nothing: it ends as it is
-            self.finish(before, self.length - 1)
+            self.finish(before, length - 1)
         self.decided = last or self.is_decided(going[0][1].total if going else FORBIDDEN)
         if self.watcher is not None:
             found = [Continuation(total, -index, token) for total, index, token in continuations]
             live = [] if last else [node for _, node in going]
-            self.watcher(Considered(self.length, before, found, shown, live))
+            self.watcher(Considered(length, before, found, shown, live))
         if self.decided:
             return []
         self.beams = [node for _, node in going]
@@ -171,7 +168,7 @@ class BeamJob(Running):
         if best == FORBIDDEN or not enough or self.method.stop == "early":
             return best == FORBIDDEN or enough
         exact = self.method.stop == "exact" and self.method.length_penalty > 0
-        return best / self.norms[self.rules.max_new if exact else self.length] <= self.finished[-1][0]
+        return best / self.norms[self.rules.max_new if exact else self.n_new] <= self.finished[-1][0]
 
     def place_beams(self, origins: Sequence[int]) -> Moves:
         """Assign slots to the beams: a beam keeps the slot of the beam it continues, unless an earlier beam took it."""

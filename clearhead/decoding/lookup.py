@@ -82,7 +82,8 @@ def accept(logits: Tensor, draft: Sequence[int], seen: NGrams, rules: Rules, log
         n_new = len(log_probs)
         changed = rules.change(row, [seen.tokens], [seen.tokens[len(seen.tokens) - n_new :]])
         wide = torch.promote_types(changed.dtype, torch.float32)
-        values = rules.forbid(torch.log_softmax(changed, -1, dtype=wide), n_new, [seen.tokens])
+        values = torch.log_softmax(changed, -1, dtype=wide)[0]
+        values[rules.forbidden(n_new, seen.tokens)] = FORBIDDEN
         value, token = float(values.max()), int(values.argmax())
         if value == FORBIDDEN:
             return False

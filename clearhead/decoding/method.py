@@ -44,6 +44,32 @@ class Running(ABC):
     def __init__(self, start: Start) -> None:
         self.ticket, self.slots, self.rules, self.n_source = start.ticket, start.slots, start.rules, start.n_source
         self.candidates_wanted, self.position = start.candidates, len(start.prompt) - 1
+        self.prompt, self.begun, self.matcher = start.prompt, start.begun, start.matcher
+
+    @property
+    def rows(self) -> list[int]:
+        """Return the slots whose tokens are computed."""
+        return self.slots
+
+    @abstractmethod
+    def outputs(self) -> list[list[int]]:
+        """Return the new tokens of each row."""
+
+    @property
+    def n_new(self) -> int:
+        return self.position + 1 - len(self.prompt)
+
+    def change(self, logits: Tensor) -> Tensor:
+        """Return the logits of its rows after penalties and bias."""
+        outputs = self.outputs()
+        so_far, written = ([[*before, *new] for new in outputs] for before in (self.prompt, self.begun))
+        return self.rules.change(logits, so_far, written)
+
+    def forbidden(self) -> list[list[int]]:
+        """Return the tokens that may not come next, for each row."""
+        if not self.rules.no_repeat:
+            return [self.rules.forbidden(self.n_new, ())] * len(self.rows)
+        return [self.rules.forbidden(self.n_new, [*self.prompt, *new]) for new in self.outputs()]
 
     @property
     @abstractmethod

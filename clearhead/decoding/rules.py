@@ -114,16 +114,11 @@ class Rules(CodeRepr):
             logits.index_add_(1, token_ids, added.expand(len(logits), -1))
         return logits
 
-    def forbid(self, logits: Logits, n_new: int, so_far: Sequence[Sequence[int]]) -> Logits:
-        """Write -inf at tokens that may not come next, after `n_new` new ones, and return the logits."""
-        if n_new + 1 < self.min_new and self.end:
-            logits.index_fill_(1, torch.tensor(self.end, device=logits.device), FORBIDDEN)
-        if self.never:
-            logits.index_fill_(1, torch.tensor(self.never, device=logits.device), FORBIDDEN)
-        if self.no_repeat:
-            for row, tokens in enumerate(so_far):
-                logits[row, list(followers(tokens, self.no_repeat))] = FORBIDDEN
-        return logits
+    def forbidden(self, n_new: int, so_far: Sequence[int]) -> list[int]:
+        """Return the tokens that may not come next, after `so_far`, of which `n_new` are new."""
+        early = self.end if n_new + 1 < self.min_new else ()
+        again = followers(so_far, self.no_repeat) if self.no_repeat else ()
+        return [*self.never, *early, *again]
 
 
 @final

@@ -20,7 +20,7 @@ from clearhead.decoding.rules import FORBIDDEN
 from clearhead.decoding.sampling import RowJob
 from clearhead.decoding.scheduler import Chosen, Event, Finished
 from clearhead.decoding.session import Session
-from clearhead.decoding.topk import LogSoftmax, best, top, top_candidates
+from clearhead.decoding.topk import best, top, top_candidates
 
 
 class Outcome(NamedTuple):
@@ -39,9 +39,9 @@ class JobGroups:
     """
 
     rowwise: list[RowJob] = field(default_factory=list)
-    changed: list[RowJob] = field(default_factory=list)
-    shown: dict[int, list[RowJob]] = field(default_factory=dict)
-    forbidding: list[RowJob] = field(default_factory=list)
+    changed: list[Running] = field(default_factory=list)
+    shown: dict[int, list[Running]] = field(default_factory=dict)
+    forbidding: list[Running] = field(default_factory=list)
     sampled: dict[Hashable, list[RowJob]] = field(default_factory=dict)
     beams: list[BeamJob] = field(default_factory=list)
 
@@ -51,9 +51,9 @@ def group_jobs(jobs: Iterable[Running]) -> JobGroups:
     rowwise = [job for job in every if isinstance(job, RowJob)]
     return JobGroups(
         rowwise=rowwise,
-        changed=[job for job in rowwise if job.rules.changes_logits],
-        shown=group_by((job.candidates_wanted, job) for job in rowwise if job.candidates_wanted),
-        forbidding=[job for job in rowwise if not job.rules.forbids_nothing],
+        changed=[job for job in every if job.rules.changes_logits],
+        shown=group_by((job.candidates_wanted, job) for job in every if job.candidates_wanted),
+        forbidding=[job for job in every if not job.rules.forbids_nothing],
         sampled=group_by((job.group, job) for job in rowwise if not job.method.likeliest),
         beams=[job for job in every if isinstance(job, BeamJob)],
     )
@@ -84,31 +84,30 @@ class TokenChoice:
         if groups.rowwise:
             self.choose(log_probs, groups, likeliest, outcome)
         if groups.beams:
-            advance_beams(groups.beams, log_probs, self.session)
+            advance_beams(groups.beams, log_probs, likeliest, self.session)
             done = [job for job in groups.beams if job.done]
             outcome.events.extend(Finished(job.ticket, job.hypotheses()) for job in done)
             outcome.done.extend(done)
         return outcome
 
-    def change_logits(self, jobs: list[RowJob]) -> None:
+    def change_logits(self, jobs: list[Running]) -> None:
         logits = self.session.logits
         for job in jobs:
-            row = logits[job.slots[0]].unsqueeze(0)
-            row.copy_(job.rules.change(row, [job.so_far], [[*job.begun, *job.tokens]]))
+            logits[job.rows] = job.change(logits[job.rows])
 
-    def candidates(self, log_probs: Tensor, by_count: dict[int, list[RowJob]]) -> dict[int, Candidates]:
-        """Return the likeliest tokens of each job that asked for them, by its ticket."""
-        candidates: dict[int, Candidates] = {}
+    def candidates(self, log_probs: Tensor, by_count: dict[int, list[Running]]) -> dict[int, list[Candidates]]:
+        """Return the likeliest tokens of each row of the jobs that asked for them, by ticket."""
+        candidates: dict[int, list[Candidates]] = {}
         for count, group in by_count.items():
-            rows = log_probs[[job.slots[0] for job in group]]
-            candidates |= zip((job.ticket for job in group), top_candidates(rows, count), strict=True)
+            found = iter(top_candidates(log_probs[[row for job in group for row in job.rows]], count))
+            candidates |= {job.ticket: [next(found) for _ in job.rows] for job in group}
         return candidates
 
-    def forbid(self, log_probs: Tensor, jobs: list[RowJob]) -> None:
+    def forbid(self, log_probs: Tensor, jobs: list[Running]) -> None:
         """Write -inf where the rules of a row forbid a token; the places are sent to the device when they change."""
         if not jobs:
             return
-        forbidden = [(job.slots[0], job.forbidden) for job in jobs]
+        forbidden = [pair for job in jobs for pair in zip(job.rows, job.forbidden(), strict=True)]
         if forbidden != self.forbidding[0]:
             width = log_probs.shape[1]
             indices = [slot * width + token for slot, ids in forbidden for token in ids]
@@ -119,7 +118,9 @@ class TokenChoice:
                 allowed = job.matcher.allowed(job.rules.end, log_probs.shape[1]).to(log_probs.device)
                 log_probs[job.slots[0]].masked_fill_(~allowed, FORBIDDEN)
 
-    def choose(self, log_probs: Tensor, groups: JobGroups, candidates: dict[int, Candidates], outcome: Outcome) -> None:
+    def choose(
+        self, log_probs: Tensor, groups: JobGroups, candidates: dict[int, list[Candidates]], outcome: Outcome
+    ) -> None:
         values, chosen = best(log_probs)
         for group in groups.sampled.values():
             method = group[0].method
@@ -133,7 +134,7 @@ class TokenChoice:
         for job in groups.rowwise:
             slot = job.slots[0]
             token, value = tokens[slot], log_prob_of_slot[slot]
-            likeliest = candidates.get(job.ticket, ())
+            [likeliest] = candidates.get(job.ticket, [()])
             if job.take(token, value, likeliest):
                 outcome.events.append(Chosen(job.ticket, token, value, likeliest))
                 if not job.done:
@@ -142,12 +143,13 @@ class TokenChoice:
             outcome.done.append(job)
 
 
-def advance_beams(jobs: Sequence[BeamJob], log_probs: Tensor, session: Session) -> None:
+def advance_beams(
+    jobs: Sequence[BeamJob], log_probs: Tensor, likeliest: dict[int, list[Candidates]], session: Session
+) -> None:
     """Let the beams of all jobs go on, copy those that are continued more than once, and set their next tokens.
 
     `log_probs` are those of all rows of the batch.
     """
-    likeliest = forbid_beams(jobs, log_probs, session)
     values, tokens = (part.tolist() for part in top(log_probs, max([job.keep for job in jobs])))
     moves: Moves = []
     slots, chosen = list[int](), list[int]()
@@ -160,27 +162,6 @@ def advance_beams(jobs: Sequence[BeamJob], log_probs: Tensor, session: Session) 
     session.copy_written([origin for origin, _ in moves], [slot for _, slot in moves])
     if slots:
         session.tokens.index_copy_(0, *torch.tensor([slots, chosen], device=session.device))
-
-
-def forbid_beams(jobs: Sequence[BeamJob], log_probs: Tensor, session: Session) -> dict[int, list[Candidates]]:
-    """Write -inf where the rules of beams forbid a token; return the likeliest tokens of each beam, by ticket, of jobs
-    that want them.
-    """
-    likeliest, usual = dict[int, list[Candidates]](), jobs[0].rules
-    if all(job.forbids_always_the_same and job.rules.never == usual.never for job in jobs):
-        if usual.never:
-            log_probs.index_fill_(1, session.ids(usual.never), FORBIDDEN)
-        return {}
-    for job in jobs:
-        rules, so_far = job.rules, job.so_far() if job.rules.look_back else []
-        own_log_probs = log_probs[job.rows]
-        if rules.changes_logits:
-            written = [tokens[len(job.prompt) :] for tokens in so_far]
-            own_log_probs = LogSoftmax().of(rules.change(session.logits[job.rows], so_far, written))
-        if job.candidates_wanted:
-            likeliest[job.ticket] = top_candidates(own_log_probs, job.candidates_wanted)
-        log_probs[job.rows] = rules.forbid(own_log_probs, job.length, so_far)
-    return likeliest
 
 
 def read_pairs(tokens: Tensor, values: Tensor) -> tuple[list[int], list[float]]:

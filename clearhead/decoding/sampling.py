@@ -15,7 +15,7 @@ from clearhead.decoding.hypotheses import Candidates, Hypothesis
 from clearhead.decoding.lookup import greedy_by_lookup
 from clearhead.decoding.method import DecodingMethod, Running, Start
 from clearhead.decoding.request import Request
-from clearhead.decoding.rules import FORBIDDEN, Rules, followers
+from clearhead.decoding.rules import FORBIDDEN, Rules
 from clearhead.decoding.topk import best
 from clearhead.errors import OptionError
 
@@ -156,20 +156,11 @@ class RowJob(Running):
     def __init__(self, method: Chooser, start: Start) -> None:
         super().__init__(start)
         self.method, self.draws, self.group = method, start.draws, method.group
-        self.begun, self.tokens, self.matcher = start.begun, list[int](), start.matcher
-        self.log_probs: list[float] = []
+        self.tokens, self.log_probs = list[int](), list[float]()
         self.candidates: list[Candidates] = []
-        self.look_back = start.rules.look_back
-        self.so_far = list(start.prompt) if self.look_back else []
-        self.always_forbidden = list(start.rules.never)
 
-    @property
-    def forbidden(self) -> list[int]:
-        """Return the tokens that may not come next."""
-        rules, tokens = self.rules, self.always_forbidden
-        if len(self.tokens) + 1 < rules.min_new:
-            tokens = tokens + list(rules.end)
-        return tokens + list(followers(self.so_far, rules.no_repeat)) if rules.no_repeat else tokens
+    def outputs(self) -> list[list[int]]:
+        return [self.tokens]
 
     def take(self, token: int, log_prob: float, candidates: Candidates) -> bool:
         """Take the token that was chosen, and return whether there is one: not where nothing was allowed."""
@@ -180,8 +171,6 @@ class RowJob(Running):
         self.position += 1
         if candidates:
             self.candidates.append(candidates)
-        if self.look_back:
-            self.so_far.append(token)
         if self.matcher is not None and token not in self.rules.end:
             self.matcher.take(token)
         return True

@@ -37,8 +37,6 @@ EVERYTHING = 1 << 30
 """Columns of prompts that are read at once, where nobody waits for anything else."""
 PLANNED = 64
 """On a GPU prompts are padded to a multiple of this: cuDNN plans for some 40 ms at each length that it has not seen."""
-MOST_KNOWN = 64
-"""Sets of tokens that are kept on the device."""
 SEEN: WeakKeyDictionary[nn.Module, dict[Hashable, set[Hashable]]] = WeakKeyDictionary()
 """For each decoder, the kinds of steps that have run once and so can be recorded (`clearhead.decoding.recorded`)."""
 
@@ -170,7 +168,6 @@ class Session:
         self.shape, self.used = (0, 0, 0), set[int]()
         self.replays: dict[tuple[int, int, int], Replay] = {}
         self.outputs: dict[tuple[int, int, int], Logits] = {}
-        self.known_ids: dict[tuple[int, ...], Tensor] = {}
         self.cache_bytes = 0
         """Bytes of the caches that the replays are bound to."""
         self.recordable = self.fast_step is not None and can_record_on(self.device) and self.can_record()
@@ -185,15 +182,6 @@ class Session:
     def can_record(self) -> bool:
         """Check that a step is the same work whatever stands in the slots."""
         return find_unrecordable(self.decoder) is None and self.caches.can_record()
-
-    def ids(self, tokens: Sequence[int]) -> Int[Tensor, "token"]:
-        """Return tokens as a tensor that stays on the device: most jobs have the same rules."""
-        key = tuple(tokens)
-        if key not in self.known_ids:
-            if len(self.known_ids) >= MOST_KNOWN:
-                self.known_ids.clear()
-            self.known_ids[key] = torch.tensor(key, dtype=torch.long, device=self.device)
-        return self.known_ids[key]
 
     def open_prefill(
         self,

@@ -32,6 +32,14 @@ def rows_of_tokens(count: int, length: int, vocabulary: int) -> list[list[int]]:
     return [[draw.randrange(vocabulary) for _ in range(length)] for _ in range(count)]
 
 
+def forbid(rules: Rules, logits: torch.Tensor, n_new: int, rows: list[list[int]]) -> torch.Tensor:
+    """Return a copy of the logits with -inf at what the rules forbid after each row."""
+    forbidden = logits.clone()
+    for row, tokens in zip(forbidden, rows, strict=True):
+        row[rules.forbidden(n_new, tokens)] = NEVER
+    return forbidden
+
+
 def has_twice(tokens: list[int], n: int) -> bool:
     runs = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
     return len(set(runs)) < len(runs)
@@ -42,7 +50,7 @@ def has_twice(tokens: list[int], n: int) -> bool:
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_no_repeat_forbids_what_would_make_a_run_twice(n, length):
     rows, logits = rows_of_tokens(8, length, 6), torch.randn(8, 6)
-    mine = Rules(max_new=9, no_repeat=n).forbid(logits.clone(), 0, rows)
+    mine = forbid(Rules(max_new=9, no_repeat=n), logits, 0, rows)
     theirs = transformers.NoRepeatNGramLogitsProcessor(n)(torch.tensor(rows), logits.clone())
     assert torch.equal(mine, theirs)
     for tokens, row in zip(rows, mine.tolist(), strict=True):
@@ -109,7 +117,7 @@ def test_what_an_earlier_job_wrote_is_counted(case):
 def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_new):
     """Hugging Face counts the tokens before the end; here the end itself is one of them."""
     prompt, logits = 4, torch.randn(2, 6)
-    mine = Rules(max_new=9, min_new=4, end=end).forbid(logits.clone(), n_new, [[]] * 2)
+    mine = forbid(Rules(max_new=9, min_new=4, end=end), logits, n_new, [[]] * 2)
     processor = transformers.MinLengthLogitsProcessor(prompt + 4 - 1, list(end), device="cpu")
     theirs = processor(torch.zeros(2, prompt + n_new, dtype=torch.long), logits.clone())
     assert torch.equal(mine, theirs)
@@ -119,7 +127,8 @@ def test_min_new_forbids_the_end_as_hugging_face_does_one_token_longer(end, n_ne
 def test_rules_that_forbid_nothing_leave_the_logits_as_they_are():
     logits = torch.randn(2, 6)
     before, rules = logits.clone(), Rules(max_new=3, end=(1,))
-    assert rules.forbid(rules.change(logits, [[]] * 2, [[]] * 2), 0, [[]] * 2) is logits
+    assert rules.change(logits, [[]] * 2, [[]] * 2) is logits
+    assert rules.forbidden(0, []) == []
     assert torch.equal(logits, before)
     assert not rules.need_host
 
