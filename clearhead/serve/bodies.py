@@ -1,12 +1,18 @@
-"""The types of what requests to the API send. The names that a request may have, and /openapi.json, follow from them.
+"""What requests to the API send: names, types and bounds. Reading a request, and /openapi.json, follow from them.
 
-How large a number may be, or how long a text, is checked where it is read.
+A bound that is a name is one of the server's limits. What is `unread` here is checked where it is used.
 """
 
-from typing import Any, Literal, Required, TypedDict, get_type_hints
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal, TypedDict, get_type_hints
+
+from clearhead.serve.params import bounded, unread
+from clearhead.training.tasks.fill import CANDIDATES
+from clearhead.training.tasks.translate import BEAM
 
 Texts = str | list[str]
 Format = Literal["float", "base64"]
+MOST_LOGPROBS = 20
 
 
 class AttentionBody(TypedDict, total=False):
@@ -17,51 +23,57 @@ class AttentionBody(TypedDict, total=False):
     encoding_format: Format
 
 
-class RunBody(TypedDict, total=False):
+@dataclass(frozen=True, kw_only=True)
+class RunBody:
     """What every request to a run may have."""
 
-    model: str
-    truncate: bool
-    attention: bool | AttentionBody
-    user: str
+    model: str | None = None
+    truncate: bool = False
+    attention: bool | AttentionBody | None = unread()
+    user: str | None = unread()
 
 
-class AnswerBody(RunBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class AnswerBody(RunBody):
     """A request to /v1/answer; and what others of one pass have too."""
 
-    input: Required[Texts]
+    input: Texts = bounded(most="texts", longest="text")
 
 
-class ClassifyBody(RunBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class ClassifyBody(RunBody):
     """A request to /v1/classify."""
 
-    input: Required[Texts | list[tuple[str, str]]]
+    input: Texts | list[tuple[str, str]] = unread(MISSING)
 
 
-class FillBody(AnswerBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class FillBody(AnswerBody):
     """A request to /v1/fill."""
 
-    shown: int
+    shown: int = bounded(CANDIDATES, least=1, most=1000)
 
 
-class EmbedBody(ClassifyBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class EmbedBody(ClassifyBody):
     """A request to /v1/embeddings."""
 
-    encoding_format: Format
-    dimensions: int
-    pooling: Literal["mean", "first"]
-    normalize: bool
+    encoding_format: Format = "float"
+    dimensions: int | None = bounded(None, least=1, most=2**31)
+    pooling: Literal["mean", "first"] = "mean"
+    normalize: bool = False
 
 
-class TranslateBody(AnswerBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class TranslateBody(AnswerBody):
     """A request to /v1/translate."""
 
-    beam: int
-    n_best: int
-    length_penalty: float
-    logprobs: bool
-    top_logprobs: int
-    stream: bool
+    beam: int = bounded(BEAM, least=1, most=64)
+    n_best: int = bounded(1, least=1, most=64)
+    length_penalty: float = bounded(1.0, least=-10, most=10)
+    logprobs: bool = False
+    top_logprobs: int = bounded(0, most=MOST_LOGPROBS)
+    stream: bool = False
 
 
 class StreamOptions(TypedDict, total=False):
@@ -71,37 +83,39 @@ class StreamOptions(TypedDict, total=False):
     include_obfuscation: bool
 
 
-class WritingBody(RunBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class WritingBody(RunBody):
     """What completions and chats share; some of it is OpenAI's, and refused unless it asks for nothing."""
 
-    stream: bool
-    stream_options: StreamOptions
-    n: int
-    seed: int
-    stop: Texts
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    min_tokens: int
-    max_tokens: int
-    repetition_penalty: float
-    no_repeat_ngram_size: int
-    frequency_penalty: float
-    presence_penalty: float
-    logit_bias: dict[str, float]
-    response_format: dict[str, Any]
-    regex: str
+    stream: bool = False
+    stream_options: StreamOptions | None = unread()
+    n: int = bounded(1, least=1, most="texts")
+    seed: int | None = bounded(None, least=-(2**63), below=2**63)
+    stop: Texts = unread(())
+    temperature: float = bounded(1.0, least=0, most=100)
+    top_p: float = bounded(1.0, least=1e-6, most=1)
+    top_k: int | None = bounded(None, least=1, most=2**31)
+    min_p: float = bounded(0.0, least=0, most=1)
+    min_tokens: int = bounded(0, most="tokens")
+    max_tokens: int | None = bounded(None, least=1, most="tokens")
+    repetition_penalty: float = bounded(1.0, least=0.01, most=100)
+    no_repeat_ngram_size: int = bounded(0, most=1000)
+    frequency_penalty: float = bounded(0.0, least=-2, most=2)
+    presence_penalty: float = bounded(0.0, least=-2, most=2)
+    logit_bias: dict[str, float] | None = unread()
+    response_format: dict[str, Any] | None = unread()
+    regex: str | None = unread()
 
 
-class CompletionBody(WritingBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class CompletionBody(WritingBody):
     """A request to /v1/completions."""
 
-    prompt: Required[Texts | list[int] | list[list[int]]]
-    logprobs: int
-    best_of: int
-    echo: bool
-    suffix: str
+    prompt: Texts | list[int] | list[list[int]] = unread(MISSING)
+    logprobs: int | None = bounded(None, most=MOST_LOGPROBS)
+    best_of: int | None = bounded(None, least=1, most="texts")
+    echo: bool = False
+    suffix: str | None = unread()
 
 
 class TextPart(TypedDict):
@@ -118,20 +132,21 @@ class ChatMessage(TypedDict):
     content: str | list[TextPart]
 
 
-class ChatBody(WritingBody, total=False):
+@dataclass(frozen=True, kw_only=True)
+class ChatBody(WritingBody):
     """A request to /v1/chat/completions."""
 
-    messages: Required[list[ChatMessage]]
-    max_completion_tokens: int
-    logprobs: bool
-    top_logprobs: int
-    tools: list[Any]
-    tool_choice: str
-    functions: list[Any]
-    modalities: list[str]
-    store: bool
-    parallel_tool_calls: bool
-    service_tier: str
+    messages: list[ChatMessage] = unread(MISSING)
+    max_completion_tokens: int | None = bounded(None, least=1, most="tokens")
+    logprobs: bool = False
+    top_logprobs: int = bounded(0, most=MOST_LOGPROBS)
+    tools: list[Any] | None = unread()
+    tool_choice: str | None = unread()
+    functions: list[Any] | None = unread()
+    modalities: list[str] | None = unread()
+    store: bool | None = unread()
+    parallel_tool_calls: bool | None = unread()
+    service_tier: str | None = unread()
 
 
 BODIES: dict[str, Any] = {

@@ -6,10 +6,12 @@
 """
 
 import contextlib
+import dataclasses
 import json
 import math
+import types
 from collections.abc import Iterator, Mapping
-from typing import Any, final
+from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
 
 from clearhead.errors import ClearheadError
 from clearhead.files import refuse_constant
@@ -43,8 +45,11 @@ class Params:
             raise self.error(name, f"{name} holds half of a surrogate pair, which is no character")
         return value
 
-    def integer(self, name: str, *, least: int = 0, below: int = LARGEST, default: int | None = None) -> int:
-        """Return a whole number in [least, below)."""
+    def integer(
+        self, name: str, *, least: int = 0, below: int = LARGEST, most: int | None = None, default: int | None = None
+    ) -> int:
+        """Return a whole number in [least, below), or up to `most`."""
+        below = below if most is None else most + 1
         if default is not None and name not in self.values:
             return default
         number = value = self.require(name)
@@ -181,3 +186,54 @@ def read_json(body: bytes) -> Params:
         message = f"the request: expected a JSON object; came {type(content).__name__}"
         raise ApiError(400, message, code="invalid_value")
     return Params(content, typed=True)
+
+
+def bounded(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
+    """Return a field whose value is checked when a request is read, by these options of the method of `Params`.
+
+    A limit may be the name of one of the server's (`clearhead.serve.limits`).
+    """
+    return dataclasses.field(default=default, metadata={"limits": limits})
+
+
+def unread(default: Any = None) -> Any:
+    """Return a field whose value is taken as it came: what it may be is checked where it is used."""
+    return dataclasses.field(default=default, metadata={"unread": True})
+
+
+Fields = TypeVar("Fields")
+
+
+def read_fields(kind: type[Fields], params: Params, limits: object = None) -> Fields:
+    """Return a dataclass with the values of a request, each checked by the type of its field and its bounds."""
+    hints, values = get_type_hints(kind), dict[str, Any]()
+    for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
+        name, metadata = field.name, field.metadata
+        if name not in params and not field.default is field.default_factory is dataclasses.MISSING:
+            continue
+        if "read" in metadata:
+            values[name] = metadata["read"](params)
+        elif "unread" in metadata:
+            values[name] = params.require(name)
+        else:
+            bounds = metadata.get("limits", {}).items()
+            known = {key: getattr(limits, value) if isinstance(value, str) else value for key, value in bounds}
+            values[name] = read_value(params, name, hints[name], known)
+    return kind(**values)
+
+
+def read_value(params: Params, name: str, hint: Any, limits: dict[str, Any]) -> Any:
+    """Return the value of a field, checked by its type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if list[str] in inner:
+            return params.texts(name, **limits)
+        *others, kind = sorted((one for one in inner if one is not types.NoneType), key=lambda one: one is int)
+        words = [word for other in others for word in get_args(other)]
+        return params.values[name] if params.values.get(name) in words else read_value(params, name, kind, limits)
+    if origin is Literal:
+        return params.one_of(name, inner)
+    if origin is list:
+        return params.wholes(name, **limits) if inner == (int,) else params.texts(name, **limits)
+    read = {bool: params.flag, int: params.integer, float: params.number, str: params.text}[hint]
+    return read(name, **limits)

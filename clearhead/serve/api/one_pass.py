@@ -11,14 +11,14 @@ from starlette.responses import Response
 from clearhead.serve.api.attention import WeightsOptions, encode_base64, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import refuse_unread
+from clearhead.serve.bodies import EmbedBody, FillBody
 from clearhead.serve.errors import ApiError
 from clearhead.serve.replies import as_json
 from clearhead.training.tasks import Fill
 from clearhead.training.tasks.answering import Pair
-from clearhead.training.tasks.fill import BLANK, CANDIDATES
+from clearhead.training.tasks.fill import BLANK
 from clearhead.training.tracing import encode_inputs
 
-MOST_SHOWN = 1000
 Item = str | Pair
 
 
@@ -34,8 +34,7 @@ async def classify(request: RunRequest) -> Response:
 async def fill(request: RunRequest) -> Response:
     """Answer /v1/fill: each text with its blanks filled, and the likeliest pieces for each blank."""
     task, model = request.served.run.asked(Fill), request.served.run.model
-    inputs = read_items(request)
-    shown = request.params.integer("shown", least=1, below=MOST_SHOWN + 1, default=CANDIDATES)
+    inputs, shown = read_items(request), request.read(FillBody).shown
     for index, text in enumerate(inputs):
         if not isinstance(text, str) or BLANK not in task.with_our_blanks(text):
             message = f"input[{index}]: there is no blank to fill: write {BLANK} where one is"
@@ -57,27 +56,25 @@ async def answer(request: RunRequest) -> Response:
 
 async def embed(request: RunRequest) -> Response:
     """Answer /v1/embeddings, in OpenAI's form; `pooling` and `normalize` are those of `clearhead embed`."""
-    params, run = request.params, request.served.run
-    inputs = read_items(request)
-    form = params.one_of("encoding_format", ("float", "base64"), default="float")
-    pooling = params.one_of("pooling", ("mean", "first"), default="mean")
-    normalize = params.flag("normalize")
+    run, inputs, body = request.served.run, read_items(request), request.read(EmbedBody)
     width = run.embed([]).shape[1]
-    if params.integer("dimensions", least=1, below=2**31 + 1, default=width) != width:
+    if body.dimensions not in (None, width):
         message = f"dimensions: the vectors of {request.served.name} have {width} numbers; leave it out"
         raise ApiError(400, message, param="dimensions", code="unsupported_value")
     for index, text in enumerate(inputs):
         if not "".join(text).strip():
             raise ApiError(400, f"input[{index}]: a blank text has no vector", param="input", code="invalid_value")
 
+    exact = body.encoding_format == "float"
+
     def compute(texts: list[Item]) -> list[dict[str, Any]]:
-        vectors = run.embed(texts, pooling=pooling, normalize=normalize)  # type: ignore[arg-type]
+        vectors = run.embed(texts, pooling=body.pooling, normalize=body.normalize)
         return [
-            {"object": "embedding", "embedding": encode_base64(vector) if form == "base64" else vector.tolist()}
+            {"object": "embedding", "embedding": vector.tolist() if exact else encode_base64(vector)}
             for vector in vectors
         ]
 
-    return await reply(request, ("embed", form, pooling, normalize), compute, inputs)
+    return await reply(request, ("embed", exact, body.pooling, body.normalize), compute, inputs)
 
 
 def read_items(request: RunRequest) -> list[Item]:

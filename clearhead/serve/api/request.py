@@ -15,7 +15,7 @@ from clearhead.serve.app import Front, RequestNotes
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import EventStream, Producer, answer_in_time
 from clearhead.serve.limits import Limits
-from clearhead.serve.params import Params
+from clearhead.serve.params import Fields, Params, read_fields
 from clearhead.training.tasks.showing import TraceInputs
 
 LONG = 20_000
@@ -36,6 +36,10 @@ class RunRequest:
     @property
     def limits(self) -> Limits:
         return self.front.limits
+
+    def read(self, kind: type[Fields]) -> Fields:
+        """Return what was sent, checked as its fields say (`clearhead.serve.bodies`)."""
+        return read_fields(kind, self.params, self.limits)
 
     def usage(self, read: int, written: int | None = None) -> dict[str, int]:
         """Return the tokens that were read and written, and count them."""

@@ -1,7 +1,7 @@
 """/v1/translate: an encoder-decoder translates texts, by beam search or greedily."""
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from starlette.responses import Response
 
@@ -10,52 +10,43 @@ from clearhead.serve.api.attention import WeightsOptions, read_attention
 from clearhead.serve.api.request import RunRequest
 from clearhead.serve.api.sequences import check_unread, follow, respond, search, together
 from clearhead.serve.api.writing import OutputText
+from clearhead.serve.bodies import TranslateBody
 from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.training.tasks.answering import Passage, WritingOptions
-from clearhead.training.tasks.translate import BEAM
-
-MOST_BEAMS = 64
-MOST_LOGPROBS = 20
 
 
 async def translate(request: RunRequest) -> Response:
     """Answer /v1/translate. A blank text has a blank translation, and is not given to the model."""
-    params, task = request.params, request.served.task
-    inputs = params.texts("input", most=request.limits.texts, longest=request.limits.text)
-    beam = params.integer("beam", least=1, below=MOST_BEAMS + 1, default=BEAM)
-    n_best = params.integer("n_best", least=1, below=beam + 1, default=1)
-    penalty = params.number("length_penalty", default=1.0, least=-10, most=10)
-    with_logprobs, top = (
-        params.flag("logprobs"),
-        params.integer("top_logprobs", least=0, below=MOST_LOGPROBS + 1, default=0),
-    )
-    if top and not with_logprobs:
+    params, task, body = request.params, request.served.task, request.read(TranslateBody)
+    inputs, n_best = cast(list[str], body.input), params.integer("n_best", least=1, most=body.beam, default=1)
+    if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs: they come with logprobs: true; add it", param="top_logprobs")
-    stream, attention = params.flag("stream"), read_attention(params, request.served.run)
-    if stream and beam > 1:
+    attention = read_attention(params, request.served.run)
+    if body.stream and body.beam > 1:
         message = 'stream: a beam may change its mind until the end; say "beam": 1, or leave out stream'
         raise ApiError(400, message, param="stream", code="unsupported_value")
-    if stream and attention is not None:
+    if body.stream and attention is not None:
         raise ApiError(400, "attention: the weights are of the whole text; leave out stream", param="attention")
     with params.naming("beam"):
-        method = Greedy() if beam == n_best == 1 else Beam(width=beam, n_best=n_best, length_penalty=penalty)
+        beam = Beam(width=body.beam, n_best=n_best, length_penalty=body.length_penalty)
+        method = Greedy() if body.beam == 1 else beam
     nonblank = [index for index, text in enumerate(inputs) if text.strip()]
     rows = await request.encode([inputs[index] for index in nonblank])
-    options = WritingOptions(candidates=top)
+    options = WritingOptions(candidates=body.top_logprobs)
     texts = dict(zip(nonblank, (task.passage(row, method, options) for row in rows), strict=True))
-    check_unread([*texts.values()], "input", truncate=params.flag("truncate"))
-    streaming = partial(stream_translations, request, len(inputs), texts) if stream else None
+    check_unread([*texts.values()], "input", truncate=body.truncate)
+    streaming = partial(stream_translations, request, len(inputs), texts) if body.stream else None
     whole = partial(
         whole_translations,
         request,
         len(inputs),
         texts,
-        details=with_logprobs,
+        details=body.logprobs,
         n_best=n_best,
         attention_options=attention,
     )
-    return await respond(request, [*texts.values()], whole, streaming, width=beam)
+    return await respond(request, [*texts.values()], whole, streaming, width=body.beam)
 
 
 def usage_of(request: RunRequest, texts: dict[int, Passage], written: int) -> dict[str, int]:

@@ -6,7 +6,8 @@ from typing import TypedDict, cast, final
 from clearhead.errors import OptionError
 from clearhead.serve.boxes import as_list
 from clearhead.serve.budget import FLOAT, Cost
-from clearhead.serve.questions.question import TraceQuestion, bounded
+from clearhead.serve.params import bounded
+from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.traced import Traced, check_below
 from clearhead.tracing.neurons import LogitEffect, read_units, why_no_effect
 from clearhead.tracing.trace import LIKELIEST, Candidate

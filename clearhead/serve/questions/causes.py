@@ -8,8 +8,9 @@ from clearhead.circuits.nodes import MOST_NUMBERS, list_nodes
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import bounded
 from clearhead.serve.python_lines import load_lines, text_arguments
-from clearhead.serve.questions.question import Question, TraceQuestion, bounded
+from clearhead.serve.questions.question import Question, TraceQuestion
 from clearhead.serve.questions.run import SideName
 from clearhead.serve.traced import TEXT, Traced
 from clearhead.tracing.names import list_near

@@ -21,8 +21,9 @@ from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.edit_json import EditJson, changes_of, read_edits
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import bounded
 from clearhead.serve.python_lines import load_lines, text_arguments
-from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.question import Question
 from clearhead.serve.questions.run import one_step
 from clearhead.serve.questions.trace import AskTrace, CandidateMessage
 from clearhead.serve.traced import check_below

@@ -5,7 +5,8 @@ from typing import TypedDict, final
 
 from clearhead.serve.costs import row_cost
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.questions.question import Question, TraceQuestion, bounded
+from clearhead.serve.params import bounded
+from clearhead.serve.questions.question import Question, TraceQuestion
 from clearhead.serve.traced import TEXT, Traced, check_below, name_heads
 from clearhead.tracing.sentence import TOKENS, creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_QUERIES, draw_sequence, exchange_of

@@ -10,8 +10,9 @@ from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_OBJECT, Cost
 from clearhead.serve.costs import LOGITS, rows_cost
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import bounded
 from clearhead.serve.python_lines import load_lines
-from clearhead.serve.questions.question import Question, TraceQuestion, bounded
+from clearhead.serve.questions.question import Question, TraceQuestion
 from clearhead.serve.traced import TEXT, Traced
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing import compare_spaces, effects, readings

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal, TypedDict, final
 from clearhead.errors import OptionError
 from clearhead.serve.budget import Cost
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import bounded
 from clearhead.serve.python_lines import load_lines
-from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.question import Question
 from clearhead.training.many_texts import Scatters, Text, exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.run import Run
 from clearhead.training.tracing import encode_inputs

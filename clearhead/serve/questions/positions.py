@@ -15,9 +15,10 @@ from clearhead.attention.positions.embedded import LearnedTable
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import bounded
 from clearhead.serve.program import load_program
 from clearhead.serve.python_lines import load_lines
-from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.question import Question
 from clearhead.tracing.names import sides_of
 from clearhead.training.run import Run
 

@@ -6,16 +6,15 @@ the cost, and the answer. The table of routes, /openapi.json and the page's type
 """
 
 import dataclasses
-import types
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
+from clearhead.serve.params import Params, read_fields
 from clearhead.serve.traced import Traced
 
 Answer = TypeVar("Answer")
@@ -75,38 +74,8 @@ def answer_type(kind: type[Question[Any]]) -> Any:
     return found
 
 
-def bounded(default: Any = dataclasses.MISSING, **limits: Any) -> Any:
-    """Return a field whose value is checked when a request is read, by these options of the method of `Params`."""
-    return dataclasses.field(default=default, metadata={"limits": limits})
-
-
 def read_question(kind: type[Question[Any]], params: Params) -> Question[Any]:
     """Return the question that a request asks."""
-    fields, hints = dataclasses.fields(kind), get_type_hints(kind)  # pyright: ignore[reportArgumentType]
     if kind.sent:
-        params.only(*(field.name for field in fields))
-    required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
-    return kind(
-        **{
-            field.name: field.metadata["read"](params)
-            if "read" in field.metadata
-            else read_value(params, field.name, hints[field.name], field.metadata.get("limits", {}))
-            for field in fields
-            if field.name in params or field.name in required
-        }
-    )
-
-
-def read_value(params: Params, name: str, hint: Any, limits: dict[str, Any]) -> Any:
-    """Return the value of a field, checked by its type."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        *others, kind = sorted((one for one in inner if one is not types.NoneType), key=lambda one: one is int)
-        words = [word for other in others for word in get_args(other)]
-        return params.values[name] if params.values.get(name) in words else read_value(params, name, kind, limits)
-    if origin is Literal:
-        return params.one_of(name, inner)
-    if origin is list:
-        return params.wholes(name, **limits) if inner == (int,) else params.texts(name, **limits)
-    read = {int: params.integer, float: params.number, str: params.text}[hint]
-    return read(name, **limits)
+        params.only(*(field.name for field in dataclasses.fields(kind)))  # pyright: ignore[reportArgumentType]
+    return read_fields(kind, params)

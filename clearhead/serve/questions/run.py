@@ -13,9 +13,10 @@ from clearhead.model.int8 import count_weights
 from clearhead.model.transformers import Decoder, Encoder
 from clearhead.serve.curves import Curves, is_training
 from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import bounded
 from clearhead.serve.program import RunProgram, load_program
 from clearhead.serve.python_lines import load_lines
-from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.question import Question
 from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST

@@ -6,9 +6,9 @@ from typing import ClassVar, TypedDict, final
 
 from clearhead.serve.budget import JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
+from clearhead.serve.params import Params, bounded
 from clearhead.serve.python_lines import load_lines
-from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.question import Question
 from clearhead.text.merges import MergeRules
 from clearhead.text.tokenizer import Span, Tokenizer
 from clearhead.training.answers import token_names

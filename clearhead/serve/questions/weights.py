@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, Cost
 from clearhead.serve.costs import row_cost, rows_cost
+from clearhead.serve.params import bounded
 from clearhead.serve.python_lines import head_code
-from clearhead.serve.questions.question import Matrix, Thumbs, TraceQuestion, bounded
+from clearhead.serve.questions.question import Matrix, Thumbs, TraceQuestion
 from clearhead.serve.questions.run import WeightingKind
 from clearhead.serve.traced import TEXT, HeadChoice, Traced, check_below, mean_of, name_heads
 from clearhead.tracing.site import ALLOWED, MATRICES, TILE, Head

@@ -16,9 +16,9 @@ from clearhead.model.outputs import ToVocabulary
 from clearhead.serve.budget import JSON_NUMBER, AnswerBudget, Cost
 from clearhead.serve.costs import cells_of
 from clearhead.serve.explorer import Explorer
-from clearhead.serve.params import Params
+from clearhead.serve.params import Params, bounded
 from clearhead.serve.python_lines import load_lines
-from clearhead.serve.questions.question import Question, bounded
+from clearhead.serve.questions.question import Question
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import check_below
 from clearhead.text.tokenizer import LOST, Tokenizer
