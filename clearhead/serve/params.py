@@ -7,6 +7,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -204,10 +205,16 @@ def unread(default: Any = None) -> Any:
 Fields = TypeVar("Fields")
 
 
+@functools.cache  # to find the hints takes longer than to read them
+def fields_of(kind: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
+    hints = get_type_hints(kind)
+    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
 def read_fields(kind: type[Fields], params: Params, limits: object = None) -> Fields:
     """Return a dataclass with the values of a request, each checked by the type of its field and its bounds."""
-    hints, values = get_type_hints(kind), dict[str, Any]()
-    for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
+    values = dict[str, Any]()
+    for field, hint in fields_of(kind):
         name, metadata = field.name, field.metadata
         if name not in params and not field.default is field.default_factory is dataclasses.MISSING:
             continue
@@ -218,7 +225,7 @@ def read_fields(kind: type[Fields], params: Params, limits: object = None) -> Fi
         else:
             bounds = metadata.get("limits", {}).items()
             known = {key: getattr(limits, value) if isinstance(value, str) else value for key, value in bounds}
-            values[name] = read_value(params, name, hints[name], known)
+            values[name] = read_value(params, name, hint, known)
     return kind(**values)
 
 
