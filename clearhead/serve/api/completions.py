@@ -83,7 +83,7 @@ async def chat(request: RunRequest) -> Response:
 
 async def read_completion(
     request: RunRequest, body: WritingBody, *, best_of: int, logprobs: int | None
-) -> "Completion":
+) -> "CompletionRequest":
     """Return what both addresses have in common."""
     params = request.params
     params.refuse(NOT_HERE, "cannot be followed here")
@@ -94,7 +94,7 @@ async def read_completion(
     attention = read_attention(params, request.served.run)
     if attention is not None and body.stream:
         raise ApiError(400, "attention: the weights are of the whole text; leave out stream", param="attention")
-    return Completion(
+    return CompletionRequest(
         request=request,
         body=body,
         id=f"cmpl-{request.noted.id}",
@@ -224,7 +224,7 @@ def mean(values: Sequence[float]) -> float:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Completion:
+class CompletionRequest:
     """A request for completions or a chat, checked, and how it is answered."""
 
     request: RunRequest
@@ -264,7 +264,9 @@ class Completion:
             grammar=self.grammar,
         )
 
-    def with_texts(self, rows: Sequence[Sequence[int]], framing: Framing, max_new: int, param: str) -> "Completion":
+    def with_texts(
+        self, rows: Sequence[Sequence[int]], framing: Framing, max_new: int, param: str
+    ) -> "CompletionRequest":
         """Return it with `best_of` texts to write for each row; the i-th of all draws from the seed + i."""
         options = WritingOptions(rules=self.rules(max_new), candidates=self.logprobs or 0, framing=framing)
         repeated = [row for row in rows for _ in range(self.best_of)]
