@@ -27,6 +27,7 @@ from tests.attack.servers import (
     make_runs,
     memory_of,
     outlived,
+    processor_time,
     request,
     served,
     status_of,
@@ -307,8 +308,20 @@ def endless_template(place: Place) -> str:
     return problem
 
 
+def grammars(place: Place) -> str:
+    """Ask for answers of grammars that grow without bound: each is refused after little work."""
+    bombs = ("((a{1000}){1000}){1000}", "(((a{300}b){300}c){300}d){300}", "(a?){5000}a{5000}", "(" * 9000)
+    for bomb in bombs:
+        before = processor_time(place.process)
+        reply = exchange(place, ask(place, "/v1/completions", model="writer", prompt="a", regex=bomb), seconds=300)
+        took = processor_time(place.process) - before
+        if status_of(reply) != 400 or took > 3:
+            return f"{bomb[:30]} took {took:.1f} s of processor time: {reply[:200]!r}"
+    return ""
+
+
 LIMITS = (silent, half_heads, dripping_head, half_bodies, idle_connections, many_half_bodies, many_silent, too_large,
-          unread, numbers, endless_template)  # fmt: skip
+          unread, numbers, endless_template, grammars)  # fmt: skip
 
 
 @attack(

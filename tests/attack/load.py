@@ -18,7 +18,7 @@ from typing import Any
 from clearhead.training.run import load
 from tests.attack import forking
 from tests.attack.doors import STRANGERS
-from tests.attack.servers import HOST, Place, ask, make_runs, memory_of, request, served, status_of
+from tests.attack.servers import HOST, Line, Place, ask, make_runs, memory_of, request, served, status_of
 from tests.attack.table import Row, Tries, attack
 from tests.training.small_runs import labelled, pairs
 
@@ -49,36 +49,6 @@ def offline(home: Path) -> list[tuple[str, dict[str, Any], str]]:
         ("/v1/classify", {"model": "classifier", "input": text}, label)
         for text, label in zip(things, labels, strict=True)
     ]
-
-
-class Line:
-    """A connection that stays open, and is made anew when the server has closed it."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def send(self, data: bytes) -> tuple[int, bytes]:
-        """Return the status and the body of a reply; OSError or IncompleteReadError where there is none."""
-        if self.streams is None:
-            self.streams = await asyncio.open_connection(HOST, self.place.port)
-        reader, writer = self.streams
-        try:
-            writer.write(data)
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = next((one for one in head.split(b"\r\n") if one.startswith(b"content-length:")), b":0")
-            body = await reader.readexactly(int(length.split(b":")[1]))
-        except BaseException:
-            self.close()
-            raise
-        if b"\r\nconnection: close" in head:
-            self.close()
-        return status_of(head), body
-
-    def close(self) -> None:
-        if self.streams is not None:
-            self.streams[1].close()
-            self.streams = None
 
 
 async def honest(place: Place, questions: list[Any], until: float, draw: random.Random, found: dict[str, Any]) -> None:

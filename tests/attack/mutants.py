@@ -172,8 +172,53 @@ MUTANTS = (
            "pairs-import", "they left", 20),
     Mutant("strangers under load", "serve/guard.py", 'if scheme.lower() != "bearer" or not right', "if False",
            "load", "stranger: let in"),
+    Mutant("a config of a larger model than its tensors", "interop/huggingface.py",
+           "        with Bounded(2 * numbers + SMALL):", "        if True:",
+           "strangers-model", "(Runtime|Memory)Error|took|crashed", 800),
+    Mutant("archives that are none", "interop/torch_archive.py",
+           "except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError)", "except OSError",
+           "strangers-pytorch_model.bin", "BadZipFile", 100),
+    Mutant("what the tokenizers library raises", "text/tokenizer.py",
+           "        if not isinstance(error, Exception) and type(error)", "        if True or type(error)",
+           "strangers-tokenizer.json", ": Exception: ", 200),
+    Mutant("templates in this process", "text/templates.py", "    return call_bounded(render_here, {",
+           "    return render_here(text, variables) or call_bounded(render_here, {",
+           "strangers-chat", "(Undefined|Template|Type|Value|Security|Memory|Overflow|Recursion)\\w*Error", 200),
+    Mutant("Parquet in this process", "text/table_readers.py",
+           'stream_bounded(read_here, arguments, TABLE, where=f"{name}: as Parquet", error=DataError)',
+           "read_here(**arguments)", "strangers-parquet", "MemoryError|crashed|took", 60),
+    Mutant("damaged gzip", "text/lines.py", "except (zlib.error, gzip.BadGzipFile) as error:",
+           "except KeyError as error:", "strangers-texts", r"error: Error -\d", 400),
+    Mutant("errors that name no file", "files.py", 'f"{where}: was changed since', 'f"was changed since',
+           "commands", "the error names no file", 60),
+    Mutant("logs that are not cut back", "training/metrics.py", "            self.file.truncate(size)\n", "",
+           "kill-random", "metrics", 12),
+    *(Mutant(f"errors of a disk are raised as they are ({attack})", "files.py",
+             "    except OSError as error:\n        raise RunError(\n",
+             "    except KeyError as error:\n        raise RunError(\n", attack, "Traceback", 40)
+      for attack in ("disk-resume", "disk-limits", "disk-real")),
+    Mutant("a resume changes the run before it is refused", "training/resume.py",
+           "        task, spec = folder.task(), folder.spec()",
+           '        (folder.path / "metrics.jsonl").unlink(missing_ok=True)\n'
+           "        task, spec = folder.task(), folder.spec()",
+           "unreachable", "refused, and yet changed metrics.jsonl", 40),
+    Mutant("a checkpoint that is pruned meanwhile", "training/run.py",
+           "    if folder.checkpoints.folders() != before:", "    if False:",
+           "readers", "no checkpoint can be used|there is no whole checkpoint", 400),
+    Mutant("numbers of 400 digits, by schema", "serve/params.py", "except OverflowError:", "except ZeroDivisionError:",
+           "requests", "-> 500", 600),
+    Mutant("grammars of any size", "decoding/grammar.py", "initial_lexer_fuel=FUEL", "initial_lexer_fuel=50 * FUEL",
+           "limits grammars", "s of processor time"),
+    *(Mutant(f"bytes that are no UTF-8 ({attack})", "text/lines.py", "except UnicodeDecodeError as error:",
+             "except KeyError as error:", attack, "UnicodeDecodeError|unclear error", 100)
+      for attack in ("texts-preparing", "texts-verbs")),
 )  # fmt: skip
 """Every promise broken once, with the attack that notices."""
+
+
+def mutants_of(attack: str) -> str:
+    """Return the names of the mutants that an attack notices."""
+    return "; ".join(mutant.name for mutant in MUTANTS if mutant.attack.split()[0] == attack)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Two processes that begin in one folder at once: one of them has it, and nothing of it is lost.
 
 One way draws a delay at every file call of both. The other is exhaustive: it stops the first process before its n-th
-file call, for every n; the second begins and ends meanwhile; then the first goes on.
+file call, for every n; the second begins and ends meanwhile; then the first goes on. Readers are tried too.
 """
 
 import json
@@ -23,6 +23,7 @@ from clearhead.plots import curves
 from clearhead.text.sources import Aligned
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Budget, Checkpointing, Recipe
+from clearhead.training.run import load
 from tests.attack import forking
 from tests.attack.calls import Act, Calls, delays, stop_at
 from tests.attack.forking import Child, Outcome
@@ -295,3 +296,37 @@ def wait_for_stop(child: Child) -> None:
     status = os.waitpid(child.number, os.WUNTRACED)[1]
     if not os.WIFSTOPPED(status):
         child.status = status
+
+
+@attack("readers", "loads of a run, again and again, while another process trains it")
+def readers(home: Path, tries: Tries) -> Row:
+    recipe = recipe_of(home)
+    row, draw = Row(""), tries.draw()
+    recipe = replace(
+        recipe, checkpointing=replace(recipe.checkpointing, save=1, checkpoints=1), seed=draw.randrange(100)
+    )
+    while row.tried < (tries.count or (60 if tries.short else 300)):
+        run = home / "read"
+        child = forking.start(lambda run=run: go_on(run, recipe))
+        loaded = False
+        while not child.ended():
+            if RunFolder(run).exists():
+                loaded = load_once(row, run, loaded)
+        if problem := child.wait().unclear():
+            row.add(problem, "the run in training")
+        shutil.rmtree(run)
+    return row
+
+
+def load_once(row: Row, run: Path, loaded: bool) -> bool:
+    """Load a run; return whether it ever was loaded, after which a load may not fail."""
+    try:
+        load(run, device="cpu", log=lambda line: None)
+    except ClearheadError as error:
+        row.add(str(error) if loaded else "", f"load {row.tried}")
+        return loaded
+    except BaseException as error:
+        row.add(f"{type(error).__name__}: {error}", f"load {row.tried}")
+        return loaded
+    row.add("", "")
+    return True

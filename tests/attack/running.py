@@ -26,14 +26,13 @@ from tests.attack import (  # noqa: F401 - they put their attacks into the table
     load,
     mutants,
     pairs,
-    readers,
     requests,
     signals,
     strangers,
     texts,
 )
 from tests.attack.small import warm_up
-from tests.attack.table import ATTACKS, Row, Tries, as_markdown, as_text, read_json, write_json, write_page
+from tests.attack.table import ATTACKS, Row, Tries, as_markdown, as_text, commit_here, read_json, write_json, write_page
 
 FAST = "/dev/shm"
 """A disk in memory: a kill does not need a slow one."""
@@ -53,7 +52,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="how long the load lasts")
     parser.add_argument("--json", type=Path, default=Path("build/attack.json"), help="where the table goes as JSON")
     parser.add_argument(
-        "--join", type=Path, nargs="*", default=[], metavar="JSON", help="take the rows of earlier runs too"
+        "--join", type=Path, nargs="*", default=[], metavar="JSON", help="take the rows of earlier runs; attack --only"
     )
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
     parser.add_argument(
@@ -62,10 +61,10 @@ def main(args: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(args)
     if asked.mutations:
         return mutants.main(asked.only, asked.workers)
-    names = [name for name in ATTACKS if not asked.only or any(map(name.startswith, asked.only))]
+    names = [name for name in ATTACKS if not (asked.only or asked.join) or any(map(name.startswith, asked.only))]
     if asked.only and all(one in ATTACKS for one in asked.only):  # `kill` is one of them, and begins others
         names = [name for name in ATTACKS if name in asked.only]
-    if not names:
+    if not names and not asked.join:
         parser.error(f"there is no attack called {asked.only}; there are {', '.join(ATTACKS)}")
     torch.set_num_threads(1)
     since = time.perf_counter()
@@ -76,16 +75,17 @@ def main(args: Sequence[str] | None = None) -> int:
         }
         tries = Tries(**form)
         rows = run_all(Path(home), names, tries, asked.workers)
-    seconds = time.perf_counter() - since
-    print(as_text(rows))
-    print(f"seed {asked.seed}, {seconds:.0f} s")
+    seconds, commits = time.perf_counter() - since, {commit_here()} if names else set()
     for earlier in asked.join:
-        found, took = read_json(earlier)
+        found, took, commit = read_json(earlier)
         found |= {row.attack: row for row in rows}
         rows, seconds = [found[name] for name in ATTACKS if name in found], seconds + took
+        commits.add(commit)
+    print(as_text(rows))
+    print(f"seed {asked.seed}, {seconds:.0f} s")
     write_json(rows, asked.json, seed=asked.seed, seconds=seconds)
     if asked.write:
-        write_page(as_markdown(rows, seed=asked.seed, seconds=seconds))
+        write_page(as_markdown(rows, mutants.mutants_of, seed=asked.seed, seconds=seconds, commits=commits))
     return 1 if any(row.failures or not row.tried for row in rows) else 0
 
 

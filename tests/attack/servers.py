@@ -1,8 +1,9 @@
 """A real server in a process of its own, with the API and the explorer, and raw requests to it.
 
-Its runs: `translator`, `classifier`, and `talker`, whose chat template never ends and whose model never answers.
+Its runs: `translator`, `classifier`, `writer`, and `talker`, whose template never ends and whose model never answers.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -40,11 +41,11 @@ from clearhead.serve.server import Server
 from clearhead.text.templates import ChatTemplate
 from clearhead.training.run import load
 home, token, limits, endless = Path(sys.argv[1]), sys.argv[2] or None, json.loads(sys.argv[3]), sys.argv[4]
-runs = [load(home / name / "run", device="cpu") for name in ("translator", "classifier", "talker")]
+runs = [load(home / name / "run", device="cpu") for name in ("translator", "classifier", "talker", "talker")]
 object.__setattr__(runs[2].folder, "chat", lambda: ChatTemplate(endless))
 for part in runs[2].model.modules():
     part.register_forward_pre_hook(lambda *_: time.sleep(60))
-api = Api(runs, names=("translator", "classifier", "talker"), scheduler=batched(32), model_threads=1)
+api = Api(runs, names=("translator", "classifier", "talker", "writer"), scheduler=batched(32), model_threads=1)
 pages = [ExplorerPages(Explorer(runs[0]), home / "static")] if token else []
 server = Server(api, *pages, token=token, limits=Limits(**limits), logs=Tracebacks())
 print(server.place.port, flush=True)
@@ -143,6 +144,47 @@ def read_reply(connection: socket.socket, *, has_body: bool = True) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
+class Line:
+    """A connection that stays open, and is made anew when the server has closed it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def send(self, data: bytes) -> tuple[int, bytes]:
+        """Return the status and the body of a reply; OSError or IncompleteReadError where there is none."""
+        if self.streams is None:
+            self.streams = await asyncio.open_connection(HOST, self.place.port)
+        reader, writer = self.streams
+        try:
+            writer.write(data)
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            body = await read_body(reader, head)
+        except BaseException:
+            self.close()
+            raise
+        if b"\r\nconnection: close" in head:
+            self.close()
+        return status_of(head), body
+
+    def close(self) -> None:
+        if self.streams is not None:
+            self.streams[1].close()
+            self.streams = None
+
+
+async def read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    """Return the body of a reply, which has its length in the head or comes in chunks."""
+    if b"transfer-encoding: chunked" in head:
+        body = b""
+        while size := int(await reader.readline(), 16):
+            body += (await reader.readexactly(size + 2))[:-2]
+        await reader.readline()
+        return body
+    length = next((one for one in head.split(b"\r\n") if one.startswith(b"content-length:")), b":0")
+    return await reader.readexactly(int(length.split(b":")[1]))
+
+
 def status_of(reply: bytes) -> int:
     """Return the status of a reply, 0 where there is none.
 
@@ -179,6 +221,12 @@ def is_at_work(number: int) -> bool:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def processor_time(number: int) -> float:
+    """Return the seconds of processor time that a process has used: a busy machine does not change them."""
+    fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_of(number: int) -> float:

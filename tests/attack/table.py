@@ -4,6 +4,7 @@ import json
 import platform
 import random
 import re
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -143,21 +144,32 @@ def as_text(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(rows: Sequence[Row], *, seed: int, seconds: float) -> str:
-    """Return the table for docs/reliability.md, with its seed, date and machine."""
+def as_markdown(
+    rows: Sequence[Row], notices: Callable[[str], str], *, seed: int, seconds: float, commits: set[str]
+) -> str:
+    """Return the table for docs/reliability.md, with its seed, date, commits and machine, and the mutants of each
+    attack.
+    """
     import torch
 
     lines = [
         f"Seed {seed}, {time.strftime('%d %B %Y')}, {platform.system()} on {platform.machine()}, "
-        f"Python {platform.python_version()}, torch {torch.__version__.split('+')[0]}, {seconds / 60:.0f} minutes.",
+        f"Python {platform.python_version()}, torch {torch.__version__.split('+')[0]}, {seconds / 60:.0f} minutes; "
+        f"commit {', '.join(sorted(commits))}.",
         "",
-        "| attack | what it does | tried | survived | |",
-        "|---|---|---:|---:|---|",
+        "| attack | what it does | tried | survived | | it notices |",
+        "|---|---|---:|---:|---|---|",
     ]
     for row in rows:
         does, note = ATTACKS[row.attack][0], row.note + " " if row.note else ""
-        lines.append(f"| `{row.attack}` | {does} | {row.tried:,} | {row.survived:,} | {note}|")
+        lines.append(f"| `{row.attack}` | {does} | {row.tried:,} | {row.survived:,} | {note}| {notices(row.attack)} |")
     return "\n".join(lines)
+
+
+def commit_here() -> str:
+    """Return the commit that is checked out, marked if files differ from it."""
+    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
 
 
 def write_page(table: str, page: Path = PAGE) -> None:
@@ -172,14 +184,14 @@ def write_page(table: str, page: Path = PAGE) -> None:
 
 def write_json(rows: Sequence[Row], path: Path, *, seed: int, seconds: float) -> None:
     shown = [{**row.as_json(), "failures": row.failures[:SHOWN]} for row in rows]
-    content = {"seed": seed, "seconds": round(seconds, 1), "rows": shown}
+    content = {"seed": seed, "seconds": round(seconds, 1), "commit": commit_here(), "rows": shown}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> tuple[dict[str, Row], float]:
-    """Return the rows that an earlier run has written, by attack, and the seconds that it took."""
+def read_json(path: Path) -> tuple[dict[str, Row], float, str]:
+    """Return the rows that an earlier run has written, by attack, the seconds that it took, and its commit."""
     content = json.loads(path.read_text(encoding="utf-8"))
     fields = ("attack", "tried", "failures", "note")
     rows = {row["attack"]: Row(*(row[name] for name in fields)) for row in content["rows"]}
-    return rows, content["seconds"]
+    return rows, content["seconds"], content["commit"]

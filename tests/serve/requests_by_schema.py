@@ -13,6 +13,30 @@ ODD = (
     '"' + "x" * 5000 + '"',
 )  # fmt: skip
 """Values as they stand in a body: json.dumps could not write some of them."""
+TEXTS = ("eins <mask>", "the cat", "a", "")
+SCHEMAS = (
+    {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}, {"type": "objekt"},
+    {"type": "string", "minLength": 10**9}, {"type": "array", "minItems": 10**8}, {"$ref": "file:///etc/passwd"},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, {"type": "number", "multipleOf": 1e-300},
+    {"enum": ["x" * i for i in range(300)]}, {"type": "string", "pattern": "((a{1000}){1000}){1000}"}, {"allOf": [[]]},
+)  # fmt: skip
+"""Grammars of answers: right ones, wrong ones, and some that would take memory and time."""
+KNOWN = {
+    "input": TEXTS, "prompt": TEXTS, "source": TEXTS, "text": TEXTS, "texts": (["eins zwei"],), "word": ("eins",),
+    "messages": ([{"role": "user", "content": "the"}],), "stop": (".", ["a", "b"]), "target": ("12", "1"),
+    "beam": (1, 2), "n_best": (1, 2), "n": (1, 2), "max_tokens": (1, 4), "max_new": (2,), "candidates": (3,),
+    "shown": (3,), "step": ("weight", "score", 60), "site": ("encoder.0.attention", "decoder.0.cross"), "head": ("0",),
+    "at": ("encoder.0.attention",), "side": ("encoder", "decoder"), "table": ("encoder", "decoder"), "role": ("query",),
+    "query": (0, 1), "key": (0, 1), "token": (0, 1), "level": (0, 1), "row": (0,), "column": (0,), "unit": (0, 3),
+    "box": ("encoder.0.attention", "decoder.output"), "name": ("decoder.embedding.out",), "places": ("0,1",),
+    "temperature": (0.0, 1.0), "stream": (False, True), "attention": (True, {"heads": [0]}),
+    "regex": ("[a-z]+", "(a|b)*a(a|b){22}", "(", "((a{1000}){1000}){1000}", "(a?){5000}a{5000}", "(.*a){12}.{12}"),
+    "response_format": (
+        {"type": "json_object"}, *({"type": "json_schema", "json_schema": {"schema": one}} for one in SCHEMAS)
+    ),
+    "index": (0, 1), "question": ("run", "curves"), "asked": ({},), "repeats": (0, 2),
+}  # fmt: skip
+"""Values of names that would otherwise hardly ever be right."""
 
 
 def as_object(fields):
@@ -79,6 +103,15 @@ class Maker:
                         yield method.upper(), *self.request(path, operation, name, odd)
                 for _ in range(2 * repeats):
                     yield method.upper(), *self.request(path, operation)
+
+    def any_request(self):
+        """Draw a method, path and body of one route: with one value of its own in a good body, or with drawn ones."""
+        draw = self.draw
+        path, operations = draw.choice([*self.schema["paths"].items()])
+        method, operation = draw.choice([*operations.items()])
+        forced = draw.choice(self.fields(operation) or [None]) if draw.random() < 0.5 else None
+        known = [json.dumps(one) for one in self.known.get(forced, ())]
+        return method.upper(), *self.request(path, operation, forced, draw.choice((*ODD, *known * 8)))
 
     def fields(self, operation):
         if "requestBody" in operation:

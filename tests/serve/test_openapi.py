@@ -16,26 +16,14 @@ from clearhead.serve.openapi import fields_of
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.server import Server
 from tests.serve.api_serving import running
-from tests.serve.requests_by_schema import ODD, Maker
+from tests.serve.requests_by_schema import KNOWN, ODD, Maker
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
-TEXTS = ("eins <mask>", "the cat", "a", "")
 SENT = BODIES | {f"/api/{name}": kind for name, kind in QUESTIONS.items() if kind.sent}
 MODELS = {
     "/v1/translate": "translator", "/v1/completions": "documents", "/v1/chat/completions": "talker",
     "/v1/classify": "classifier", "/v1/fill": "filler", "/v1/embeddings": "filler", "/v1/answer": "classifier",
-}  # fmt: skip
-KNOWN = {
-    "input": TEXTS, "prompt": TEXTS, "source": TEXTS, "text": TEXTS, "texts": (["eins zwei"],), "word": ("eins",),
-    "messages": ([{"role": "user", "content": "the"}],), "stop": (".", ["a", "b"]), "target": ("12", "1"),
-    "beam": (1, 2), "n_best": (1, 2), "n": (1, 2), "max_tokens": (1, 4), "max_new": (2,), "candidates": (3,),
-    "shown": (3,), "step": ("weight", "score", 60), "site": ("encoder.0.attention", "decoder.0.cross"), "head": ("0",),
-    "at": ("encoder.0.attention",), "side": ("encoder", "decoder"), "table": ("encoder", "decoder"), "role": ("query",),
-    "query": (0, 1), "key": (0, 1), "token": (0, 1), "level": (0, 1), "row": (0,), "column": (0,), "unit": (0, 3),
-    "box": ("encoder.0.attention", "decoder.output"), "name": ("decoder.embedding.out",), "places": ("0,1",),
-    "temperature": (0.0, 1.0), "stream": (False, True), "attention": (True, {"heads": [0]}),
-    "index": (0, 1), "question": ("run", "curves"), "asked": ({},), "repeats": (0, 2),
 }  # fmt: skip
 
 
