@@ -50,6 +50,17 @@ STATE_FIELDS: Mapping[str, Any] = {
     "pacing": dict,
 }
 """The fields of a state.json beside its seal and what binds it to the run, and their types."""
+PACING_FIELDS: Mapping[str, Any] = {
+    "planned": int,
+    **dict.fromkeys(("spent", "position", "stride", "step_seconds"), float),
+    "over": bool,
+    **dict.fromkeys(("preparing", "evaluating", "evaluation"), float),
+    "evaluated": int,
+    "log_factor": float,
+    "sample": int | None,
+    "cut": float,
+}
+"""What a checkpoint keeps of a pacing: the steps of its plan, and attributes."""
 UNTRAINED: Mapping[str, Any] = {
     "seconds": 0.0,
     "tokens": 0,
@@ -352,6 +363,8 @@ def read_state(path: Path) -> dict[str, Any]:
     check_fields(state_fields, STATE_FIELDS, str(file), what="the state of a checkpoint")
     if state["best"] is not None:
         check_fields(state["best"], BEST_FIELDS, f"{file}: best")
+    if state["pacing"]:
+        check_fields(state["pacing"], PACING_FIELDS, f"{file}: pacing")
     return state
 
 

@@ -6,11 +6,12 @@ validation set was scored, and how the Transformer compares with the line to bea
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 from clearhead.model.int8 import count_weights
 from clearhead.model.outputs import SHARES
+from clearhead.serialization import check_fields, hints_of
 from clearhead.training.baseline import Figures, LinearScore
 from clearhead.training.byte_ngrams import NgramScore
 from clearhead.training.checkpoints import named_tensors
@@ -23,6 +24,7 @@ from clearhead.training.reporting import StoppedScoring, phase
 from clearhead.training.run import Run, load
 
 MOST_ASSESSED = 2000
+Score = TypeVar("Score", LinearScore, NgramScore)
 
 
 def score(trainer: Trainer, device: str) -> Run:
@@ -94,11 +96,18 @@ def final_validation_set(trainer: Trainer, batches: int, started: float) -> Vali
     )
 
 
+def read_score(of: type[Score], saved: Mapping[str, Any], owner: Run | Trainer) -> Score:
+    """Return a score from baseline.json; RunError, which names the file, where it is none."""
+    hints = hints_of(of)
+    found = {name: value for name, value in saved.items() if name in hints}
+    return of(**check_fields(found, hints, str(owner.folder.baseline)))
+
+
 def compare_with_linear(
     run: Run, saved: Mapping[str, Any], reached: Figures, alone: Figures | None, log: Callable[[str], None]
 ) -> dict[str, Any]:
     """Print how a classifier compares with the linear model, write how much each part counts; return their figures."""
-    linear = LinearScore(**{field.name: saved[field.name] for field in fields(LinearScore)})
+    linear = read_score(LinearScore, saved, run)
     compared: dict[str, Any] = {"linear": {name: saved[name] for name in ("accuracy", "macro_f1", "features")}}
     shares = list[float]()
     if alone is not None:
@@ -111,7 +120,7 @@ def compare_with_linear(
 
 def compare_with_ngrams(trainer: Trainer, saved: Mapping[str, Any], loss: float, bits: float) -> dict[str, Any]:
     """Print how a language model compares with the byte n-grams, step by step; return their figures."""
-    ngram = NgramScore(**{field.name: saved[field.name] for field in fields(NgramScore)})
+    ngram = read_score(NgramScore, saved, trainer)
     curve = [
         (line["step"], line["loss"] / loss * bits)
         for line in read_metrics(trainer.folder.metrics)

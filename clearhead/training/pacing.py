@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from clearhead.training.checkpoints import PACING_FIELDS
 from clearhead.training.recipe import Plan, Recipe
 from clearhead.training.tasks.measures import FEWEST_BATCHES
 
@@ -44,9 +45,7 @@ PRIOR = 0.5
 """How many evaluations the planned time of one counts for, beside those that were measured."""
 PRECISION = 0.005
 """The standard error of the loss, as a share of it, that is small enough for an evaluation during training."""
-CLOCK = ("spent", "position", "stride", "step_seconds", "over")
-KEPT = (*CLOCK, "preparing", "evaluating", "evaluation", "evaluated", "log_factor", "sample", "cut")
-"""What a checkpoint keeps of a pacing, beside its plan."""
+KEPT = [name for name in PACING_FIELDS if name != "planned"]
 
 
 @final

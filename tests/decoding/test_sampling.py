@@ -14,6 +14,7 @@ from tests.decoding.laws import case_of
 from tests.decoding.models import PLAIN, build, on_axes
 from tests.decoding.plain import Case, apart, kept
 from tests.peers import transformers
+from tests.rounding import same_but_rounding
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -205,7 +206,7 @@ def test_a_sample_goes_on_with_its_own_numbers_when_others_have_ended(case):
 
 def test_one_number_stands_for_those_that_follow_it(case):
     rules = Rules(max_new=5)
-    assert case.generate(Sample(seeds=4), rules) == case.generate(Sample(seeds=(4, 5, 6, 7)), rules)
+    assert same_but_rounding(*(case.generate(Sample(seeds=seeds), rules) for seeds in (4, (4, 5, 6, 7))))
 
 
 def test_seeds_repeat_and_differ(case):

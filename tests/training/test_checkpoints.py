@@ -204,7 +204,7 @@ def test_a_state_that_names_no_checksums_is_not_whole(kept):
 
 
 @pytest.mark.parametrize("field", [*STATE, "step"])
-@pytest.mark.parametrize("value", ["missing", "many", None, [1], {}])
+@pytest.mark.parametrize("value", ["missing", "many", None, [1], {}, {"spent": []}])
 def test_a_state_with_a_field_that_is_missing_or_of_another_type_names_it(kept, field, value):
     path = kept.folder / "step-00000010" / "state.json"
     state = {**json.loads(path.read_text()), field: value}

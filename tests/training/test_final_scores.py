@@ -2,6 +2,9 @@
 
 import pytest
 
+from clearhead.errors import RunError
+from clearhead.training.byte_ngrams import NgramScore
+from clearhead.training.final_scores import read_score
 from clearhead.training.recipe import Budget, Checkpointing
 from clearhead.training.train import train
 from tests.training import small_runs
@@ -33,3 +36,11 @@ def test_a_language_model_stands_beside_the_byte_ngrams(documents):
     saved, baseline = documents.folder.read_evaluation(), documents.folder.read_own(documents.folder.baseline)
     assert saved["ngram"]["bits_per_byte"] == baseline["bits_per_byte"] != saved["bits_per_byte"]
     assert "linear" not in saved
+
+
+@pytest.mark.parametrize("change", [{"train_bytes": []}, {"train_bytes": None}, None])
+def test_a_baseline_that_is_none_is_named(documents, change):
+    saved = documents.folder.read_own(documents.folder.baseline)
+    saved = {**saved, **change} if change else {name: saved[name] for name in saved if name != "train_bytes"}
+    with pytest.raises(RunError, match=r"baseline\.json: .*train_bytes"):
+        read_score(NgramScore, saved, documents)
