@@ -20,7 +20,7 @@ from typing import NamedTuple, cast, final
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.attention.heads import WholeMap
@@ -36,8 +36,8 @@ from clearhead.attention.score_index import Positions
 from clearhead.decoding import one_query_gpu
 from clearhead.decoding.clock import Clock, EncodedSource
 from clearhead.model.blocks import KVSource, KVSources, Stack
-from clearhead.model.fast_step import FastStep, StepNorm, can_join, join_linears, linear_step
-from clearhead.model.fused_step import MOST_ROWS, FusedBranch, FusedLinear, can_fuse
+from clearhead.model.fast_step import FastStep, StepMatrix, StepNorm, can_join, join_linears, join_matrices, linear_step
+from clearhead.model.fused_step import MOST_ROWS, FusedBranch, FusedLinear, fusible_matrices
 from clearhead.model.norms import BuiltRMSNorm
 
 MOST_TURNED = 1 << 16
@@ -292,7 +292,8 @@ class FullCache(ColumnCache):
         def step(x: Tensor) -> Tensor:
             return output(attend_step(clock, heads, (clock.by_sentence(project(x)), *self.filled()), scale))
 
-        return FusedAttention(self, layer, step, scale) if can_fuse_attention(layer, clock.size.columns) else step
+        matrices = matrices_to_fuse(layer, clock.size.columns)
+        return FusedAttention(self, layer, step, scale, matrices) if matrices else step
 
     def project_step(self, layer: Attention) -> Callable[[Tensor], Float[Tensor, "row head 1 d"]]:
         """Return a function of the vectors of one position that writes their keys and values, and returns the queries.
@@ -354,8 +355,11 @@ def attend_few(
     return torch.bmm(score.softmax(-1), values.flatten(0, 1)).unflatten(0, query.shape[:2])
 
 
-def can_fuse_attention(layer: Attention, limit: int) -> bool:
-    """Check for plain maps, RMS norms of queries and keys or none, and rotary positions or none."""
+def matrices_to_fuse(layer: Attention, limit: int) -> list[StepMatrix]:
+    """Return the maps of query, key, value and output for a fused step.
+
+    Empty unless they are plain or int8 maps, with RMS norms of queries and keys or none, and rotary positions or none.
+    """
     maps = [cast(WholeMap, part) for part in (layer.query, layer.key, layer.value)]
     norms = [part.norm for part in maps[:2]]
     fused_norms = norms == [None, None] or all(
@@ -363,7 +367,7 @@ def can_fuse_attention(layer: Attention, limit: int) -> bool:
     )
     position = layer.position
     turned = not position.turns or (isinstance(position, Rotary) and limit <= MOST_TURNED)
-    return fused_norms and turned and can_fuse([*(part.linear for part in maps), layer.output])
+    return fusible_matrices([*(part.linear for part in maps), layer.output]) if fused_norms and turned else []
 
 
 @final
@@ -372,14 +376,13 @@ class FusedAttention(FusedBranch):
     product.
     """
 
-    def __init__(self, cache: FullCache, layer: Attention, step: FastStep, scale: float) -> None:
+    def __init__(
+        self, cache: FullCache, layer: Attention, step: FastStep, scale: float, matrices: Sequence[StepMatrix]
+    ) -> None:
+        """`matrices`: the maps of query, key, value and output."""
         self.cache, self.clock, self.step = cache, cache.clock, step
         cache.reads_filled = True
-        linears = [cast(WholeMap, part).linear for part in (layer.query, layer.key, layer.value)]
-        bias = None if linears[0].bias is None else torch.cat([part.bias for part in linears])
-        self.project = FusedLinear(torch.cat([part.weight for part in linears]), bias)
-        output = cast(nn.Linear, layer.output)
-        self.output = FusedLinear(output.weight, output.bias)
+        self.project, self.output = FusedLinear(join_matrices(matrices[:3])), FusedLinear(matrices[3])
         self.attend = one_query_gpu.StepAttention(layer, scale, max(MOST_ROWS, cache.n_slots))
         self.shape = layer.shape
         # Made here and not in the step, which may be recorded without having run before.
@@ -392,8 +395,7 @@ class FusedAttention(FusedBranch):
         """
         if self.clock.beams > 1:
             return self.step(x)
-        context = self.attend_new(F.linear(x, self.project.weight, self.project.bias))
-        return F.linear(context, self.output.weight, self.output.bias)
+        return self.output.multiply_many(self.attend_new(self.project.multiply_many(x)))
 
     def serves(self, x: Tensor) -> bool:
         return len(x) <= MOST_ROWS and self.clock.beams == 1

@@ -23,7 +23,7 @@ from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.request import Model
 from clearhead.decoding.topk import LogSoftmax
-from clearhead.model.fast_step import FEW, FastStep, find_unrecordable, is_observed
+from clearhead.model.fast_step import FEW, FastStep, StepMatrix, find_unrecordable, is_observed
 from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
 from clearhead.model.lora import find_switch
@@ -405,7 +405,7 @@ def find_head(output: nn.Module) -> FusedLinear | None:
     """Return the unembedding table as a fused map, if the output is nothing but that and the device has Triton."""
     if not is_bare(output) or output.int8_digits is not None or not can_fuse_weight(output.table):
         return None
-    return FusedLinear(output.table)
+    return FusedLinear(StepMatrix(output.table, None))
 
 
 def pad_right(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Int[Tensor, "row n"], Int[Tensor, "row"]]:

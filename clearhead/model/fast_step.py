@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeGuard
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -71,6 +71,14 @@ class StepNorm(NamedTuple):
     gamma: Float[Tensor, "d_model"]
     beta: Float[Tensor, "d_model"] | None
     epsilon: float
+
+
+class StepMatrix(NamedTuple):
+    """A linear map as the kernels of `fused_step` take it. With a `scale` for each output the weight is int8 codes."""
+
+    weight: Float[Tensor, "d_out d_in"] | Int8[Tensor, "d_out d_in"]
+    bias: Float[Tensor, "d_out"] | None
+    scale: Float[Tensor, "d_out"] | None = None
 
 
 class DecodingModule(Tapped):
@@ -150,6 +158,25 @@ class SteppedLinear(nn.Linear):
     def join_step(self, others: Sequence[nn.Module] = ()) -> FastStep:
         """Return this map, and others of its class, as a function of one vector, their outputs side by side."""
         raise NotImplementedError
+
+    @property
+    def step_matrix(self) -> StepMatrix | None:
+        """Return the map as a matrix that a kernel on a GPU can read; None if it is more than that."""
+        return None
+
+
+def find_step_matrix(module: nn.Module) -> StepMatrix | None:
+    """Return a linear map as a matrix for the kernels of `fused_step`; None for any other module."""
+    if plain_linear(module):
+        assert isinstance(module, nn.Linear)
+        return StepMatrix(module.weight, module.bias)
+    return module.step_matrix if isinstance(module, SteppedLinear) else None
+
+
+def join_matrices(matrices: Sequence[StepMatrix]) -> StepMatrix:
+    """Return several maps of the same vector as one, their outputs side by side."""
+    weights, biases, scales = ([part for part in parts if part is not None] for parts in zip(*matrices, strict=True))
+    return StepMatrix(torch.cat(weights), torch.cat(biases) if biases else None, torch.cat(scales) if scales else None)
 
 
 def can_join(maps: Sequence[nn.Module]) -> TypeGuard[Sequence[WholeMap]]:

@@ -13,7 +13,7 @@ from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
 from clearhead.model.fast_step import FastStep, is_large, linear_step, plain_linear, through
-from clearhead.model.fused_step import FusedFeedForward, FusedLinear, can_fuse
+from clearhead.model.fused_step import FusedFeedForward, FusedLinear, fusible_matrices
 from clearhead.model.steps import Explained, ModuleStep
 from clearhead.registry import kind, register
 
@@ -172,10 +172,10 @@ class Plain(Network):
             return lambda x: through(x, first, activate, second)
         up, down = linear_step(self.up), linear_step(self.down)
         step = lambda x: down(activate(up(x)))  # noqa: E731
-        if not can_fuse((self.up, self.down)):
+        if not (matrices := fusible_matrices((self.up, self.down))):
             return step
-        first = FusedLinear(self.up.weight, self.up.bias, activation=self.kernel)
-        return FusedFeedForward(step, first, self.down)
+        first = FusedLinear(matrices[0], activation=self.kernel)
+        return FusedFeedForward(step, first, FusedLinear(matrices[1]))
 
     @property
     def steps(self) -> tuple[ModuleStep, ...]:
@@ -207,10 +207,10 @@ class Gated(Network):
         gate, up, down = linear_step(self.gate), linear_step(self.up), linear_step(self.down)
         activate = self.activate
         step = lambda x: down(activate(gate(x)) * up(x))  # noqa: E731
-        if not can_fuse((self.gate, self.up, self.down)):
+        if not (matrices := fusible_matrices((self.gate, self.up, self.down))):
             return step
-        first = FusedLinear(self.gate.weight, self.gate.bias, up=self.up, activation=self.kernel)
-        return FusedFeedForward(step, first, self.down)
+        first = FusedLinear(matrices[0], up=matrices[1], activation=self.kernel)
+        return FusedFeedForward(step, first, FusedLinear(matrices[2]))
 
     @property
     def steps(self) -> tuple[ModuleStep, ...]:

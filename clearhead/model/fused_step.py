@@ -19,15 +19,24 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from clearhead.compiling import jit, missing_triton
 from clearhead.devices import FLOATS
-from clearhead.model.fast_step import DecodingModule, FastStep, StepNorm, fast_step_of, has_own_step, plain_linear
+from clearhead.model.fast_step import (
+    DecodingModule,
+    FastStep,
+    StepMatrix,
+    StepNorm,
+    fast_step_of,
+    find_step_matrix,
+    has_own_step,
+)
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -80,16 +89,16 @@ def power_of_two(n: int) -> int:
 
 def can_fuse_weight(weight: Tensor) -> bool:
     """Check for a matrix that these kernels read, on a device that has Triton, and that nobody wants a gradient of."""
-    plain = weight.dtype in FLOATS and weight.is_contiguous() and not torch.is_grad_enabled()
-    return plain and missing_triton(weight.device.type) is None
+    read = weight.dtype in FLOATS or weight.dtype is torch.int8
+    return read and weight.is_contiguous() and not torch.is_grad_enabled() and not missing_triton(weight.device.type)
 
 
-def can_fuse(maps: Sequence[nn.Module]) -> bool:
-    """Check for plain linear maps of one dtype whose matrices these kernels read."""
-    if not all(map(plain_linear, maps)):
-        return False
-    weights = [cast(nn.Linear, part).weight for part in maps]
-    return all(can_fuse_weight(weight) and weight.dtype is weights[0].dtype for weight in weights)
+def fusible_matrices(maps: Sequence[nn.Module]) -> list[StepMatrix]:
+    """Return linear maps as the matrices that these kernels read; nothing unless all are such maps, of one dtype."""
+    found = [matrix for matrix in map(find_step_matrix, maps) if matrix is not None]
+    dtypes = {(matrix.weight.dtype, None if matrix.scale is None else matrix.scale.dtype) for matrix in found}
+    fits = len(found) == len(maps) and len(dtypes) == 1 and all(can_fuse_weight(matrix.weight) for matrix in found)
+    return found if fits else []
 
 
 @final
@@ -99,18 +108,10 @@ class FusedLinear:
     `up` makes it a gate: activation(weight x) · (up x).
     """
 
-    def __init__(
-        self,
-        weight: Float[Tensor, "d_out d_in"],
-        bias: Float[Tensor, "d_out"] | None = None,
-        *,
-        up: nn.Linear | None = None,
-        activation: str = "",
-    ) -> None:
-        self.weight, self.bias, self.activation = weight, bias, activation
-        self.up = weight if up is None else up.weight
-        self.up_bias = None if up is None else up.bias
-        self.gated = up is not None
+    def __init__(self, matrix: StepMatrix, *, up: StepMatrix | None = None, activation: str = "") -> None:
+        weight, self.bias, self.scale = matrix
+        self.weight, self.activation, self.gated = weight, activation, up is not None
+        self.up, self.up_bias, self.up_scale = matrix if up is None else up
         self.launch = launch_options(weight.device)
         self.counters = torch.zeros(-(-len(weight) // 16), dtype=torch.int32, device=weight.device)
 
@@ -122,6 +123,13 @@ class FusedLinear:
         if len(x) == 1:
             return self.multiply_row(x, norm, residual)
         return self.multiply_rows(x if norm is None else self.normalize(x, norm), residual)
+
+    def multiply_many(self, x: Float[Tensor, "row d_in"]) -> Float[Tensor, "row d_out"]:
+        """Return the map alone of many rows, where torch's products are ahead."""
+        if self.scale is None:
+            return F.linear(x, self.weight, self.bias)
+        product = F.linear(x, self.weight.to(x.dtype)) * self.scale
+        return product if self.bias is None else product + self.bias
 
     def multiply_row(self, x: Tensor, norm: StepNorm | None, residual: Tensor | None) -> Tensor:
         n, k = self.weight.shape
@@ -135,6 +143,8 @@ class FusedLinear:
             self.up,
             x if self.bias is None else self.bias,
             x if self.up_bias is None else self.up_bias,
+            x if self.scale is None else self.scale,
+            x if self.up_scale is None else self.up_scale,
             x if norm is None else norm.gamma,
             x if norm is None or norm.beta is None else norm.beta,
             x if residual is None else residual,
@@ -148,6 +158,7 @@ class FusedLinear:
             ACTIVATION=self.activation,
             GATED=self.gated,
             BIASED=self.bias is not None,
+            SCALED=self.scale is not None,
             ADDS=residual is not None,
             BLOCK_N=block_n,
             BLOCK_K=min(2048 if k > 4096 else 1024, power_of_two(k)),
@@ -190,6 +201,8 @@ class FusedLinear:
             self.up,
             x if self.bias is None else self.bias,
             x if self.up_bias is None else self.up_bias,
+            x if self.scale is None else self.scale,
+            x if self.up_scale is None else self.up_scale,
             x if residual is None else residual,
             out,
             partial,
@@ -200,6 +213,7 @@ class FusedLinear:
             ACTIVATION=self.activation,
             GATED=self.gated,
             BIASED=self.bias is not None,
+            SCALED=self.scale is not None,
             ADDS=residual is not None,
             ROWS=padded,
             BLOCK_N=block_n,
@@ -227,8 +241,8 @@ class FusedLinear:
 class FusedFeedForward(FusedBranch):
     """A feed-forward of two maps, the first of them perhaps gated."""
 
-    def __init__(self, step: FastStep, first: FusedLinear, down: nn.Linear) -> None:
-        self.step, self.first, self.down = step, first, FusedLinear(down.weight, down.bias)
+    def __init__(self, step: FastStep, first: FusedLinear, down: FusedLinear) -> None:
+        self.step, self.first, self.down = step, first, down
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.step(x)
@@ -263,6 +277,8 @@ def one_row_linear(
     up,
     bias,
     up_bias,
+    scale,
+    up_scale,
     gamma,
     beta,
     residual,
@@ -276,6 +292,7 @@ def one_row_linear(
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
     BIASED: tl.constexpr,
+    SCALED: tl.constexpr,
     ADDS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -291,9 +308,9 @@ def one_row_linear(
     rows = n.to(tl.int64)[:, None] * K
     first_mask = inside[:, None] & (k < K)[None, :]
     # The first weights are on their way before this kernel may read what the one before it writes.
-    ahead = tl.load(weight + rows + k[None, :], mask=first_mask, other=0.0)
+    ahead = tl.load(weight + rows + k[None, :], mask=first_mask, other=0)
     if GATED:
-        up_ahead = tl.load(up + rows + k[None, :], mask=first_mask, other=0.0)
+        up_ahead = tl.load(up + rows + k[None, :], mask=first_mask, other=0)
     if PDL:
         cuda.gdc_wait()
         cuda.gdc_launch_dependents()
@@ -334,6 +351,8 @@ def one_row_linear(
     if NORM == "rms":
         factor = 1.0 / tl.sqrt_rn(tl.sum(squares, 0) / K + EPSILON)
         y = y * factor
+    if SCALED:
+        y = y * tl.load(scale + n, mask=inside, other=0.0).to(tl.float32)
     if BIASED:
         y += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
     y = activate(y, ACTIVATION)
@@ -341,6 +360,8 @@ def one_row_linear(
         u = tl.sum(up_total, 1)
         if NORM == "rms":
             u = u * factor
+        if SCALED:
+            u = u * tl.load(up_scale + n, mask=inside, other=0.0).to(tl.float32)
         if BIASED:
             u += tl.load(up_bias + n, mask=inside, other=0.0).to(tl.float32)
         y = y * u
@@ -386,6 +407,8 @@ def few_rows_linear(
     up,
     bias,
     up_bias,
+    scale,
+    up_scale,
     residual,
     out,
     partial,
@@ -396,6 +419,7 @@ def few_rows_linear(
     ACTIVATION: tl.constexpr,
     GATED: tl.constexpr,
     BIASED: tl.constexpr,
+    SCALED: tl.constexpr,
     ADDS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -426,11 +450,11 @@ def few_rows_linear(
     for first in tl.range(0, SHARE, BLOCK_K, num_stages=STAGES):
         wide = first + k < K
         vectors = tl.load(numbers + first, mask=wide[:, None] & there[None, :], other=0.0)
-        tile = tl.load(weights + first, mask=inside[:, None] & wide[None, :], other=0.0)
-        total = tl.dot(tile, vectors, total, input_precision="ieee")
+        tile = tl.load(weights + first, mask=inside[:, None] & wide[None, :], other=0)
+        total = tl.dot(tile.to(vectors.dtype), vectors, total, input_precision="ieee")
         if GATED:
-            up_tile = tl.load(ups + first, mask=inside[:, None] & wide[None, :], other=0.0)
-            up_total = tl.dot(up_tile, vectors, up_total, input_precision="ieee")
+            up_tile = tl.load(ups + first, mask=inside[:, None] & wide[None, :], other=0)
+            up_total = tl.dot(up_tile.to(vectors.dtype), vectors, up_total, input_precision="ieee")
     done = True
     places = row[None, :] * N + n[:, None]
     mask = inside[:, None] & there[None, :]
@@ -452,10 +476,14 @@ def few_rows_linear(
                     theirs = partial + (SPLITS + other) * size + places
                     up_total += tl.load(theirs, mask=mask, other=0.0, cache_modifier=".cg")
     if done:
+        if SCALED:
+            total *= tl.load(scale + n, mask=inside, other=0.0).to(tl.float32)[:, None]
         if BIASED:
             total += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)[:, None]
         total = activate(total, ACTIVATION)
         if GATED:
+            if SCALED:
+                up_total *= tl.load(up_scale + n, mask=inside, other=0.0).to(tl.float32)[:, None]
             if BIASED:
                 up_total += tl.load(up_bias + n, mask=inside, other=0.0).to(tl.float32)[:, None]
             total = total * up_total

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from clearhead.calls import public
 from clearhead.errors import OptionError, no_such
 from clearhead.model import int8_matmul
-from clearhead.model.fast_step import FastStep, SteppedLinear, multiply_by
+from clearhead.model.fast_step import FastStep, StepMatrix, SteppedLinear, join_matrices, multiply_by
+from clearhead.model.fused_step import FusedLinear
 from clearhead.model.int8_matmul import ROUNDED
 from clearhead.model.lora import replace_module
 from clearhead.model.outputs import ToNgramLogits, ToVocabulary
@@ -70,10 +71,18 @@ class Int8Linear(SteppedLinear):
 
     @property
     def step_kind(self) -> Hashable:
-        return (self.digits, self.bias is None) if self.codes.is_cpu and self.scale.dtype is torch.float32 else None
+        if self.codes.is_cpu and self.scale.dtype is not torch.float32:
+            return None
+        return self.codes.device.type, self.digits, self.bias is None
+
+    @property
+    def step_matrix(self) -> StepMatrix:
+        return StepMatrix(self.codes, self.bias, self.scale)
 
     def join_step(self, others: Sequence[nn.Module] = ()) -> FastStep:
         maps = [self, *(linear for linear in others if isinstance(linear, Int8Linear))]
+        if not self.codes.is_cpu:
+            return FusedLinear(join_matrices([linear.step_matrix for linear in maps])).multiply_many
         biases: list[Tensor] = [linear.bias for linear in maps if linear.bias is not None]
         matrix, bias = self.matrix(maps[1:]), torch.cat(biases) if biases else None
         if matrix.unpacked is not None:
@@ -189,9 +198,11 @@ DTYPES: Mapping[str, Callable[[nn.Module], nn.Module]] = {
     "bfloat16": lambda model: dequantize(model).bfloat16(),
     "int8": to_int8,
     "int8-dynamic": lambda model: round_inputs(to_int8(model)),
+    "int8-bfloat16": lambda model: quantize(model.bfloat16()),
 }
 """What makes a model so, in place, by name. `int8` rounds weights alone; `int8-dynamic` rounds what they are multiplied
-with as well, to 7 bits, which is faster for batches on a CPU."""
+with as well, to 7 bits, which is faster for batches on a CPU. `int8-bfloat16` is the one for a GPU: the maps of the
+blocks are int8, and everything else is bfloat16."""
 
 
 def check_dtype(name: str | None) -> None:
@@ -208,5 +219,7 @@ def dtype_name(model: nn.Module) -> str:
     """
     for module in model.modules():
         if isinstance(module, Int8Linear):
+            if module.scale.dtype is torch.bfloat16:
+                return "int8-bfloat16"
             return "int8-dynamic" if module.digits == ROUNDED else "int8"
     return str(next(iter(model.parameters())).dtype).removeprefix("torch.")

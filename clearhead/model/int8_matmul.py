@@ -52,9 +52,14 @@ PACKING = threading.Lock()
 
 
 def round_to_int8(weight: Float[Tensor, "d_out d_in"]) -> tuple[Int8[Tensor, "d_out d_in"], Float[Tensor, "d_out"]]:
-    """Return whole numbers from -127 to 127, and a scale for each row that makes the weight of them."""
-    scale = weight.abs().amax(1) / STEPS
-    return torch.round(weight / scale.where(scale > 0, 1)[:, None]).clamp(-STEPS, STEPS).to(INT8), scale
+    """Return whole numbers from -127 to 127, and a scale for each row that makes the weight of them.
+
+    The scale has the weight's dtype. What is divided by it is at least float32: in bfloat16 127.5 would be 128.
+    """
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    scale = (wide.abs().amax(1) / STEPS).to(weight.dtype)
+    divisor = scale.where(scale > 0, 1).to(wide.dtype)
+    return torch.round(wide / divisor[:, None]).clamp(-STEPS, STEPS).to(INT8), scale
 
 
 @final

@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 import clearhead as ch
 from clearhead.decoding import one_query_gpu
-from clearhead.decoding.caches import can_fuse_attention
+from clearhead.decoding.caches import matrices_to_fuse
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.scheduler import Finished, Job
 from clearhead.model import fused_step, presets
+from clearhead.model.int8 import quantize
 from clearhead.model.norms import LayerNorm, RMSNorm
 from clearhead.model.presets import AttentionSpec, Size
 
@@ -72,10 +73,12 @@ def find_wrong_tokens(model, decoded, limit=1e-4):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [*FUSED, "gpt2"])
 @pytest.mark.parametrize("rows", [1, 2, 32, 33])
-def test_fused_steps_are_the_uncached_forward(name, rows):
+@pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
+def test_fused_steps_are_the_uncached_forward(name, rows, int8):
     torch.manual_seed(0)
     spec = presets.gpt2("tiny", vocabulary=50) if name == "gpt2" else FUSED[name]()
     model = spec.build().eval().cuda()
+    model = quantize(model) if int8 else model
     for lengths in ([9] * rows, [1 + 5 * (row % 4) for row in range(rows)]):
         prompts = [torch.randint(0, 50, (n,)).tolist() for n in lengths]
         with counting_steps() as calls:
@@ -143,4 +146,4 @@ def test_attention_is_fused_where_the_kernel_computes_it(heads, position, fused,
     monkeypatch.setattr(fused_step, "missing_triton", lambda device: None)
     with torch.no_grad():
         layer = ch.Attention(64, heads, position=position, mask=ch.masks.causal())
-        assert can_fuse_attention(layer, 100) == fused
+        assert bool(matrices_to_fuse(layer, 100)) == fused

@@ -278,10 +278,12 @@ def fused_step_problems():
     fused_step.PROGRAMS = one_query_gpu.PROGRAMS = 24
     one_query_gpu.BLOCK = 16
     cases = itertools.product((1, 5), ((96, 40), (600, 33)), ("", "rms", "layer"), (False, True))
-    for (rows, sizes, norm, gated), activation in zip(cases, itertools.cycle(fused_step_names()), strict=False):
-        fused, x, step_norm, residual = draw_linear(rows, sizes, norm, gated=gated, activation=activation)
+    names = itertools.cycle(fused_step_names())
+    for (rows, sizes, norm, gated), activation, int8 in zip(cases, names, itertools.cycle((True, False)), strict=False):
+        fused, x, step_norm, residual = draw_linear(rows, sizes, norm, gated=gated, activation=activation, int8=int8)
         got, right = fused(x, norm=step_norm, residual=residual), compute_apart(fused, x, step_norm, residual)
-        text = difference(f"{rows} rows, {sizes}, {norm or 'no norm'}, {activation}", got.double(), right, 1e-5)
+        where = f"{rows} rows, {sizes}, {norm or 'no norm'}, {activation}{', int8' if int8 else ''}"
+        text = difference(where, got.double(), right, 1e-5)
         yield [] if text is None else [text]
     for name, spec in FUSED.items():
         model = spec().build().eval()
