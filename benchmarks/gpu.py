@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import clearhead as ch
@@ -34,6 +34,7 @@ from benchmarks.measure import once, versions_of
 from benchmarks.report import DEFAULT, RESULTS, STATIC, write_page
 from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.model import presets
+from clearhead.model.int8 import quantize
 from clearhead.tracing.recording import recording
 
 Section = Callable[[], Iterator[Figure | Point]]
@@ -115,7 +116,7 @@ def compiled_masks() -> Iterator[Figure]:
         compiled = list(forward_backward(f"mask, compiled: {name}", tensors, torch.compile(run, fullgraph=True)))
         for one, other in zip(eagerly, compiled, strict=True):
             yield one
-            yield replace(other, beside=f"{other.figure / one.figure:.2f} x eager")
+            yield replace(other, note=f"{other.figure / one.figure:.2f} x eager")
 
 
 def padding() -> Iterator[Figure]:
@@ -135,7 +136,7 @@ def padding() -> Iterator[Figure]:
         own = list(forward_backward(f"{share:.0%} padding", tensors, functools.partial(ch.attend, mask=mask)))
         for one, other in zip(peers, own, strict=True):
             yield one
-            yield replace(other, beside=f"{other.figure / one.figure:.2f} x")
+            yield replace(other, note=f"{other.figure / one.figure:.2f} x")
 
 
 LINEAR_SIZES = [(16, 4096), (1, 65_536)]
@@ -277,16 +278,23 @@ def language_models() -> Iterator[Figure]:
     for name, spec in LANGUAGE_MODELS.items():
         with torch.device("cuda"):
             model = spec().build().eval().bfloat16()
-        n_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        for batch in (1, 32):
-            prompts = torch.randint(2, 30_000, (batch, LM_PROMPT)).tolist()
-            whole, half = (
-                best_of_five(functools.partial(generate, model, prompts, rules=Rules(max_new=n)))
-                for n in (LM_NEW, LM_NEW // 2)
-            )
-            step = (whole - half) / (LM_NEW - LM_NEW // 2)
-            note = f"a further token {1e3 * step:.3f} ms; reading the weights takes {n_bytes / rate / step:.0%} of it"
-            yield Figure(work=f"decoding {name}, batch {batch}", figure=batch * LM_NEW / whole, unit="tok/s", note=note)
+        yield from decode_language_model(f"decoding {name}", model, rate)
+        yield from decode_language_model(f"decoding {name} in int8", quantize(model), rate)
+
+
+def decode_language_model(work: str, model: nn.Module, rate: float) -> Iterator[Figure]:
+    """Measure whole calls with one text and with 32, and what each further token takes."""
+    held = {tensor.data_ptr(): tensor for tensor in model.state_dict().values()}
+    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held.values())
+    for batch in (1, 32):
+        prompts = torch.randint(2, 30_000, (batch, LM_PROMPT)).tolist()
+        whole, half = (
+            best_of_five(functools.partial(generate, model, prompts, rules=Rules(max_new=n)))
+            for n in (LM_NEW, LM_NEW // 2)
+        )
+        step = (whole - half) / (LM_NEW - LM_NEW // 2)
+        note = f"a further token {1e3 * step:.3f} ms; reading the weights takes {n_bytes / rate / step:.0%} of it"
+        yield Figure(work=f"{work}, batch {batch}", figure=batch * LM_NEW / whole, unit="tok/s", note=note)
 
 
 def reading_rate() -> float:
@@ -384,6 +392,7 @@ SECTIONS: dict[str, Section] = {
     "ceilings": ceilings,
     "gpt2": lambda: in_turn("gpt2's peer", "gpt2"),
     "base": lambda: in_turn("base's peer", "base"),
+    "qwen": lambda: in_turn("qwen"),
     "masks": masks,
     "compiled_masks": compiled_masks,
     "padding": padding,
@@ -398,7 +407,7 @@ SECTIONS: dict[str, Section] = {
     "model_growth": model_growth,
 }
 JOBS: dict[str, tuple[str, Job]] = {
-    **{f"{name}'s peer": (name, peer_job(make)) for name, make in CASES.items()},
+    **{f"{name}'s peer": (name, peer_job(make)) for name, make in CASES.items() if name != "qwen"},
     **{name: (name, own_job(make)) for name, make in CASES.items()},
     "static cache": ("static_cache", static_cache_job),
     "language models' peer": ("language_models", language_model_peer_job),
