@@ -134,7 +134,8 @@ class FusedLinear:
     def multiply_row(self, x: Tensor, norm: StepNorm | None, residual: Tensor | None) -> Tensor:
         n, k = self.weight.shape
         out = x.new_empty(1, n)
-        block_n = 4 if self.gated or k > 4096 else 8
+        narrow = self.weight.element_size() == 1  # int8: half as many bytes are on their way in as many numbers
+        block_n = 2 if narrow else 4 if self.gated or k > 4096 else 8
         while block_n > 1 and n < block_n * PROGRAMS:
             block_n //= 2
         one_row_linear[(-(-n // block_n),)](
@@ -161,7 +162,7 @@ class FusedLinear:
             SCALED=self.scale is not None,
             ADDS=residual is not None,
             BLOCK_N=block_n,
-            BLOCK_K=min(2048 if k > 4096 else 1024, power_of_two(k)),
+            BLOCK_K=min(2048 if narrow or k > 4096 else 1024, power_of_two(k)),
             PDL=bool(self.launch),
             num_warps=4,
             **self.launch,
@@ -232,7 +233,8 @@ class FusedLinear:
 
         The best of ten choices for 32 rows of the matrices of a model with 1.1 billion parameters, on an H200.
         """
-        block_n, block_k = 32 if self.gated else 64, 256 // self.weight.element_size()
+        bytes_each = self.weight.element_size()
+        block_n, block_k = 32 if self.gated or bytes_each == 1 else 64, 256 // max(2, bytes_each)
         splits = max(1, min(k // (2 * block_k), PROGRAMS // 2 // -(-n // block_n)))
         return block_n, block_k, 1 << (splits.bit_length() - 1), 4
 
