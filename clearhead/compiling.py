@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, final
 
 import torch
-from torch.library import triton_op
+from torch.library import custom_op, triton_op
 
 from clearhead.calls import public
 from clearhead.errors import ArgumentError
@@ -78,10 +78,13 @@ OPERATORS: "list[Operator[Any]]" = []
 class Operator(Generic[Result]):
     """A function that launches Triton kernels and returns new tensors. It can be called as it is; a compiled graph can
     hold it once it is `registered`.
+
+    The compiler reads what such a function does. With `like`, which returns empty tensors for its results, it does not:
+    the function is then called as it stands, and not computed again inside other kernels.
     """
 
-    def __init__(self, name: str, launch: Callable[..., Result]) -> None:
-        self.name, self.launch = name, launch
+    def __init__(self, name: str, launch: Callable[..., Result], like: Callable[..., Result] | None = None) -> None:
+        self.name, self.launch, self.like = name, launch, like
         self.registered = False
         OPERATORS.append(self)
 
@@ -90,9 +93,16 @@ class Operator(Generic[Result]):
 
     def register(self) -> None:
         """Make it an operator of torch."""
-        if not self.registered:
-            self.launch = triton_op(f"clearhead::{self.name}", self.launch, mutates_args=())
-            self.registered = True
+        if self.registered:
+            return
+        name = f"clearhead::{self.name}"
+        if self.like is None:
+            self.launch = triton_op(name, self.launch, mutates_args=())
+        else:
+            opaque = custom_op(name, self.launch, mutates_args=())
+            opaque.register_fake(self.like)
+            self.launch = opaque
+        self.registered = True
 
 
 def register_operators() -> None:

@@ -175,6 +175,8 @@ def find_step_matrix(module: nn.Module) -> StepMatrix | None:
 
 def join_matrices(matrices: Sequence[StepMatrix]) -> StepMatrix:
     """Return several maps of the same vector as one, their outputs side by side."""
+    if len(matrices) == 1:
+        return matrices[0]
     weights, biases, scales = ([part for part in parts if part is not None] for parts in zip(*matrices, strict=True))
     return StepMatrix(torch.cat(weights), torch.cat(biases) if biases else None, torch.cat(scales) if scales else None)
 
