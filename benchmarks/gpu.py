@@ -279,7 +279,7 @@ def language_models() -> Iterator[Figure]:
         with torch.device("cuda"):
             model = spec().build().eval().bfloat16()
         yield from decode_language_model(f"decoding {name}", model, rate)
-        yield from decode_language_model(f"decoding {name} in int8", quantize(model), rate)
+        yield from decode_language_model(f"int8 decoding {name}", quantize(model), rate)
 
 
 def decode_language_model(work: str, model: nn.Module, rate: float) -> Iterator[Figure]:
