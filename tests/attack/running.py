@@ -76,11 +76,13 @@ def main(args: Sequence[str] | None = None) -> int:
         tries = Tries(**form)
         rows = run_all(Path(home), names, tries, asked.workers)
     seconds, commits = time.perf_counter() - since, {commit_here()} if names else set()
-    for earlier in asked.join:
+    joined = {row.attack: row for row in rows}
+    for earlier in asked.join:  # an attack that was made in several parts has one row
         found, took, commit = read_json(earlier)
-        found |= {row.attack: row for row in rows}
-        rows, seconds = [found[name] for name in ATTACKS if name in found], seconds + took
-        commits.add(commit)
+        for name, row in found.items():
+            joined.setdefault(name, Row(name)).include(row)
+        seconds, commits = seconds + took, commits | {commit}
+    rows = [joined[name] for name in ATTACKS if name in joined]
     print(as_text(rows))
     print(f"seed {asked.seed}, {seconds:.0f} s")
     write_json(rows, asked.json, seed=asked.seed, seconds=seconds)
@@ -139,6 +141,4 @@ def merge(row: Row, file: Path, status: int) -> None:
         row.add(f"status {status}", "the attack itself broke down")
         return
     found = json.loads(file.read_text(encoding="utf-8"))
-    row.tried += found["tried"]
-    row.failures += found["failures"]
-    row.note = row.note or found["note"]
+    row.include(Row("", found["tried"], found["failures"], found["note"]))

@@ -38,6 +38,12 @@ class Row:
         if problem:
             self.failures.append(f"{what}: {problem}")
 
+    def include(self, other: "Row") -> None:
+        """Add the tries of another process or run."""
+        self.tried += other.tried
+        self.failures += other.failures
+        self.note = self.note or other.note
+
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "survived": self.survived}
 
