@@ -32,7 +32,6 @@ DecoderSpec(
 """
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import numbers
@@ -48,7 +47,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, cast, final
 
 from torch import Tensor
 
-from clearhead.errors import ArgumentError, ClearheadError
+from clearhead.errors import ArgumentError, ClearheadError, nearest
 
 Public = TypeVar("Public", bound=Callable[..., Any])
 
@@ -325,8 +324,8 @@ def suggest(option: str, value: object, parameters: Sequence[str]) -> str:
             if key in parameters:
                 leave_out = text.startswith("nothing:")
                 return text.replace("nothing:", "leave it out;") if leave_out else f"write {text or f'{key}={shown}'}"
-    if near := difflib.get_close_matches(option, parameters, 1):
-        return f"write {near[0]}={shown}"
+    if near := nearest(option, parameters):
+        return f"write {near}={shown}"
     return f"it takes {', '.join(parameters)}" if parameters else "it takes none"
 
 

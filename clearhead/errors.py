@@ -84,6 +84,11 @@ class ProgramError(ClearheadError, ValueError):
     """A RASP program or a designed head is invalid: its types do not match, or attention cannot compute it."""
 
 
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that was probably meant, None where none is like it."""
+    return next(iter(difflib.get_close_matches(name, [*names], 1)), None)
+
+
 def no_such(name: str, names: Iterable[str], more: str = "") -> str:
     """Say that there is no such name, which one is near, and which there are; `more` follows them.
 
@@ -93,6 +98,6 @@ def no_such(name: str, names: Iterable[str], more: str = "") -> str:
     "there is no 'step'; there are constant, cosine"
     """
     listed = [*names]
-    near = difflib.get_close_matches(name, listed, 1)
-    between = f". Did you mean {near[0]!r}? There" if near else "; there"
+    near = nearest(name, listed)
+    between = f". Did you mean {near!r}? There" if near else "; there"
     return f"there is no {name!r}{between} are {', '.join(listed)}{more}"

@@ -183,6 +183,11 @@ def write_bytes(path: Path, data: bytes) -> None:
         partial.write_bytes(data)
 
 
+def write_json(path: Path, content: object) -> None:
+    """Write a value as indented JSON, whole or not at all; ValueError for a number that is not finite."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8 atomically; OSError where it cannot be."""
     write_bytes(path, text.encode())

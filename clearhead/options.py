@@ -12,7 +12,6 @@ Traceback (most recent call last):
 clearhead.errors.WordError: steps: takes a whole number, 1 or more; came 0
 """
 
-import difflib
 import functools
 import os
 import re
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
 
-from clearhead.errors import ClearheadError, OptionError, WordError, no_such
+from clearhead.errors import ClearheadError, OptionError, WordError, nearest, no_such
 
 Given = Mapping[str, Any]
 """The words that a user gave, with their values: nothing else is in it."""
@@ -233,8 +232,8 @@ def read_words(words: Given, table: Mapping[str, Option]) -> dict[str, Any]:
     """Return the words that were given, each checked by its declaration; None stands for a word that was not."""
     for word in words:
         if word not in table:
-            near = difflib.get_close_matches(word, table, 1)
-            raise WordError(word, "there is no such option" + (f". Did you mean {near[0]!r}?" if near else ""))
+            near = nearest(word, table)
+            raise WordError(word, "there is no such option" + (f". Did you mean {near!r}?" if near else ""))
     return {word: table[word].read(value) for word, value in words.items() if value is not None}
 
 

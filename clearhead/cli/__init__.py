@@ -2,7 +2,6 @@
 141 (the reader of the output has gone away).
 """
 
-import difflib
 import gc
 import importlib
 import os
@@ -19,7 +18,7 @@ from typer.core import TyperGroup
 from clearhead.cli.completion import COMPLETE, complete
 from clearhead.cli.options import Sectioned, argument_name, flatten_groups
 from clearhead.cli.screen import CLOSED_PIPE, discard_output, escape_controls
-from clearhead.errors import ClearheadError, OptionError, WordError
+from clearhead.errors import ClearheadError, OptionError, WordError, nearest
 from clearhead.options import flag
 from clearhead.system import is_out_of_memory
 
@@ -253,8 +252,8 @@ def explain_usage(error: Any) -> str:
     """Say in plain words what typer found wrong with the words of a command."""
     match type(error).__name__:
         case "NoSuchOption":
-            near = difflib.get_close_matches(error.option_name, error.possibilities or (), 1)
-            return error.message + (f". Did you mean {near[0]}?" if near else "")
+            near = nearest(error.option_name, error.possibilities or ())
+            return error.message + (f". Did you mean {near}?" if near else "")
         case "BadOptionUsage":
             return f"{error.option_name}: {'takes no value' if 'not take' in error.message else 'needs a value'}"
         case "MissingParameter":

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from clearhead.cli.options import QUIET, Parts, Words, new_folder, one_of
-from clearhead.cli.screen import prose, rule, show, show_json
+from clearhead.cli.screen import align_table, prose, rule, show, show_json
 from clearhead.cli.train import render_row
 from clearhead.errors import OptionError, RunError, WordError
 from clearhead.experiments.comparing import BASE, grid, one_by_one
@@ -26,6 +26,7 @@ from clearhead.options import Given, flag, flags, given_of, group_of, option
 from clearhead.training.holding import hold_folder
 from clearhead.training.recipe import Recipe
 from clearhead.training.recipe_options import GROUPS, as_machine, as_recipe, override_recipe
+from clearhead.training.reporting import ignore, to_stderr
 from clearhead.training.tasks import TASKS, task_named
 from clearhead.training.text_options import TextOptions, as_corpus, check_text, with_spooled
 from clearhead.training.variants import ABSENT, HEADS, KINDS, PARTS, choose, parse_scale, parse_whole
@@ -108,14 +109,6 @@ def compare(
         show_json(comparison.to_json())
     else:
         show(*render_page(comparison))
-
-
-def ignore(text: str) -> None:
-    """Print nothing: --quiet."""
-
-
-def to_stderr(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def numbers(text: str) -> list[int]:
@@ -231,10 +224,12 @@ def make_probe_maker(home: Path, comparing: ComparingOptions, choices: Given) ->
 def render_page(comparison: Comparison) -> Iterator[RenderableType]:
     """Return the tables, what to know beside them, and where everything is."""
     yield rule(comparison.folder)
-    yield align_table(*comparison.table())
+    head, rows = comparison.table()
+    yield from align_table(head, rows, left=head[:1])
     if comparison.distances:
         yield Text()
-        yield align_table(*comparison.distance_table())
+        head, rows = comparison.distance_table()
+        yield from align_table(head, rows, left=head[:1])
     yield Text()
     for note in comparison.notes():
         yield prose(escape(note), style="quiet")
@@ -242,15 +237,3 @@ def render_page(comparison: Comparison) -> Iterator[RenderableType]:
     written = [name for name in WRITTEN if (Path(comparison.folder) / name).exists()]
     yield Group(*(render_row(name.rpartition(".")[2], str(Path(comparison.folder) / name)) for name in written))
     yield Text()
-
-
-def align_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    """Return a table: names to the left, numbers to the right; a row that is wider than the page is not wrapped."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [Text(style="title"), *(Text() for _ in rows)]
-    for line, cells in zip(lines, (head, *rows), strict=True):
-        first, *numbers_cells = zip(cells, widths, strict=True)
-        line.append("  ".join([f"  {first[0]:<{first[1]}}", *(f"{cell:>{width}}" for cell, width in numbers_cells)]))
-        line.no_wrap, line.overflow = True, "ignore"
-    # A group leaves its lines as they are; printed one by one they would be wrapped.
-    return Group(*lines)

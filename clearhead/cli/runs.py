@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clearhead.cli.options import Parts
 from clearhead.cli.progress import ASKED, SCORES, format_main_score
-from clearhead.cli.screen import keep_on_one_line, prose, rule, show, show_json
+from clearhead.cli.screen import align_table, keep_on_one_line, prose, rule, show, show_json
 from clearhead.errors import ClearheadError, WordError
 from clearhead.model.describe import describe
 from clearhead.model.sizes import counts_in
@@ -37,7 +37,7 @@ DEPTH = 2
 MARKS = ("recipe.json", "model.json", "metrics.jsonl", "checkpoints")
 """Names that mark a folder as a run, or the beginning of one."""
 HEAD = ("run", "task", "steps", "score", "loss", "size", "disk", "date")
-RIGHT = {"steps", "loss", "size", "disk"}
+LEFT = ("run", "task", "score", "date")
 
 
 @final
@@ -161,12 +161,12 @@ def render_page(folder: str, listed: list[RunSummary]) -> Iterator[RenderableTyp
     if not listed:
         yield prose("There is none yet. Train one:  clearhead train --help")
     rows = [cells(run) for run in listed if run.problem is None]
-    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+    lines = align_table(HEAD, rows, left=LEFT)
     if rows:
-        yield table_row(HEAD, widths, "title")
+        yield next(lines)
     for run in listed:
         if run.problem is None:
-            yield table_row(cells(run), widths)
+            yield next(lines)
         else:
             yield keep_on_one_line(Text.assemble(f"  {run.name}  ", ("broken", "refused"), f"  {run.problem}"))
     if any(not run.finished for run in listed if run.problem is None):
@@ -181,14 +181,6 @@ def cells(run: RunSummary) -> tuple[str, ...]:
     parameters = "–" if run.parameters is None else short_count(run.parameters)
     score = format_main_score(run.scores) or "–"
     return run.name, run.task or "", steps, score, loss, parameters, in_bytes(run.disk_bytes), run.changed[:10]
-
-
-def table_row(values: tuple[str, ...], widths: list[int], style: str = "") -> RenderableType:
-    aligned = (
-        f"{value:>{width}}" if name in RIGHT else f"{value:<{width}}"
-        for name, value, width in zip(HEAD, values, widths, strict=True)
-    )
-    return keep_on_one_line(Text("  " + "  ".join(aligned).rstrip(), style=style))
 
 
 def short_count(count: int) -> str:

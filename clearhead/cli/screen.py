@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -115,6 +115,17 @@ def keep_on_one_line(text: Text) -> RenderableType:
 def named_row(name: str, value: str, width: int) -> RenderableType:
     """Return a name in `width` columns and a value, on one line: so a path or a command can be copied."""
     return keep_on_one_line(Text.assemble((f"  {name:<{width}}", "quiet"), value))
+
+
+def align_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str]
+) -> Iterator[RenderableType]:
+    """Yield the lines of a table, its head first, none of them wrapped; columns named in `left` go to the left."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for style, cells in zip(("title", *("" for _ in rows)), (head, *rows), strict=True):
+        columns = zip(head, cells, widths, strict=True)
+        aligned = (f"{cell:<{width}}" if name in left else f"{cell:>{width}}" for name, cell, width in columns)
+        yield keep_on_one_line(Text("  " + "  ".join(aligned).rstrip(), style=style))
 
 
 def number(x: float, digits: int = 2) -> str:

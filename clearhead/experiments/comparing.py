@@ -8,7 +8,6 @@ compare("runs/kinds", arms, seeds=(1, 2, 3))
 
 import contextlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from clearhead.experiments.comparison import Comparison, FailedRun, FinishedRun,
 from clearhead.experiments.comparison_plot import draw_comparison
 from clearhead.experiments.workers import JOB, RECALL, TrainingJob, begin, prepare_text, read_job, run_all
 from clearhead.extras import has_package
-from clearhead.files import os_errors_as_run_errors, remove_partials, write_text
+from clearhead.files import os_errors_as_run_errors, remove_partials, write_json, write_text
 from clearhead.model.sizes import build_for_shapes
 from clearhead.text.preparing import describe_changes, read_notes
 from clearhead.training.holding import hold_folder
@@ -215,9 +214,8 @@ def outcome(job: TrainingJob, problem: str | None) -> FinishedRun | FailedRun:
 
 def write_comparison(comparison: Comparison, home: Path) -> None:
     """Write comparison.json and comparison.md; comparison.svg where there is something to draw, and matplotlib."""
-    text = json.dumps(comparison.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
     with os_errors_as_run_errors(home):
-        write_text(home / "comparison.json", text + "\n")
+        write_json(home / "comparison.json", comparison.to_json())
         write_text(home / "comparison.md", comparison.markdown())
     if comparison.outcomes and has_package("matplotlib"):
         draw_comparison(comparison, home / "comparison.svg")

@@ -5,7 +5,6 @@ with, made of pairs of a key and a value: after some distance a key comes again,
 ordinary text files, and a model learns them by the ordinary way.
 """
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import NamedTuple, final
 from clearhead.decoding.generating import eval_mode
 from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError, RunError
-from clearhead.files import read_json, write_text
+from clearhead.files import read_json, write_json, write_text
 from clearhead.model import PreNorm, presets
 from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
@@ -193,7 +192,7 @@ def write_probe(probe: Probe, folder: Path, amount: Amount) -> Corpus:
         for part, examples in (("dev", held_out), ("train", trained)):
             for file, texts in zip(probe.files, zip(*examples, strict=True), strict=True):
                 write_text(file_of(folder, part, file), "".join(f"{text}\n" for text in texts))
-        write_text(folder / NOTES, json.dumps(notes, indent=1) + "\n")
+        write_json(folder / NOTES, notes)
     train, dev = ([str(file_of(folder, part, file)) for file in probe.files] for part in ("train", "dev"))
     if len(probe.files) == 2:
         return Corpus(train=aligned(train), dev=aligned(dev))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from clearhead.errors import OptionError
+from clearhead.serialization import shorten
 
 LARGEST = 2**31
 MOST_LAYERS = 10_000
@@ -103,8 +104,3 @@ class Config:
 
     def error(self, name: str, problem: str) -> OptionError:
         return OptionError(f"{self.where}: {name[:80]}: {problem[:500]}")
-
-
-def shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

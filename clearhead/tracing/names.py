@@ -15,7 +15,6 @@ A box is what a picture of the model has one of: an embedding, a norm, an attent
 ['encoder.0.feed_forward.pre_activation', 'encoder.0.feed_forward.hidden', 'encoder.0.feed_forward.out']
 """
 
-import difflib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from clearhead.attention.heads import LowRankMap, LowRankSliceMap, WholeMap, columns_read, map_up
 from clearhead.attention.layer import Attention
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, nearest
 from clearhead.model.arrangements import BranchConnection
 from clearhead.model.blocks import Block
 from clearhead.model.steps import Explained, ModuleStep
@@ -163,8 +162,8 @@ def list_near(name: object, names: Sequence[str]) -> str:
     >>> list_near("decoder.logits", ["encoder.embedding.out", "decoder.output.logits"])
     'the nearest is decoder.output.logits'
     """
-    near = difflib.get_close_matches(str(name), names, 1)
-    return f"the nearest is {near[0]}" if near else f"there are {', '.join(names)}"
+    near = nearest(str(name), names)
+    return f"the nearest is {near}" if near else f"there are {', '.join(names)}"
 
 
 KEPT = "_clearhead_names"

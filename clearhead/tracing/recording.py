@@ -83,6 +83,8 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
         name = names.taps.get(path)
         return value if name is None else apply_edits(name, value, changes)
 
+    # Detached, so that a recording does not hold the graph of a training step; and the first value of a name stays: a
+    # model that is called again inside the context would mix two texts otherwise.
     def keep(path: str, value: Tensor) -> None:
         if path in projections:
             record.projected[projections[path]] = value.detach()
@@ -90,6 +92,8 @@ def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Reco
         if name is not None:
             record.stream.setdefault(name, value.detach())
 
+    # The runner is exchanged, and not the module: projections, positions and W_O run as they always do, and the kernel
+    # is the one that the layer would have chosen. Only what passes between them is noted.
     before = {layer: layer.runner for layer in names.sites.values()}
     for name, layer in names.sites.items():
         site_changes = tuple(change for change in changes if change.at == name)
@@ -107,6 +111,7 @@ def run_recorded(
 ) -> Tensor:
     check_stopped()
     call = apply_to_inputs(call.replace(dropout=0.0), changes)
+    # A kernel never has scores or weights in memory: to change one of them, the reference has to form it.
     inner = [change for change in changes if isinstance(change, Edit) and not change.fused]
     if inner:
         kernel, context = "reference", changed_context(call, changes)
@@ -132,6 +137,7 @@ def run_recorded(
 
 def changed_context(call: AttentionInputs, changes: Sequence[Change]) -> Tensor:
     """Return the context by the reference, its steps changed."""
+    # In float32 and with every head written out, as a trace rebuilds it: else the two would differ by rounding.
     dtype = call.query.dtype
     call = call.to_float32().with_every_head()
     query, key = call.similarity.prepare(call.query, call.key)

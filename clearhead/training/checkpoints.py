@@ -32,6 +32,7 @@ from clearhead.files import (
     write_sealed,
 )
 from clearhead.serialization import check_fields
+from clearhead.training.reporting import ignore
 
 NAME, HALF = re.compile(r"step-(\d{1,18})"), re.compile(r"\.step-\d+(\.old)?\.partial")
 MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
@@ -77,10 +78,6 @@ BEST_FIELDS: Mapping[str, Any] = {"step": int, "score": float}
 WEIGHTS = ("model.", "average.")
 """Prefixes of the weights in `training.safetensors`; all other tensors are the optimiser's."""
 Hook = Callable[[str], None]
-
-
-def ignore(stage: str) -> None:
-    """Ignore a message: the default of `log` and of `between_writes`."""
 
 
 between_writes: Hook = ignore

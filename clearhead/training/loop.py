@@ -36,7 +36,7 @@ from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.parallel import build_model, choose_parallel
 from clearhead.training.recipe import CLASSES, Recipe
-from clearhead.training.reporting import LossWatch, Stopping, memory_mb, phase
+from clearhead.training.reporting import LossWatch, Stopping, ignore, memory_mb, phase
 from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
@@ -45,10 +45,6 @@ from clearhead.training.train_step import BatchStream, TrainState, split_rows, s
 Select = Callable[[torch.nn.Module], dict[str, torch.Tensor]]
 Watcher = Callable[[Mapping[str, Any]], None]
 """A callback that is given every line of metrics.jsonl as it is written, and a line when a checkpoint was saved."""
-
-
-def ignore(message: object) -> None:
-    """Drop a message: only the first process prints."""
 
 
 @final

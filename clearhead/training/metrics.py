@@ -13,15 +13,12 @@ from typing import Any, final
 from clearhead.errors import OptionError, RunError
 from clearhead.extras import how_to_install
 from clearhead.files import open_log, parse_json, read_bytes, set_aside
+from clearhead.training.reporting import ignore
 
 MOST_BYTES = 1_000_000_000
 """The largest log that is read: some ten million lines."""
 TIMES = ("seconds", "tokens_per_second", "memory_mb")
 """Keys whose numbers differ between two runs that are otherwise equal."""
-
-
-def ignore(text: str) -> None:
-    """Ignore a message."""
 
 
 @final

@@ -27,6 +27,10 @@ FIRST, NEXT = 8.0, 10.0
 """Seconds until the first line, and between those after it."""
 
 
+def ignore(message: object) -> None:
+    """Drop a message: where `log` is told if nobody is to hear of it."""
+
+
 def to_stderr(text: str) -> None:
     """Print a line for the user: where `log` is told if nothing else is asked for."""
     print(text, file=sys.stderr)

@@ -13,10 +13,11 @@ from clearhead.attention.heads import Heads
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
-from clearhead.interop.config import Config, shorten
+from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow
 from clearhead.model import GELU, AttentionSpec, FeedForward, NextToken, ReLU, SiLU
 from clearhead.model.sizes import Spec
+from clearhead.serialization import shorten
 
 ACTIVATIONS: Mapping[str, Callable[[int], FeedForward]] = {
     "gelu": GELU,

@@ -4,7 +4,6 @@ Its layers are fixed: softmax of dot products, norms before or after, two or thr
 has beyond them is refused by name. Positions are always written as a table, since its own sinusoids are others.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from clearhead.attention.similarity import Dot, ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.extras import import_peer
-from clearhead.files import write_text
+from clearhead.files import write_json
 from clearhead.interop.export import base
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
 from clearhead.interop.export.samples import decoding_of, special_tokens, token_names
@@ -95,7 +94,7 @@ class CTranslate2(base.Format):
         theirs.optimize(quantization=None if quantization == "float32" else quantization)
         theirs.save(str(folder))
         if options := decoding_options(run):
-            write_text(folder / OPTIONS, json.dumps(options, indent=1, ensure_ascii=False) + "\n")
+            write_json(folder / OPTIONS, options)
 
     def check(self, run: Run, folder: Path, quantization: str) -> base.ExportFigures:
         if run.model.encoder is None:

@@ -1,7 +1,6 @@
 """ONNX: graphs for onnxruntime, with the keys and values so far as inputs and outputs, for any batch and length."""
 
 import itertools
-import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from clearhead.decoding import Rules
 from clearhead.extras import import_peer, peer_version
-from clearhead.files import write_text
+from clearhead.files import write_json
 from clearhead.interop.export import graphs
 from clearhead.interop.export.base import ExportFigures, Format, blocked_segments
 from clearhead.interop.export.samples import (
@@ -59,7 +58,7 @@ class Onnx(Format):
         else:
             save_graph(graphs.SourceForward(model), folder / ENCODER, source_example())
             save_graph(graphs.TargetStep(model), folder / DECODER, target_example(model.decoder))
-        write_text(folder / NOTES, json.dumps(notes(run), indent=1, ensure_ascii=False) + "\n")
+        write_json(folder / NOTES, notes(run))
 
     def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
         if run.model.encoder is None:
