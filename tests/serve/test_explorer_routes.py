@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from clearhead.serve.questions import readings
+from clearhead.serve.questions import heads
 from clearhead.serve.questions import trace as trace_question
 from clearhead.training.tracing import trace
 
@@ -110,14 +110,14 @@ def leave(client, body):
 
 def test_tiles_do_not_wait_for_readings(translator, client_of, monkeypatch):
     client, begun, goes_on = client_of(translator), threading.Event(), threading.Event()
-    found = readings.readings
+    found = heads.readings
 
     def waits(*args):
         begun.set()
         assert goes_on.wait(300)
         return found(*args)
 
-    monkeypatch.setattr(readings, "readings", waits)
+    monkeypatch.setattr(heads, "readings", waits)
     _, meta = client.post("api/trace", {"source": "drei drei eins", "target": "331"})
     with ThreadPoolExecutor(max_workers=1) as clients:
         slow = clients.submit(client.get, f"api/trace/{meta['id']}/readings", site="decoder.0.cross")
