@@ -3,15 +3,22 @@
 import json
 import os
 import random
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from clearhead.files import seal
 
 VALUES: tuple[Any, ...] = (
-    *(None, True, -1, 0, 1, 2.5, 10**9, 10**30, 1e308, [], {}, [[]], {"kind": "x"}, [1, 2, 3]),
-    *("", "x", "../../etc/passwd", "/dev/zero", "\x1b[2Jescape", "\ud800", "9" * 5000),
+    *(None, True, False, -1, 0, 1, 2, 3, 2.5, 0.5, 10**6, 10**9, 2**31, 2**63, 10**30, 1e308, -1e300),
+    *([], [1], {}, [[]], [None], {"a": 1}, {"is": "Heads"}, {"content": 5}, [[1, 2], [3]], [0] * 20_000),
+    *("", "x", "gelu", "llama", "../../etc/passwd", "/dev/zero", "\x1b[2Jescape", "\ud800", "\x00", "9" * 5000),
+    "{{ 'a' * 3000000000 }}",
 )
+NUMBERS = (0, 1, 2**16, 2**31 - 1, 2**32, 2**40, 2**62, 2**63, 2**64 - 1)
+"""Lengths and offsets of binary formats that cannot be right."""
+RESEALED = ", checksum recomputed"
 
 
 def flip_bit(path: Path, draw: random.Random) -> str:
@@ -25,30 +32,40 @@ def flip_bit(path: Path, draw: random.Random) -> str:
 
 def mutate(path: Path, draw: random.Random) -> str:
     """Change a file in a way that is drawn; return what was done."""
-    ways = [change_bytes, change_bytes, replace_file]
-    if path.suffix == ".json":
-        ways += [change_json] * 6
-    return draw.choice(ways)(path, draw)
+    if draw.random() < 0.15:
+        return replace_file(path, draw)
+    data, how = change(path.read_bytes(), draw)
+    path.write_bytes(data)
+    return how
 
 
-def change_bytes(path: Path, draw: random.Random) -> str:
-    data = path.read_bytes()
-    a, b = sorted(draw.randrange(len(data) + 1) for _ in range(2))
-    noise = draw.randbytes(draw.randint(1, 40))
+def change(data: bytes, draw: random.Random) -> tuple[bytes, str]:
+    """Return bytes changed in a way that is drawn, and how."""
+    return (change_json if data[:1] in b"{[" and draw.random() < 0.6 else change_bytes)(data, draw)
+
+
+def change_bytes(data: bytes, draw: random.Random) -> tuple[bytes, str]:
+    near = len(data) if draw.random() < 0.5 else min(len(data), 4000)  # a header is where formats are fragile
+    a, b = sorted(draw.randrange(near + 1) for _ in range(2))
+    noise = draw.randbytes(draw.choice((1, 2, 6, 40)))
+    number = struct.pack(draw.choice(("<Q", ">I")), draw.choice(NUMBERS) % 2**32)
+    flipped = data[:a] + bytes([data[a] ^ 1 << draw.randrange(8)]) + data[a + 1 :] if a < len(data) else data + b"x"
     changed = {
+        "a bit": flipped,
         "cut off": data[:a],
         "a part left out": data[:a] + data[b:],
         "a part twice": data[:b] + data[a:],
         "noise put in": data[:a] + noise + data[a:],
         "noise written over": data[:a] + noise + data[a + len(noise) :],
         "zeros written over": data[:a] + bytes(b - a) + data[b:],
+        "a number that cannot be": data[:a] + number + data[a + len(number) :],
+        "nested": data[:a] + b"[" * draw.choice((10, 1000, 100_000)) + data[a:],
         "empty": b"",
         "as UTF-16": data.decode("latin-1").encode("utf-16"),
         "with a byte order mark": b"\xef\xbb\xbf" + data,
     }
     how = draw.choice([*changed])
-    path.write_bytes(changed[how])
-    return how
+    return changed[how], how
 
 
 def replace_file(path: Path, draw: random.Random) -> str:
@@ -71,14 +88,27 @@ def replace_file(path: Path, draw: random.Random) -> str:
     return how
 
 
-def change_json(path: Path, draw: random.Random) -> str:
-    """Change one value of a JSON file: another value, left out, renamed or new; half the time with a right checksum."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+def change_json(data: bytes, draw: random.Random) -> tuple[bytes, str]:
+    """Change one value of a JSON text, half the time with a right checksum, as a stranger would; what is no JSON any
+    more is changed as bytes.
+    """
+    try:
+        content = json.loads(data)
+        how = change_value(content, draw)
+    except (ValueError, IndexError, RecursionError):
+        return change_bytes(data, draw)
+    if isinstance(content, dict) and isinstance(content.get("sha256"), str) and draw.random() < 0.6:
+        content = seal({key: value for key, value in content.items() if key not in ("format", "sha256")})
+        how += RESEALED
+    deep = b"[" * 3000 + b"]" * 3000
+    return json.dumps(content).encode().replace(b'"DEEP"', deep), how
+
+
+def change_value(content: Any, draw: random.Random) -> str:
+    """Change one place in JSON content: another value, left out, renamed, nested, repeated or from another place."""
     places = list(places_in(content))
-    if not places:
-        return change_bytes(path, draw)
     holder, key, name = draw.choice(places)
-    how = draw.choice(("another", "another", "left out", "renamed", "nested"))
+    how = draw.choice(("another", "another", "another", "left out", "renamed", "nested", "deep", "repeated", "swapped"))
     value = holder[key]
     if how == "left out":
         del holder[key]
@@ -86,14 +116,18 @@ def change_json(path: Path, draw: random.Random) -> str:
         holder[f"{key}x"] = holder.pop(key)
     elif how == "nested":
         holder[key] = [value]
+    elif how == "deep":
+        holder[key] = "DEEP"
+    elif how == "repeated" and isinstance(holder, dict):
+        holder |= {f"{key}{i}": value for i in range(draw.choice((2, 2000)))}
+    elif how == "repeated" and isinstance(holder, list):
+        holder.insert(key, value)
+    elif how == "swapped":
+        other, place, _ = draw.choice(places)
+        holder[key] = json.loads(json.dumps(other[place]))
     else:
         holder[key] = draw.choice((*VALUES, mistyped(value)))
         how = f"{holder[key]!r:.40}"
-    sealed = isinstance(content, dict) and isinstance(content.get("sha256"), str) and draw.random() < 0.6
-    if sealed:
-        content = seal({key: value for key, value in content.items() if key != "sha256"})
-        how += ", checksum recomputed"
-    path.write_text(json.dumps(content), encoding="utf-8")
     return f"{name}: {how}"
 
 
@@ -112,12 +146,14 @@ def mistyped(value: Any) -> Any:
             return str(value)[:20]
 
 
-def places_in(value: Any, name: str = "") -> Any:
-    """Yield every place in JSON content: what holds it, its key there, and its name."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in list(items)[:50]:
+def places_in(value: Any, name: str = "") -> Iterator[tuple[Any, Any, str]]:
+    """Yield every place in JSON content: what holds it, its key there, and its name; of long lists and objects, which
+    hold tokens, the first and the last.
+    """
+    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    for key, one in inner if len(inner) <= 60 else (*inner[:4], *inner[-4:]):
         yield value, key, f"{name}.{key}".lstrip(".")
-        yield from places_in(inner, f"{name}.{key}")
+        yield from places_in(one, f"{name}.{key}")
 
 
 class Kept:

@@ -19,7 +19,6 @@ import torch
 import clearhead as ch
 from clearhead.cli.runs import look_into
 from clearhead.errors import ClearheadError
-from clearhead.files import seal
 from clearhead.model import presets
 from clearhead.serialization import load_tensors, save_tensors
 from clearhead.text.preparing import open_prepared
@@ -27,6 +26,7 @@ from clearhead.tracing.saving import HEADER
 from clearhead.tracing.trace import trace_model
 from clearhead.training.metrics import read_metrics
 from clearhead.training.train import train
+from tests.attack.changing import RESEALED, change, change_json
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
 
@@ -34,108 +34,6 @@ KINDS = {"translate": small_runs.translating, "classify": small_runs.classifying
 
 SLOW = 60.0
 """Seconds after which an attack counts as one that hangs."""
-HOSTILE = [
-    None,
-    True,
-    -1,
-    0,
-    2,
-    10**9,
-    10**30,
-    1e308,
-    0.5,
-    "",
-    "x",
-    "../../etc/passwd",
-    "\x1b[2J",
-    [],
-    {},
-    [[]],
-    {"is": "Heads"},
-]
-SEALS = ("format", "sha256")
-
-
-def flip(data, draw):
-    place = draw.randrange(len(data))
-    return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
-
-
-def cut(data, draw):
-    return data[: draw.randrange(len(data))]
-
-
-def span(data, draw):
-    start = draw.randrange(len(data))
-    return start, min(len(data), start + draw.choice((1, 2, 8, 64, 1024)))
-
-
-def delete(data, draw):
-    start, stop = span(data, draw)
-    return data[:start] + data[stop:]
-
-
-def double(data, draw):
-    start, stop = span(data, draw)
-    return data[:stop] + data[start:]
-
-
-def blank(data, draw):
-    start, stop = span(data, draw)
-    return data[:start] + bytes(stop - start) + data[stop:]
-
-
-def append(data, draw):
-    return data + draw.randbytes(draw.choice((1, 8, 100)))
-
-
-def nest(data, draw):
-    place = draw.randrange(len(data))
-    return data[:place] + b"[" * draw.choice((10, 1000, 100_000)) + data[place:]
-
-
-BYTES = [flip, flip, flip, cut, delete, double, blank, append]
-
-
-def places(value, path=()):
-    """Yield every object or list inside JSON, and each of its keys."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in list(inner):
-        yield value, key
-        yield from places(one, (*path, key))
-
-
-def change_json(value, draw):
-    """Change one place: gone, renamed, of another kind, huge, or doubled."""
-    owner, key = draw.choice(list(places(value)))
-    match draw.choice(("gone", "renamed", "hostile", "hostile", "swapped", "doubled")):
-        case "gone":
-            del owner[key]
-        case "renamed" if isinstance(owner, dict):
-            owner[f"{key}x"] = owner.pop(key)
-        case "swapped":
-            other, place = draw.choice(list(places(value)))
-            owner[key] = json.loads(json.dumps(other[place]))
-        case "doubled" if isinstance(owner, list):
-            owner.insert(key, owner[key])
-        case _:
-            owner[key] = draw.choice(HOSTILE)
-    return value
-
-
-def mutate(data, draw):
-    """Return damaged bytes, and whether a checksum of JSON was made anew as a stranger would."""
-    if not data:
-        return b"x", False
-    if data[:1] == b"{" and draw.random() < 0.6:
-        if draw.random() < 0.1:
-            return nest(data, draw), False
-        with contextlib.suppress(ValueError, IndexError):
-            value, resealed = change_json(json.loads(data), draw), draw.random() < 0.5
-            if resealed and isinstance(value.get("sha256"), str):
-                value = seal({name: one for name, one in value.items() if name not in SEALS})
-            return json.dumps(value).encode(), resealed
-    return draw.choice(BYTES)(data, draw), False
 
 
 class Attack:
@@ -152,7 +50,8 @@ class Attack:
         """
         path = self.draw.choice(files)
         before = path.read_bytes()
-        damaged, resealed = damage or mutate(before, self.draw)
+        damaged, how = damage or change(before, self.draw)
+        resealed = how.endswith(RESEALED)
         path.write_bytes(damaged)
         started = time.process_time()
         try:
@@ -266,13 +165,12 @@ def attack_trace(path, count, seed):
 def change_header(attack, path):
     """Change the JSON in a trace's header, and return the file; with a new seal half the time, as a stranger would."""
     told, tensors = load_tensors(path, header=HEADER)
-    told = change_json(told, attack.draw)
-    resealed = attack.draw.random() < 0.5
-    if resealed:
-        told = seal({name: one for name, one in told.items() if name not in SEALS})
+    changed, how = change_json(json.dumps(told).encode(), attack.draw)
     beside = path.with_suffix(".changed")
-    save_tensors(beside, tensors, told, header=HEADER)
-    return beside.read_bytes(), resealed
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):  # what is no JSON object is no header
+        save_tensors(beside, tensors, json.loads(changed), header=HEADER)
+        return beside.read_bytes(), how
+    return change(path.read_bytes(), attack.draw)
 
 
 def attack_all(count, seed, folder, tasks=("translate", "classify")):
