@@ -1,4 +1,4 @@
-"""Models in GGUF files that the gguf package wrote: read as transformers reads them, or refused."""
+"""Models in GGUF files that the gguf package wrote, read as transformers reads them or refused; tables of names."""
 
 import gguf
 import numpy as np
@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from clearhead.errors import OptionError
-from clearhead.interop.gguf import FAMILIES, interleave_rotary, read_gguf, tensor_names
+from clearhead.interop.gguf import FAMILIES, find_family, interleave_rotary, read_gguf, split_rotary, tensor_names
 from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
 SIZES = {
     "vocab_size": 40,
     "hidden_size": 32,
@@ -104,3 +105,21 @@ def test_keys_that_say_nothing_new_are_read_over(tmp_path):
     tokens = torch.randint(40, (2, 9))
     with torch.no_grad():
         assert torch.allclose(read_gguf(tmp_path / "model.gguf").model(tokens), theirs(tokens).logits, atol=1e-5)
+
+
+def test_halves_and_pairs_are_each_other_s_inverse():
+    tensor = torch.arange(48.0).reshape(24, 2)
+    assert split_rotary(interleave_rotary(tensor, 3), 3).equal(tensor)
+    head = interleave_rotary(torch.arange(8.0), 1)
+    assert head.tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def test_names_are_those_of_the_gguf_package():
+    rename = tensor_names(FAMILIES["llama"], 2)
+    assert rename("model.layers.1.self_attn.q_proj.weight") == "blk.1.attn_q.weight"
+    assert rename("model.layers.7.self_attn.q_proj.weight") is None
+
+
+def test_a_family_that_is_not_there_is_refused_by_name():
+    with pytest.raises(OptionError, match=r"x.gguf: the architecture 'bert' cannot be read"):
+        find_family("bert", "x.gguf")

@@ -1,6 +1,11 @@
-"""A size by the name of a preset, or by a number of parameters: `sized` comes near any number, and takes no memory."""
+"""A size by the name of a preset, or by a number of parameters: `sized` comes near any number, and takes no memory.
+
+Models that are built for their shapes alone.
+"""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,11 +16,21 @@ from clearhead.attention.weighting import Argmax
 from clearhead.errors import OptionError
 from clearhead.model import presets, sizes
 from clearhead.model.presets import Size
-from clearhead.model.sizes import KINDS, PRESETS, named, parse_count, sized
+from clearhead.model.sizes import (
+    KINDS,
+    PRESETS,
+    SMALL,
+    Bounded,
+    TooManyNumbers,
+    build_for_shapes,
+    named,
+    parse_count,
+    sized,
+)
 from tests.model.test_presets import parameters
+from tests.model.test_spec_json import SPECS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 HUGE = ("bert-large", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "llama-7b")
 
@@ -214,3 +229,62 @@ def test_tables_that_are_not_shared_are_counted_apart(tied):
     spec = replace(sized("encoder-decoder", 10**6, 300), tied=tied)
     spec = replace(spec, encoder=replace(spec.encoder, vocabulary=2_000), decoder=replace(spec.decoder, vocabulary=700))
     assert parameters(sizes.resized(spec, 10**6)) == pytest.approx(10**6, rel=0.1)
+
+
+BUILDABLE = [spec for spec in SPECS if getattr(spec, "d_model", 99) == 8 and spec.blocks]
+BUILD = """
+import sys
+import torch
+from clearhead.model.sizes import build_for_shapes
+from clearhead.model.sizes import sized
+from clearhead.training.recipe import Optimizer
+from clearhead.training.optimizers import make_optimizer
+from tests.training.test_pretrained import GPT, check_shapes, header_of
+
+for kind in ("encoder", "decoder", "encoder-decoder"):
+    build_for_shapes(sized(kind, 100_000, vocabulary=50))
+    build_for_shapes(sized(kind, 30_000_000, vocabulary=50))
+    sized(kind, 10**10, vocabulary=50_000)
+check_shapes(GPT, header_of(GPT), "w")
+model = GPT.build()
+optimizer = make_optimizer(model, list(model.parameters()), Optimizer(), torch.device("cpu"))
+model(torch.zeros(1, 3, dtype=torch.int64)).sum().backward()
+optimizer.step()
+print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize("spec", [*BUILDABLE, presets.tiny(vocabulary=20)], ids=lambda spec: type(spec).__name__)
+def test_it_has_the_tensors_of_the_model_and_draws_no_number_from_the_caller(spec):
+    before = torch.get_rng_state()
+    found = build_for_shapes(spec).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    built = spec.build().state_dict()
+    assert {name: (one.shape, one.dtype) for name, one in found.items()} == {
+        name: (one.shape, one.dtype) for name, one in built.items()
+    }
+
+
+@pytest.mark.slow
+def test_a_large_one_is_built_on_the_meta_device():
+    assert {one.device.type for one in build_for_shapes(presets.gpt2("tiny", vocabulary=50)).parameters()} == {"cpu"}
+    assert {one.device.type for one in build_for_shapes(presets.gpt2("small")).parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("make", [torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn])
+def test_more_numbers_than_allowed_are_refused_before_they_are_made(make):
+    with Bounded(20):
+        assert make(4, 5).shape == make((0, 5)).T.new_empty(4, 5).shape
+        with pytest.raises(TooManyNumbers):
+            make(1)
+    with Bounded(SMALL), pytest.raises(TooManyNumbers):
+        make((10**6, 10**6))
+    with Bounded(SMALL), pytest.raises(TooManyNumbers):
+        make(size=(10**6, 10**6))
+
+
+@pytest.mark.slow
+def test_sizes_checks_of_files_and_steps_of_training_import_no_compiler():
+    """It would take two seconds of every command."""
+    done = subprocess.run([sys.executable, "-c", BUILD], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import clearhead as ch
 from clearhead.errors import OptionError, TraceError
@@ -20,9 +21,11 @@ from clearhead.model.outputs import Blanks, Classes
 from clearhead.model.steps import ModuleStep
 from clearhead.serve.explorer import Explorer
 from clearhead.taps import replacing
+from clearhead.tracing import inner as surprise_module
 from clearhead.tracing.names import Names
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import make_trace, trace_model
+from tests.circuits.random_models import make
 from tests.covering import few
 from tests.decoding.models import build, models
 from tests.model.small import SIZE, WORDS, block_spec, both_spec, built, decoder_spec, encoder_spec, words
@@ -443,3 +446,32 @@ def test_the_page_has_it_in_tiles(request, run, text):
         ask(explorer, "tile", {**asked, "step": "score"}, meta["id"])
     with pytest.raises(ch.errors.OptionError, match="no tile"):
         ask(explorer, "tile", {**asked, "row": "7"}, meta["id"])
+
+
+def test_a_language_model_is_surprised_at_the_place_before(monkeypatch):
+    monkeypatch.setattr(surprise_module, "ROWS", 2)
+    case = make("pre")
+    tokens = case.clean.tokens["decoder"][:1]
+    with torch.no_grad():
+        expected = F.cross_entropy(case.model(tokens)[0, :-1], tokens[0, 1:], reduction="none")
+    found = trace_model(case.model, tokens).surprise
+    assert found[0].isnan()
+    assert found[1:].tolist() == pytest.approx(expected.tolist(), abs=1e-12)
+
+
+def test_a_model_of_blanks_at_the_token_itself():
+    case = make("post")
+    tokens = case.clean.tokens["encoder"][:1]
+    with torch.no_grad():
+        expected = F.cross_entropy(case.model(tokens)[0], tokens[0], reduction="none")
+    assert trace_model(case.model, tokens).surprise.tolist() == pytest.approx(expected.tolist(), abs=1e-12)
+
+
+def test_a_translator_is_surprised_by_its_target_and_a_classifier_by_nothing():
+    case = make("both-pre")
+    trace = trace_model(case.model, *(rows[:1] for rows in case.clean.tokens.values()))
+    assert len(trace.surprise) == 5
+    assert trace.surprise[0].isnan()
+    case = make("classes")
+    with pytest.raises(OptionError, match="does not predict tokens"):
+        _ = trace_model(case.model, case.clean.tokens["encoder"][:1]).surprise

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 
-from clearhead.attention import weighting
+from clearhead.attention import positions, weighting
 from clearhead.errors import OptionError
+from clearhead.model.outputs import Blanks, Classes
 from clearhead.options import group_of, read_words
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.recipe import Budget, Open
@@ -281,3 +283,28 @@ def test_a_run_is_trained_by_options(text, tmp_path):
     quiet = {"log": lambda _: None, "watcher": lambda _: None}
     run = train(tmp_path / "run", task="generate", text=text["generate"]["text"], **small, **quiet)
     assert (run.step, run.tokenizer.kind) == (2, "char")
+
+
+@pytest.mark.parametrize(("task", "output"), [("fill", Blanks), ("classify", Classes)])
+def test_an_encoder_by_name_or_size_keeps_the_output_of_the_task(recipe, task, output):
+    for options in ({"preset": "bert"}, {"size": "1M"}):
+        assert isinstance(recipe(task, model=options).model.output, output)
+
+
+@pytest.mark.parametrize("kind", [None, "given"])
+def test_a_size_is_met_with_the_vocabulary_that_is_to_be(recipe, kind, tmp_path):
+    tokenizer = Tokenizer.train(["one two three"], "byte")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    path = None if kind is None else str(tmp_path / "tokenizer.json")
+    vocabulary = 2000 if kind is None else None
+    options = {"tokenizer": path, "vocabulary": vocabulary}
+    spec = recipe("generate", tokenizer=options, model={"size": "1M"}).model
+    with torch.device("meta"):
+        model = replace(spec, vocabulary=vocabulary or tokenizer.vocabulary).build()
+    assert sum(one.numel() for one in model.parameters()) == pytest.approx(1e6, rel=0.1)
+
+
+def test_learned_positions_are_as_many_as_a_row_is_long(recipe):
+    for options in ({}, {"preset": "gpt2"}, {"position": "learned"}):
+        spec = recipe("generate", model=options, batches={"context": 48}).model
+        assert spec.embedding.position == positions.Learned(48)

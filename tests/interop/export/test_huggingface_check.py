@@ -1,4 +1,4 @@
-"""The check of Hugging Face's folders: it notices other ids, and does without transformers."""
+"""The check of Hugging Face's folders: it notices other ids, and does without transformers; and the model card."""
 
 import importlib.util
 import json
@@ -7,11 +7,11 @@ import pytest
 
 from clearhead.errors import RunError
 from clearhead.interop.export.huggingface import HuggingFace
-from clearhead.interop.export.huggingface_check import check_ids, check_with_transformers
+from clearhead.interop.export.huggingface_check import check_ids, check_with_transformers, model_card
 from clearhead.interop.export.samples import draw_samples
 from clearhead.model import presets
 from clearhead.model.presets import Size
-from tests.interop.export.random_runs import run_of
+from tests.interop.export.random_runs import draw_spec, run_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -38,3 +38,12 @@ def test_other_ids_are_noticed(written):
     (folder / "tokenizer.json").write_text(json.dumps(whole))
     with pytest.raises(RunError, match="AutoTokenizer reads"):
         check_ids(run, folder, draw_samples(run))
+
+
+def test_a_trained_run_tells_its_scores(documents, tmp_path):
+    card = model_card(documents, "GPT2LMHeadModel")
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-generation\n")
+    assert "- measured in training: `{" in card
+    assert '"loss"' in card
+    assert "AutoModelForCausalLM.from_pretrained" in card
+    assert "measured" not in model_card(run_of(draw_spec("decoder", 0), tmp_path), "X")
