@@ -175,7 +175,7 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
     """Return the diagram as an SVG element; `standalone` makes it a file that follows the reader's light or dark."""
     lifelines = place_lifelines(exchange)
     output, heads = lifelines.output, lifelines.all()
-    top = 84.0
+    top = 84.0 if standalone else 40.0  # on the page, its card has the title
     y = (
         top
         + 34
@@ -201,8 +201,11 @@ def draw_sequence(exchange: Exchange, *, standalone: bool = True) -> str:
             f'width="{width:g}" height="{height:g}" role="img" aria-label="{described}">',
             f"<style>{STYLE}{DARK if standalone else ''}</style>",
             f'<rect class="ground" width="{width:g}" height="{height:g}"/>',
-            text("title", EDGE, EDGE + 12, exchange.title),
-            text("said", EDGE, EDGE + 32, exchange.caption),
+            *(
+                (text("title", EDGE, EDGE + 12, exchange.title), text("said", EDGE, EDGE + 32, exchange.caption))
+                if standalone
+                else ()
+            ),
             text("phase", EDGE, top - 10, "1  Inputs: the query (q), key (k) and value (v) of each token"),
             *lives,
             *(object_box(lifeline, top) for lifeline in heads),
@@ -238,11 +241,20 @@ def draw_weights(exchange: Exchange, lifelines: Lifelines, y: float, width: floa
     body = phase(y, width, f"3  Weights: {exchange.weighting} of {made}, for “{followed}”")
     for key_index, value in zip(exchange.keys, lifelines.values, strict=True):
         y += ROW
-        label = f"× {weight_text(exchange.steps.weight[exchange.followed, key_index].item())}"
+        weight = exchange.steps.weight[exchange.followed, key_index].item()
+        label = f"× {weight_text(weight)}"
         if bias:
             label = f"bias {number(bias[key_index])}: {label}"
         body.append(
-            arrow(value.x, lifelines.summed.x, y, "weight", label, name=f"weight {exchange.followed} {key_index}")
+            arrow(
+                value.x,
+                lifelines.summed.x,
+                y,
+                "weight",
+                label,
+                name=f"weight {exchange.followed} {key_index}",
+                wide=1 + 6 * weight,
+            )
         )
     if lifelines.others is not None and exchange.remainder is not None:
         y += ROW
@@ -317,14 +329,15 @@ def object_box(lifeline: Lifeline, top: float) -> str:
     return "".join(parts)
 
 
-def arrow(start: float, end: float, y: float, role: str, label: str, *, name: str) -> str:
-    """Return an arrow with its label on it, near its head."""
-    x, wide = end - 12, 7.3 * len(label)
-    line = f'<path class="{role}" d="M{start:g} {y:g}H{end - 8:g}"/>'
+def arrow(start: float, end: float, y: float, role: str, label: str, *, name: str, wide: float | None = None) -> str:
+    """Return an arrow with its label on it, near its head; `wide` is the width of its line."""
+    x, room = end - 12, 7.3 * len(label)
+    thick = "" if wide is None else f' style="stroke-width:{wide:.2g}px"'
+    line = f'<path class="{role}" d="M{start:g} {y:g}H{end - 8:g}"{thick}/>'
     # A tip of its own and no marker: markers that take the colour of their line are not known to every browser.
     tip = f'<path class="{role} tip" d="M{end - 9:g} {y - 4:g} {end:g} {y:g} {end - 9:g} {y + 4:g}z"/>'
-    behind = f'<rect class="behind" x="{x - wide - 3:g}" y="{y - 13:g}" width="{wide + 6:g}" height="11"/>'
-    return f'<g data-arrow="{escape(name)}">{line}{tip}{behind}{text("label", x, y - 4, label, end=True)}</g>'
+    behind = f'<rect class="behind" x="{x - room - 3:g}" y="{y - 15:g}" width="{room + 6:g}" height="11"/>'
+    return f'<g data-arrow="{escape(name)}">{line}{tip}{behind}{text("label", x, y - 6, label, end=True)}</g>'
 
 
 def phase(y: float, width: float, caption: str) -> list[str]:

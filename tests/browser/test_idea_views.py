@@ -108,21 +108,21 @@ class TestContext:
     def test_typed_sentences_part_by_layer_as_the_trace_says(self, tabs, demo, common):
         word, texts, places = common
         page = tabs.open("context")
-        expect(page.locator("[data-pair]")).not_to_have_count(0)
+        expect(page.locator("[data-line]")).not_to_have_count(0)
         drop_others(page, len(texts))
         page.get_by_test_id("context-word").fill(word)
         for index, text in enumerate(texts):
             page.get_by_test_id(f"context-text-{index}").fill(text)
         page.get_by_role("button", name="Compare", exact=True).click()
         comes_to(page, word=word, texts=json.dumps(texts, separators=(",", ":"), ensure_ascii=False))
-        pair = page.locator("[data-pair='A–B']")
-        expect(page.locator("[data-pair]")).to_have_count(1)
-        expect(page.locator("figure svg[role=img]").first).to_be_visible()
+        pair = page.locator("[data-line='A–B']")
+        expect(page.locator("[data-line]")).to_have_count(1)
+        expect(page.locator("figure svg").first).to_be_visible()
         for layer, cosine in enumerate(cosines(demo, texts, places)):
             page.get_by_test_id("context-slider").fill(str(layer))
             comes_to(page, layer=layer)
             assert says(pair.locator(".value").text_content(), cosine)
-            assert float(pair.locator("title").text_content().split("cosine ")[1]) == pytest.approx(cosine, abs=1e-5)
+            assert float(pair.get_attribute("data-value")) == pytest.approx(cosine, abs=1e-5)
 
     def test_the_tokens_most_responsible(self, tabs, demo, common):
         word, texts, places = common
@@ -164,7 +164,7 @@ class TestContext:
 
     def test_it_begins_with_a_word_of_the_runs_own_examples(self, tabs):
         page = tabs.open("context")
-        expect(page.locator("[data-pair]")).not_to_have_count(0)
+        expect(page.locator("[data-line]")).not_to_have_count(0)
         assert page.get_by_test_id("context-word").input_value()
 
 

@@ -10,6 +10,17 @@ export function enlargement(width: number, height: number): number {
   return Math.min(MOST, Math.max(LEAST, Math.min(width / DRAWN_FOR.width, height / DRAWN_FOR.height)));
 }
 
+/** Smaller than this nobody at the back can read it. */
+const SMALLEST = 0.6;
+
+/** Return the enlargement at which the first row of pictures of a view ends above the window's foot; never a larger one. */
+export function fitted(main: Element, zoom: number, height: number, scrolled = 0): number {
+  const figures = [...main.querySelectorAll("figure")].map((one) => one.getBoundingClientRect());
+  const top = Math.min(...figures.map((box) => box.top));
+  const foot = Math.max(...figures.filter((box) => box.top < top + 8).map((box) => box.bottom)) + scrolled;
+  return Number.isFinite(foot) && foot > height ? Math.max(SMALLEST, (zoom * (height - 4)) / foot) : zoom;
+}
+
 /** Return how many of the window's pixels one of the element's is: what pointer events tell is in the window's. */
 export function zoomOf(element: Element): number {
   return (element as Element & { currentCSSZoom?: number }).currentCSSZoom ?? 1;

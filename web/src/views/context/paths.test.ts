@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { fitted, layerName, lowest, named, pairsOf, type Point, spread } from "./paths";
+import { fitted, layerName, lowest, named, pairsOf, type Point } from "./paths";
 
 const place = (text: string): { text: string; tokens: string[]; places: number[] } => ({
   text,
@@ -55,17 +55,6 @@ describe("fitted", () => {
       expect(y).toBeLessThanOrEqual(180 + 1e-9);
     }
     expect(fitted([[[4, 4]]], 300, 200, 20)).toEqual([[[150, 100]]]);
-  });
-});
-
-describe("spread", () => {
-  it("moves names apart and no more", () => {
-    expect(spread([10, 12, 50], 10, 0, 100)).toEqual([10, 20, 50]);
-  });
-
-  it("keeps them above the end", () => {
-    const placed = spread([95, 96, 97], 10, 0, 100);
-    expect(placed).toEqual([80, 90, 100]);
   });
 });
 

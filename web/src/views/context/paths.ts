@@ -66,23 +66,6 @@ export function fitted(paths: readonly (readonly Point[])[], width: number, heig
   return paths.map((path) => path.map(place));
 }
 
-/** Names set under each other so that none covers another, each as near its own height as can be. */
-export function spread(heights: readonly number[], apart: number, low: number, high: number): number[] {
-  const order = heights.map((_, index) => index).sort((one, other) => heights[one] - heights[other]);
-  const placed = [...heights];
-  let floor = low;
-  for (const index of order) {
-    placed[index] = Math.max(heights[index], floor);
-    floor = placed[index] + apart;
-  }
-  let ceiling = high;
-  for (const index of order.toReversed()) {
-    placed[index] = Math.min(placed[index], ceiling);
-    ceiling = placed[index] - apart;
-  }
-  return placed;
-}
-
 /** "embedding", "layer 0": what a layer of the answer is called. */
 export function layerName(layer: string): string {
   return /^\d+$/.test(layer) ? t.context.layerName(layer) : layer;

@@ -44,7 +44,7 @@ const SMALLEST = 24;
 const CLOSEST = 20;
 /** Narrower than this is a phone, where every cell is touched. */
 const PHONE = 600;
-const LARGEST = 64;
+const LARGEST = 84;
 /** A sorted cell has its name and its number below. */
 const LISTED = { size: 60, below: 32, apart: 8 };
 export const MOST_LISTED = 120;

@@ -40,12 +40,3 @@ export function pairsFrom(spaces: Spaces, row: number): Pair[] {
     value: spaces.value[row][index],
   }));
 }
-
-/** In rem, the column of names and a cell: given, since to find them out for every frame of a film takes longer than it. */
-export const NAME_WIDTH = 6.5;
-const CELL_WIDTH = 3;
-
-/** How wide a table of so many tokens is, in rem. */
-export function tableWidth(tokens: number): number {
-  return NAME_WIDTH + tokens * CELL_WIDTH;
-}

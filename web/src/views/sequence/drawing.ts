@@ -15,6 +15,11 @@ export function columnsIn(width: number): number {
   return Math.min(99, Math.max(0, Math.floor((width - AROUND) / COLUMN)));
 }
 
+/** How wide the drawing is at its own size. */
+export function nativeWidth(svg: string): number {
+  return Number(/ width="([\d.]+)"/.exec(svg)?.[1] ?? 0);
+}
+
 /** The drawing with the page's language, decimal sign and token marks. */
 export function inPageWords(svg: string, of: Language = language): string {
   const worded = svg.replace(

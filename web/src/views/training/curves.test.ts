@@ -1,20 +1,7 @@
-import { scaleLog } from "d3-scale";
 import { describe, expect, it } from "vitest";
 
 import type { CurveLine } from "../../lib/source";
-import {
-  askedAfter,
-  logTicks,
-  merged,
-  nearest,
-  panelsOf,
-  pointsOf,
-  samplesAt,
-  smoothed,
-  stepsOf,
-  tickText,
-  wantsLog,
-} from "./curves";
+import { askedAfter, merged, panelsOf, pointsOf, samplesAt, smoothed, stepsOf, wantsLog } from "./curves";
 
 const step = (at: number, loss: number): CurveLine => ({ kind: "training", step: at, loss, lr: 0.001 });
 const evaluation = (at: number, loss: number, more = {}): CurveLine => ({
@@ -44,25 +31,18 @@ describe("lines", () => {
 describe("points", () => {
   it("are of one kind and one measure, and only numbers", () => {
     const lines = [step(1, 2), evaluation(1, 3), { kind: "training", step: 2, loss: null } as unknown as CurveLine];
-    expect(pointsOf(lines, "training", "loss")).toEqual([{ step: 1, value: 2 }]);
-    expect(pointsOf([evaluation(1, 3, { accuracy: 0.5 })], "evaluation", "accuracy", 100)[0].value).toBe(50);
+    expect(pointsOf(lines, "training", "loss")).toEqual([{ x: 1, y: 2 }]);
+    expect(pointsOf([evaluation(1, 3, { accuracy: 0.5 })], "evaluation", "accuracy", 100)[0].y).toBe(50);
   });
 
   it("keep their mean when evened out, and their ends' steps", () => {
-    const line = Array.from({ length: 100 }, (_, place) => ({ step: place, value: place }));
+    const line = Array.from({ length: 100 }, (_, place) => ({ x: place, y: place }));
     const even = smoothed(line);
-    expect(even[50].value).toBeCloseTo(50);
-    expect(even[0]).toEqual({ step: 0, value: 0 });
-    const rough = smoothed(line.map(({ step: at }) => ({ step: at, value: at % 2 })));
-    expect(rough[50].value).toBeGreaterThan(0.3);
-    expect(rough[50].value).toBeLessThan(0.7);
-  });
-
-  it("are found by the nearest step", () => {
-    const points = [{ step: 10, value: 1 }, { step: 20, value: 2 }]; // prettier-ignore
-    expect(nearest(points, 14)?.step).toBe(10);
-    expect(nearest(points, 19)?.step).toBe(20);
-    expect(nearest([], 3)).toBeNull();
+    expect(even[50].y).toBeCloseTo(50);
+    expect(even[0]).toEqual({ x: 0, y: 0 });
+    const rough = smoothed(line.map(({ x }) => ({ x, y: x % 2 })));
+    expect(rough[50].y).toBeGreaterThan(0.3);
+    expect(rough[50].y).toBeLessThan(0.7);
   });
 });
 
@@ -76,7 +56,7 @@ describe("panels", () => {
 
   it("show shares as percents", () => {
     const [, scores] = panelsOf(lines, false);
-    expect(scores.series.map((one) => [one.name, one.points[0].value])).toEqual([
+    expect(scores.lines.map((one) => [one.name, one.points[0].y])).toEqual([
       ["BLEU", 20],
       ["exact match %", 25],
     ]);
@@ -86,15 +66,6 @@ describe("panels", () => {
     expect(wantsLog([step(1, 5), step(2, 0.01)])).toBe(true);
     expect(wantsLog([step(1, 5), step(2, 3)])).toBe(false);
     expect(wantsLog([step(1, 5)])).toBe(false);
-  });
-});
-
-describe("ticks of a logarithmic scale", () => {
-  const between = (low: number, high: number): number[] => scaleLog().domain([low, high]).ticks();
-  it("are enough to read a curve by, however few powers of ten it crosses", () => {
-    expect(logTicks(between(0.11, 6.5)).map(tickText)).toEqual(["0.2", "0.5", "1", "2", "5"]);
-    expect(logTicks(between(1e-4, 6)).map(tickText)).toEqual(["0.0001", "0.001", "0.01", "0.1", "1"]);
-    expect(logTicks(between(3, 4.5)).length).toBeGreaterThan(1);
   });
 });
 

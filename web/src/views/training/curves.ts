@@ -1,36 +1,14 @@
 /** A run's log as curves: which numbers it has, what they are called, and where they lie. */
 
 import { local } from "../../lib/local";
+import type { ChartLine, ChartPanel, Point } from "../../lib/chart";
 import type { CurveLine, Role } from "../../lib/source";
 import { t } from "../../text";
-
-export interface Point {
-  step: number;
-  value: number;
-}
-
-export interface Series {
-  name: string;
-  role: Role | "plain";
-  points: Point[];
-  /** The same, evened out; drawn over the points, which then are faint. */
-  smooth: Point[] | null;
-  dots: boolean;
-  shown: (value: number) => string;
-}
-
-export interface Panel {
-  title: string;
-  height: number;
-  log: boolean;
-  fromZero: boolean;
-  series: Series[];
-}
 
 interface Measure {
   key: string;
   name: string;
-  role: Role;
+  colour: Role;
   factor?: number;
   digits?: number;
 }
@@ -39,15 +17,15 @@ interface Measure {
 const { names } = t.training;
 const FAMILIES: Record<string, Measure[]> = {
   [names.score]: [
-    { key: "bleu", name: "BLEU", role: "value" },
-    { key: "chrf", name: "chrF", role: "key" },
-    { key: "exact_match", name: names.exact, role: "context", factor: 100 },
+    { key: "bleu", name: "BLEU", colour: "value" },
+    { key: "chrf", name: "chrF", colour: "key" },
+    { key: "exact_match", name: names.exact, colour: "context", factor: 100 },
   ],
   [names.percent]: [
-    { key: "accuracy", name: names.accuracy, role: "value", factor: 100 },
-    { key: "macro_f1", name: "macro F1 %", role: "key", factor: 100 },
+    { key: "accuracy", name: names.accuracy, colour: "value", factor: 100 },
+    { key: "macro_f1", name: "macro F1 %", colour: "key", factor: 100 },
   ],
-  [names.bits]: [{ key: "bits_per_byte", name: names.bits, role: "value", digits: 3 }],
+  [names.bits]: [{ key: "bits_per_byte", name: names.bits, colour: "value", digits: 3 }],
 }; // prettier-ignore
 
 /** Known lines and new ones, each step of a kind once, in order; what is new wins. */
@@ -67,21 +45,21 @@ export function pointsOf(lines: readonly CurveLine[], kind: string, key: string,
   return lines.flatMap((line) => {
     const value = line[key];
     const able = line.kind === kind && typeof value === "number" && Number.isFinite(value);
-    return able ? [{ step: line.step, value: value * factor }] : [];
+    return able ? [{ x: line.step, y: value * factor }] : [];
   });
 }
 
 /** The mean around each value, over a twentieth of them all, as many before as after. */
 export function smoothed(points: readonly Point[]): Point[] {
   const half = Math.floor(points.length / 40);
-  return points.map(({ step }, place) => {
+  return points.map(({ x }, place) => {
     const reach = Math.min(place, half);
     const near = points.slice(place - reach, place + reach + 1);
-    return { step, value: near.reduce((sum, point) => sum + point.value, 0) / near.length };
+    return { x, y: near.reduce((sum, point) => sum + point.y, 0) / near.length };
   });
 }
 
-export function panelsOf(lines: readonly CurveLine[], log: boolean): Panel[] {
+export function panelsOf(lines: readonly CurveLine[], log: boolean): ChartPanel[] {
   return [lossPanel(lines, log), scorePanel(lines), ratePanel(lines)].filter((panel) => panel !== null);
 }
 
@@ -89,27 +67,6 @@ export function panelsOf(lines: readonly CurveLine[], log: boolean): Panel[] {
 export function wantsLog(lines: readonly CurveLine[]): boolean {
   const losses = lines.flatMap((line) => (typeof line.loss === "number" && line.loss > 0 ? [line.loss] : []));
   return losses.length > 1 && Math.max(...losses) / Math.min(...losses) > 20;
-}
-
-/** The point whose step is nearest. */
-export function nearest(points: readonly Point[], step: number): Point | null {
-  return points.reduce<Point | null>(
-    (best, point) => (best !== null && Math.abs(best.step - step) <= Math.abs(point.step - step) ? best : point),
-    null,
-  );
-}
-
-/** Of the ticks of a logarithmic scale those that leave each other room: powers of ten, with 2 and 5 where they are few. */
-export function logTicks(ticks: readonly number[]): number[] {
-  const digit = (tick: number): number => Number(tick.toExponential()[0]);
-  const leading = (digits: number[]): number[] => ticks.filter((tick) => digits.includes(digit(tick)));
-  const [tens, more] = [leading([1]), leading([1, 2, 5])];
-  return tens.length > 3 ? tens : more.length > 1 ? more : [...ticks];
-}
-
-/** A tick as it is written: without what the computer cannot say exactly. */
-export function tickText(tick: number): string {
-  return local(String(Number(tick.toPrecision(6))));
 }
 
 /** Every step that the log has a line of, each once. */
@@ -136,21 +93,21 @@ function sampleOf(value: unknown): Sample[] {
   return [{ input, output, reference: typeof reference === "string" ? reference : null }];
 }
 
-function lossPanel(lines: readonly CurveLine[], log: boolean): Panel | null {
+function lossPanel(lines: readonly CurveLine[], log: boolean): ChartPanel | null {
   const [training, dev] = ["training", "evaluation"].map((kind) => pointsOf(lines, kind, "loss"));
   const digits = (value: number): string => local(value < 0.1 ? value.toPrecision(2) : value.toFixed(3));
-  const series: Series[] = [
-    { name: names.training, role: "query", points: training, smooth: smoothed(training), dots: false, shown: digits },
-    { name: names.dev, role: "weight", points: dev, smooth: null, dots: true, shown: digits },
+  const series: ChartLine[] = [
+    { name: names.training, colour: "query", points: training, smooth: smoothed(training), dots: false, shown: digits },
+    { name: names.dev, colour: "accent", points: dev, smooth: null, dots: true, shown: digits },
   ];
   return panel(names.loss, 220, log, false, series);
 }
 
-function scorePanel(lines: readonly CurveLine[]): Panel | null {
+function scorePanel(lines: readonly CurveLine[]): ChartPanel | null {
   for (const [title, family] of Object.entries(FAMILIES)) {
-    const series = family.map(({ key, name, role, factor, digits }): Series => {
+    const series = family.map(({ key, name, colour, factor, digits }): ChartLine => {
       const points = pointsOf(lines, "evaluation", key, factor);
-      return { name, role, points, smooth: null, dots: true, shown: (value) => local(value.toFixed(digits ?? 1)) };
+      return { name, colour, points, smooth: null, dots: true, shown: (value) => local(value.toFixed(digits ?? 1)) };
     });
     const found = panel(title, 150, false, true, series);
     if (found !== null) return found;
@@ -158,15 +115,16 @@ function scorePanel(lines: readonly CurveLine[]): Panel | null {
   return null;
 }
 
-function ratePanel(lines: readonly CurveLine[]): Panel | null {
+function ratePanel(lines: readonly CurveLine[]): ChartPanel | null {
   const points = pointsOf(lines, "training", "lr");
   const shown = (value: number): string => local(value.toPrecision(2));
   return panel(names.rate, 90, false, true, [
-    { name: names.rate, role: "plain", points, smooth: null, dots: false, shown },
+    { name: names.rate, colour: "soft", points, smooth: null, dots: false, shown },
   ]);
 }
 
-function panel(title: string, height: number, log: boolean, fromZero: boolean, series: Series[]): Panel | null {
-  const there = series.filter((one) => one.points.length > 0);
-  return there.length === 0 ? null : { title, height, log, fromZero, series: there };
+function panel(title: string, height: number, log: boolean, fromZero: boolean, all: ChartLine[]): ChartPanel | null {
+  const lines = all.filter((one) => one.points.length > 0);
+  const high = Math.max(...lines.flatMap((line) => line.points.map((point) => point.y)));
+  return lines.length === 0 ? null : { title, height, log, ends: fromZero ? [0, 1.08 * high || 1] : undefined, lines };
 }
