@@ -40,6 +40,7 @@ VIEWS: dict[str, dict[str, str]] = {
     "sequence": {"site": "decoder.1.cross", "head": "0", "query": "3"},
     "neurons": {"box": "decoder.1.feed_forward", "token": "3"},
     "tokens": {},
+    "circuit": {"source": "vierundzwanzig"},
     "learn": {"learn": "softmax"},
     "compare": {"site": "decoder.1.cross", "head": "0", "query": "3", "beside": f"#/head?source={SOURCE}&step=32"},
     "sampling": {"mode": "sample", "temperature": "1.5", "top_k": "5", "tokens": "4"},

@@ -4,6 +4,7 @@
 are trained further.
 """
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -11,11 +12,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clearhead.calls import public
+from clearhead.circuits.forward import run_graph
+from clearhead.circuits.graph import Graph
+from clearhead.circuits.methods import Contrast
+from clearhead.circuits.metrics import AnswerLogProbability, Number
+from clearhead.circuits.texts import Texts, check_pair
 from clearhead.decoding.generating import eval_mode
-from clearhead.errors import RunError
+from clearhead.errors import OptionError, RunError
 from clearhead.serialization import check_fields, hints_of
 from clearhead.tracing import Trace, recording
 from clearhead.training.run import Run
+from clearhead.training.tracing import encode_inputs
 
 NOTHING = "–"
 """The answer shown where the program gives none."""
@@ -59,11 +67,14 @@ class RunProgram:
         if run.step != 0 or not self.answer_ids:
             return None
         ids = trace.sides[trace.answer_side].ids
-        stop = len(ids) - self.beside
         rows = [torch.tensor([side.ids], device=next(run.model.parameters()).device) for side in trace.sides.values()]
         with eval_mode(run.model), recording(run.model, trace.changes):
-            logits = run.model(*rows)[0, self.offset : stop]
+            logits = run.model(*rows)[0, self.places(ids)]
         return self.read(logits)
+
+    def places(self, rows: Sized) -> slice:
+        """Return which of the rows of logits are those of the text's tokens."""
+        return slice(self.offset, len(rows) - self.beside)
 
     def read(self, logits: Float[Tensor, "n vocabulary"]) -> list[str]:
         """Read the answers from the logits of the text's tokens, as `clearhead craft run` does."""
@@ -73,6 +84,35 @@ class RunProgram:
         best, indices = columns.max(-1)
         pairs = zip(best.tolist(), indices.tolist(), strict=True)
         return [self.answers[i] if value > self.threshold else NOTHING for value, i in pairs]
+
+
+@public
+def contrast_program(run: Run, text: str, against: str) -> Contrast:
+    """Return what a circuit of a compiled program is found with: two texts of one length, and its answers to the first.
+
+    What is measured is the log-probability of these answers; of numbers, how far they are from those to the other text.
+    """
+    program = load_program(run)
+    if program is None or run.step != 0 or run.task.target == "writes":
+        raise OptionError(f"{run.folder.path}: is not a program that answers at each token; use contrast_texts")
+    device = next(run.model.parameters()).device
+    pair = [encode_inputs(run, one).ids for one in (text, against)]
+    clean, other = (
+        Texts(tokens={side: torch.tensor([ids], device=device) for side, ids in inputs.items()}) for inputs in pair
+    )
+    graph = Graph(run.model)
+    check_pair(run.model, clean, other)
+    rows = [run_graph(graph, texts).logits[0] for texts in (clean, other)]
+    at, columns = program.places(rows[0][0]), torch.tensor(program.answer_ids, device=device)
+    if program.numeric:
+        numbers = [row[:, at, program.answer_ids[0]] for row in rows]
+        signs = torch.where(numbers[0] >= numbers[1], 1.0, -1.0)
+        metric = Number(column=program.answer_ids[0], signs=signs.to(rows[0]), first=program.offset)
+    else:
+        best, index = rows[0][:, at][..., columns].max(-1)
+        answers = torch.where(best > program.threshold, index, len(columns))
+        metric = AnswerLogProbability(columns=columns, answers=answers, first=program.offset, nothing=program.threshold)
+    return Contrast(graph, clean, other, metric)
 
 
 def load_program(run: Run) -> RunProgram | None:

@@ -24,7 +24,7 @@ from clearhead.calls import public
 from clearhead.circuits import Attribution, Contrast, Graph, LogitDifference, PatchMap, attribute_logits
 from clearhead.circuits.forward import run_graph
 from clearhead.circuits.nodes import NodeKind, NodePatch, Progress, at_places, list_nodes, patch_nodes, read_nodes
-from clearhead.circuits.texts import Texts, pad_texts
+from clearhead.circuits.texts import Texts, check_pair, pad_texts
 from clearhead.errors import OptionError, PlaceError
 from clearhead.tracing.edits import Change, TextChange, check_changes
 from clearhead.tracing.names import list_near, names_of
@@ -268,8 +268,8 @@ def contrast_texts(run: Run | str | Path, texts: Sequence[str], against: Sequenc
     """Return what circuits are found with: each text, the one it is patched from, and the difference of their answers.
 
     What is compared is the logit of the clean answer less that of the other: of a translator at the first token in
-    which the two translations differ, of a language model the next token, of a classifier the label. The texts of a
-    pair need as many tokens, and different answers.
+    which the two translations differ, of a language model the next token, of a text with a blank the first blank, of a
+    classifier the label. The texts of a pair need as many tokens, and different answers.
     """
     run = as_run(run)
     if len(texts) != len(against) or not texts:
@@ -287,7 +287,8 @@ def contrast_texts(run: Run | str | Path, texts: Sequence[str], against: Sequenc
     output = graph.names.sides[last][1].spec.output
     if output is None:
         raise OptionError("this model gives vectors and no answers, so there is no difference of answers to explain")
-    place = torch.tensor([len(ids) - 1 for ids in rows[0][last]], device=device) if output.by_position else None
+    check_pair(run.model, clean, other)
+    place = torch.tensor([place_of(run, ids) for ids in rows[0][last]], device=device) if output.by_position else None
     answers = torch.stack([likeliest(graph, batch, place) for batch in (clean, other)], 1)
     for text, (one, two) in zip(texts, answers.tolist(), strict=True):
         if one == two:
@@ -298,6 +299,13 @@ def contrast_texts(run: Run | str | Path, texts: Sequence[str], against: Sequenc
         contrast=Contrast(graph, clean, other, metric),
         tokens=tuple(pairs[0][0].pieces[sides[0]]),
         answers=[(one, two) for one, two in words],
+    )
+
+
+def place_of(run: Run, ids: Sequence[int]) -> int:
+    """Return the place whose answers are compared: the first blank, or the last token."""
+    return (
+        list(ids).index(run.tokenizer.mask) if run.task.place == "blank" and run.tokenizer.mask in ids else len(ids) - 1
     )
 
 

@@ -50,6 +50,7 @@ STATES = {
     "design": {"site": "encoder.0.attention", "head": 1, "preset": "same", "scale": 3, "epsilon": 0.05},
     "meaning": {"site": "encoder.0.attention", "head": 1, "places": "0,1,3", "pair": "2,1", "space": "query_key"},
     "sequence": {"site": "decoder.0.cross", "head": 2, "query": 3},
+    "circuit": {"against": "achtundvierzigtausenddreiundsechzig", "edges": 20, "method": "eap"},
     "neurons": {"box": "decoder.0.feed_forward", "token": 2},
     "tokens": {"text": "siebenhundert drei \u03a9", "at": 0},
 }

@@ -46,6 +46,8 @@ ASKED = {
     "attribution": {},
     "surprise": {},
     "effects": SITE,
+    "circuit": {"against": "eins drei", "method": "eap"},
+    "edge": {"against": "eins drei", "edge": "encoder.embedding.token -> encoder.0.attention.value.0"},
     "stream": {"side": "decoder"},
     "spaces": {**SITE, "places": "0,1"},
     "sequence": {**SITE, "query": "0"},

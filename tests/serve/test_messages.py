@@ -132,5 +132,10 @@ def test_every_reply_is_what_its_message_says(name, request, client_of):
                 ask("neurons", at=box["name"], token=1, most=3, unit=0)
         maps = [value["name"] for box in side["boxes"] for value in box["values"] if value["map"]]
         ask("terms", name=maps[0], row=0, unit=0, head=0)
+    circuit = client.get(f"api/trace/{meta['id']}/circuit", method="eap")
+    if circuit[0] == 200:
+        check(circuit, "circuit")
+        edge = circuit[1]["edges"][0]
+        ask("edge", against=circuit[1]["against"], edge=f"{edge['sender']} -> {edge['receiver']}")
     ask("readings")
     ask("lens")

@@ -13,6 +13,7 @@ from clearhead.model.presets import Size
 from clearhead.rasp import PROGRAMS
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
+from clearhead.serve.questions.circuit import suggest_text
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.tracing.stopping import StoppedError, stopping_when
 from clearhead.training.rasp_run import compile_to_run
@@ -130,6 +131,15 @@ def compare_parts(value, answer):
     near(value.total, answer["total"])
 
 
+def compare_edges(value, answer):
+    told = {(edge["sender"], edge["receiver"]): edge["score"] for edge in answer["edges"]}
+    near(
+        [scored.score for scored in value if scored.edge in told],
+        [told[scored.edge] for scored in value if scored.edge in told],
+    )
+    assert set(told) <= {tuple(scored.edge) for scored in value}
+
+
 def compare_units(value, answer):
     near([value[unit["unit"]] for unit in answer["units"]], [unit["steps"]["hidden"] for unit in answer["units"]])
 
@@ -193,10 +203,12 @@ ROWS = {
     "attribution": ({}, compare_parts),
     "box": ({"box": "SIDE.0.feed_forward", "token": 1}, compare_box),
     "cell": ({"site": "SITE", "head": "HEAD", "query": 1, "key": 0}, compare_cell),
+    "circuit": ({"method": "exact"}, compare_edges),
     "column": ({"site": "SITE", "head": "mean", "key": 0}, lambda value, answer: near(value, answer["weight"])),
     "context": ({"texts": "TWO", "word": "WORD"}, lambda value, answer: near(value, answer["cosine"][-1])),
     "curves": ({}, compare_lines),
     "decode": ({"source": "TEXT", "beam": 2}, compare_outputs),
+    "edge": ({"against": "AGAINST", "edge": "EDGE"}, lambda value, answer: near(value, answer["after"])),
     "effects": ({"site": "SITE"}, compare_effects),
     "exciting": ({"at": "SIDE.0.feed_forward.hidden", "index": 3, "texts": "TWO"}, compare_excited),
     "lens": ({}, compare_lens),
@@ -232,6 +244,8 @@ def asked_of(kind, name, explorer, ids):
         "TEXT": TEXTS[kind],
         "TRACE": ids[0],
         "OTHER": ids[1],
+        "AGAINST": another_text(kind, explorer.find_trace(ids[0])),
+        "EDGE": str(explorer.find_trace(ids[0]).graph.edges[0]),
         "SIDE": side,
         "SITE": f"{side}.0.attention",
         "HEAD": explorer.find_trace(ids[0]).trace[f"{side}.0.attention"].n_heads - 1,
@@ -244,6 +258,14 @@ def asked_of(kind, name, explorer, ids):
         for field, value in ROWS[name][0].items()
     }
     return asked | ({"trace": ids[0]} if issubclass(QUESTIONS[name], TraceQuestion) else {})
+
+
+def another_text(kind, traced):
+    """Return a text that the run answers otherwise, if there is one."""
+    try:
+        return suggest_text(traced)
+    except OptionError:
+        return OTHERS[kind]
 
 
 def last_value(code):
@@ -316,7 +338,7 @@ def test_a_question_that_is_not_there_is_refused(tmp_path_factory):
         ask(explorer, "python", {"question": "rows"})
 
 
-LONG = ("effects", "exciting", "lens", "means", "patch", "readings", "surprise", "thumbs", "vocabulary")
+LONG = ("circuit", "effects", "exciting", "lens", "means", "patch", "readings", "surprise", "thumbs", "vocabulary")
 """Questions that take seconds of a long text: each stops soon where nobody waits for its answer any more."""
 
 

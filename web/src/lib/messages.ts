@@ -189,6 +189,71 @@ export interface AskPatch {
   other?: number | null;
 }
 
+export type EdgeTruth = "alone" | "jointly" | "never";
+
+export interface CircuitEdge {
+  sender: string;
+  receiver: string;
+  /** By how much the metric changes if the edge is patched, as the method finds it. */
+  score: number;
+  /** The number of the first of `sizes` whose circuit has it; as many as there are sizes for an edge of none. */
+  first: number;
+  /** Of a compiled program: whether it can change an answer, by trying; `never` for what is not even read. */
+  truth: EdgeTruth | null;
+}
+
+export interface Circuit {
+  against: string;
+  /** The answer to the text, and the answer to the other one. */
+  answers: string[];
+  /** What is measured, in the text as it is; for programs the log-probability of its answers. */
+  clean: number;
+  other: number;
+  /** Everything that writes into the residual stream or reads from it, in the order of the forward pass. */
+  nodes: string[];
+  of: number;
+  edges: CircuitEdge[];
+  sizes: number[];
+  /** By size: how much of the difference is left if all other edges carry what they carry in the other text. */
+  faithfulness: number[];
+  /** By size: 1 less the faithfulness of all that is not in the circuit. */
+  completeness: number[];
+  /** How many edges can change an answer of the program. */
+  true: number | null;
+}
+
+export interface ChangedAnswer {
+  text: string;
+  before: number;
+  after: number;
+}
+
+export interface PatchedEdge {
+  before: number;
+  /** What is measured while this edge alone carries what it carries in the other text. */
+  after: number;
+  other: number;
+  /** The likeliest answers, and their probabilities before and after; of a program its answers at each place. */
+  answers: ChangedAnswer[];
+}
+
+/** The edges by which the model answers this text otherwise than the text `against`, the strongest first. */
+export interface AskCircuit {
+  trace: string;
+  /** As long as this text, with another answer; without it one is made by changing a token. */
+  against?: string | null;
+  /** A name of `clearhead circuits bench`. */
+  method?: string;
+}
+
+/** What becomes of the answer while one edge carries what it carries in the text `against`. */
+export interface AskEdge {
+  trace: string;
+  against: string;
+  /** As `sender -> receiver`. */
+  edge: string;
+}
+
 export type NodeState = "live" | "pruned" | "ended" | "best";
 
 export interface DecodeNode {
@@ -1044,6 +1109,8 @@ export interface Questions {
   neurons: { asks: AskNeurons; answers: Neurons };
   attribution: { asks: AskAttribution; answers: LogitParts };
   patch: { asks: AskPatch; answers: PatchRows };
+  circuit: { asks: AskCircuit; answers: Circuit };
+  edge: { asks: AskEdge; answers: PatchedEdge };
   decode: { asks: AskDecode; answers: Decoded };
   sample: { asks: AskSample; answers: Sampled };
   sequence: { asks: AskSequence; answers: Sequence };
@@ -1080,6 +1147,8 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   neurons: "json",
   attribution: "json",
   patch: "json",
+  circuit: "json",
+  edge: "json",
   decode: "sent",
   sample: "sent",
   sequence: "json",

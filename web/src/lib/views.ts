@@ -2,7 +2,7 @@
 
 export const GROUPS = {
   see: ["model", "heads", "head", "steps", "sequence"],
-  understand: ["similarity", "meaning", "context", "positions", "neurons"],
+  understand: ["similarity", "meaning", "context", "positions", "neurons", "circuit"],
   use: ["decoding", "tokens", "training"],
   change: ["intervene", "design"],
 } as const;

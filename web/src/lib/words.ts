@@ -6,7 +6,7 @@ import { t } from "../text";
 import { spoken } from "../text/server";
 
 /** Views in which no head is looked at. */
-export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding", "neurons", "tokens"];
+export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding", "neurons", "tokens", "circuit"];
 
 /** Views that show the changed model beside the unchanged one. */
 export const COMPARING: readonly ViewName[] = ["intervene", "design"];

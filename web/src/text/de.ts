@@ -23,6 +23,7 @@ export const de: Text = {
       about: "Die Token dieses Textes als Embeddings, Queries, Keys und Values und nach jeder Schicht",
     },
     sequence: { title: "Ablauf", about: "Attention als Sequenzdiagramm: wer wem was schickt" },
+    circuit: { title: "Schaltkreis", about: "Die Kanten des Modells, die diese Antwort machen, und was jede tut" },
     neurons: { title: "Feed-forward", about: "Die verborgenen Einheiten einer Schicht: was jede beiträgt und fördert" },
     tokens: { title: "Tokenizer", about: "Wie ein Text in Token zerlegt wird, Schritt für Schritt" },
   },
@@ -505,12 +506,16 @@ export const de: Text = {
     y: "Y, das angesehene Token",
     dimensionsCount: (count) => `${count} Dimensionen`,
     ownWords: "Eigene Wörter",
-    keysQueries: "Keys und Queries",
+    keysQueries: "Keys, Queries und Values",
     modelText: "Der Text des Modells",
     myWords: "Eigene Wörter",
     ready: "Fertige Köpfe",
     dimensionsTitle: "Dimensionen",
     queries: "Queries",
+    values: "Values",
+    outputs: "Ausgaben",
+    outputsNote:
+      "Gewichte × Values: was jede Query mitnimmt. Wird der Kopf ins Modell geschickt, bleiben dessen eigene Values.",
     keys: "Keys",
     vectorsWords: (keys, queries, count) => `Keys von ${keys} Wörtern und Queries von ${queries}, je ${count} Zahlen.`,
     nothing: (count, keys) => `${count} weitere im Text ${keys ? "sagen" : "fragen"} nichts.`,
@@ -836,6 +841,51 @@ export const de: Text = {
     recovered: (share, away) => (away ? `${share} weiter weg` : `${share} des Wegs`),
     running: "Ein Wert nach dem anderen…",
     described: (rows) => `${rows} Zeilen von Werten, an jeder Stelle verpflanzt.`,
+  },
+  circuit: {
+    intro:
+      "Welche Verbindungen lassen das Modell auf diesen Text anders antworten als auf einen anderen? Eine Kante ist, was ein Kopf, ein Feed-forward oder ein Embedding einem anderen gibt. Eine Kante verpflanzen heißt: sie allein trägt, was sie im anderen Text trägt.",
+    against: "Vergleichen mit",
+    look: "Suchen",
+    method: "Wie Kanten bewertet werden",
+    methods: {
+      "eap-ig": "EAP-IG: Gradienten, gemittelt auf dem Weg von einem Text zum anderen",
+      eap: "EAP: ein Gradient für alle Kanten",
+      exact: "Jede Kante einzeln verpflanzt",
+    },
+    running: "Jede Kante wird bewertet…",
+    empty: "Einen Text eingeben, so lang wie dieser, mit einer anderen Antwort.",
+    title: (answer, other) => `Warum „${answer}“ und nicht „${other}“`,
+    note: "Violett: Die Antwort braucht die Kante; grün: sie spricht gegen die Antwort. Je dicker, desto mehr. Eine Kante wählen, um sie zu verpflanzen. Punkte am Kopf: Query, Key, Value.",
+    truthNote:
+      "Grün: gefundene Kanten, die eine Antwort des Programms ändern können. Gestrichelt: wahre Kanten, die fehlen. Grau: gefundene Kanten, die nie etwas ändern.",
+    truth: "Wahrheit",
+    edges: "Kanten",
+    sizeOf: (size, of) => `${size} von ${of}`,
+    faithfulness: "Treue",
+    completeness: "Vollständigkeit",
+    grade: (hits, of, wrong) => `${hits} von ${of} wahren Kanten, ${wrong} falsche`,
+    says: {
+      both: "Diese Kanten allein machen die Antwort, und ohne sie ist sie verloren.",
+      backup: "Diese Kanten allein machen die Antwort, aber andere machen sie auch, wenn diese verpflanzt sind.",
+      needed: "Ohne diese Kanten ist die Antwort verloren, aber allein machen sie sie nicht: mehr Kanten nehmen.",
+      neither: "Diese Kanten machen die Antwort nicht allein, und ohne sie bleibt sie: mehr Kanten nehmen.",
+      beyond: "Diese Kanten geben mehr von der Antwort als das ganze Modell: Kanten außerhalb arbeiten gegen sie.",
+    },
+    described: (size, of) => `Ein Schaltkreis aus ${size} von ${of} Kanten.`,
+    column: (layer, part) =>
+      part === undefined
+        ? ({ output: "Ausgabe", embedding: "Embedding" }[layer] ?? layer)
+        : `${{ attention: "Self", feed_forward: "FF", cross: "Cross" }[part] ?? part} ${layer}`,
+    part: (side, part) => `${side} · ${part}`,
+    nodes: { FF: "FF", token: "Token", position: "Position", output: "Ausgabe", constant: "Konstante" },
+    curve: "Wie viel von der Antwort so viele Kanten geben",
+    curveNote:
+      "Treue: Alle anderen Kanten tragen den anderen Text; 1 ist das ganze Modell, 0 der andere Text. Vollständigkeit: Diese Kanten allein tragen ihn; 1, wenn nichts von der Antwort bleibt.",
+    patch: "Eine Kante verpflanzt",
+    patchNote:
+      "Was gemessen wird, wenn allein diese Kante aus dem anderen Text kommt, und die Antworten davor und danach.",
+    inOther: (value) => `${value} im anderen Text`,
   },
   intervene: {
     intro:

@@ -27,6 +27,7 @@ export const en = {
       about: "The tokens of this text as embeddings, queries, keys and values, and after each layer",
     },
     sequence: { title: "Sequence", about: "Attention as a sequence diagram: who sends what to whom" },
+    circuit: { title: "Circuit", about: "The edges of the model that make this answer, and what each of them does" },
     neurons: { title: "Feed-forward", about: "The hidden units of a layer, what each adds and promotes" },
     tokens: { title: "Tokeniser", about: "How a text is cut into tokens, merge by merge" },
   },
@@ -521,12 +522,16 @@ export const en = {
     y: "Y, the token looked at",
     dimensionsCount: (count: number): string => `${count} dimensions`,
     ownWords: "Words of your own",
-    keysQueries: "Keys and queries",
+    keysQueries: "Keys, queries and values",
     modelText: "The model’s text",
     myWords: "Words of my own",
     ready: "Ready heads",
     dimensionsTitle: "Dimensions",
     queries: "Queries",
+    values: "Values",
+    outputs: "Outputs",
+    outputsNote:
+      "Weights × values: what each query takes along. The model’s own values stay when the head is sent into it.",
     keys: "Keys",
     vectorsWords: (keys: number, queries: number, count: number): string =>
       `Keys of ${keys} words and queries of ${queries}, ${count} numbers each.`,
@@ -858,6 +863,49 @@ export const en = {
     recovered: (share: string, away: boolean): string => (away ? `${share} further away` : `${share} of the way`),
     running: "Patching one value after another…",
     described: (rows: number): string => `${rows} rows of values, patched at each place.`,
+  },
+  /** The view Circuit. */
+  circuit: {
+    intro:
+      "Which connections make the model answer this text otherwise than another? An edge is what one head, feed-forward or embedding gives to another. Patching an edge lets it alone carry what it carries in the other text.",
+    against: "Compare with",
+    look: "Find",
+    method: "How edges are scored",
+    methods: {
+      "eap-ig": "EAP-IG: gradients, averaged on the way from one text to the other",
+      eap: "EAP: one gradient for all edges",
+      exact: "Every edge patched by itself",
+    },
+    running: "Scoring every edge…",
+    empty: "Type a text as long as this one, with another answer.",
+    title: (answer: string, other: string): string => `Why “${answer}”, and not “${other}”`,
+    note: "Violet: the answer needs the edge; green: it speaks against the answer. The thicker, the more. Choose an edge to patch it. Dots at a head: query, key, value.",
+    truthNote:
+      "Green: edges found that can change an answer of the program. Dashed: true edges that are missing. Grey: edges found that never change anything.",
+    truth: "Truth",
+    edges: "Edges",
+    sizeOf: (size: number, of: number): string => `${size} of ${of}`,
+    faithfulness: "faithfulness",
+    completeness: "completeness",
+    grade: (hits: number, of: number, wrong: number): string => `${hits} of ${of} true edges, ${wrong} wrong`,
+    says: {
+      both: "These edges by themselves make the answer, and without them it is lost.",
+      backup: "These edges by themselves make the answer, but others make it too if these are patched (a backup).",
+      needed: "Without these edges the answer is lost, but by themselves they do not make it: take more edges.",
+      neither: "These edges neither make the answer by themselves, nor is it lost without them: take more edges.",
+      beyond: "These edges give the answer more than the whole model does: edges outside them work against it.",
+    },
+    described: (size: number, of: number): string => `A circuit of ${size} of ${of} edges.`,
+    column: (layer: string, part?: string): string =>
+      part === undefined ? layer : `${{ attention: "self", feed_forward: "FF" }[part] ?? part} ${layer}`,
+    part: (side: string, part: string): string => `${side} · ${part}`,
+    nodes: { FF: "FF", token: "token", position: "position", output: "output", constant: "constant" },
+    curve: "How much of the answer so many edges give",
+    curveNote:
+      "Faithfulness: all other edges carry the other text; 1 is the whole model, 0 the other text. Completeness: these edges alone carry it; 1 if nothing of the answer is left.",
+    patch: "One edge patched",
+    patchNote: "What is measured with this edge alone taken from the other text, and the answers before and after.",
+    inOther: (value: string): string => `${value} in the other text`,
   },
   /** The view Intervene. */
   intervene: {

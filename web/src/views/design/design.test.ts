@@ -5,6 +5,7 @@ import {
   asked,
   directions,
   MOST_WORDS,
+  outputsOf,
   preset,
   type Scene,
   scoresOf,
@@ -93,4 +94,13 @@ describe("a design", () => {
     expect(withWord(less, "keys", "blue").keys.at(-1)?.word).toBe("blue");
     expect(withWord(less, "keys", "the")).toBe(less);
   });
+});
+
+it("an output is the values of what is looked at, times the weights", () => {
+  const design = withNumber(preset("same", SCENE), "values", 0, 1, 5);
+  const weights = SCENE.queries.map(() => SCENE.keys.map((_, key) => (key === 0 ? 0.5 : 0)));
+  const [first] = design.values;
+  expect(outputsOf(weights, design, SCENE)[0]).toEqual(first.vector.map((value) => value * 0.5));
+  expect(first.vector[1]).toBe(5);
+  expect(design.keys[0].vector[1]).not.toBe(5);
 });

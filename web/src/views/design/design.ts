@@ -17,6 +17,8 @@ export interface Design {
   dimensions: number;
   keys: KeyRow[];
   queries: QueryRow[];
+  /** What each word of the keys gives where it is looked at. */
+  values: KeyRow[];
   /** How much each part counts; 0 leaves it out. */
   content: number;
   near: number;
@@ -76,11 +78,17 @@ export function asked(design: Design, row: number, asks: string[]): Design {
 export function withDimensions(design: Design, dimensions: number): Design {
   const found = directions(design.keys.length, dimensions);
   const keys = design.keys.map(({ word }, index) => ({ word, vector: found[index] }));
-  const made = { ...design, dimensions, keys };
+  const made = { ...design, dimensions, keys, values: keys };
   return { ...made, queries: design.queries.map(({ word, asks }) => queryOf(made, word, asks)) };
 }
 
-export function withNumber(design: Design, table: "keys" | "queries", row: number, at: number, to: number): Design {
+export function withNumber(
+  design: Design,
+  table: "keys" | "queries" | "values",
+  row: number,
+  at: number,
+  to: number,
+): Design {
   const changed = design[table].map((one, index) =>
     index === row ? { ...one, vector: one.vector.with(at, to) } : one,
   );
@@ -91,14 +99,15 @@ export function withWord(design: Design, table: "keys" | "queries", word: string
   if (design[table].length >= MOST_WORDS || design[table].some((row) => row.word === word)) return design;
   if (table === "queries") return { ...design, queries: [...design.queries, queryOf(design, word, [])] };
   const vector = directions(design.keys.length + 1, design.dimensions)[design.keys.length];
-  return { ...design, keys: [...design.keys, { word, vector }] };
+  const added = { word, vector };
+  return { ...design, keys: [...design.keys, added], values: [...design.values, added] };
 }
 
 export function withoutWord(design: Design, table: "keys" | "queries", word: string): Design {
   const rest = design[table].filter((row) => row.word !== word);
   if (table === "queries") return { ...design, queries: rest as QueryRow[] };
   const queries = design.queries.map((row) => ({ ...row, asks: row.asks.filter((one) => one !== word) }));
-  return { ...design, keys: rest, queries };
+  return { ...design, keys: rest, queries, values: design.values.filter((row) => row.word !== word) };
 }
 
 /** Every query's score with every key: what is said times what is asked, and the places. */
@@ -126,6 +135,16 @@ export function wantedOf(design: Design, scene: Scene): boolean[][] {
   });
 }
 
+/** What each query gets: the values of the words it looks at, times their weights. */
+export function outputsOf(weights: readonly ArrayLike<number>[], design: Design, scene: Scene): number[][] {
+  const values = new Map(design.values.map((row) => [row.word, row.vector]));
+  return weights.map((row) =>
+    Array.from({ length: design.dimensions }, (_, at) =>
+      scene.keys.reduce((sum, word, key) => sum + (row[key] || 0) * (values.get(word)?.[at] ?? 0), 0),
+    ),
+  );
+}
+
 /** The scores with −inf where a query may not look. */
 export function maskedOf(scores: number[][], scene: Scene): number[][] {
   return scores.map((row, query) => row.map((score, key) => (scene.allowed(query, key) ? score : -Infinity)));
@@ -142,9 +161,11 @@ function plain(scene: Scene, pair?: { from: string; to: string }): Design {
   const words = inOrder(first(scene.keys, pair?.to), scene.keys);
   const dimensions = Math.min(6, Math.max(2, words.length));
   const found = directions(words.length, dimensions);
+  const keys = words.map((word, index) => ({ word, vector: found[index] }));
   return {
     dimensions,
-    keys: words.map((word, index) => ({ word, vector: found[index] })),
+    keys,
+    values: keys,
     queries: queries.map((word) => ({ word, vector: unit(dimensions, []), asks: [] })),
     content: 1,
     near: 0,

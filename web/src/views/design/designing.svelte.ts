@@ -4,7 +4,18 @@ import type { Resource } from "../../lib/resource.svelte";
 import type { Matrix } from "../../lib/source";
 import type { Explorer } from "../../lib/state.svelte";
 import { Kept } from "../steps/kept.svelte";
-import { type Design, maskedOf, pairOf, type Preset, preset, PRESETS, type Scene, scoresOf, wantedOf } from "./design";
+import {
+  type Design,
+  maskedOf,
+  outputsOf,
+  pairOf,
+  type Preset,
+  preset,
+  PRESETS,
+  type Scene,
+  scoresOf,
+  wantedOf,
+} from "./design";
 import {
   casesOf,
   curveOf,
@@ -63,6 +74,7 @@ export class Designing {
   readonly masked = $derived.by(() => maskedOf(this.scores, this.scene));
   readonly wanted = $derived.by(() => wantedOf(this.design, this.scene));
   readonly weights = $derived.by(() => weightsOf(this.masked, this.weighing, this.scale));
+  readonly outputs = $derived.by(() => outputsOf(this.weights, this.design, this.scene));
   /** The queries that want a key which is in the text. */
   readonly cases = $derived.by(() => casesOf(this.masked, this.wanted));
   readonly margin = $derived.by(() => marginOf(this.cases));

@@ -2,7 +2,8 @@
 
 import { type Design, DIMENSIONS, type KeyRow, MOST_WORDS, type QueryRow } from "./design";
 
-type Packed = [number, [string, ...number[]][], [string, string[], ...number[]][], ...number[]];
+type Row = [string, ...number[]];
+type Packed = [number, Row[], [string, string[], ...number[]][], number, number, number, number, number, Row[]?];
 
 export function packed(design: Design): string {
   const { content, near, fixed, offset, place } = design;
@@ -10,7 +11,8 @@ export function packed(design: Design): string {
     design.dimensions,
     design.keys.map(({ word, vector }) => [word, ...vector]),
     design.queries.map(({ word, asks, vector }) => [word, asks, ...vector]),
-    ...[content, near, fixed, offset, place],
+    ...([content, near, fixed, offset, place] as const),
+    design.values.map(({ word, vector }) => [word, ...vector]),
   ];
   return JSON.stringify(made);
 }
@@ -18,11 +20,13 @@ export function packed(design: Design): string {
 export function unpacked(text: string | null): Design | null {
   if (text === null) return null;
   try {
-    const [dimensions, keys, queries, ...rest] = JSON.parse(text) as Packed;
-    const [content, near, fixed, offset, place] = rest;
+    const [dimensions, keys, queries, content, near, fixed, offset, place, values] = JSON.parse(text) as Packed;
+    const rows = (all: Row[]): KeyRow[] => all.map(([word, ...vector]) => ({ word, vector }));
     const design: Design = {
       dimensions,
-      keys: keys.map(([word, ...vector]): KeyRow => ({ word, vector })),
+      keys: rows(keys),
+      // An address from before there were values: each word gives what its key says.
+      values: rows(values ?? keys),
       queries: queries.map(([word, asks, ...vector]): QueryRow => ({ word, asks, vector })),
       ...{ content, near, fixed, offset, place },
     };
@@ -39,7 +43,7 @@ export function typed(text: string): number | null {
 }
 
 function sound(design: Design): boolean {
-  const { dimensions, keys, queries, content, near, fixed, offset, place } = design;
+  const { dimensions, keys, queries, values, content, near, fixed, offset, place } = design;
   const rows = (all: KeyRow[]): boolean =>
     all.length <= MOST_WORDS &&
     all.every(({ word, vector }) => typeof word === "string" && vector.length === dimensions && numbers(vector));
@@ -47,6 +51,7 @@ function sound(design: Design): boolean {
     (DIMENSIONS as readonly number[]).includes(dimensions) &&
     rows(keys) &&
     rows(queries) &&
+    rows(values) &&
     queries.every(({ asks }) => Array.isArray(asks) && asks.every((word) => typeof word === "string")) &&
     numbers([content, near, fixed]) &&
     [offset, place].every(Number.isInteger)
