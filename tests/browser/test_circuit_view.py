@@ -127,7 +127,8 @@ def test_a_click_on_an_edge_patches_it(window, pair, contrast):
     after = contrast.patched(contrast.graph.select([name])[None]).mean().item()
     before = contrast.clean_value.mean().item()
     numbers = told.locator("b").inner_text().split("→")
-    assert says(numbers[0].strip(), before) and says(numbers[1].strip(), after)
+    assert says(numbers[0].strip(), before)
+    assert says(numbers[1].strip(), after)
 
 
 def test_the_truth_of_a_program_is_a_second_layer(kind, window, pair, run):

@@ -196,10 +196,9 @@ class TestPositions:
 
     def test_similarity_falls_with_distance(self, tabs):
         page = tabs.open("positions")
-        names = page.locator("figure", has=page.locator("h2", has_text="against distance")).locator("text.name")
-        expect(names).to_have_count(3)
-        values = page.locator("figure", has=page.locator("h2", has_text="against distance")).locator("text.value")
-        told = dict(zip(names.all_text_contents(), values.all_text_contents(), strict=True))
+        lines = page.locator("figure", has=page.locator("h2", has_text="against distance")).locator("[data-line]")
+        expect(lines).to_have_count(3)
+        told = {line.get_attribute("data-line"): line.locator(".value").text_content() for line in lines.all()}
         sinusoidal = sum(math.cos(63 / 10_000 ** (2 * pair / 128)) for pair in range(64)) / 64
         rotary = sum(math.cos(63 / 10_000 ** (2 * pair / 32)) for pair in range(16)) / 16
         assert says(told["Sinusoidal"], sinusoidal)
