@@ -119,7 +119,8 @@ class AskCircuit(TraceQuestion[CircuitMessage]):
         faithfulness = Faithfulness(contrast)
         kept, left = (measure(faithfulness, part) for part in (masks, ~masks))
         truth = truth_of(traced, graph)
-        order = sorted(range(len(first)), key=lambda number: (first[number], -abs(float(scores[number]))))
+        found_edges = masks[-1].nonzero().flatten().tolist()
+        order = sorted(found_edges, key=lambda number: (first[number], -abs(float(scores[number]))))
         true = [] if truth is None else (truth.alone | truth.jointly).nonzero().flatten().tolist()
         return {
             "against": against,
