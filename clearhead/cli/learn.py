@@ -262,15 +262,15 @@ def show_hand_in(
 def show_class(file: Annotated[Path, typer.Argument(help="A file with a hand-in line of each pupil.")]) -> None:
     """Read the lines that pupils handed in, and show who has solved what. Lines with a slip are named."""
     lines = [line for line in read_source(file).splitlines() if line.strip()]
-    table, problems = Table("name", "solved", "tries", "hints", "minutes", "open", box=None), []
+    table, problems = Table("name", "lesson", "solved", "tries", "hints", "minutes", "open", box=None), []
     for number, line in enumerate(lines, 1):
         try:
             handed = read_hand_in(line)
         except DataError as error:
             problems.append(Text(f"line {number}: {error}"))
             continue
-        left = [name for name in EXERCISES if name not in handed.solved]
+        left, solved = handed.left, len(handed.solved)
         shown = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
-        facts = f"{len(handed.solved)} of {len(EXERCISES)}", handed.tries, handed.hints, handed.minutes
-        table.add_row(handed.name, *map(str, facts), shown)
+        facts = handed.lesson, f"{solved} of {solved + len(left)}", handed.tries, handed.hints, handed.minutes
+        table.add_row(*(Text(str(fact)) for fact in (handed.name, *facts, shown)))
     show(table, *problems)

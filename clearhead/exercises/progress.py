@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import time
+import zlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -17,9 +18,12 @@ from clearhead.exercises.verdict import Verdict
 from clearhead.files import read_json, write_text
 
 FILE = "learn.json"
-LINE = "clearhead-1"
-"""The first word of a hand-in line, with the version of its form."""
-FACTS = re.compile(rf"{LINE}; (.*); ([\w -]*); ([0-9]{{1,9}}); ([0-9]{{1,9}}); ([0-9]{{1,9}})")
+LINE = "clearhead-2"
+"""The first word of a hand-in line, with the version of its form; web/src/learn/record.svelte.ts writes it too."""
+ALL = "exercises"
+"""What stands for a lesson's title in a line of the command."""
+NAMES, COUNT = r"([\w -]*)", r"([0-9]{1,9})"
+FACTS = re.compile(rf"{LINE}; ([^;]*); ([^;]*); {NAMES}; {NAMES}; {COUNT}; {COUNT}; {COUNT}")
 
 
 @final
@@ -111,15 +115,23 @@ class HandIn:
     """A line that a pupil hands in."""
 
     name: str
+    lesson: str = ALL
+    """The title of the lesson, or that it is about the exercises of the command."""
     solved: tuple[str, ...]
+    left: tuple[str, ...]
     tries: int
     hints: int
     minutes: int
 
     def __str__(self) -> str:
-        facts = [LINE, self.name, " ".join(self.solved), str(self.tries), str(self.hints), str(self.minutes)]
-        line = "; ".join(facts)
-        return f"{line}; {digest_of(line)[:8]}"
+        counts = map(str, (self.tries, self.hints, self.minutes))
+        line = "; ".join([LINE, self.name, self.lesson, " ".join(self.solved), " ".join(self.left), *counts])
+        return f"{line}; {checksum_of(line)}"
+
+
+def checksum_of(line: str) -> str:
+    """Return the CRC-32 of a line, which a page without any library computes too."""
+    return f"{zlib.crc32(line.encode()):08x}"
 
 
 def hand_in(progress: LearnProgress, name: str) -> HandIn:
@@ -127,7 +139,9 @@ def hand_in(progress: LearnProgress, name: str) -> HandIn:
     records = progress.records.values()
     tries, hints = sum(each.tries for each in records), sum(each.hints for each in records)
     plain = " ".join(name.replace(";", ",").split())
-    return HandIn(name=plain, solved=tuple(progress.solved), tries=tries, hints=hints, minutes=progress.minutes)
+    left = tuple(each for each in EXERCISES if each not in progress.solved)
+    solved = tuple(progress.solved)
+    return HandIn(name=plain, solved=solved, left=left, tries=tries, hints=hints, minutes=progress.minutes)
 
 
 def read_hand_in(line: str) -> HandIn:
@@ -135,11 +149,22 @@ def read_hand_in(line: str) -> HandIn:
     facts, _, digest = line.strip().rpartition("; ")
     found = FACTS.fullmatch(facts)
     if found is None:
-        raise DataError(f"expected a line as `clearhead learn hand-in` prints it; came {line.strip()!r:.60}")
-    if digest_of(facts)[:8] != digest:
+        raise DataError(
+            f"expected a line as `clearhead learn hand-in` or a lesson prints it; came {line.strip()!r:.60}"
+        )
+    if checksum_of(facts) != digest:
         raise DataError(f"the line does not fit its checksum: a letter was lost or changed; came {line.strip()!r:.60}")
-    name, solved, tries, hints, minutes = found.groups()
-    return HandIn(name=name, solved=tuple(solved.split()), tries=int(tries), hints=int(hints), minutes=int(minutes))
+    name, lesson, solved, left, *counts = found.groups()
+    tries, hints, minutes = map(int, counts)
+    return HandIn(
+        name=name,
+        lesson=lesson,
+        solved=tuple(solved.split()),
+        left=tuple(left.split()),
+        tries=tries,
+        hints=hints,
+        minutes=minutes,
+    )
 
 
 def now() -> float:

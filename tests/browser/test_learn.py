@@ -56,6 +56,17 @@ def told(page, name):
     page.get_by_test_id("learn-said").wait_for()
     expect(page.locator("main")).to_have_attribute("aria-busy", "false")
     rests(page)
+    guess(page)
+
+
+def guess(page):
+    """Answer the question that stands before a change; the task comes after it, and a second guess is not taken."""
+    first = page.get_by_test_id("learn-choice-0")
+    if first.count() and first.is_enabled():
+        expect(page.get_by_test_id("learn-task")).to_have_count(0)
+        first.click()
+        expect(page.get_by_test_id("learn-guessed")).to_be_visible()
+        expect(first).to_be_disabled()
 
 
 def next_chapter(page, name):

@@ -9,10 +9,12 @@ from playwright.sync_api import expect
 
 import clearhead as ch
 from clearhead.cli import run
+from clearhead.exercises.progress import read_hand_in
 from clearhead.serve.live import is_built
 from tests.browser.looking import missing
 from tests.browser.test_every_view import AXE, faults
-from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, shown
+from tests.browser.test_learn import guess
+from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, shown, state
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +129,7 @@ def test_learn_walks_to_its_end(opened):
     for at, name in enumerate(names):
         expect(page.get_by_test_id(name)).to_have_attribute("aria-current", "step")
         expect(page.get_by_test_id("learn-said")).not_to_be_empty()
+        guess(page)
         expect(page.get_by_test_id("learn-task")).to_be_visible()
         expect(page.get_by_role("alert")).to_have_count(0)
         if at < len(names) - 1:
@@ -142,3 +145,52 @@ def test_anyone_can_use_learn(opened):
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
     assert [told for one in found["violations"] for told in faults(one)] == []
+
+
+LESSON = """# Mine
+language: de
+sentence: neunundneunzig
+
+## Hallo
+Erst *lesen*.
+
+## tokens
+## Frage
+choice: ja
+choice: * nein
+Was meinst du?
+
+## Ende
+answer: --
+Schalte einen Kopf aus.
+"""
+
+
+def test_a_lesson_is_given_from_the_file_alone(chromium, demo_folder, tmp_path, capsys):
+    """It opens in its language at its sentence, asks once, and ends with a line that the command reads."""
+    planned, file = tmp_path / "mine.md", tmp_path / "lesson.html"
+    planned.write_text(LESSON)
+    assert run(["page", str(demo_folder), "--lesson", str(planned), "-o", str(file)]) == 0
+    assert "“Ende”, 'neunundneunzig': " in capsys.readouterr().out
+    tabs = Tabs(chromium, file.as_uri())
+    context = tabs.context()
+    context.set_offline(True)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    expect(page.get_by_test_id("learn-title")).to_have_text("Hallo")
+    expect(page.get_by_test_id("learn-said")).to_have_text("Erst lesen.")
+    expect(page.get_by_test_id("learn-place")).to_have_text("Kapitel 1 von 4")
+    assert state(page)["source"] == "neunundneunzig"
+    for title in ("Token", "Frage"):
+        page.get_by_test_id("learn-next").click()
+        expect(page.get_by_test_id("learn-title")).to_have_text(title)
+    page.get_by_test_id("learn-choice-0").click()
+    expect(page.get_by_test_id("learn-guessed")).to_contain_text("Anders, als du gesagt hast. Richtig: nein.")
+    page.reload()
+    expect(page.get_by_test_id("learn-choice-1")).to_be_disabled()
+    page.get_by_test_id("learn-next").click()
+    page.get_by_test_id("learn-name").fill("Ada; 9b")
+    handed = read_hand_in(page.get_by_test_id("learn-line").inner_text())
+    assert (handed.name, handed.lesson, handed.solved, handed.tries) == ("Ada, 9b", "Mine", (), 1)
+    assert handed.left == ("tokens", "own-3", "own-4")
+    tabs.close()

@@ -70,7 +70,7 @@ def test_hand_in_lines_become_a_table_and_slips_are_named(command, tmp_path):
     assert "Ada" in out
     assert f"1 of {len(EXERCISES)}" in out
     assert "line 2: the line does not fit its checksum" in out
-    assert "line 3: expected a line as `clearhead learn hand-in` prints it" in out
+    assert "line 3: expected a line as `clearhead learn hand-in` or a lesson prints it" in out
 
 
 def test_what_is_wrong_is_said_in_a_sentence(command):

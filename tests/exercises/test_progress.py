@@ -3,7 +3,14 @@
 import pytest
 
 from clearhead.errors import DataError
-from clearhead.exercises.progress import LearnProgress, digest_of, hand_in, read_hand_in, read_progress, write_progress
+from clearhead.exercises.progress import (
+    LearnProgress,
+    checksum_of,
+    hand_in,
+    read_hand_in,
+    read_progress,
+    write_progress,
+)
 from clearhead.exercises.verdict import Verdict
 
 
@@ -52,6 +59,17 @@ def test_a_line_is_read_back_and_a_slip_is_found():
 
 @pytest.mark.parametrize("tries", ["x", "-1", "9" * 5000, "²"])
 def test_a_line_that_fits_its_checksum_and_holds_no_numbers_is_refused(tries):
-    facts = f"clearhead-1; Ann; scale; {tries}; 0; 1"
-    with pytest.raises(DataError, match="expected a line as `clearhead learn hand-in` prints it"):
-        read_hand_in(f"{facts}; {digest_of(facts)[:8]}")
+    facts = f"clearhead-2; Ann; exercises; scale; sort; {tries}; 0; 1"
+    with pytest.raises(DataError, match="expected a line as `clearhead learn hand-in` or a lesson prints it"):
+        read_hand_in(f"{facts}; {checksum_of(facts)}")
+
+
+def test_the_line_of_a_page_is_read():
+    """As web/src/learn/record.svelte.test.ts expects it to be written."""
+    handed = read_hand_in("clearhead-2; Zoë, 9b; Attention; tokens own-3; softmax; 4; 1; 12; 257f298f")
+    assert (handed.name, handed.lesson, handed.solved, handed.left) == (
+        "Zoë, 9b",
+        "Attention",
+        ("tokens", "own-3"),
+        ("softmax",),
+    )

@@ -19,6 +19,7 @@ import {
   lowest,
   type Now,
   place,
+  type Question,
   reaches,
   selfSites,
   type Task,
@@ -366,6 +367,7 @@ export const change: Chapter = {
       },
       said: words.said(facts),
       task: key === null ? null : lookElsewhere(lesson, focus, key),
+      question: key === null ? null : await guessAnswer(lesson, focus, key),
       spot: link.spot,
     };
   },
@@ -428,6 +430,23 @@ function otherKey({ site, row, query, key: best, keys }: Focus): number | null {
   });
   const found = lowest(weights);
   return found < 0 || weights[found] === Infinity ? null : found;
+}
+
+/** Whether the answer will be another one, before the score is changed. */
+async function guessAnswer(lesson: Lesson, focus: Focus, key: number): Promise<Question> {
+  const words = lesson.text.change;
+  const { site, head, query, queries, keys } = focus;
+  const target = lesson.run.target === "writes" ? (lesson.meta.sides.decoder?.ids.slice(1) ?? null) : null;
+  const edits = [scoreEdit({ at: site.name, head, query, key }, enoughFor(focus))];
+  const { source, step } = lesson.meta;
+  const changed = await lesson.source.ask("trace", { source, target, edits, step });
+  const same = sameAnswers(changed, lesson.meta);
+  return {
+    ask: words.guess({ query: tokenAt(queries, query, "query"), key: tokenAt(keys, key, "key") }),
+    choices: words.choices,
+    right: [same ? 0 : 1],
+    said: words.guessed({ same }),
+  };
 }
 
 function lookElsewhere(lesson: Lesson, focus: Focus, key: number): Task {

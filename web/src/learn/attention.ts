@@ -20,6 +20,7 @@ import {
   type Prepared,
   reaches,
   selfSites,
+  type Question,
   type Task,
   weightsOf,
 } from "./lesson";
@@ -194,6 +195,7 @@ export const scale: Chapter = {
         },
         said: words.said(facts),
         task: turned,
+        question: guessSharper(lesson, focus, now),
         spot: link.spot,
       };
     }
@@ -215,6 +217,19 @@ function mostAt({ row }: Focus, temperature: number): number {
     return one === null || !allowedOf(row)[key] ? -Infinity : one - scaled + scaled / temperature;
   });
   return Math.max(...softmaxOf(divided).weight);
+}
+
+/** What a lower temperature does to the largest weight, before it is moved. */
+function guessSharper(lesson: Lesson, focus: Focus, now: number): Question {
+  const words = lesson.text.scale;
+  const then = mostAt(focus, 0.5);
+  const same = Math.abs(then - now) < 0.005;
+  return {
+    ask: words.guess({ query: tokenAt(focus.queries, focus.query, "query"), now: percent(now) }),
+    choices: words.choices,
+    right: [same ? 1 : then > now ? 0 : 2],
+    said: words.guessed({ now: percent(now), then: percent(then) }),
+  };
 }
 
 /** Temperatures that the slider has: the first that changes enough makes the task. */

@@ -4,6 +4,7 @@ import { change, feedforward, output, residual, sampling } from "./after";
 import { cross, heads, mask, scale, score, softmax, sum, vectors } from "./attention";
 import type { Chapter, Lesson } from "./lesson";
 import { type ChapterName, CHAPTERS } from "./links";
+import { type LessonPlan, lessonPlan, plannedPath } from "./plan";
 import { film, layers, roles, summary } from "./questions";
 import { embedding, position, tokens } from "./reading";
 
@@ -30,6 +31,7 @@ const ALL: Record<ChapterName, Chapter> = {
   summary,
 };
 
-export function pathOf(lesson: Lesson): Chapter[] {
-  return CHAPTERS.map((name) => ALL[name]).filter((chapter) => chapter.fits(lesson));
+export function pathOf(lesson: Lesson, plan: LessonPlan | null = lessonPlan()): Chapter[] {
+  const known = CHAPTERS.map((name) => ALL[name]).filter((chapter) => chapter.fits(lesson));
+  return plan === null ? known : plannedPath(plan, known);
 }

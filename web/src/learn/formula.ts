@@ -13,7 +13,7 @@ export interface Piece {
 }
 
 /** The pieces that each chapter tells of. */
-const TOLD: Partial<Record<ChapterName, readonly PieceName[]>> = {
+const TOLD: Partial<Record<string, readonly PieceName[]>> = {
   vectors: ["query", "key", "value"],
   score: ["query", "key"],
   scale: ["scale"],
@@ -26,7 +26,7 @@ const TOLD: Partial<Record<ChapterName, readonly PieceName[]>> = {
 };
 
 /** The formula of a site: without what it has not, and with the name of its own weighting. */
-export function piecesOf(site: SiteMeta, path: readonly ChapterName[]): Piece[] {
+export function piecesOf(site: SiteMeta, path: readonly string[]): Piece[] {
   const { kind, masks } = site.arithmetic;
   const weighting = { softmax: "softmax", argmax: "argmax", kernelized: "share", rows: "weights" }[kind];
   const factor = site.scale[0] ?? 1;
@@ -50,11 +50,7 @@ export function piecesOf(site: SiteMeta, path: readonly ChapterName[]): Piece[] 
 }
 
 /** How a piece is drawn while a chapter is told. */
-export function stateOf(
-  piece: PieceName,
-  chapter: ChapterName,
-  path: readonly ChapterName[],
-): "lit" | "inked" | "faint" {
+export function stateOf(piece: PieceName, chapter: ChapterName, path: readonly string[]): "lit" | "inked" | "faint" {
   if (TOLD[chapter]?.includes(piece)) return "lit";
   const before = path.slice(0, path.indexOf(chapter));
   return before.some((one) => TOLD[one]?.includes(piece)) ? "inked" : "faint";

@@ -1,5 +1,7 @@
 /** Where the reader stands on the path: the chapter and what is solved are in the address, the rest follows from them. */
 
+import { untrack } from "svelte";
+
 import { lasting, read, write } from "../lib/address";
 import { requestWith } from "../lib/edits";
 import type { Resource } from "../lib/resource.svelte";
@@ -9,7 +11,9 @@ import { Turn } from "../lib/turns.svelte";
 import { t } from "../text";
 import { pathOf } from "./chapters";
 import type { Chapter, Lesson, Now, Place, Prepared, Verdict } from "./lesson";
-import { type ChapterName, CHAPTERS } from "./links";
+import { CHAPTERS } from "./links";
+import { type LessonPlan, lessonPlan } from "./plan";
+import { PupilRecord } from "./record.svelte";
 
 export class Learning {
   private readonly explorer: Explorer;
@@ -21,6 +25,12 @@ export class Learning {
   /** What was chosen when the chapter was come to: until something else is, there is nothing to judge. */
   private arrival = $state.raw<{ of: Prepared; chosen: string } | null>(null);
 
+  /** Whether the text of the chapter is on its way, and for which chapter it was last asked for. */
+  private texting = $state(false);
+  private texted: string | null = null;
+  readonly record: PupilRecord;
+  plan = $state.raw<LessonPlan | null>(null);
+
   /** The chapter in which something was pressed. */
   private touched = $state.raw<Prepared | null>(null);
 
@@ -30,7 +40,7 @@ export class Learning {
     const meta = this.unchanged.value;
     return run === null || meta === null ? null : { run, meta, source, views: this.views(), text: t.learn };
   });
-  readonly path: Chapter[] = $derived(this.lesson === null ? [] : pathOf(this.lesson));
+  readonly path: Chapter[] = $derived(this.lesson === null ? [] : pathOf(this.lesson, this.plan));
   readonly solved: ReadonlySet<string> = $derived.by(() => new Set((this.explorer.kept("solved") ?? "").split(".")));
   readonly chapter: Chapter | null = $derived.by(() =>
     find(this.path, this.wanted ?? this.explorer.kept("learn") ?? "", this.solved),
@@ -53,8 +63,10 @@ export class Learning {
   });
 
   /** Call it while a component is set up: it asks as long as that is there. */
-  constructor(explorer: Explorer, views: () => readonly ViewName[]) {
+  constructor(explorer: Explorer, views: () => readonly ViewName[], plan: LessonPlan | null = lessonPlan()) {
     this.explorer = explorer;
+    this.plan = plan;
+    this.record = new PupilRecord(plan?.title ?? "Learn");
     this.views = views;
     // While a slider moves, what is told stays as it was: nobody reads it then.
     const turn = new Turn(true);
@@ -66,11 +78,22 @@ export class Learning {
     this.preparing = explorer.resource(
       () => {
         const { chapter, lesson } = this;
-        if (chapter === null || lesson === null) return null;
+        if (chapter === null || lesson === null || this.texting || this.lacksText(chapter)) return null;
         return chapter.prepare(lesson).then((made) => ({ chapter, lesson, made }));
       },
       { showsError: true },
     );
+    $effect(() => {
+      const [made, name] = [this.prepared, this.chapter?.name];
+      if (made !== null && name !== undefined && made.task === null && made.question == null)
+        untrack(() => this.record.skipped(name));
+    });
+    let judged = "";
+    $effect(() => {
+      const chosen = this.judging.value?.chosen ?? "";
+      if (this.tried && this.verdict?.solved === false && chosen !== judged) untrack(() => this.record.tried());
+      judged = chosen;
+    });
     this.judging = explorer.resource(
       () => {
         const [now, busy] = turn.of(() => [this.now(), explorer.busy] as const);
@@ -88,8 +111,25 @@ export class Learning {
       addEventListener("hashchange", follow);
       return () => removeEventListener("hashchange", follow);
     });
+    $effect(() => this.bringText());
     $effect(() => this.arrive());
     $effect(() => this.remember());
+  }
+
+  /** A chapter with a text of its own is told with that; whoever types another there keeps it. */
+  private lacksText({ name, sentence }: Chapter): boolean {
+    return sentence != null && this.texted !== name && this.explorer.meta?.source !== sentence;
+  }
+
+  private bringText(): void {
+    const { chapter, explorer } = this;
+    if (chapter === null || explorer.busy || this.texting) return;
+    if (this.lacksText(chapter)) {
+      this.texting = true;
+      const request = { ...explorer.request, source: chapter.sentence!, target: null, edits: [] };
+      void explorer.ask(request).finally(() => (this.texting = false));
+    }
+    this.texted = chapter.name;
   }
 
   /** A link that says no more than `learn=softmax` leads to where that chapter is told, also while another is open. */
@@ -103,6 +143,16 @@ export class Learning {
     this.touched = this.prepared;
   }
 
+  /** A question that was answered rightly at once is solved. */
+  solve(): void {
+    const name = this.chapter?.name;
+    if (name !== undefined && !this.solved.has(name)) this.keepSolved(name);
+  }
+
+  private keepSolved(name: string): void {
+    this.explorer.keep("solved", [...this.solved, name].filter((one) => one !== "").join("."));
+  }
+
   get error(): string | null {
     return this.preparing.error;
   }
@@ -112,7 +162,8 @@ export class Learning {
     return this.prepared === null || this.chapter === null ? null : this.linkTo(this.chapter.name, this.prepared.place);
   }
 
-  go(name: ChapterName): void {
+  go(name: string): void {
+    this.texted = null;
     this.wanted = name;
   }
 
@@ -146,8 +197,7 @@ export class Learning {
   private remember(): void {
     const name = this.chapter?.name;
     if (this.verdict?.solved !== true || this.going || name === undefined || this.solved.has(name)) return;
-    const all = CHAPTERS.filter((one) => one === name || this.solved.has(one));
-    this.explorer.keep("solved", all.join("."));
+    this.keepSolved(name);
   }
 
   private now(): Now | null {
@@ -156,7 +206,7 @@ export class Learning {
   }
 
   /** A chapter begins with the model as it was trained: edits are left out, and what other views keep for themselves. */
-  private linkTo(name: ChapterName, place: Place): string {
+  private linkTo(name: string, place: Place): string {
     const state = read(this.explorer.address);
     const request = this.explorer.request;
     const target = place.target ?? (Array.isArray(request?.target) ? null : request?.target);
@@ -177,9 +227,11 @@ export class Learning {
 /** The chapter of this name; where the run has no such chapter, the one that would come next; without a name the first
  * that is not solved. */
 function find(path: readonly Chapter[], name: string, solved: ReadonlySet<string>): Chapter | null {
+  const named = path.find((chapter) => chapter.name === name);
+  if (named !== undefined) return named;
   if (name === "") return path.find((chapter) => !solved.has(chapter.name)) ?? path[0] ?? null;
   const order = CHAPTERS.findIndex((one) => one === name);
-  const later = path.find((chapter) => CHAPTERS.indexOf(chapter.name) >= order);
+  const later = path.find((chapter) => CHAPTERS.findIndex((one) => one === chapter.name) >= order);
   return later ?? path[path.length - 1] ?? null;
 }
 

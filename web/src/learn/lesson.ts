@@ -2,7 +2,6 @@
 
 import type { HeadChoice, Matrix, Meta, Row, RunFacts, SideName, SiteMeta, Source, ViewName } from "../lib/source";
 import type { LearnText } from "../text/learn.en";
-import type { ChapterName } from "./links";
 
 /** A text as it was traced, without edits, and everything one needs to speak of it. */
 export interface Lesson {
@@ -48,16 +47,29 @@ export interface Task {
   check(now: Now): Promise<Verdict>;
 }
 
+/** Asked before anything is changed; the right choices are what the model does. */
+export interface Question {
+  ask: string;
+  choices: string[];
+  right: number[];
+  /** What is true, once one has chosen. */
+  said: string;
+}
+
 export interface Prepared {
   place: Place;
   said: string[];
   task: Task | null;
+  question?: Question | null;
   /** A CSS selector of what the chapter speaks of. */
   spot: string;
 }
 
 export interface Chapter {
-  name: ChapterName;
+  /** A `ChapterName`, or that of a step which a teacher wrote. */
+  name: string;
+  /** The text it is told with; without it, whichever is there. */
+  sentence?: string | null;
   title(lesson: Lesson): string;
   /** Whether the run has what the chapter is about. */
   fits(lesson: Lesson): boolean;

@@ -191,6 +191,12 @@ export const film: Chapter = {
     return {
       place: { view: link.view, site: site.name, head, query, key, own: {} },
       said: words.said({ ...named, first: percent(start), last: percent(last), step: countText(run.film[0]) }),
+      question: {
+        ask: words.guess(named),
+        choices: words.choices,
+        right: [Math.abs(last - start) < 0.05 ? 1 : start < last ? 0 : 2],
+        said: words.guessed({ first: percent(start), last: percent(last) }),
+      },
       task: last - start < 0.1 ? null : { ask: words.ask({ ...named, most: percent(goal) }), check: findEarlier },
       spot: link.spot,
     };

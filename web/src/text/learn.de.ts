@@ -31,6 +31,21 @@ export const learnDe: LearnText = {
   formula: (lit) => `Die Formel der Attention; in diesem Kapitel geht es um ${lit}`,
   formulaAlone: "Die Formel der Attention",
   progress: (solved) => `gelöst: ${solved}`,
+  handIn: "Abgeben",
+  handInAbout: "Schreibe deinen Namen und gib die Zeile deiner Lehrerin oder deinem Lehrer. Nichts wird verschickt.",
+  name: "Name",
+  copy: "Kopieren",
+  guess: "Erst raten",
+  guessedRight: "Wie du gesagt hast.",
+  guessedWrong: "Anders, als du gesagt hast.",
+  own: {
+    question: "Wähle eine Antwort.",
+    answer: (of) => `Richtig: ${of.answer}.`,
+    ask: (of) => `Ändere einen Kopf, ein Gewicht oder einen Score, bis das Modell **${of.answer}** schreibt.`,
+    hint: (of) => `Das Modell schreibt „${of.answer}“. Noch ist nichts geändert.`,
+    wrong: (of) => `Mit deiner Änderung schreibt es „${of.answer}“.`,
+    right: (of) => `Jetzt schreibt es „${of.answer}“.`,
+  },
 
   tokens: {
     title: "Token",
@@ -117,6 +132,10 @@ export const learnDe: LearnText = {
     right: (of) => `${of.query} mit ${of.key}: ${of.score}.`,
   },
   scale: {
+    guess: (of) =>
+      `Das größte Gewicht von ${of.query} ist ${of.now}. Wird die [[temperature|Temperatur]] halbiert, dann …`,
+    choices: ["wächst es", "bleibt es", "schrumpft es"],
+    guessed: (of) => `Aus ${of.now} wird **${of.then}**.`,
     title: "Skalierung",
     said: (of) => [
       of.root === null
@@ -337,6 +356,9 @@ export const learnDe: LearnText = {
     right: (of) => `Schritt ${of.step}: ${of.token} mit ${of.p}. Hier hätte der Text leicht anders weitergehen können.`,
   },
   film: {
+    guess: (of) => `Bevor es gelernt hatte, war das Gewicht, das ${of.query} auf ${of.key} legt, …`,
+    choices: ["kleiner als jetzt", "etwa gleich", "größer als jetzt"],
+    guessed: (of) => `Damals war es **${of.first}**, jetzt ist es ${of.last}.`,
     title: "Wie es gelernt wurde",
     said: (of) => [
       `Niemand hat diese Gewichte geschrieben. Der Lauf hat sie bei vielen Trainingsschritten aufgehoben, wie die Bilder eines Films; der Regler oben geht durch sie hindurch.`,
@@ -349,6 +371,11 @@ export const learnDe: LearnText = {
     right: (of) => `Bei Schritt ${of.step} sind es ${of.weight}. Dazwischen fand der Kopf seine Aufgabe.`,
   },
   change: {
+    guess: (of) =>
+      `Angenommen, ${of.query} sieht am meisten auf ${of.key}, nur in diesem Kopf. Die Antwort des Modells …`,
+    choices: ["bleibt, wie sie ist", "wird eine andere"],
+    guessed: (of) =>
+      of.same ? `Sie bleibt. Probiere es aus, und überlege, warum.` : `Sie wird eine andere. Probiere es aus.`,
     title: "Selbst eingreifen",
     said: (of) => [
       `Jetzt ist jeder Teil bekannt. Zeit, einen zu ändern: den Score einer einzigen Zelle.`,

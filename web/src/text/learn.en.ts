@@ -27,6 +27,21 @@ export const learnEn = {
   formula: (lit: string) => `The formula of attention; this chapter is about ${lit}`,
   formulaAlone: "The formula of attention",
   progress: (solved: number) => `solved: ${solved}`,
+  handIn: "Hand in",
+  handInAbout: "Write your name, and give the line to your teacher. Nothing is sent.",
+  name: "Name",
+  copy: "Copy",
+  guess: "First guess",
+  guessedRight: "As you said.",
+  guessedWrong: "Otherwise than you said.",
+  own: {
+    question: "Choose an answer.",
+    answer: (of: { answer: string }) => `Right: ${of.answer}.`,
+    ask: (of: { answer: string }) => `Change a head, a weight or a score until the model writes **${of.answer}**.`,
+    hint: (of: { answer: string }) => `The model writes “${of.answer}”. Nothing is changed yet.`,
+    wrong: (of: { answer: string }) => `With your change it writes “${of.answer}”.`,
+    right: (of: { answer: string }) => `It writes “${of.answer}” now.`,
+  },
 
   tokens: {
     title: "Tokens",
@@ -130,6 +145,10 @@ export const learnEn = {
   },
   scale: {
     title: "Scale",
+    guess: (of: { query: string; now: string }) =>
+      `The largest weight of ${of.query} is ${of.now}. If the [[temperature]] is halved, it …`,
+    choices: ["grows", "stays", "shrinks"],
+    guessed: (of: { now: string; then: string }) => `From ${of.now} it goes to **${of.then}**.`,
     said: (of: {
       query: string;
       score: string;
@@ -408,6 +427,10 @@ export const learnEn = {
       `Step ${of.step}: ${of.token} with ${of.p}. Here the text could easily have gone elsewhere.`,
   },
   film: {
+    guess: (of: { query: string; key: string }) =>
+      `Before it had learned, the weight that ${of.query} gives to ${of.key} was …`,
+    choices: ["lower than now", "about the same", "higher than now"],
+    guessed: (of: { first: string; last: string }) => `It was **${of.first}** then, and is ${of.last} now.`,
     title: "How it was learned",
     said: (of: { query: string; key: string; first: string; last: string; step: string }) => [
       `Nobody wrote these weights. The run kept its weights at many steps of training, like the frames of a film, and the slider at the top goes through them.`,
@@ -422,6 +445,11 @@ export const learnEn = {
   },
   change: {
     title: "Your turn",
+    guess: (of: { query: string; key: string }) =>
+      `Suppose ${of.query} looks most at ${of.key}, in this head alone. The model's answer …`,
+    choices: ["stays as it is", "becomes another"],
+    guessed: (of: { same: boolean }): string =>
+      of.same ? `It stays. Try it, and think about why.` : `It becomes another. Try it.`,
     said: (of: { query: string; key: string; weight: string; best: string; most: string; score: string }) => [
       `You know every part now. So change one: the score of a single cell.`,
       `${of.query} gives ${of.key} a weight of ${of.weight}, and looks most at ${of.best} (${of.most}). Their score is ${of.score}.`,

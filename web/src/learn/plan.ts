@@ -1,0 +1,96 @@
+/** A lesson that a teacher wrote (`clearhead page RUN --lesson FILE`): which chapters in which order, and steps of its own. */
+
+import type { Chapter, Lesson, Question, Task } from "./lesson";
+import type { ChapterName } from "./links";
+
+export interface LessonStep {
+  chapter: ChapterName | null;
+  name: string;
+  title: string | null;
+  said: string[];
+  sentence: string | null;
+  /** What the model shall be made to write. */
+  answer: string | null;
+  choices: { text: string; right: boolean }[];
+}
+
+export interface LessonPlan {
+  title: string;
+  steps: LessonStep[];
+}
+
+let found: LessonPlan | null | undefined;
+
+/** The lesson in this page; null where it has none. */
+export function lessonPlan(): LessonPlan | null {
+  if (found === undefined) {
+    const text = typeof document === "undefined" ? null : document.getElementById("clearhead-lesson")?.textContent;
+    found = text ? (JSON.parse(text) as LessonPlan) : null;
+  }
+  return found;
+}
+
+/** The path of a lesson; `known` are the chapters that this run has something for. */
+export function plannedPath(plan: LessonPlan, known: readonly Chapter[]): Chapter[] {
+  return plan.steps.flatMap((step) => {
+    const chapter = known.find((one) => one.name === step.chapter);
+    if (step.chapter !== null) return chapter === undefined ? [] : [withWords(chapter, step)];
+    return [ownChapter(step)];
+  });
+}
+
+function withWords(chapter: Chapter, step: LessonStep): Chapter {
+  return {
+    ...chapter,
+    sentence: step.sentence,
+    async prepare(lesson) {
+      const made = await chapter.prepare(lesson);
+      return { ...made, said: [...step.said, ...made.said] };
+    },
+  };
+}
+
+function ownChapter(step: LessonStep): Chapter {
+  return {
+    name: step.name,
+    title: () => step.title ?? "",
+    sentence: step.sentence,
+    fits: () => true,
+    prepare: (lesson) => {
+      const view = step.answer !== null && lesson.views.includes("intervene") ? "intervene" : lesson.views[0];
+      return Promise.resolve({
+        place: { view, own: {} },
+        said: step.said,
+        task: step.answer === null ? null : writeThat(lesson, step.answer),
+        question: step.choices.length === 0 ? null : ownQuestion(lesson, step),
+        spot: "",
+      });
+    },
+  };
+}
+
+/** Make the model write something: solved by changes of the model, not by another text. */
+function writeThat(lesson: Lesson, wanted: string): Task {
+  const words = lesson.text.own;
+  const plain = (text: string): string => text.toLowerCase().replace(/\s+/g, " ").trim();
+  return {
+    ask: words.ask({ answer: wanted }),
+    check(now) {
+      const answer = now.meta.answer;
+      if (now.meta.edits.length === 0) return Promise.resolve({ solved: false, said: words.hint({ answer }) });
+      const solved = plain(answer).includes(plain(wanted));
+      return Promise.resolve({ solved, said: solved ? words.right({ answer }) : words.wrong({ answer }) });
+    },
+  };
+}
+
+function ownQuestion(lesson: Lesson, step: LessonStep): Question {
+  const right = step.choices.flatMap((choice, at) => (choice.right ? [at] : []));
+  const named = right.map((at) => step.choices[at].text).join(", ");
+  return {
+    ask: lesson.text.own.question,
+    choices: step.choices.map((choice) => choice.text),
+    right,
+    said: lesson.text.own.answer({ answer: named }),
+  };
+}
