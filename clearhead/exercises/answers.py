@@ -1,7 +1,8 @@
 """Running what a pupil wrote: in a process with bounds, which gives back numbers and is ended afterwards.
 
 What is right is computed, and compared, in the process that asks. So an answer can spoil its own process, and not the
-grading. It is no sandbox: the code may read what its user may read.
+grading. On Linux it can start no process, signal none, change no file and reach no network (`sandbox`); it may read
+what its user may read.
 """
 
 import traceback
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from clearhead.bounds import FileBounds, call_bounded, forbid_writing, stream_bounded
 from clearhead.errors import ClearheadError, DataError
+from clearhead.exercises.sandbox import confine
 from clearhead.files import read_bytes
 from clearhead.rasp.checks import parts_of
 from clearhead.rasp.compiler import plan
@@ -64,6 +66,7 @@ def read_source(path: Path) -> str:
 
 def function_answers(*, source: str, asked: dict[str, list[Any]]) -> Iterator[list[Answer]]:
     forbid_writing()
+    confine()
     try:
         defined, problem = define(source), None
     except BaseException as error:
@@ -108,6 +111,7 @@ def explain(error: BaseException) -> str:
 
 def program_answers(*, source: str, texts: list[str], alphabet: str, length: int) -> Answer:
     forbid_writing()
+    confine()
     try:
         defined = define(source)
         program = defined.get("answer")
@@ -134,6 +138,7 @@ def text_answer(program: Program, text: str) -> Any:
 def program_lines(*, source: str, text: str) -> list[list[Any]]:
     """Return what each named sequence of an answer computes for a text; of a selector, the keys of each query."""
     forbid_writing()
+    confine()
     interpreter, found = Interpreter(text, ""), []
     for name, each in define(source).items():
         try:
