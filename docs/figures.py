@@ -14,22 +14,30 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import clearhead as ch
 import matplotlib
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-import clearhead as ch
 from clearhead.attention.grid.support import KERNEL_NAMES, PAIRS, REASONS, ROWS
 from clearhead.attention.kernels import KERNELS
 from clearhead.colours import ROLES
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 COLOURS = {"score": "#333333", "scaled": ROLES["weight"]}
 THEORY = "#555555"
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512)
 N_KEYS = 16
-PAIR_COLOURS = {"query and key": ROLES["query"], "query and value": ROLES["context"], "key and value": ROLES["value"]}
-STYLES = {"o-": ROLES["weight"], "s--": ROLES["query"], "^-": ROLES["value"], "v:": "#333333"}
+PAIR_COLOURS = {
+    "query and key": ROLES["query"],
+    "query and value": ROLES["context"],
+    "key and value": ROLES["value"],
+}
+STYLES = {
+    "o-": ROLES["weight"],
+    "s--": ROLES["query"],
+    "^-": ROLES["value"],
+    "v:": "#333333",
+}
 """Marks and colours of curves: no meaning hangs on the colour alone."""
 
 
@@ -56,7 +64,10 @@ def scale_data(widths: tuple[int, ...] = WIDTHS, rows: int = 1500) -> ScaleData:
     for d_head in widths:
         query = torch.randn(rows, 1, 1, d_head, generator=draw)
         key = torch.randn(rows, 1, N_KEYS, d_head, generator=draw)
-        for name, similarity in (("score", ch.similarity.Dot()), ("scaled", ch.similarity.ScaledDot())):
+        for name, similarity in (
+            ("score", ch.similarity.Dot()),
+            ("scaled", ch.similarity.ScaledDot()),
+        ):
             steps = ch.explain(query, key, key[..., :1], similarity=similarity)
             norm = jacobian_norm(steps.weight.double())
             data.variance[name].append(steps.scaled.var().item())
@@ -82,10 +93,26 @@ def draw_scale(data: ScaleData) -> Figure:
 
 
 def draw_variance(axes: Axes, data: ScaleData) -> None:
-    axes.plot(data.widths, data.widths, color=THEORY, linestyle="--", linewidth=1.2, label="theory: d, and 1")
-    axes.plot(data.widths, [1] * len(data.widths), color=THEORY, linestyle="--", linewidth=1.2)
+    axes.plot(
+        data.widths,
+        data.widths,
+        color=THEORY,
+        linestyle="--",
+        linewidth=1.2,
+        label="theory: d, and 1",
+    )
+    axes.plot(
+        data.widths, [1] * len(data.widths), color=THEORY, linestyle="--", linewidth=1.2
+    )
     for name, label in (("score", "q·k"), ("scaled", "q·k / √d")):
-        axes.plot(data.widths, data.variance[name], "o", color=COLOURS[name], markersize=7, label=label)
+        axes.plot(
+            data.widths,
+            data.variance[name],
+            "o",
+            color=COLOURS[name],
+            markersize=7,
+            label=label,
+        )
     axes.set_yscale("log", base=2)
     axes.set_yticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
     axes.set_ylim(0.5, 1024)
@@ -97,12 +124,28 @@ def draw_variance(axes: Axes, data: ScaleData) -> None:
 def draw_norm(axes: Axes, data: ScaleData) -> None:
     for name, label in (("scaled", "q·k / √d"), ("score", "q·k")):
         colour = COLOURS[name]
-        axes.plot(data.widths, data.median_norm[name], "o-", color=colour, markersize=7, label=f"{label}: median row")
-        axes.plot(data.widths, data.mean_norm[name], ":", color=colour, linewidth=2, label=f"{label}: mean")
+        axes.plot(
+            data.widths,
+            data.median_norm[name],
+            "o-",
+            color=colour,
+            markersize=7,
+            label=f"{label}: median row",
+        )
+        axes.plot(
+            data.widths,
+            data.mean_norm[name],
+            ":",
+            color=colour,
+            linewidth=2,
+            label=f"{label}: mean",
+        )
     axes.set_yscale("log")
     axes.set_ylim(1e-4, 1.2)
     axes.set_ylabel(f"Frobenius norm of softmax's Jacobian, {N_KEYS} keys")
-    axes.set_title("Without the scale, softmax's gradient vanishes", loc="left", fontsize=11)
+    axes.set_title(
+        "Without the scale, softmax's gradient vanishes", loc="left", fontsize=11
+    )
     axes.legend(frameon=False, loc="lower left")
 
 
@@ -111,7 +154,11 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None, "Creator": None})
     # matplotlib ends some lines with a space.
     path.write_text(
-        "\n".join(line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()) + "\n", encoding="utf-8"
+        "\n".join(
+            line.rstrip() for line in path.read_text(encoding="utf-8").splitlines()
+        )
+        + "\n",
+        encoding="utf-8",
     )
 
 
@@ -121,7 +168,9 @@ def found_on(page: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": page}
     torch.manual_seed(0)
     with contextlib.redirect_stdout(io.StringIO()):
-        for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for code in re.findall(
+            r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        ):
             exec(code, names)
     return names
 
@@ -137,9 +186,16 @@ def draw_maps(found: dict[str, Any]) -> Figure:
     figure, axes = panels()
     course = found["courses"]["same start"]
     for i, (label, colour) in enumerate(PAIR_COLOURS.items()):
-        axes[0].plot([row[0] for row in course], [row[2 + i] for row in course], color=colour, label=label)
+        axes[0].plot(
+            [row[0] for row in course],
+            [row[2 + i] for row in course],
+            color=colour,
+            label=label,
+        )
     finish_curves(axes[0], "cosine of the maps", "From equal values, they part")
-    draw_courses(axes[1], found["courses"], "right: the token before", "Tied: what is learned")
+    draw_courses(
+        axes[1], found["courses"], "right: the token before", "Tied: what is learned"
+    )
     draw_weights(axes[2], found["looks"]["trained"], "Trained: looks one back")
     draw_weights(axes[3], found["looks"]["swapped"], "W_Q and W_K swapped: one ahead")
     return figure
@@ -148,7 +204,9 @@ def draw_maps(found: dict[str, Any]) -> Figure:
 def draw_layers(found: dict[str, Any]) -> Figure:
     """Draw how layers cooperate: one and two layers in training, a head of each layer, and the head made by hand."""
     figure, axes = panels()
-    draw_courses(axes[0], found["courses"], "right: the next token", "Induction takes two layers")
+    draw_courses(
+        axes[0], found["courses"], "right: the next token", "Induction takes two layers"
+    )
     (before, after), by_hand = found["looks"]["trained"], found["looks"]["by hand"][1]
     draw_weights(axes[1], before, "Layer 0: the token before")
     draw_weights(axes[2], after, "Layer 1: what followed earlier")
@@ -156,10 +214,19 @@ def draw_layers(found: dict[str, Any]) -> Figure:
     return figure
 
 
-def draw_courses(axes: Axes, courses: dict[str, list[tuple[float, ...]]], what: str, title: str) -> None:
-    for (label, course), (style, colour) in zip(courses.items(), STYLES.items(), strict=False):
+def draw_courses(
+    axes: Axes, courses: dict[str, list[tuple[float, ...]]], what: str, title: str
+) -> None:
+    for (label, course), (style, colour) in zip(
+        courses.items(), STYLES.items(), strict=False
+    ):
         axes.plot(
-            [row[0] for row in course], [row[1] for row in course], style, color=colour, label=label, markersize=4
+            [row[0] for row in course],
+            [row[1] for row in course],
+            style,
+            color=colour,
+            label=label,
+            markersize=4,
         )
     finish_curves(axes, what, title)
 
@@ -177,7 +244,14 @@ def finish_curves(axes: Axes, what: str, title: str) -> None:
 
 def draw_weights(axes: Axes, weight: torch.Tensor, title: str) -> None:
     """Draw a square for each cell, so that the file is a drawing and holds no bitmap."""
-    axes.pcolormesh(weight.detach().numpy(), cmap="Oranges", vmin=0, vmax=1, edgecolors="white", linewidth=0.3)
+    axes.pcolormesh(
+        weight.detach().numpy(),
+        cmap="Oranges",
+        vmin=0,
+        vmax=1,
+        edgecolors="white",
+        linewidth=0.3,
+    )
     axes.invert_yaxis()
     axes.set_aspect("equal")
     axes.set_xlabel("key")
@@ -221,10 +295,17 @@ These pairs are refused together, even if each of the two has a *yes*.
 def support_page() -> str:
     """Return the page that says which kernel computes what."""
     rows = [(*name.split(" ", 1), cells) for name, cells in ROWS.items()]
-    sections = [support_axis(axis, list(parts)) for axis, parts in groupby(rows, key=lambda row: row[0])]
+    sections = [
+        support_axis(axis, list(parts))
+        for axis, parts in groupby(rows, key=lambda row: row[0])
+    ]
     return SUPPORT.format(
-        kernels="\n".join(f"| `{name}` | {KERNELS[name].summary} |" for name in KERNEL_NAMES),
-        reasons="\n".join(f"- **{code}**: {reason}" for code, reason in REASONS.items()),
+        kernels="\n".join(
+            f"| `{name}` | {KERNELS[name].summary} |" for name in KERNEL_NAMES
+        ),
+        reasons="\n".join(
+            f"- **{code}**: {reason}" for code, reason in REASONS.items()
+        ),
         axes="\n".join(sections),
         pairs="\n".join(
             f"| {one} | {other} | {'every one' if kernels == '*' else kernels.replace(' ', ', ')} | {why} |"
@@ -234,11 +315,18 @@ def support_page() -> str:
 
 
 def support_axis(axis: str, rows: list[tuple[str, str, dict[str, str]]]) -> str:
-    head = ["", f"| {axis} | {' | '.join(KERNEL_NAMES)} |", "|---" * (len(KERNEL_NAMES) + 1) + "|"]
+    head = [
+        "",
+        f"| {axis} | {' | '.join(KERNEL_NAMES)} |",
+        "|---" * (len(KERNEL_NAMES) + 1) + "|",
+    ]
     alike: dict[tuple[str, ...], list[str]] = {}
     for _, part, cells in rows:
         alike.setdefault(tuple(cells.values()), []).append(part)
-    lines = [f"| {', '.join(parts)} | {' | '.join(map(support_cell, cells))} |" for cells, parts in alike.items()]
+    lines = [
+        f"| {', '.join(parts)} | {' | '.join(map(support_cell, cells))} |"
+        for cells, parts in alike.items()
+    ]
     return "\n".join([f"## {axis.capitalize()}", *head, *lines, ""])
 
 
@@ -262,5 +350,7 @@ def main(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for written in main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent):
+    for written in main(
+        Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    ):
         print(written)

@@ -25,16 +25,28 @@ ch.train("runs/de-en", task="translate", source="train.de", target="train.en", m
 
 def make_page() -> str:
     """Return the page: a table for each group of options."""
-    return HEAD + "".join(f"\n## {title}\n\n{make_table([*group.values()])}" for title, group in titled().items())
+    return HEAD + "".join(
+        f"\n## {title}\n\n{make_table([*group.values()])}"
+        for title, group in titled().items()
+    )
 
 
 def titled() -> dict[str, dict[str, Option]]:
-    return {re.sub(r" \(.*", "", title).replace("Options", "Task"): {**group} for title, group in GROUPS.items()}
+    return {
+        re.sub(r" \(.*", "", title).replace("Options", "Task"): {**group}
+        for title, group in GROUPS.items()
+    }
 
 
 def make_table(options: list[Option]) -> str:
-    rows = [f"| {spell(each)} | `{each.word}` | {value(each)} | {escape(each.help)} |\n" for each in options]
-    return "| option | in Python | value | what it does |\n|---|---|---|---|\n" + "".join(rows)
+    rows = [
+        f"| {spell(each)} | `{each.word}` | {value(each)} | {escape(each.help)} |\n"
+        for each in options
+    ]
+    return (
+        "| option | in Python | value | what it does |\n|---|---|---|---|\n"
+        + "".join(rows)
+    )
 
 
 def spell(each: Option) -> str:
@@ -48,11 +60,18 @@ def value(each: Option) -> str:
         return "switch"
     if each.kind in ("whole", "number"):
         return each.expects
-    return "one or more of " + each.takes if each.kind == "texts" else escape(each.takes)
+    return (
+        "one or more of " + each.takes if each.kind == "texts" else escape(each.takes)
+    )
 
 
 def escape(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+    return (
+        re.sub(r"\s+", " ", text)
+        .replace("|", "\\|")
+        .replace("*", "\\*")
+        .replace("<", "&lt;")
+    )
 
 
 if __name__ == "__main__":

@@ -27,16 +27,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, final
 from urllib.parse import urlencode
 
+import clearhead as ch
+from clearhead.cli.attention_map import SwappedQueries, readable, swap
+from docs.screenshots import FLAGS, browser, small
 from num2words import num2words
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
-
-import clearhead as ch
-from clearhead.cli.attention_map import SwappedQueries, readable, swap
-from docs.screenshots import FLAGS, browser, small
 
 HERE = Path(__file__).parent
 FILES = {
@@ -62,8 +61,14 @@ COMMANDS = (
         "clearhead train runs/numbers --task translate --source de.txt --target en.txt --minutes MINUTES",
     ),
     ("Use it.", "echo 'viertausenddreihundertelf' | clearhead translate runs/numbers"),
-    ("Score it on text it has not seen.", "clearhead evaluate runs/numbers --source held-out.de --target held-out.en"),
-    ("One page that runs it in any browser.", "clearhead page runs/numbers -o numbers.html"),
+    (
+        "Score it on text it has not seen.",
+        "clearhead evaluate runs/numbers --source held-out.de --target held-out.en",
+    ),
+    (
+        "One page that runs it in any browser.",
+        "clearhead page runs/numbers -o numbers.html",
+    ),
 )
 
 Frame = tuple[Image.Image, int]
@@ -110,23 +115,70 @@ class Story:
     def learner(self) -> list[Moment]:
         (first, _), (key, _) = self.swap.queries, self.swap.keys
         return [
-            Moment("model", self.place, 150, "The text goes through encoder and decoder; every box can be opened."),
-            Moment("head", self.place, 170, f"One head: to write “{first}” it looks at “{key}”."),
-            Moment("steps", {**self.cell, "at": "2"}, 170, "How? Its query is multiplied with every key: scores."),
-            Moment("steps", {**self.cell, "at": "3"}, 170, "Divided by √d, then softmax: weights, which sum to 1."),
-            Moment("steps", {**self.cell, "at": "4"}, 170, "The values, added up by weight, are the head's output."),
-            Moment("decoding", {**self.place, "at": "2"}, 150, "The answer is written token by token."),
+            Moment(
+                "model",
+                self.place,
+                150,
+                "The text goes through encoder and decoder; every box can be opened.",
+            ),
+            Moment(
+                "head",
+                self.place,
+                170,
+                f"One head: to write “{first}” it looks at “{key}”.",
+            ),
+            Moment(
+                "steps",
+                {**self.cell, "at": "2"},
+                170,
+                "How? Its query is multiplied with every key: scores.",
+            ),
+            Moment(
+                "steps",
+                {**self.cell, "at": "3"},
+                170,
+                "Divided by √d, then softmax: weights, which sum to 1.",
+            ),
+            Moment(
+                "steps",
+                {**self.cell, "at": "4"},
+                170,
+                "The values, added up by weight, are the head's output.",
+            ),
+            Moment(
+                "decoding",
+                {**self.place, "at": "2"},
+                150,
+                "The answer is written token by token.",
+            ),
         ]
 
     def researcher(self) -> list[Moment]:
         edited = {**self.place, "edits": json.dumps([head_off(self.site, self.head)])}
-        outcome = "the other heads make up for it" if self.robust else "the answer is another"
+        outcome = (
+            "the other heads make up for it" if self.robust else "the answer is another"
+        )
         return [
             Moment("heads", self.place, 150, "Every head of the model at a glance."),
             Moment("head", self.place, 170, "One of them swaps tens and units."),
-            Moment("intervene", edited, 200, f"Switched off: the answer before and after. Here {outcome}."),
-            Moment("intervene", edited, 900, "Inside the head, unchanged and changed; any cell can be set by hand."),
-            Moment("meaning", self.place, 150, "The same tokens as embeddings, as queries and keys, and as values."),
+            Moment(
+                "intervene",
+                edited,
+                200,
+                f"Switched off: the answer before and after. Here {outcome}.",
+            ),
+            Moment(
+                "intervene",
+                edited,
+                900,
+                "Inside the head, unchanged and changed; any cell can be set by hand.",
+            ),
+            Moment(
+                "meaning",
+                self.place,
+                150,
+                "The same tokens as embeddings, as queries and keys, and as values.",
+            ),
         ]
 
 
@@ -138,18 +190,29 @@ def read_story(path: str) -> Story:
     """Return the story of a demo: its text and head are those that its pages open on."""
     run = ch.load(path, device="cpu")
     if not run.folder.opening_file.exists():
-        sys.exit(f"{path}: has no {run.folder.opening_file.name}; make the run with `clearhead demo`")
+        sys.exit(
+            f"{path}: has no {run.folder.opening_file.name}; make the run with `clearhead demo`"
+        )
     opening = run.folder.read_own(run.folder.opening_file)
     text, *others = (example["source"] for example in opening["examples"])
     traced = ch.trace(run, text)
     head = 0 if opening["head"] == "mean" else opening["head"]
     weight = traced[opening["site"]].head[head].weight
-    seen = swap([*traced.sides["decoder"].tokens[1:], "</s>"], traced.sides["encoder"].tokens, weight)
+    seen = swap(
+        [*traced.sides["decoder"].tokens[1:], "</s>"],
+        traced.sides["encoder"].tokens,
+        weight,
+    )
     if seen is None:
-        sys.exit(f"{path}: no two words of {text} swap in {opening['site']}, head {head}; train the demo again")
+        sys.exit(
+            f"{path}: no two words of {text} swap in {opening['site']}, head {head}; train the demo again"
+        )
 
     def answer(off: Iterable[tuple[str, int]]) -> list[str]:
-        edits = [ch.Edit(at=site, step="context", head=number, times=0.0) for site, number in off]
+        edits = [
+            ch.Edit(at=site, step="context", head=number, times=0.0)
+            for site, number in off
+        ]
         return ch.trace(run, text, edits=edits).sides["decoder"].tokens[1:]
 
     usual, here = answer(()), (opening["site"], head)
@@ -162,7 +225,9 @@ def read_story(path: str) -> Story:
         None,
     )
     if off is None:
-        sys.exit(f"{path}: {text} stays as it is without any head, and without all heads of any layer")
+        sys.exit(
+            f"{path}: {text} stays as it is without any head, and without all heads of any layer"
+        )
     return Story(
         text=text,
         before=min(others, key=len),
@@ -176,12 +241,17 @@ def read_story(path: str) -> Story:
     )
 
 
-def groups_to_switch_off(traced: ch.Trace, here: tuple[str, int]) -> Iterator[tuple[tuple[str, int], ...]]:
+def groups_to_switch_off(
+    traced: ch.Trace, here: tuple[str, int]
+) -> Iterator[tuple[tuple[str, int], ...]]:
     """Yield heads to try without, until the answer is another: one, this one first; then several of a layer.
 
     Cross-attention comes before the rest, as the film is about it.
     """
-    sites = sorted(traced.sites.values(), key=lambda site: (site.name != here[0], site.slot != "cross"))
+    sites = sorted(
+        traced.sites.values(),
+        key=lambda site: (site.name != here[0], site.slot != "cross"),
+    )
     yield (here,)
     for site in sites:
         yield from (((site.name, head),) for head in range(site.n_heads))
@@ -189,7 +259,9 @@ def groups_to_switch_off(traced: ch.Trace, here: tuple[str, int]) -> Iterator[tu
         some = [site for site in sites if (site.slot == "cross") is crossing]
         for count in range(2, max(site.n_heads for site in some) + 1):
             for site in some:
-                yield from combinations([(site.name, head) for head in range(site.n_heads)], count)
+                yield from combinations(
+                    [(site.name, head) for head in range(site.n_heads)], count
+                )
 
 
 def say(page: Page, text: str) -> None:
@@ -214,7 +286,9 @@ def film_browser(
     chromium: Browser, live: Path, story: Story, moments: list[Moment], *, typing: bool
 ) -> Iterator[Frame]:
     """Yield the frames of a film: a text that is typed, if asked for, then each view."""
-    page = chromium.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+    page = chromium.new_page(
+        viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light"
+    )
     page.set_default_timeout(120_000)
     page.goto(f"{live.as_uri()}#/model?{urlencode({'source': story.before})}")
     box = page.get_by_test_id("source")
@@ -223,7 +297,10 @@ def film_browser(
     if typing:
         for end in (0, 4, 7, len(story.text)):
             box.fill(story.text[:end])
-            say(page, "A model that translates number words. Type one: 24 is “four-and-twenty” in German.")
+            say(
+                page,
+                "A model that translates number words. Type one: 24 is “four-and-twenty” in German.",
+            )
             page.wait_for_timeout(200)
             yield picture(page), 1600 if end == 0 else 500
         box.press("Enter")
@@ -241,17 +318,24 @@ def film_browser(
 
 
 def film_readme(
-    chromium: Browser, live: Path, story: Story, theme: Literal["light", "dark"] = "light"
+    chromium: Browser,
+    live: Path,
+    story: Story,
+    theme: Literal["light", "dark"] = "light",
 ) -> Iterator[Frame]:
     """Yield the frames of a word that is typed, its answer and its map, and heads that are switched off."""
     width, height = GLANCE
     page = chromium.new_page(
-        viewport={"width": width, "height": height + BAR}, device_scale_factor=1.5, color_scheme=theme
+        viewport={"width": width, "height": height + BAR},
+        device_scale_factor=1.5,
+        color_scheme=theme,
     )
     page.goto(f"{live.as_uri()}#/?{urlencode({'glance': 1, 'source': story.before})}")
     box, answer = page.get_by_test_id("source"), page.get_by_test_id("answer")
     answer.wait_for()
-    page.locator("main").evaluate("(main, height) => (main.style.minHeight = `${height}px`)", height)  # above the bar
+    page.locator("main").evaluate(
+        "(main, height) => (main.style.minHeight = `${height}px`)", height
+    )  # above the bar
     box.click()
     for end in range(len(story.text) + 1):
         box.fill(story.text[:end])
@@ -273,10 +357,16 @@ def film_readme(
         page.get_by_test_id("switch-head").click()
         expect(page.get_by_test_id("switch-head")).not_to_be_checked()
         if count < len(story.off):
-            said = "Without one head: the others make up for it." if count == 1 else f"Without {count} heads …"
+            said = (
+                "Without one head: the others make up for it."
+                if count == 1
+                else f"Without {count} heads …"
+            )
             yield moment(page, said), 1600 if count == 1 else 700
     expect(answer).not_to_have_text(story.answer)
-    name = "this head" if len(story.off) == 1 else f"{len(story.off)} heads of this layer"
+    name = (
+        "this head" if len(story.off) == 1 else f"{len(story.off)} heads of this layer"
+    )
     yield moment(page, f"Without {name} the answer is another."), 3200
     page.close()
 
@@ -306,7 +396,9 @@ def point_at(page: Page, test_id: str) -> None:
 def social_picture(chromium: Browser, live: Path, story: Story) -> bytes:
     """Return the picture that a link to the site is shown with: the name, what it is for, and the model at a glance."""
     width, height = SOCIAL
-    page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+    page = chromium.new_page(
+        viewport={"width": width, "height": height}, color_scheme="light"
+    )
     icon = (FILES["social"].parent / "favicon.svg").read_text(encoding="utf-8")
     card = live.with_name("social.html")
     glance = f"{live.name}#/?{urlencode({'glance': 1, **story.place})}"
@@ -337,8 +429,12 @@ def write_text(folder: Path) -> None:
     numbers = random.Random(1).sample(range(5000), 5000)
     for language in ("de", "en"):
         words = [num2words(number, lang=language) for number in numbers]
-        (folder / f"{language}.txt").write_text("\n".join(words[500:]) + "\n", encoding="utf-8")
-        (folder / f"held-out.{language}").write_text("\n".join(words[:500]) + "\n", encoding="utf-8")
+        (folder / f"{language}.txt").write_text(
+            "\n".join(words[500:]) + "\n", encoding="utf-8"
+        )
+        (folder / f"held-out.{language}").write_text(
+            "\n".join(words[:500]) + "\n", encoding="utf-8"
+        )
 
 
 def run_commands(minutes: float) -> Iterator[tuple[str, str, str]]:
@@ -346,7 +442,12 @@ def run_commands(minutes: float) -> Iterator[tuple[str, str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         write_text(Path(folder))
         here = Path(sys.executable).parent
-        variables = {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "96", "NO_COLOR": "1"}
+        variables = {
+            **os.environ,
+            "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "96",
+            "NO_COLOR": "1",
+        }
         for said, template in COMMANDS:
             command = template.replace("MINUTES", f"{minutes:g}")
             done = subprocess.run(
@@ -366,7 +467,11 @@ def terminal_picture(lines: list[str], title: str) -> str:
     """Return a terminal with these lines as an SVG that needs no font from elsewhere."""
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     for line in lines:
-        console.print(Text(line, style="bold" if line.startswith("$ ") else ""), overflow="ellipsis", no_wrap=True)
+        console.print(
+            Text(line, style="bold" if line.startswith("$ ") else ""),
+            overflow="ellipsis",
+            no_wrap=True,
+        )
     # rich's own format fetches a font from a CDN.
     plain = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     return console.export_svg(title=title, code_format=plain)
@@ -383,7 +488,9 @@ def film_terminal(chromium: Browser, minutes: float) -> Iterator[Frame]:
             shown += more
             seen = shown[-LINES:]
             svg = terminal_picture([*seen, *[""] * (LINES - len(seen))], "clearhead")
-            page.set_content(f"<body style='margin:0;background:#fff'><div style='width:{WIDTH}px'>{svg}</div></body>")
+            page.set_content(
+                f"<body style='margin:0;background:#fff'><div style='width:{WIDTH}px'>{svg}</div></body>"
+            )
             say(page, said)
             yield picture(page), stays
     page.close()
@@ -392,28 +499,48 @@ def film_terminal(chromium: Browser, minutes: float) -> Iterator[Frame]:
 def save(frames: Iterator[Frame], path: Path) -> None:
     """Write the frames as an animation that starts again at its end."""
     pictures, times = zip(*frames, strict=True)
-    options = {"duration": list(times), "loop": 0, "quality": QUALITY, "method": 4, "minimize_size": True}
+    options = {
+        "duration": list(times),
+        "loop": 0,
+        "quality": QUALITY,
+        "method": 4,
+        "minimize_size": True,
+    }
     pictures[0].save(path, "WEBP", save_all=True, append_images=pictures[1:], **options)
-    print(path, f"{path.stat().st_size / 1e3:.0f} kB, {len(pictures)} pictures, {sum(times) / 1e3:.0f} s")
+    print(
+        path,
+        f"{path.stat().st_size / 1e3:.0f} kB, {len(pictures)} pictures, {sum(times) / 1e3:.0f} s",
+    )
 
 
 def main() -> None:
     """Record the films that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run")
     parser.add_argument("--films", nargs="*", default=list(FILES), choices=FILES)
-    parser.add_argument("--minutes", type=float, default=1, help="of the practitioner's training")
+    parser.add_argument(
+        "--minutes", type=float, default=1, help="of the practitioner's training"
+    )
     asked = parser.parse_args()
     story = read_story(asked.run)
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         live = Path(temporary) / "live.html"
-        subprocess.run([sys.executable, "-m", "clearhead", "page", asked.run, "-o", str(live)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "clearhead", "page", asked.run, "-o", str(live)],
+            check=True,
+        )
         chromium = playwright.chromium.launch(executable_path=browser(), args=FLAGS)
         films = {
             "readme": lambda: film_readme(chromium, live, story),
             "readme-dark": lambda: film_readme(chromium, live, story, "dark"),
-            "learner": lambda: film_browser(chromium, live, story, story.learner(), typing=True),
-            "researcher": lambda: film_browser(chromium, live, story, story.researcher(), typing=False),
+            "learner": lambda: film_browser(
+                chromium, live, story, story.learner(), typing=True
+            ),
+            "researcher": lambda: film_browser(
+                chromium, live, story, story.researcher(), typing=False
+            ),
             "practitioner": lambda: film_terminal(chromium, asked.minutes),
         }
         for name in asked.films:

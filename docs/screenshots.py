@@ -42,41 +42,76 @@ VIEWS: dict[str, dict[str, str]] = {
     "tokens": {},
     "circuit": {"source": "vierundzwanzig"},
     "learn": {"learn": "softmax"},
-    "compare": {"site": "decoder.1.cross", "head": "0", "query": "3", "beside": f"#/head?source={SOURCE}&step=32"},
+    "compare": {
+        "site": "decoder.1.cross",
+        "head": "0",
+        "query": "3",
+        "beside": f"#/head?source={SOURCE}&step=32",
+    },
     "sampling": {"mode": "sample", "temperature": "1.5", "top_k": "5", "tokens": "4"},
 }
 SHOWN_IN = {"learn": "steps", "compare": "head", "sampling": "decoding"}
 """The view of a picture that has another name."""
 TWICE = "k 3 z q m 5 t b x 1 f w k 3 z q m 5 t b x 1 f"
-COPYING_OFF = '[{"at": "decoder.1.attention", "step": "context", "head": 0, "times": 0}]'
+COPYING_OFF = (
+    '[{"at": "decoder.1.attention", "step": "context", "head": 0, "times": 0}]'
+)
 OF_OTHER_RUNS: dict[str, tuple[str, dict[str, str]]] = {
     "induction": (
         "intervene",
-        {"source": TWICE, "site": "decoder.1.attention", "head": "0", "place": "22", "edits": COPYING_OFF},
+        {
+            "source": TWICE,
+            "site": "decoder.1.attention",
+            "head": "0",
+            "place": "22",
+            "edits": COPYING_OFF,
+        },
     ),
 }
 """Pictures of runs that are not the demo's, taken when they are named: the view, and what its address holds."""
 
 DEEP: dict[str, tuple[str, dict[str, str], int, str]] = {
-    "deep-heads-light": ("heads", {"site": "decoder.12.attention", "head": "3"}, 1280, "light"),
+    "deep-heads-light": (
+        "heads",
+        {"site": "decoder.12.attention", "head": "3"},
+        1280,
+        "light",
+    ),
     "deep-colours-dark": (
         "heads",
         {"site": "decoder.12.attention", "head": "3", "show": "colours", "by": "first"},
         1280,
         "dark",
     ),
-    "deep-sorted-light": ("heads", {"order": "highest", "by": "previous", "least": "60"}, 1280, "light"),
-    "deep-phone-light": ("heads", {"site": "decoder.12.attention", "head": "3"}, 390, "light"),
+    "deep-sorted-light": (
+        "heads",
+        {"order": "highest", "by": "previous", "least": "60"},
+        1280,
+        "light",
+    ),
+    "deep-phone-light": (
+        "heads",
+        {"site": "decoder.12.attention", "head": "3"},
+        390,
+        "light",
+    ),
 }
 """Pictures of a decoder of many layers, on its own example: the view, its state, the width and the theme."""
 
 
 def browser() -> str:
     found = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+        (
+            path
+            for name in ("chromium", "chromium-browser", "google-chrome")
+            if (path := shutil.which(name))
+        ),
+        None,
     )
     if found is None:
-        sys.exit("there is no chromium on this machine; on Debian: apt-get install chromium")
+        sys.exit(
+            "there is no chromium on this machine; on Debian: apt-get install chromium"
+        )
     return found
 
 
@@ -86,14 +121,18 @@ def address_of(view: str, theme: str) -> str:
 
 
 def settled(page: Page, view: str) -> None:
-    page.get_by_test_id(f"view-{OF_OTHER_RUNS.get(view, (SHOWN_IN.get(view, view),))[0]}").first.wait_for()
+    page.get_by_test_id(
+        f"view-{OF_OTHER_RUNS.get(view, (SHOWN_IN.get(view, view),))[0]}"
+    ).first.wait_for()
     page.wait_for_timeout(2500)
 
 
 def small(shot: bytes) -> bytes:
     """Return the picture with a palette of its own: a fifth of the size, without a visible difference."""
     made = io.BytesIO()
-    Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS).save(made, "PNG", optimize=True)
+    Image.open(io.BytesIO(shot)).convert("RGB").quantize(COLOURS).save(
+        made, "PNG", optimize=True
+    )
     return made.getvalue()
 
 
@@ -115,7 +154,9 @@ def picture_boxes(page: Page, address: str, theme: str, out: Path) -> None:
 def picture_deep(chromium: Browser, home: str, out: Path) -> None:
     """Save the overview of a deep model in several ways."""
     for name, (view, state, width, theme) in DEEP.items():
-        page = chromium.new_page(viewport={"width": width, "height": 844 if width < 500 else 800})
+        page = chromium.new_page(
+            viewport={"width": width, "height": 844 if width < 500 else 800}
+        )
         page.set_default_timeout(300_000)
         page.goto(f"{home}#/{view}?{urlencode({'theme': theme, **state})}")
         settled(page, view)
@@ -128,11 +169,21 @@ def picture_deep(chromium: Browser, home: str, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run")
     parser.add_argument("--views", nargs="*", default=list(VIEWS))
-    parser.add_argument("--boxes", action="store_true", help="instead of the views, every box of the model opened")
-    parser.add_argument("--deep", action="store_true", help="instead of the views, the overview of a deep decoder")
+    parser.add_argument(
+        "--boxes",
+        action="store_true",
+        help="instead of the views, every box of the model opened",
+    )
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="instead of the views, the overview of a deep decoder",
+    )
     parser.add_argument("--themes", nargs="*", default=["light", "dark"])
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--height", type=int, default=800)
@@ -140,7 +191,9 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     clearhead = Path(sys.executable).with_name("clearhead")
-    server = subprocess.Popen([clearhead, "look", args.run, "--no-open"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [clearhead, "look", args.run, "--no-open"], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert server.stdout is not None
         home = server.stdout.readline().strip()
@@ -149,13 +202,23 @@ def main() -> None:
             if args.deep:
                 picture_deep(chromium, home, args.out)
             for theme in [] if args.deep else args.themes:
-                page = chromium.new_page(viewport={"width": args.width, "height": args.height}, color_scheme=theme)
+                page = chromium.new_page(
+                    viewport={"width": args.width, "height": args.height},
+                    color_scheme=theme,
+                )
                 page.on(
-                    "console", lambda told: print(f"console {told.type}: {told.text}") if told.type == "error" else None
+                    "console",
+                    lambda told: (
+                        print(f"console {told.type}: {told.text}")
+                        if told.type == "error"
+                        else None
+                    ),
                 )
                 page.on("pageerror", lambda error: print(f"page error: {error}"))
                 if args.boxes:
-                    picture_boxes(page, home + address_of("model", theme), theme, args.out)
+                    picture_boxes(
+                        page, home + address_of("model", theme), theme, args.out
+                    )
                 for view in [] if args.boxes else args.views:
                     page.goto(home + address_of(view, theme))
                     page.reload()
