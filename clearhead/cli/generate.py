@@ -24,7 +24,7 @@ from clearhead.cli.screen import write, write_output
 from clearhead.decoding import Greedy, Sample
 from clearhead.errors import WordError
 from clearhead.options import Option, option
-from clearhead.text.problems import Place
+from clearhead.text.lines import Place
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run, check_asked, find_template
 from clearhead.training.tasks import Generate

@@ -22,8 +22,7 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.model.int8 import DTYPES, check_dtype
 from clearhead.options import Option
-from clearhead.text.lines import open_text, read_lines
-from clearhead.text.problems import Place, Problems
+from clearhead.text.lines import Place, Problems, open_text, read_lines
 from clearhead.training.answers import one_line
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run, check_asked, load

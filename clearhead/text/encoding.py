@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeVar, final
 
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError
-from clearhead.text.problems import Problems
+from clearhead.text.lines import Problems
 from clearhead.text.sources import Record, Source
 from clearhead.text.store import StoreWriter
 from clearhead.text.table_readers import list_names, quote

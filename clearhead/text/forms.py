@@ -12,8 +12,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from clearhead.errors import DataError
-from clearhead.text.lines import is_pipe, open_text
-from clearhead.text.problems import display_name
+from clearhead.text.lines import display_name, is_pipe, open_text
 
 Form = Literal["auto", "tsv", "csv", "semicolon", "pipe", "jsonl", "parquet", "fasttext", "conll"]
 FORMS: dict[str, Form] = {

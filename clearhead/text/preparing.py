@@ -23,7 +23,7 @@ from clearhead.serialization import check_fields, check_regular, to_json
 from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.kinds import KINDS
-from clearhead.text.problems import Problems
+from clearhead.text.lines import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.table_readers import quote

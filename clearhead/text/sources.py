@@ -14,8 +14,17 @@ from typing import Literal, NamedTuple, final, get_args
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError
 from clearhead.text.forms import Form, form_of
-from clearhead.text.lines import Line, empty_error, files_of, open_text, read_lines, read_parts
-from clearhead.text.problems import Place, Problems, display_name
+from clearhead.text.lines import (
+    Line,
+    Place,
+    Problems,
+    display_name,
+    empty_error,
+    files_of,
+    open_text,
+    read_lines,
+    read_parts,
+)
 from clearhead.text.table_readers import READERS, TableRow, Unfit, json_objects, json_value, pieces, quote
 
 Unit = Literal["line", "file"]

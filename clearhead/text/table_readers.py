@@ -19,8 +19,7 @@ from clearhead.bounds import TABLE, check_unpacked, stream_bounded
 from clearhead.errors import DataError
 from clearhead.extras import has_package, how_to_install
 from clearhead.text.forms import DOCUMENT, LABEL, conll_cells, is_number, read_head, suffix_of
-from clearhead.text.lines import MAX_LINE, PIECE, Line, read_lines, read_parts
-from clearhead.text.problems import Place, Problems, display_name
+from clearhead.text.lines import MAX_LINE, PIECE, Line, Place, Problems, display_name, read_lines, read_parts
 
 ROWS, BATCH, SENT = 4096, 64_000_000, 4_000_000
 """The most rows that are decoded at a time, of about how many bytes; and the characters handed over together."""

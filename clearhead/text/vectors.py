@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from clearhead.errors import DataError
-from clearhead.text.lines import Line, read_lines
-from clearhead.text.problems import Place, Problems, display_name
+from clearhead.text.lines import Line, Place, Problems, display_name, read_lines
 
 
 @final

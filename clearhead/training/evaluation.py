@@ -15,8 +15,8 @@ from clearhead.files import write_text
 from clearhead.model.int8 import count_weights, dtype_name
 from clearhead.model.transformers import Transformer
 from clearhead.text.encoding import Layout
+from clearhead.text.lines import Problems
 from clearhead.text.preparing import survey
-from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder

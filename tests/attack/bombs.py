@@ -23,7 +23,7 @@ from clearhead.errors import ClearheadError
 from clearhead.files import read_json, seal
 from clearhead.interop.run import import_model
 from clearhead.interop.tensor_files import read_archive
-from clearhead.text.problems import Problems
+from clearhead.text.lines import Problems
 from clearhead.text.sources import Documents
 from clearhead.text.table_readers import parquet_rows
 from clearhead.text.templates import ChatTemplate

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from clearhead.errors import ClearheadError
 from clearhead.interop.run import import_model
 from clearhead.interop.tensor_files import Tensors, read_archive
-from clearhead.text.problems import Problems
+from clearhead.text.lines import Problems
 from clearhead.text.sources import Documents, Table
 from clearhead.text.table_readers import parquet_rows
 from clearhead.text.templates import ChatTemplate

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from clearhead import cli
 from clearhead.errors import ClearheadError
+from clearhead.text.lines import Problems
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.problems import Problems
 from clearhead.text.tokenizer import Tokenizer
 from tests.attack.forking import UNCLEAR
 from tests.attack.small import TASKS, make, recipe_of

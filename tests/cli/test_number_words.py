@@ -8,7 +8,7 @@ from num2words import num2words
 
 from clearhead.cli.number_words import BELOW, ROUND, draw, english, german, spoken_numbers, write_pairs
 from clearhead.errors import OptionError
-from clearhead.text.problems import Problems
+from clearhead.text.lines import Problems
 
 
 @pytest.fixture(scope="module")

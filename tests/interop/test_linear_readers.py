@@ -19,7 +19,7 @@ from clearhead.interop.gguf_file import GGUF
 from clearhead.interop.gguf_tokenizer import LONGEST, tokenizer_json
 from clearhead.interop.tensor_files import Tensors
 from clearhead.interop.tokenizer import with_special_tokens
-from clearhead.text.problems import Problems
+from clearhead.text.lines import Problems
 from clearhead.text.sources import Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import read_vectors

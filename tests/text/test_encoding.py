@@ -12,8 +12,8 @@ from clearhead.errors import DataError, OptionError
 from clearhead.text import encoding as module
 from clearhead.text import table_readers
 from clearhead.text.encoding import Corpus, Encoding, Layout, chunks, cut_in_two, usable_records
+from clearhead.text.lines import Place, Problems
 from clearhead.text.preparing import survey
-from clearhead.text.problems import Place, Problems
 from clearhead.text.sources import Aligned, Documents, Record, Table
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer

@@ -14,8 +14,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from clearhead.errors import ClearheadError, DataError, OptionError
-from clearhead.text.lines import MAX_LINE, PIECE
-from clearhead.text.problems import Place, Problems
+from clearhead.text.lines import MAX_LINE, PIECE, Place, Problems
 from clearhead.text.sources import Aligned, Documents, Record, Source, Table, check_choice, check_paths
 from tests.covering import share_of
 

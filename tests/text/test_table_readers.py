@@ -6,7 +6,7 @@ import pytest
 
 from clearhead import bounds
 from clearhead.errors import DataError
-from clearhead.text.problems import Problems
+from clearhead.text.lines import Problems
 from clearhead.text.sources import Table
 
 there = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")

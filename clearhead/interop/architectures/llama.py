@@ -20,8 +20,17 @@ from clearhead.attention.masks import Mask, Window
 from clearhead.attention.positions import NoPosition, Rotary
 from clearhead.attention.similarity import CappedDot, ScaledDot, Similarity
 from clearhead.errors import OptionError
-from clearhead.interop.architectures.base import Architecture, attention, expect, expect_heads, norm, pairs
-from clearhead.interop.architectures.rope import Rope, read_rope, write_rope
+from clearhead.interop.architectures.base import (
+    Architecture,
+    Rope,
+    attention,
+    expect,
+    expect_heads,
+    norm,
+    pairs,
+    read_rope,
+    write_rope,
+)
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
 from clearhead.model import (

@@ -12,7 +12,7 @@ from typing import Any, final
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Rotary
 from clearhead.interop.architectures import base
-from clearhead.interop.architectures.rope import read_rope, write_rope, write_width
+from clearhead.interop.architectures.base import read_rope, write_rope, write_width
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
 from clearhead.model import (

@@ -21,8 +21,8 @@ from clearhead.model.transformers import Decoder, Encoder, EncoderSpec, Transfor
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, label_of, texts_of, usable_records
+from clearhead.text.lines import Problems
 from clearhead.text.preparing import Prepared, Tokenizing
-from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line

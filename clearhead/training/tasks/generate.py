@@ -27,8 +27,8 @@ from clearhead.model.transformers import Transformer
 from clearhead.text.batches import BatchPlanner, Rows, Windows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, Survey, chunks, split_records, texts_of, usable_records
+from clearhead.text.lines import Problems
 from clearhead.text.preparing import Prepared, Tokenizing
-from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST, Tokenizer

@@ -19,8 +19,8 @@ from clearhead.model.transformers import Transformer
 from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.lines import Problems
 from clearhead.text.preparing import Prepared
-from clearhead.text.problems import Problems
 from clearhead.text.sources import Messages, Record, Source
 from clearhead.text.store import Store
 from clearhead.text.templates import ChatTemplate

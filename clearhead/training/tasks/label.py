@@ -21,8 +21,8 @@ from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import NO_LABEL, Corpus, Layout, chunks, labels_of, texts_of, usable_records
+from clearhead.text.lines import Problems
 from clearhead.text.preparing import Prepared
-from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.training.answers import one_line

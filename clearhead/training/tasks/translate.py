@@ -19,8 +19,8 @@ from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
 from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
+from clearhead.text.lines import Problems
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.problems import Problems
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.tracing.trace import Trace
