@@ -185,9 +185,14 @@ class TestHead:
     def test_its_readings(self, tabs, traced, site):
         page = tabs.open("head", site=site, head=2)
         found = readings(traced, traced[site])[2]
+        expect(page.get_by_test_id("reading-entropy")).to_be_visible()
         for name in ("entropy", "distance", "first", "itself", "previous", "same", "induction"):
-            told, value = page.get_by_test_id(f"reading-{name}").inner_text(), getattr(found, name)
-            assert told == "none" if value is None else says(told, value), name
+            value = getattr(found, name)
+            if value is None:  # told with the others that this attention does not have, and why
+                expect(page.get_by_test_id(f"reading-{name}")).to_have_count(0)
+                expect(page.get_by_test_id("not-read").filter(has_text=name)).to_have_count(1)
+            else:
+                assert says(page.get_by_test_id(f"reading-{name}").inner_text(), value), name
 
     def test_arcs_say_where_a_token_looks_and_who_looks_at_it(self, tabs, traced):
         page = tabs.open("head", site=SITE, head=1)

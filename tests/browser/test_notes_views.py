@@ -112,11 +112,11 @@ class TestSequence:
         page.get_by_test_id("sequence-notes").click()
         comes_to(page, of="notes")
         drawing = page.get_by_test_id("sequence-drawing")
-        expect(drawing.locator("text.title")).to_have_text("Attention as a sequence: a fluffy blue cute creature")
+        expect(drawing.get_by_role("img", name="a fluffy blue cute creature")).to_be_visible()
         assert drawing.locator("[data-arrow='weight 4 1'] text").text_content() == "× 0.314"
         assert drawing.locator("[data-arrow='weighted sum'] text").text_content() == "Weighted Sum"
         page.get_by_role("group", name="query").get_by_role("button", name="cute").click()
-        expect(drawing.locator("text.said")).to_contain_text("Followed: cute")
+        expect(drawing.get_by_role("img", name="Followed: cute")).to_be_visible()
 
 
 def test_learned_positions_are_shown_on_a_run_that_has_them(chromium, tmp_path_factory):
