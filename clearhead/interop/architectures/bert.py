@@ -14,18 +14,8 @@ from clearhead.attention.positions import Learned
 from clearhead.interop.architectures import base
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model import (
-    AttentionSpec,
-    Blanks,
-    BlockSpec,
-    Classes,
-    Embedding,
-    EncoderSpec,
-    FeedForward,
-    LayerNorm,
-    Output,
-    PostNorm,
-)
+from clearhead.model import Blanks, Classes, Embedding, EncoderSpec, FeedForward, LayerNorm, Output, PostNorm
+from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.sizes import Spec
 
 EPSILON = 1e-12

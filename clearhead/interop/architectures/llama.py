@@ -33,20 +33,9 @@ from clearhead.interop.architectures.base import (
 )
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model import (
-    Arrangement,
-    AttentionSpec,
-    BlockSpec,
-    DecoderSpec,
-    Embedding,
-    FeedForward,
-    GeGLU,
-    NextToken,
-    PreNorm,
-    RMSNorm,
-    SandwichNorm,
-    SwiGLU,
-)
+from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, NextToken, RMSNorm
+from clearhead.model.arrangements import Arrangement, PreNorm, SandwichNorm
+from clearhead.model.feedforward import FeedForward, GeGLU, SwiGLU
 from clearhead.model.sizes import Spec
 
 FULL, SLIDING = "full_attention", "sliding_attention"

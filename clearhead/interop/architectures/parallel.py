@@ -15,18 +15,8 @@ from clearhead.interop.architectures import base
 from clearhead.interop.architectures.base import read_rope, write_rope, write_width
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model import (
-    Arrangement,
-    AttentionSpec,
-    BlockSpec,
-    DecoderSpec,
-    Embedding,
-    FeedForward,
-    LayerNorm,
-    NextToken,
-    ParallelNorm,
-    PreNorm,
-)
+from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, FeedForward, LayerNorm, NextToken
+from clearhead.model.arrangements import Arrangement, ParallelNorm, PreNorm
 from clearhead.model.sizes import Spec
 
 BLOCK = "stack.blocks.{i}"

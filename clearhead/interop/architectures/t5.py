@@ -15,24 +15,10 @@ from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import Architecture, attention, expect, expect_heads, norm, pairs
 from clearhead.interop.config import Config
 from clearhead.interop.tables import TensorRow, expand
-from clearhead.model import (
-    GELU,
-    AttentionSpec,
-    BlockSpec,
-    DecoderSpec,
-    Embedding,
-    EncoderDecoderSpec,
-    EncoderSpec,
-    FeedForward,
-    GeGLU,
-    NextToken,
-    PreNorm,
-    ReLU,
-    RMSNorm,
-    SiLU,
-    SwiGLU,
-)
+from clearhead.model import AttentionSpec, BlockSpec, Embedding, NextToken, PreNorm, RMSNorm
+from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
 from clearhead.model.sizes import Spec
+from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
 NETWORKS: Mapping[str, Callable[[int], FeedForward]] = {
     "relu": partial(ReLU, bias=False),

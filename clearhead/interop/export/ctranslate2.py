@@ -23,24 +23,9 @@ from clearhead.files import write_json
 from clearhead.interop.export import base
 from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
 from clearhead.interop.export.samples import decoding_of, special_tokens, token_names
-from clearhead.model import (
-    GELU,
-    AttentionSpec,
-    BlockSpec,
-    DecoderSpec,
-    Embedding,
-    EncoderSpec,
-    FeedForward,
-    LayerNorm,
-    NextToken,
-    Norm,
-    PostNorm,
-    PreNorm,
-    ReLU,
-    RMSNorm,
-    SiLU,
-    SwiGLU,
-)
+from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, EncoderSpec, NextToken, PostNorm, PreNorm
+from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
+from clearhead.model.norms import LayerNorm, Norm, RMSNorm
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run
 
