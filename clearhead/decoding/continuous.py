@@ -89,10 +89,6 @@ class Waiting:
         return tuple(self.prompt), self.job.inputs, self.job.adapter
 
     @property
-    def n_slots(self) -> int:
-        return self.job.rows
-
-    @property
     def n_columns(self) -> int:
         """Return how many columns the keys of the job will take; the last new token is never read."""
         return len(self.prompt) + self.job.rules.max_new - 1
@@ -199,9 +195,9 @@ class ContinuousBatch(Scheduler):
         request = check_request(self.model, [job.inputs], prefix, job.rules, job.candidates)
         job.method.check(job.rules)
         waiting = Waiting(job, request.prompts[0], job.method.draws(1))
-        if waiting.n_slots > self.slots:
+        if waiting.job.rows > self.slots:
             raise OptionError(
-                f"a beam of {waiting.n_slots} rows does not fit into {self.slots} slots; ask for a narrower beam"
+                f"a beam of {waiting.job.rows} rows does not fit into {self.slots} slots; ask for a narrower beam"
             )
         if waiting.n_columns > self.columns:
             raise OptionError(
@@ -263,7 +259,7 @@ class ContinuousBatch(Scheduler):
         most = budget = self.prompt_tokens * self.patience
         while self.queue:
             first = next(iter(self.queue.values()))
-            if first.n_slots > len(self.free):
+            if first.job.rows > len(self.free):
                 return
             while first.prefill is None or not first.prefill.done:
                 if budget < most and budget < self.next_piece(first):
@@ -287,7 +283,7 @@ class ContinuousBatch(Scheduler):
         """
         first, room, fitting = next(iter(self.queue.values())), len(self.free), 0
         for waiting in self.queue.values():
-            room -= waiting.n_slots
+            room -= waiting.job.rows
             if room < 0:
                 break
             fitting += 1
@@ -376,10 +372,10 @@ class ContinuousBatch(Scheduler):
         prefill, guests = next(iter(self.queue.values())).prefill, []
         assert prefill is not None
         for ticket, waiting in list(self.queue.items()):
-            if waiting.prefill is not prefill or waiting.n_slots > len(self.free):
+            if waiting.prefill is not prefill or waiting.job.rows > len(self.free):
                 break
             del self.queue[ticket]
-            slots = self.take_slots(waiting.n_slots)
+            slots = self.take_slots(waiting.job.rows)
             for slot in slots:
                 self.changes[slot] = waiting.prompt[-1], len(waiting.prompt) - 1, 1, waiting.job.adapter
             guests.append(Guest(waiting.row, len(waiting.prompt) - 1, slots))

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, final
@@ -28,7 +28,6 @@ STATIC = Path(__file__).parent / "static"
 """The page, as `make web` builds it."""
 STATUSES = {GoneError: 410, TooMuchError: 413, TraceError: 500}
 """Statuses of the package's errors that are not 400."""
-Endpoint = Callable[[Request], Awaitable[Response]]
 Form = Callable[[Any], Response]
 FORMS: dict[Any, Form] = {Matrix: as_numbers, Thumbs: as_bytes}
 """How answers are sent that are not JSON, by their type."""
@@ -73,17 +72,14 @@ def route_of(explorer: Explorer, at: str, name: str, kind: type[Question[Any]], 
         body = await request.body() if kind.sent else None
 
         def work() -> Response:
-            params = parameters(request) if body is None else read_json(body)
+            named = {**request.query_params, **request.path_params}
+            params = Params(named, "the address") if body is None else read_json(body)
             return form(explorer.ask(read_question(kind, params)))
 
         return await (asyncio.to_thread(work) if turns is None else turns.take(request, work))
 
     path = f"{at}/trace/{{trace}}/{name}" if issubclass(kind, TraceQuestion) else f"{at}/{name}"
     return QuestionRoute(path, endpoint, methods=["POST" if kind.sent else "GET"], asks=kind)
-
-
-def parameters(request: Request) -> Params:
-    return Params({**request.query_params, **request.path_params}, "the address")
 
 
 @final
@@ -101,20 +97,20 @@ class Turns:
         """Wait for a turn and run the work; stop working for a reader who has gone, as when a map is panned."""
         disconnected = threading.Event()
         request.scope["on_hang_up"] = disconnected.set
+
+        def run_until_gone() -> Response:
+            """Run the work on this thread, and cancel it at the next block of rows once the reader is gone."""
+            with stopping_when(disconnected.is_set):
+                return work()
+
         async with self.lock:
             if request.scope.get("hung_up"):
                 raise ClientGone
             try:
-                return await asyncio.get_running_loop().run_in_executor(self.thread, run_until_gone, disconnected, work)
+                return await asyncio.get_running_loop().run_in_executor(self.thread, run_until_gone)
             except StoppedError:
                 raise ClientGone from None
             except tuple(STATUSES) as error:
                 raise ApiError(STATUSES[type(error)], str(error)) from error
             finally:
                 disconnected.set()  # also where the server ends, so that its thread does
-
-
-def run_until_gone(disconnected: threading.Event, work: Callable[[], Response]) -> Response:
-    """Run the work on this thread, and cancel it at the next block of rows once the reader is gone."""
-    with stopping_when(disconnected.is_set):
-        return work()

@@ -30,6 +30,11 @@ def edit_code(change: Change) -> str:
     return f"ch.Swap(at={change.at!r}, weighting=ch.weighting.{change.weighting!r})"
 
 
+def keywords(**given: object) -> str:
+    """Return the keyword arguments that are given, to stand after other arguments."""
+    return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+
+
 def head_code(site: str, head: int | str, value: str) -> str:
     """Return a value of a head of a trace, or its mean over the heads."""
     if head == "mean":

@@ -9,7 +9,7 @@ from clearhead.errors import OptionError
 from clearhead.serve.budget import FLOAT, JSON_NUMBER, JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import bounded
-from clearhead.serve.python_lines import load_lines, text_arguments
+from clearhead.serve.python_lines import keywords, load_lines, text_arguments
 from clearhead.serve.questions.question import Question, TraceQuestion
 from clearhead.serve.questions.run import SideName
 from clearhead.serve.traced import TEXT, Traced
@@ -77,8 +77,7 @@ class AskAttribution(TraceQuestion[LogitParts]):
         }
 
     def python_of(self, traced: Traced) -> list[str]:
-        given = {"answer": self.token, "other": self.other, "place": self.place}
-        named = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
+        named = keywords(answer=self.token, other=self.other, place=self.place)
         return [f"ch.attribute(run, {traced.arguments}{named})"]
 
 
@@ -176,12 +175,11 @@ class AskPatch(Question[PatchRows]):
 
     def python(self, explorer: "Explorer") -> list[str]:
         traced, source = explorer.find_trace(self.text), self.giver(explorer).find_trace(self.source)
-        given = {"answer": self.token, "other": self.other, "place": self.place}
-        named = "".join(f", {name}={value}" for name, value in given.items() if value is not None)
+        named = keywords(answer=self.token, other=self.other, place=self.place)
         target = "" if traced.request.target is None else f", {traced.request.target!r}"
         edits = text_arguments("", None, traced.trace.changes)[2:]
         texts = f"{traced.request.source!r}, {source.request.source!r}{target}"
-        beside = f", source_run={str(source.run.folder.path)!r}" if self.beside else ""
+        beside = keywords(source_run=str(source.run.folder.path) if self.beside else None)
         return [*load_lines(traced.run), f"ch.patch(run, {texts}, by={self.by!r}{named}{beside}{edits}).recovered"]
 
     def giver(self, explorer: "Explorer") -> "Explorer":
