@@ -275,7 +275,7 @@ def find_help(args: Sequence[str]) -> str:
     """Say how to see the help of the verb that was asked."""
     words = [word for word in args[:3] if word != "help"]
     depth = (words[:1] != [] and words[0] in VERBS) + (
-        words[:1] == ["craft"] and words[1:2] != [] and words[1] in CRAFT
+        (words[:1] == ["craft"] and words[1:2] != [] and words[1] in CRAFT) or words[:2] == ["circuits", "bench"]
     )
     return f"Try: {' '.join(['clearhead', *words[:depth]])} --help"
 

@@ -83,7 +83,7 @@ def bench(
     program: Annotated[
         str | None,
         Option(
-            help="Programs to grade on, with commas between: NAME, file.py:NAME, or file.py for all that it has.",
+            help="Programs to grade on, with commas between: NAME, file.py:NAME, or file.py for each `Program` in it.",
             takes="NAMES",
         ),
     ] = None,
@@ -156,7 +156,9 @@ def read_programs(name: str) -> list[Program]:
     """Return the program of a name, or every `Program` of a file that is named without one."""
     if not name.endswith(".py"):
         return [find_program(name, ProgramChanges()).program]
-    found = [each for each in vars(load_file(Path(name))).values() if isinstance(each, Program)]
+    values = vars(load_file(Path(name))).values()
+    lists = (each if isinstance(each, list | tuple) else [each] for each in values)
+    found = list({id(one): one for each in lists for one in each if isinstance(one, Program)}.values())
     if not found:
         raise WordError("program", f"{name} has no `Program(name=…, output=…, vocabulary=…, plain=…, length=…)`")
     if twice := [one for one, n in Counter(each.name for each in found).items() if n > 1]:
@@ -226,14 +228,19 @@ def edges_page(sample: "BenchSample", methods: list[str], seed: int) -> list[Ren
     numbers = truth.ranked.nonzero().flatten()
     scores = {name: score_edges(find_method(name), contrast).abs().mean(0)[numbers] for name in methods}
     ranks = {name: [int((values > value).sum()) + 1 for value in values] for name, values in scores.items()}
+    letters = [chr(ord("a") + n) for n in range(len(methods))]
     table = Table(box=None, pad_edge=False, title_justify="left", header_style="")
     true = int(truth.alone[numbers].sum())
-    table.title = f"{sample.program.name}: rank of each edge by each method; the first {true} are true"
-    for column in ("truth", "edge", *methods):
-        table.add_column(column, justify="left" if column in ("truth", "edge") else "right")
+    title = f"{sample.program.name}: rank of each edge by each method; the first {true} are true"
+    table.add_column("\ntruth")
+    table.add_column("edge, and below it its ranks\n" + "".join(f"{letter:>4}" for letter in letters))
     order = sorted(range(len(numbers)), key=lambda at: not truth.alone[numbers[at]])
     for at in order:
         number = int(numbers[at])
-        row = (str(ranks[name][at]) for name in methods)
-        table.add_row(truth.label(number), str(sample.graph.edges[number]), *row)
-    return [table, ""]
+        row = "".join(f"{ranks[name][at]:4}" for name in methods)
+        table.add_row(truth.label(number), f"{sample.graph.edges[number]}\n{row}")
+    legend = ", ".join(f"{letter} {name}" for letter, name in zip(letters, methods, strict=True))
+    for number, edge in enumerate(sample.graph.edges):
+        if truth.label(number) == "jointly":
+            table.add_row("jointly", f"{edge}\n   (only with another edge: not graded)")
+    return [title, table, f"Ranks: {legend}.", ""]

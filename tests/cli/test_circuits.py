@@ -1,10 +1,11 @@
 """`clearhead circuits`: the bench as a table, as JSON, and what is asked wrongly."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from clearhead.cli.circuits import read_axes
+from clearhead.cli.circuits import read_axes, read_programs
 
 
 @pytest.mark.slow
@@ -43,6 +44,28 @@ def test_a_file_of_programs_is_graded_and_explained_edge_by_edge(command, tmp_pa
     assert "one: rank of each edge by each method; the first 8 are true" in printed
     true = [line for line in printed.splitlines() if line.startswith("alone")]
     assert len(true) > 8
+    assert all(" -> " in line for line in true)
+    assert "Ranks: a exact, b random." in printed
+
+
+def test_programs_in_a_list_are_found_and_one_that_has_a_name_too_counts_once(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN + "\nhere = [one, Program(name='three', output=before, **shared)]")
+    assert [each.name for each in read_programs(str(file))] == ["one", "two", "same", "three"]
+
+
+@pytest.mark.slow
+def test_edges_that_matter_only_with_another_are_named(command):
+    """In the five programs of the results page: the third way of the vote."""
+    file = Path(__file__).parents[2] / "benchmarks" / "circuits_five.py"
+    names = [each.name for each in read_programs(str(file))]
+    assert names == ["vote", "as-many", "two-hops", "sort-pairs", "gated-count"]
+    given = ["--methods", "exact,eap,random,weights", "--axes", "argmax", "--list-edges"]
+    code, printed, said = command("circuits", "bench", "--program", file, *given)
+    assert code == 0, said
+    printed = " ".join(printed.split())
+    assert "34 can change an answer by themselves, 3 only with another edge, 24 were never seen to" in printed
+    assert printed.count("(only with another edge: not graded)") == 3
 
 
 @pytest.mark.parametrize(
@@ -50,7 +73,7 @@ def test_a_file_of_programs_is_graded_and_explained_edge_by_edge(command, tmp_pa
     [
         ("answer = 1", "own.py has no `Program(name="),
         ("answer = 1 / 0", "own.py:1: ZeroDivisionError"),
-        (OWN + "\nagain = one", "'one' is the name of two programs"),
+        (OWN + "\nagain = Program(name='one', output=before, **shared)", "'one' is the name of two programs"),
         (OWN + "\none = two = None", "There is nothing to rank in same"),
         (None, "there is no file"),
     ],
