@@ -15,6 +15,7 @@ from rich.text import Text
 from clearhead.cli.craft import NestedVerbs
 from clearhead.cli.options import Sectioned, flatten_groups
 from clearhead.cli.screen import rule, show
+from clearhead.cli.screen import write as screen_write
 from clearhead.errors import DataError, OptionError
 from clearhead.exercises.answers import read_source
 from clearhead.exercises.checking import check_file, check_functions, find_exercise, hint, solution
@@ -254,7 +255,7 @@ def show_hand_in(
     *, name: Annotated[str, Option(help="Your name, as your teacher knows it.", word="name", takes="NAME")]
 ) -> None:
     """Print what you have solved in this folder as one line to copy. Nothing is sent."""
-    show(Text(str(hand_in(read_progress(Path()), name))))
+    screen_write(f"{hand_in(read_progress(Path()), name)}\n")  # never wrapped: it is copied as one line
 
 
 @app.command("class", cls=Sectioned, short_help="Read hand-in lines into a table.")

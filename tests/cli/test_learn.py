@@ -63,7 +63,7 @@ def test_each_call_shows_the_next_hint(command):
 def test_hand_in_lines_become_a_table_and_slips_are_named(command, tmp_path):
     (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
     command("solve", "reverse")
-    line = command("hand-in", "--name", "Ada")[1].replace("\n", " ").strip()
+    [line] = command("hand-in", "--name", "Ada")[1].splitlines()
     (tmp_path / "class.txt").write_text(f"{line}\n\n{line.replace('Ada', 'Adam')}\nhello\n")
     code, out, _ = command("class", "class.txt")
     assert code == 0
