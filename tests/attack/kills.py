@@ -271,7 +271,7 @@ def kill_processes(home: Path, tries: Tries) -> Row:
     for place, name in enumerate(("de", "en")):
         write_lines(home / name, [row[place] for row in pairs(200)])
     options = ("--task", "translate", "--source", home / "de", "--target", home / "en", "--size", "20k")
-    options += ("--steps", 12, "--save-every", 3, "--no-film")
+    options += ("--steps", 120, "--save-every", 30, "--no-film")
     reference, began = home / "reference", time.perf_counter()
     if (whole := start_training(reference, *options).wait()).code:
         raise RuntimeError(f"the training that nothing disturbs failed: {whole.err[-500:]}")
@@ -286,7 +286,7 @@ def kill_processes(home: Path, tries: Tries) -> Row:
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, 9)
         launcher.wait()
-        problem = outlived(family, patience=2.0 if victim == launcher.number else 60.0)
+        problem = outlived(family, patience=1.0 if victim == launcher.number else 60.0)
         again = start_training(run, *(("--resume",) if RunFolder(run).exists() else options)).wait()
         problem = problem or (f"cannot go on: {again.err[-300:]}" if again.code else compare_runs(run, reference))
         shutil.rmtree(run, ignore_errors=True)
