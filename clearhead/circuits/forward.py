@@ -89,13 +89,6 @@ class Activations(EdgeSource):
             part = self.norms[norm].carry(part)
         return part
 
-    def detach(self) -> "Activations":
-        """Return the same values without what gradients need."""
-        vectors, inputs, ends = (
-            {name: value.detach() for name, value in part.items()} for part in (self.vectors, self.inputs, self.ends)
-        )
-        return Activations(vectors, self.norms, inputs, ends, self.logits.detach())
-
     def frozen(self, name: str, norm: nn.Module, x: Tensor) -> FrozenNorm:
         """Return a norm with the statistics of this pass: what `statistics` of another pass may be."""
         return self.norms[name]
@@ -115,9 +108,6 @@ class Patch(NamedTuple):
 
 class Listener:
     """Sees what goes into receivers during a pass, and may put an equal tensor in its place; by default it does not."""
-
-    unmoved: bool = True
-    """False if it puts other vectors in the place of the embedded texts."""
 
     def heads(self, port: Port, x: Tensor, normalize: Callable[[Tensor], Tensor], mapped: Tensor) -> Tensor:
         """Return the queries, keys or values `(row, head, n, d)`; `x` is the stream before its norm."""
@@ -388,10 +378,7 @@ class GraphPass:
         names = [f"{at}.head.{head}" for head in range(context.shape[1])]
         if self.keep:
             weight = self.graph.matrices[at].weight
-            # Without a patch nobody takes a gradient through what is kept.
-            each = einsum(
-                context if self.patch else context.detach(), weight, "row head n width, head width d -> head row n d"
-            )
+            each = einsum(context, weight, "row head n width, head width d -> head row n d")
             for name, part in zip(names, each.unflatten(1, (self.variants, -1)), strict=True):
                 self.found.vectors[name] = part
         terms = [Term(name, name) for name in names]

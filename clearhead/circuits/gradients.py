@@ -33,7 +33,6 @@ class Gradients(Listener):
     """Keeps what receivers read, to take gradients there; `start` may move the embedded texts somewhere else."""
 
     start: Callable[[str, Tensor], Tensor] = lambda side, vector: vector
-    unmoved: bool = True
     wholes: dict[str, Tensor] = field(default_factory=dict)
     read: dict[str, tuple[Tensor, Normalize, Tensor]] = field(default_factory=dict)
     """By port of heads: the stream, its norm, and the queries, keys or values."""
@@ -135,8 +134,7 @@ def attribute(contrast: Contrast, shares: Sequence[float] = (1.0,), statistics: 
     Scores are linear in gradients, so gradients are summed over the passes, and multiplied with the changes once.
     """
     sums: dict[str, Tensor] = {}
-    # The clean texts first: what is kept of that pass is the clean run.
-    for done, share in enumerate(sorted(shares, reverse=True)):
+    for done, share in enumerate(shares):
         listener = between(contrast, share)
         gradients = listener.take(contrast.listened(listener, statistics=statistics).sum() / len(shares))
         for port in contrast.graph.ports.values():
@@ -153,7 +151,7 @@ def between(contrast: Contrast, share: float) -> Gradients:
         other = contrast.other_run.inputs[f"{side}.0.attention.query"]
         return other + share * (vector - other)
 
-    return Gradients() if share == 1 else Gradients(start, unmoved=False)
+    return Gradients() if share == 1 else Gradients(start)
 
 
 @final

@@ -112,11 +112,7 @@ class Contrast:
         variants = 1 if patch is None else len(patch.mask)
         self.forwards += variants
         self.backwards += variants
-        # A pass over the clean texts as they are is what `clean_run` would make: kept, it need not be made.
-        as_it_is = patch is None and statistics is None and listener.unmoved and "clean_run" not in self.__dict__
-        run = run_graph(self.graph, self.clean, patch=patch, statistics=statistics, listener=listener, keep=as_it_is)
-        if as_it_is:
-            self.clean_run = run.detach()
+        run = run_graph(self.graph, self.clean, patch=patch, statistics=statistics, listener=listener)
         return self.metric(run.logits)
 
     def batches(self, size: int) -> Iterator["Contrast"]:

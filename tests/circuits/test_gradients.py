@@ -199,18 +199,3 @@ def test_patched_paths_are_those_of_hooks_on_another_implementation(gpt2):
     assert off(direct, peer.patch_head_to_output(theirs, clean, other, 1, 2)) < 1e-5
     inner = patch_edges(graph, texts, [Edge("decoder.0.feed_forward", "decoder.1.attention.value.1")], source)
     assert off(inner, peer.patch_mlp_to_head_value(theirs, clean, other, 0, 1)) < 1e-5
-
-
-@pytest.mark.parametrize("name", ["pre", "post-bert", "both-none-grouped", "classes-ngrams"])
-def test_the_pass_over_the_clean_texts_is_the_clean_run(name):
-    """So EAP-IG makes one pass fewer; and what it keeps is what a pass by itself would record."""
-    made, recorded = contrast_of(make(name)), contrast_of(make(name))
-    _ = recorded.clean_run  # made before, it is not made again
-    scores, others = score_edges(EAPIGInputs(), made), score_edges(EAPIGInputs(), recorded)
-    assert made.forwards == recorded.forwards - 1 == 5 + 1
-    assert off(scores, others) < 1e-13  # with gradients other kernels compute the last bit
-    for part in ("vectors", "inputs", "ends"):
-        kept, own = getattr(made.clean_run, part), getattr(recorded.clean_run, part)
-        assert kept.keys() == own.keys()
-        assert all(off(kept[key], own[key]) < 1e-13 and not kept[key].requires_grad for key in own)
-    assert off(made.clean_value, recorded.clean_value) < 1e-13

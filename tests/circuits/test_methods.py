@@ -54,7 +54,7 @@ def test_weights_learn_afterwards_as_before_and_modes_are_restored():
 def test_passes_are_counted_and_progress_is_told():
     contrast, told = contrast_of(make("pre")), []
     score_edges(EAPIGInputs(3), contrast, progress=lambda done, of: told.append((done, of)))
-    assert (contrast.forwards, contrast.backwards) == (4, 3)
+    assert (contrast.forwards, contrast.backwards) == (5, 3)
     assert told == [(1, 3), (2, 3), (3, 3)]
     contrast = contrast_of(make("pre"))
     score_edges(Exact(), contrast)
