@@ -409,13 +409,14 @@ def check_file_name(name: str, where: str) -> str:
 def is_plain_name(name: object) -> bool:
     """Return whether this is the name of a file in a folder, and leads nowhere else.
 
-    >>> [is_plain_name(name) for name in ("tokenizer.json", "../x", "..", "", "ü" * 128)]
-    [True, False, False, False, False]
+    >>> [is_plain_name(name) for name in ("tokenizer.json", "../x", "..", "", "ü" * 128, "half \\ud800")]
+    [True, False, False, False, False, False]
     """
     return (
         isinstance(name, str)
         and len(name.encode(errors="replace")) <= LONGEST_NAME
         and not set(name) & {"/", "\\", "\0"}
+        and not any("\ud800" <= sign <= "\udfff" for sign in name)  # no file system can be asked for it
         and name.strip(".") != ""
     )
 

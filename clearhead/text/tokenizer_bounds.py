@@ -102,6 +102,7 @@ def try_here(path: str, texts: list[str]) -> None:
         try:
             ids = tokenizer.encode(text).ids
             tokenizer.decode(ids)
+            tokenizer.encode(text, text)  # a pair of texts may be framed otherwise
         except MemoryError:
             raise
         except Exception:  # a vocabulary may have no token for these

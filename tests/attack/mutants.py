@@ -207,7 +207,7 @@ MUTANTS = (
            "    if folder.checkpoints.folders() != before:", "    if False:",
            "readers", "no checkpoint can be used|there is no whole checkpoint", 400),
     Mutant("numbers of 400 digits, by schema", "serve/params.py", "except OverflowError:", "except ZeroDivisionError:",
-           "requests", "-> 500", 600),
+           "requests", "-> 500", 1200),
     Mutant("grammars of any size", "decoding/grammar.py", "initial_lexer_fuel=FUEL", "initial_lexer_fuel=50 * FUEL",
            "limits grammars", "s of processor time"),
     *(Mutant(f"bytes that are no UTF-8 ({attack})", "text/lines.py", "except UnicodeDecodeError as error:",

@@ -73,6 +73,17 @@ def test_what_published_tokenizers_have_is_taken():
             },
             "limit",
         ),
+        (
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing",
+                    "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+                    "pair": [{"SpecialToken": {"id": "[NONE]", "type_id": 0}}],
+                    "special_tokens": {},
+                }
+            },
+            "no entry found",
+        ),
     ],
 )
 def test_what_makes_the_library_break_down_is_told_in_a_sentence(tmp_path, capfd, parts, message):
