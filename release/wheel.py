@@ -24,7 +24,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "clearhead")
 PAGE = ("index.html", "live.html", "page.html")
 """What `make web` builds, and a user of the wheel cannot."""
 BELONGS = re.compile(
-    r"""clearhead/([\w/]+\.py|py\.typed|cli/completions\.json|exercises/(write|program)/\d\d-[a-z0-9-]+\.md)
+    r"""clearhead/([\w/]+\.py|py\.typed|cli/completions\.json|exercises/[a-z]+/(\d\d-)?[a-z0-9-]+\.md)
       | clearhead/serve/static/((index|live|page)\.html|assets/[\w.-]+\.(js|css|svg|woff2|wasm))
       | clearhead-[\d.]+\.dist-info/(METADATA|RECORD|WHEEL|entry_points\.txt|top_level\.txt|licenses/LICENSE)""",
     re.VERBOSE,

@@ -27,6 +27,7 @@ LENGTH = 4
 
 
 @final
+@public
 @dataclass(frozen=True, kw_only=True)
 class Mystery:
     """A model whose program is not told. Run it, patch its edges, score them; then say what it does, and by which."""

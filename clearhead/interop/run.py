@@ -31,7 +31,6 @@ from clearhead.interop.huggingface import Imported, read_generation, read_huggin
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.model.int8 import DTYPES, quantize
 from clearhead.model.sizes import Spec
-from clearhead.serialization import shorten
 from clearhead.text.templates import ChatTemplate
 from clearhead.training.checkpoints import UNTRAINED, named_tensors
 from clearhead.training.claiming import claim
@@ -220,7 +219,7 @@ def ignored_settings(generation: Config) -> list[str]:
     said = {name: generation.get(name) for name in NEUTRAL if name not in sampled}
     said["bad_words_ids"] = [one for one in words if isinstance(one, list) and len(one) > 1] if words else None
     found = {name: value for name, value in said.items() if value not in (None, NEUTRAL.get(name), [], {})}
-    return [f"{name}={shorten(value)}" for name, value in found.items()]
+    return [f"{name}={value!r:.80}" for name, value in found.items()]
 
 
 def forbidden_tokens(generation: Config) -> Iterator[int]:
