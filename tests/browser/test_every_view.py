@@ -221,13 +221,14 @@ def test_its_pictures_are_saved(everywhere, other):
 PLACES = """svg => {
     const from = svg.getBoundingClientRect();
     const all = [...svg.querySelectorAll("text, rect, circle, path, line, image")];
-    return all.filter(each => !each.closest("[data-marks]")).map(each => {
+    return all.filter(each => !each.closest("defs, [data-marks]")).map(each => {
         const { x, y, width, height } = each.getBoundingClientRect();
         const { fill, stroke } = getComputedStyle(each);
         return [each.tagName, [x - from.x, y - from.y, width, height].map(Math.round), fill, stroke];
     });
 }"""
-"""Where everything in a drawing is, and in which colours; but for what lies on the canvas over it (test_frames.py)."""
+"""Where everything in a drawing is, and in which colours; but for what lies on the canvas over it (test_frames.py), and
+what is in `defs`, such as a pattern: it is not drawn there."""
 PICTURE = f"""button => {{
     let around = button.parentElement;
     while (!around.querySelector("[data-picture], svg:not([data-icon]), canvas")) around = around.parentElement;

@@ -132,11 +132,11 @@ export const learnDe: LearnText = {
     right: (of) => `${of.query} mit ${of.key}: ${of.score}.`,
   },
   scale: {
+    title: "Skalierung",
     guess: (of) =>
       `Das größte Gewicht von ${of.query} ist ${of.now}. Wird die [[temperature|Temperatur]] halbiert, dann …`,
     choices: ["wächst es", "bleibt es", "schrumpft es"],
     guessed: (of) => `Aus ${of.now} wird **${of.then}**.`,
-    title: "Skalierung",
     said: (of) => [
       of.root === null
         ? `Jeder Score wird mit ${of.scale} malgenommen${of.reason === "" ? "" : ` (${of.reason})`}. So wird aus ${of.score} **${of.scaled}**.`
@@ -371,12 +371,12 @@ export const learnDe: LearnText = {
     right: (of) => `Bei Schritt ${of.step} sind es ${of.weight}. Dazwischen fand der Kopf seine Aufgabe.`,
   },
   change: {
+    title: "Selbst eingreifen",
     guess: (of) =>
       `Angenommen, ${of.query} sieht am meisten auf ${of.key}, nur in diesem Kopf. Die Antwort des Modells …`,
     choices: ["bleibt, wie sie ist", "wird eine andere"],
     guessed: (of) =>
       of.same ? `Sie bleibt. Probiere es aus, und überlege, warum.` : `Sie wird eine andere. Probiere es aus.`,
-    title: "Selbst eingreifen",
     said: (of) => [
       `Jetzt ist jeder Teil bekannt. Zeit, einen zu ändern: den Score einer einzigen Zelle.`,
       `${of.query} gibt ${of.key} ein Gewicht von ${of.weight} und blickt am meisten auf ${of.best} (${of.most}). Der Score der beiden ist ${of.score}.`,
