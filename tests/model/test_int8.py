@@ -18,6 +18,7 @@ from clearhead.model.int8 import (
     check_dtype,
     count_weights,
     dequantize,
+    dtype_name,
     int8_maps,
     quantize,
     quantize_output,
@@ -256,6 +257,22 @@ def build(name, seed=0):
 def decoded(model, method):
     given = {"prefix": [[0]] * len(SOURCES)} if len(model.stacks) > 1 else {}
     return [[one.tokens for one in found] for found in generate(model, SOURCES, method, rules=RULES, **given)]
+
+
+def test_int8_in_a_bfloat16_model_has_codes_of_its_own_scale():
+    model = DTYPES["int8-bfloat16"](build("gpt2"))
+    assert dtype_name(model) == "int8-bfloat16"
+    assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
+    maps = [one for one in model.modules() if isinstance(one, Int8Linear)]
+    plain = dict(build("gpt2").bfloat16().named_modules())
+    assert len(maps) == 12
+    for name, module in model.named_modules():
+        if isinstance(module, Int8Linear):
+            weight, scale = plain[name].weight.double(), module.scale.double()[:, None]
+            # Half a step, but for the largest of a row, which a rounded scale may not reach.
+            inside = weight.abs() <= 127 * scale
+            assert ((module.codes.double() * scale - weight).abs() <= 0.5001 * scale)[inside].all()
+            assert module.codes.abs().amax(1).ge(126).all()
 
 
 def test_what_each_name_makes_of_a_model():
