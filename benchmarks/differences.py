@@ -53,8 +53,12 @@ class Tally:
         self.counts[comparison.verdict] += 1
         self.widest = max(self.widest, comparison.gap)
 
+    def join(self, other: "Tally") -> None:
+        self.counts.update(other.counts)
+        self.widest = max(self.widest, other.widest)
+
     def __str__(self) -> str:
-        counts = ", ".join(f"{self.counts[verdict]} {verdict}" for verdict in ("equal", "tie", "different"))
+        counts = ", ".join(f"{self.counts[verdict]:,} {verdict}" for verdict in ("equal", "tie", "different"))
         return f"{counts}; widest gap {self.widest:.2g}"
 
 

@@ -1,21 +1,24 @@
 """Requests of every kind in one running batch, each compared with the same request alone by `generate`.
 
-    python benchmarks/serving_mixed.py --requests 5000                  # float64: tokens must be equal
-    python benchmarks/serving_mixed.py --requests 5000 --dtype float32  # or part where two choices were within 1e-4
+    python -m benchmarks.serving_mixed --count 100000 --workers 16                  # float64: tokens must be equal
+    python -m benchmarks.serving_mixed --count 100000 --workers 16 --dtype float32  # or part where two were within 1e-4
 
 Prompts share beginnings (prefix cache, with little memory), some are longer than what is read between two steps, some
 come several times at once (`n`), some are cancelled. A third has no LoRA adapter, the others one of two. Outputs are
 greedy, sampled or beams, with penalties, a bias, grammars or none. Jobs pass through the frames that go to a model's
-process, and come at random steps.
+process, and come at random steps. Each 500 requests have a batch and a seed of their own, so the requests do not depend
+on the number of workers.
 """
 
 import argparse
 import copy
 import itertools
+import multiprocessing
 import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast, final
 
 import torch
@@ -36,6 +39,7 @@ WORDS = ("the ", "cat", "dog", '{"', '": ', "true", "false", "12", "], ", "null"
 TOKENS = TokenBytes(lambda: [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS])
 VOCABULARY, END = 256 + len(WORDS), 10
 SLOTS, BLOCK, AT_ONCE, LONGEST = 12, 16, 48, 150
+A_BATCH = 500
 LORAS = (Lora(rank=2, maps=("query", "value")), Lora(rank=4, maps=("all",)))
 SCHEMA = {
     "type": "object",
@@ -113,8 +117,12 @@ def through_frames(job: Job) -> Job:
     return frame["job"]
 
 
-def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> tuple[Tally, Counter[str], list[str]]:
-    """Return how the results compare, what happened, and what was different."""
+Result = tuple[Tally, Counter[str], list[str]]
+"""How results compare, what happened, and what was different."""
+
+
+def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> Result:
+    """Compare so many requests in one batch with the same requests alone."""
     model, alone = make_models(dtype)
     batch = ContinuousBatch(
         model,
@@ -128,7 +136,7 @@ def run(count: int, dtype: torch.dtype, seed: int, *, grammars: bool) -> tuple[T
     draw, tally, facts, different = random.Random(seed + 1), Tally(), Counter[str](), list[str]()
     running: dict[int, Job] = {}
     while facts["requests"] < count:
-        while batch.waiting < SLOTS and draw.random() < 0.6:
+        while facts["requests"] + len(running) < count and batch.waiting < SLOTS and draw.random() < 0.6:
             job = next(requests)
             running[batch.add(through_frames(job))] = job
         for ticket in [ticket for ticket in running if draw.random() < 0.001]:
@@ -164,20 +172,35 @@ def kinds_of(job: Job) -> Counter[str]:
     return Counter(kind for kind, holds in kinds.items() if holds)
 
 
+def run_batch(batch: tuple[int, int], *, dtype: str, grammars: bool) -> Result:
+    """Run a batch of (seed, count) in a worker."""
+    torch.set_num_threads(1)
+    seed, count = batch
+    return run(count, getattr(torch, dtype), seed, grammars=grammars)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--count", type=int, default=5000)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     grammars = has_package("llguidance")
-    tally, facts, different = run(options.requests, getattr(torch, options.dtype), options.seed, grammars=grammars)
-    print(f"{options.dtype}: {tally}")
-    print("\n".join(f"{number:>9,}  {kind}" for kind, number in facts.items()))
+    starts = range(0, options.count, A_BATCH)
+    batches = [(options.seed + start, min(A_BATCH, options.count - start)) for start in starts]
+    tally, facts, different = Tally(), Counter[str](), list[str]()
+    with multiprocessing.get_context("spawn").Pool(options.workers) as workers:
+        one_batch = partial(run_batch, dtype=options.dtype, grammars=grammars)
+        for part, part_facts, part_different in workers.imap_unordered(one_batch, batches):
+            tally.join(part)
+            facts.update(part_facts)
+            different += part_different
+    print("\n".join(f"{number:>11,}  {kind}" for kind, number in facts.items()))
     if not grammars:
         print("without grammars: llguidance is not installed")
     print("\n".join(different[:5]))
+    print(f"{options.dtype}, {facts['requests']:,} requests, each compared with the same alone: {tally}")
     if different or (options.dtype == "float64" and tally.counts["tie"]):
         raise SystemExit(1)
 
