@@ -21,6 +21,7 @@ from clearhead.exercises.answers import read_source
 from clearhead.exercises.checking import check_file, check_functions, find_exercise, hint, solution
 from clearhead.exercises.designs import design_roles
 from clearhead.exercises.exercise import EXERCISES, Exercise, Language
+from clearhead.exercises.judging import function_name
 from clearhead.exercises.progress import LearnProgress, hand_in, now, read_hand_in, read_progress, write_progress
 from clearhead.exercises.slips import SlipModel, steps_of
 from clearhead.exercises.verdict import STATES, Verdict
@@ -140,8 +141,15 @@ def keep(verdicts: list[Verdict], file: Path) -> list[Verdict]:
 def verdict_page(verdicts: Sequence[Verdict]) -> Iterator[RenderableType]:
     for verdict in verdicts:
         mark = "✓" if verdict.is_right else "·"
-        yield Text(f"{mark} {verdict.name}: {STATES[verdict.language][verdict.state]}")
+        yield Text(f"{mark} {label_of(EXERCISES[verdict.name])}: {STATES[verdict.language][verdict.state]}")
         yield from (Text(f"    {line}") for line in verdict.lines)
+
+
+def label_of(exercise: Exercise) -> str:
+    """Return the name of an exercise, with the function that it asks for if that is called otherwise."""
+    if exercise.kind != "write" or (function := function_name(exercise)) == exercise.name.replace("-", "_"):
+        return exercise.name
+    return f"{exercise.name} ({function})"
 
 
 def count_right(verdicts: Sequence[Verdict], total: int) -> RenderableType:
