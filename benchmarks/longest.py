@@ -2,6 +2,7 @@
 
     python -m benchmarks.longest                          softmax, window and linear, each in every form
     python -m benchmarks.longest --kinds linear --forms checkpointing
+    python -m benchmarks.longest --whole-logits           as it was before logits were computed in chunks
     python -m benchmarks.longest --device cpu --size tiny --start 256 --most 1024       to try it
 
 The model is llama2.c's 110M with a tied table of 32,000 tokens (109.5 million parameters), the batch one sequence, the
@@ -28,6 +29,7 @@ from clearhead.attention.positions import Rotary
 from clearhead.attention.weighting import Kernelized
 from clearhead.model import AttentionSpec, presets
 from clearhead.model.blocks import Stack
+from clearhead.training import chunked_loss
 from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.tasks import Generate
 from clearhead.training.train_step import TrainState
@@ -117,6 +119,7 @@ def search(kind: str, form: str, args: argparse.Namespace) -> Iterator[Step | st
 def in_own_process(kind: str, form: str, args: argparse.Namespace) -> list[object]:
     """Return a row of the table, measured in a process of its own."""
     options = [f"--{name}={getattr(args, name)}" for name in ("device", "size", "start", "most", "seconds")]
+    options += ["--whole-logits"] if args.whole_logits else []
     command = [sys.executable, "-m", "benchmarks.longest", "--one", kind, form, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -142,8 +145,11 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=32_768)
     parser.add_argument("--most", type=int, default=1 << 25)
     parser.add_argument("--seconds", type=float, default=60.0, help="the longest step that is tried")
+    parser.add_argument("--whole-logits", action="store_true", help="compute all logits at once, as before 2026-11-18")
     parser.add_argument("--one", nargs=2, metavar=("KIND", "FORM"), help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.whole_logits:
+        chunked_loss.LOGITS_AT_ONCE = sys.maxsize
     if args.one:
         for found in search(*args.one, args):
             print(json.dumps(found), flush=True)

@@ -185,7 +185,8 @@ class Workload:
             return "float32"
         if form.parallel == "fsdp":
             return "bfloat16"
-        return "rounded" if not form.checkpointing and is_built_in(self.model) else "autocast"
+        gone = self.compiled and form.checkpointing
+        return "rounded" if not gone and is_built_in(self.model) else "autocast"
 
     def pass_cost(self, form: Form, sequences: int) -> PassCost:
         """Return the bytes of a pass over so many sequences."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, final
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention.heads import HeadLayout, Heads
@@ -103,15 +104,20 @@ class BufferBefore(NamedTuple):
 
 def checkpoint_module(module: nn.Module, *inputs: Any) -> Any:
     """Return what the module computes of its inputs, keeping for the backward pass only those."""
-    if torch.compiler.is_compiling() and next(module.buffers(), None) is not None:
+    if torch.compiler.is_compiling():
         # Compiled, the second pass would see the updates of the first: other activations, and wrong gradients. Contexts
         # cannot be compiled, so nothing is computed twice.
-        return module(*inputs)
+        has_buffers = next(module.buffers(), None) is not None
+        return module(*inputs) if has_buffers else checkpoint(module, *inputs, use_reentrant=False)
+    weights: dict[str, Tensor] = dict(module.named_parameters())
+    # Weights that `functional_call` has put in, such as rounded ones, are gone by the time of the second pass.
+    replaced = any(not isinstance(weight, nn.Parameter) for weight in weights.values())
+    run = (lambda *again: functional_call(module, weights, again)) if replaced else module
     before = copy_buffers(module)
     if not before:
-        return checkpoint(module, *inputs, use_reentrant=False)
+        return checkpoint(run, *inputs, use_reentrant=False)
     contexts = contextlib.nullcontext(), BuffersAsBefore(before)
-    output = checkpoint(module, *inputs, use_reentrant=False, context_fn=lambda: contexts)
+    output = checkpoint(run, *inputs, use_reentrant=False, context_fn=lambda: contexts)
     # Tables that nothing writes to need no copy for the second pass.
     before[:] = [one for one in before if one.has_changed()]
     return output

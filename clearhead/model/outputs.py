@@ -6,8 +6,10 @@ thousand texts, and with many labels on more, a linear model is better than any 
 together are better than each.
 """
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final, get_args
 
@@ -272,6 +274,8 @@ class ToVocabulary(Explained):
         self.cap: float | None = None
         self.int8_digits: int | None = None
         """How the table is multiplied as int8 on a CPU (`clearhead.model.int8`); None where it is not."""
+        self.deferred = False
+        """True within `deferring`."""
 
     def extra_repr(self) -> str:
         (vocabulary, d_model), factor = self.table.shape, "" if self.factor == 1 else f", factor={self.factor:g}"
@@ -281,6 +285,10 @@ class ToVocabulary(Explained):
     def forward(self, x: Vectors, lengths: Tensor | None = None) -> Float[Tensor, "batch n vocabulary"]:
         if self.transform is not None:
             x = self.tap("transformed", self.transform(x))
+        return x if self.deferred else self.logits(x)
+
+    def logits(self, x: Vectors) -> Float[Tensor, "batch n vocabulary"]:
+        """Return the logits of vectors that are transformed already."""
         if self.cap is None:
             return self.tap("logits", self.fit(x))
         return self.tap("logits", self.cap * torch.tanh(self.tap("uncapped", self.fit(x)) / self.cap))
@@ -305,6 +313,16 @@ class ToVocabulary(Explained):
     def int8_matrix(self, digits: int) -> Int8Matrix:
         """Return the table for products in int8."""
         return find_matrix(self, [self.table], digits, lambda: round_to_int8(self.table.detach()))
+
+
+@contextlib.contextmanager
+def deferring(output: ToVocabulary) -> Iterator[None]:
+    """Let a model return the vectors that its output would map to logits: `output.logits` maps a few at a time."""
+    output.deferred = True
+    try:
+        yield
+    finally:
+        output.deferred = False
 
 
 @final

@@ -23,10 +23,12 @@ from clearhead.compiling import compile, register_operators
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
+from clearhead.model.outputs import deferring
 from clearhead.model.transformers import Transformer
 from clearhead.registry import is_built_in
 from clearhead.text.store import Store
 from clearhead.training.checkpoints import named_tensors
+from clearhead.training.chunked_loss import chunked_cross_entropy, long_output
 from clearhead.training.distributed import Processes
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout, draw_row_keys
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
@@ -119,11 +121,11 @@ class TrainState:
         self.parallel = SingleProcess(Processes()) if parallel is None else parallel
         self.bfloat16 = machine.precision == "bfloat16"
         # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
-        # So it does with activation checkpointing, which computes again when copies of the weights are gone; what FSDP
+        # So it does in compiled blocks that are computed again, when rounded copies of the weights are gone; what FSDP
         # gathers comes back.
-        kept = self.parallel.shards or not machine.activation_checkpointing
+        gone = machine.compile and machine.activation_checkpointing and not self.parallel.shards
         built_in = is_built_in(model, task)
-        self.rounds = self.bfloat16 and kept and built_in
+        self.rounds = self.bfloat16 and built_in and not gone
         self.assumes_finite = built_in and not machine.compile
         dtype = torch.bfloat16 if self.rounds else None
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
@@ -320,9 +322,15 @@ class BatchLoss(nn.Module):
         if self.r_drop:
             batch = {name: torch.cat([one, one]) for name, one in batch.items()}
             keys = None if keys is None else torch.cat([keys, keys + 1])
-        with contextlib.nullcontext() if keys is None else KeyedDropout(keys):
+        long = None if self.r_drop else long_output(self.model, self.task, batch)
+        with (
+            contextlib.nullcontext() if keys is None else KeyedDropout(keys),
+            contextlib.nullcontext() if long is None else deferring(long),
+        ):
             logits = self.task.logits(self.model, batch).flatten(0, -2)
         wanted = batch["wanted"].flatten()
+        if long is not None:
+            return chunked_cross_entropy(long, logits, wanted, self.smoothing)
         if self.r_drop:
             return r_drop(logits, wanted, self.smoothing, self.r_drop)
         return cross_entropy(logits, wanted, self.smoothing)

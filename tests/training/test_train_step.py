@@ -241,18 +241,19 @@ def test_bfloat16_is_used_where_it_is_asked_for_and_the_weights_stay_float32():
     assert {one.dtype for one in train_state.parameters} == {torch.float32}
 
 
-def test_checkpointing_in_bfloat16_has_the_gradients_of_float32():
-    """The second computation of a block comes after the forward pass, where rounded weights would be gone."""
+def test_checkpointing_in_bfloat16_changes_no_bit():
+    """The second computation of a block comes after the forward pass, and has the rounded weights of the first."""
     batches = [batch()]
-    norms = []
-    for precision, again in (("float32", False), ("bfloat16", True)):
+    found = []
+    for again in (False, True):
         model = built(dtype=torch.float32)
         model.stack.checkpointing = again
-        machine = replace(CPU, precision=precision, activation_checkpointing=again)
+        machine = replace(CPU, precision="bfloat16", activation_checkpointing=again)
         learner = learner_of(model, machine)
+        assert learner.rounds
         learner.step(batches, 1e-3)
-        norms.append(learner.totals().grad_norm)
-    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+        found.append(learner.totals())
+    assert found[1] == found[0]
 
 
 def test_on_a_cpu_a_step_is_eager():

@@ -23,6 +23,7 @@ from clearhead.text.drawing import spread
 from clearhead.text.encoding import Encoding, Layout
 from clearhead.text.sources import Source
 from clearhead.text.store import StoreWriter
+from clearhead.training.chunked_loss import logits_by_chunk
 from clearhead.training.losses import NOTHING, cross_entropy
 from clearhead.training.scores import macro_f1
 from clearhead.training.tasks.answering import Answering
@@ -107,10 +108,13 @@ def loss_of(model: Transformer, task: Task, held: ValidationSet) -> TotalLoss:
                 break
             read = task.read(held.store, rows, random, filled=False)
             batch = {name: tensor.to(device) for name, tensor in read.items()}
-            logits, targets = task.logits(model, batch).flatten(0, -2), batch["wanted"].flatten()
-            nll.append(cross_entropy(logits, targets).nll)
-            answered, truths = logits.argmax(-1), read["wanted"].flatten().tolist()
-            right += (answered == targets).sum()
+            found = [
+                (cross_entropy(logits, targets).nll, logits.argmax(-1))
+                for logits, targets in logits_by_chunk(model, task, batch)
+            ]
+            nll.append(torch.stack([chunk_nll for chunk_nll, _ in found]).sum())
+            answered, truths = torch.cat([chunk for _, chunk in found]), read["wanted"].flatten().tolist()
+            right += (answered == batch["wanted"].flatten()).sum()
             counts.update(truths)
             places.append(len(truths) - truths.count(NOTHING))
             if has_classes:
