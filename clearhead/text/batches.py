@@ -1,22 +1,21 @@
 """Batches: records of similar length by a budget of tokens, or windows of a stream. The same seed, the same batches.
 
-A corpus larger than memory is taken block by block: blocks in random order, records in random order within a block.
+What a batch holds follows from the seed, the epoch and the batch's number; nothing of the size of the corpus is in
+memory (`clearhead.text.shuffling` has the order of an epoch).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clearhead.errors import OptionError
+from clearhead.text import shuffling
+from clearhead.text.shuffling import EpochOrder, Indices
 from clearhead.text.store import Store
-
-Indices = NDArray[np.int64]
-BLOCK = 1 << 17
-"""The number of records that are shuffled and sorted together."""
 
 
 class Rows(NamedTuple):
@@ -35,8 +34,12 @@ class BatchPlanner(ABC):
     """The batches of an epoch, in order."""
 
     @abstractmethod
-    def epoch(self, number: int) -> Iterator[Rows]:
-        """Yield batches of every record once, shuffled by the seed and the epoch's number."""
+    def epoch(self, number: int, skip: int = 0) -> Iterator[Rows]:
+        """Yield batches of every record once, shuffled by the seed and the epoch's number; without the first `skip`."""
+
+    @abstractmethod
+    def count(self, number: int) -> int:
+        """Return the number of batches of an epoch."""
 
     @abstractmethod
     def in_order(self) -> Iterator[Rows]:
@@ -65,7 +68,8 @@ class ByLength(BatchPlanner):
     so that no batch is wider than the two together.
 
     There is little padding: a row of n tokens has at most 7 places of it, or n / 4 where that is more, up to its own
-    width; and of the batches of a block, at most one for each width has rows of several.
+    width; and of the batches of a part (`shuffling.TABLE` records from all over the store, which are sorted together),
+    at most one for each width has rows of several.
     """
 
     store: Store
@@ -82,31 +86,42 @@ class ByLength(BatchPlanner):
         if self.longest < 0 or self.longest + self.extra < 1:
             raise OptionError(f"a row needs room for one token or more; came {self.longest} and {self.extra} extra")
 
-    def epoch(self, number: int) -> Iterator[Rows]:
+    def epoch(self, number: int, skip: int = 0) -> Iterator[Rows]:
+        return islice(self.every_batch(number), skip, None)
+
+    def every_batch(self, number: int) -> Iterator[Rows]:
         random = np.random.default_rng([self.seed, number])
-        for start in BLOCK * random.permutation(-(-len(self.store) // BLOCK)):
-            block = np.arange(start, min(start + BLOCK, len(self.store)))
-            batches = list(self.make_batches(random.permutation(block)))
+        order = EpochOrder.draw(len(self.store), random)
+        for part in self.parts():
+            batches = list(self.make_batches(order.at(part.start, part.stop)))
             yield from (batches[i] for i in random.permutation(len(batches)))
 
-    def in_order(self) -> Iterator[Rows]:
-        for start in range(0, len(self.store), BLOCK):
-            yield from self.make_batches(np.arange(start, min(start + BLOCK, len(self.store))))
+    def count(self, number: int) -> int:
+        return sum(1 for _ in self.every_batch(number))
 
-    def make_batches(self, block: Indices) -> Iterator[Rows]:
+    def in_order(self) -> Iterator[Rows]:
+        for part in self.parts():
+            yield from self.make_batches(np.arange(part.start, part.stop))
+
+    def parts(self) -> Iterator[range]:
+        """Yield the places of the records that are sorted by length together."""
+        n = len(self.store)
+        return (range(start, min(start + shuffling.TABLE, n)) for start in range(0, n, shuffling.TABLE))
+
+    def make_batches(self, part: Indices) -> Iterator[Rows]:
         """Yield batches of one width, or of several where the narrow ones are few."""
-        lengths = [self.store[name].lengths(block) for name in self.fields]
+        lengths = [self.store[name].lengths(part) for name in self.fields]
         longest = (np.sum(lengths, axis=0) if self.joined else np.max(lengths, axis=0)) + self.extra
         distinct, index = np.unique(longest, return_inverse=True)
         widths = np.array([width_for(int(n)) for n in distinct], dtype=np.int64)[index]
         widths = np.minimum(widths, self.longest + self.extra)
         order = np.argsort(widths, kind="stable")
-        block, widths = block[order], widths[order]
+        part, widths = part[order], widths[order]
         start = 0
-        while start < len(block):
+        while start < len(part):
             end = self.end(widths, start)
             width = int(widths[end - 1])
-            yield Rows(block[start:end], width, self.fit(width))
+            yield Rows(part[start:end], width, self.fit(width))
             start = end
 
     def end(self, widths: Indices, start: int) -> int:
@@ -141,27 +156,28 @@ class Windows(BatchPlanner):
         if self.n_tokens <= self.width:
             raise OptionError(f"a stretch of {self.width} tokens and the next one do not fit into {self.n_tokens}")
 
-    def count(self, phase: int = 0) -> int:
+    def windows(self, phase: int = 0) -> int:
         """Return the number of windows from this place on."""
         return (self.n_tokens - 1 - phase) // self.width
 
-    def epoch(self, number: int) -> Iterator[Rows]:
+    def begin(self, number: int) -> tuple[np.random.Generator, int]:
+        """Return the random numbers of an epoch, and the place where its first window begins."""
         random = np.random.default_rng([self.seed, number])
-        phase = int(random.integers(0, min(self.width, self.n_tokens - self.width)))
-        count = self.count(phase)
-        pending = np.empty(0, np.int64)
-        for start in BLOCK * random.permutation(-(-count // BLOCK)):
-            block = np.arange(start, min(start + BLOCK, count))
-            pending = np.concatenate([pending, phase + self.width * random.permutation(block)])
-            full = len(pending) // self.rows * self.rows
-            yield from (self.batch_at(pending[i : i + self.rows]) for i in range(0, full, self.rows))
-            pending = pending[full:]
-        if len(pending):
-            yield self.batch_at(pending)
+        return random, int(random.integers(0, min(self.width, self.n_tokens - self.width)))
+
+    def epoch(self, number: int, skip: int = 0) -> Iterator[Rows]:
+        random, phase = self.begin(number)
+        count = self.windows(phase)
+        order = EpochOrder.draw(count, random)
+        for start in range(skip * self.rows, count, self.rows):
+            yield self.batch_at(phase + self.width * order.at(start, min(start + self.rows, count)))
+
+    def count(self, number: int) -> int:
+        return -(-self.windows(self.begin(number)[1]) // self.rows)
 
     def in_order(self) -> Iterator[Rows]:
-        for start in range(0, self.count(), self.rows):
-            yield self.batch_at(self.width * np.arange(start, min(start + self.rows, self.count())))
+        for start in range(0, self.windows(), self.rows):
+            yield self.batch_at(self.width * np.arange(start, min(start + self.rows, self.windows())))
 
     def batch_at(self, starts: Indices) -> Rows:
         return Rows(starts, self.width, self.rows)

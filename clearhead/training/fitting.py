@@ -316,7 +316,7 @@ def planned_steps(recipe: Recipe, workload: Workload) -> int:
     if recipe.plan is not None and recipe.budget.minutes is not None:
         return recipe.plan.steps
     planner = workload.task.planner(workload.prepared.train, recipe.batching.at_once, recipe.seed)
-    batches = sum(1 for _ in planner.epoch(0))
+    batches = planner.count(0)
     return max(1, math.ceil((recipe.budget.epochs or 1) * batches / recipe.batching.passes))
 
 

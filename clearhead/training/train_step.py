@@ -52,18 +52,20 @@ class BatchStream:
 
     def count(self) -> int:
         """Return the number of batches in the first epoch."""
-        return sum(1 for _ in self.planner.epoch(0))
+        return self.planner.count(0)
 
     def batches(self, skip: int) -> Iterator[Batch]:
-        self.taken, epoch = 0, 0
+        """Yield the batches without the first `skip`, which are not read."""
+        self.taken, epoch = skip, 0
+        while skip and skip >= (count := self.planner.count(epoch)):
+            skip, epoch = skip - count, epoch + 1
         while True:
-            for rows in self.planner.epoch(epoch):
+            for rows in self.planner.epoch(epoch, skip):
                 self.taken += 1
-                if self.taken > skip:
-                    random = np.random.default_rng([self.seed, self.taken])
-                    batch = self.task.read(self.store, rows, random, filled=self.filled)
-                    yield {**batch, ROW_KEYS: draw_row_keys(random, len(batch["wanted"]))} if self.keyed else batch
-            epoch += 1
+                random = np.random.default_rng([self.seed, self.taken])
+                batch = self.task.read(self.store, rows, random, filled=self.filled)
+                yield {**batch, ROW_KEYS: draw_row_keys(random, len(batch["wanted"]))} if self.keyed else batch
+            skip, epoch = 0, epoch + 1
 
 
 def split_rows(batch: Batch, parts: int) -> list[Batch]:

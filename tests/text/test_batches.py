@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.errors import OptionError
-from clearhead.text import batches as module
+from clearhead.text import shuffling
 from clearhead.text.batches import ByLength, Windows, width_for
 from clearhead.text.store import StoreWriter
 
@@ -21,10 +21,11 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("batches") / "store"
 
 
-@pytest.fixture(params=[1 << 17, 16], ids=["one block", "several blocks"], scope="module")
-def block(request):
+@pytest.fixture(params=[1 << 17, 16], ids=["one part", "several parts"], scope="module")
+def part(request):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK", request.param)
+        patch.setattr(shuffling, "TABLE", request.param)
+        patch.setattr(shuffling, "RUN", 4)
         yield
 
 
@@ -48,7 +49,7 @@ def as_lists(rows):
 
 
 @given(lengths=LENGTHS, tokens=st.integers(1, 300), seed=SEEDS)
-def test_every_record_comes_once_and_within_the_budget(folder, block, lengths, tokens, seed):
+def test_every_record_comes_once_and_within_the_budget(folder, part, lengths, tokens, seed):
     planner = by_length(folder, lengths, tokens=tokens, seed=seed)
     for batches in (planner.epoch(0), planner.epoch(1), planner.in_order()):
         seen = []
@@ -61,13 +62,13 @@ def test_every_record_comes_once_and_within_the_budget(folder, block, lengths, t
 
 
 @given(lengths=LENGTHS, seed=SEEDS)
-def test_the_same_seed_gives_the_same_batches(folder, block, lengths, seed):
+def test_the_same_seed_gives_the_same_batches(folder, part, lengths, seed):
     planner = by_length(folder, lengths, seed=seed)
     assert as_lists(planner.epoch(3)) == as_lists(planner.epoch(3))
     assert as_lists(planner.in_order()) == as_lists(planner.in_order())
 
 
-def test_epochs_and_seeds_differ(folder, block):
+def test_epochs_and_seeds_differ(folder, part):
     lengths = [i % 30 for i in range(200)]
     planner, other = by_length(folder, lengths), by_length(folder, lengths, seed=2)
     orders = [as_lists(batches) for batches in (planner.epoch(0), planner.epoch(1), other.epoch(0))]
@@ -89,20 +90,20 @@ def test_no_batch_is_wider_than_the_longest_row(folder):
 @pytest.mark.parametrize("tokens", [256, 2048])
 @given(lengths=st.lists(st.integers(0, 500), min_size=1, max_size=300))
 @settings(max_examples=20)
-def test_padding_is_bounded(folder, block, lengths, tokens):
-    """Each row has at most max(7, n / 4) places of padding up to its own width; and a block has at most one batch for
+def test_padding_is_bounded(folder, part, lengths, tokens):
+    """Each row has at most max(7, n / 4) places of padding up to its own width; and a part has at most one batch for
     each width with rows of several widths, of which none is larger than the budget."""
     planner = by_length(folder, lengths, tokens=tokens, longest=500)
     taken = sum(len(which) * width for which, width, _ in as_lists(planner.epoch(0)))
     own = sum(n + 1 + max(7, (n + 1) / 4) for n in lengths)
-    blocks = [lengths[i : i + module.BLOCK] for i in range(0, len(lengths), module.BLOCK)]
-    mixed = sum(len({width_for(n + 1) for n in block}) for block in blocks)
+    parts = -(-len(lengths) // shuffling.TABLE)
+    mixed = parts * len({width_for(n + 1) for n in lengths})
     assert taken <= own + mixed * max(tokens, width_for(501))
 
 
 def test_rows_of_natural_lengths_are_hardly_padded(folder, monkeypatch):
     """Sentences: a lognormal of about 20 tokens. Of 4,096 tokens a batch, more than five in six are text."""
-    monkeypatch.setattr(module, "BLOCK", 1 << 17)
+    monkeypatch.setattr(shuffling, "TABLE", 1 << 17)
     lengths = np.random.default_rng(0).lognormal(3, 0.6, 20_000).astype(int).clip(1, 200).tolist()
     planner = by_length(folder, lengths, tokens=4096)
     taken = sum(len(which) * width for which, width, _ in as_lists(planner.epoch(0)))
@@ -117,7 +118,7 @@ def test_widths_are_few_and_near(n):
 
 
 @given(n_tokens=st.integers(2, 400), width=st.integers(1, 60), rows=st.integers(1, 9), seed=SEEDS)
-def test_stretches_lie_in_the_stream_and_never_overlap(block, n_tokens, width, rows, seed):
+def test_stretches_lie_in_the_stream_and_never_overlap(part, n_tokens, width, rows, seed):
     width = min(width, n_tokens - 1)
     planner = Windows(n_tokens=n_tokens, width=width, rows=rows, seed=seed)
     for batches in (planner.epoch(0), planner.epoch(1), planner.in_order()):
@@ -145,12 +146,17 @@ def all_epochs(planner):
 
 
 @pytest.mark.parametrize("skipped", [1, 13, 57])
-def test_resuming_by_skipping_gives_the_same_batches(folder, block, skipped):
+def test_resuming_by_skipping_gives_the_same_batches(folder, part, skipped):
     """An iterator that is thrown away half-way leaves nothing behind that another one would notice."""
     for planner in (by_length(folder, [i % 40 for i in range(150)]), Windows(n_tokens=999, width=20, rows=3, seed=4)):
         whole = as_lists(itertools.islice(all_epochs(planner), 80))
         assert as_lists(itertools.islice(all_epochs(planner), 5)) == whole[:5]
         assert as_lists(itertools.islice(all_epochs(planner), skipped, 80)) == whole[skipped:]
+        epoch, left = 0, skipped
+        while left >= planner.count(epoch):
+            epoch, left = epoch + 1, left - planner.count(epoch)
+        rest = as_lists(planner.epoch(epoch, left))
+        assert rest == whole[skipped : skipped + len(rest)]
 
 
 def test_what_cannot_be_batched_is_told(folder):
