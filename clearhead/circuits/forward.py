@@ -11,10 +11,12 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, final
 
 import torch
 from einops import einsum
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from clearhead.attention import masks
@@ -64,9 +66,23 @@ class Activations(EdgeSource):
     """By port, what it read, before its norm."""
     ends: dict[str, Tensor] = field(default_factory=dict)
     """By side, what its output reads, after the last norm; and what n-grams add to the logits."""
-    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    read_out: Callable[[Tensor], Tensor] = lambda vectors: vectors
+    """Gives the logits of the last vectors; by position, unless the output makes one row of a text."""
+    last_vectors: Tensor = field(default_factory=lambda: torch.empty(0))
     last: tuple[tuple[Term, ...], Tensor] | None = None
     """The contributions that were asked for last: the ports of queries, keys and values have the same."""
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """Return the logits of every place, computed when they are first asked for."""
+        return self.read_out(self.last_vectors)
+
+    def logits_at(self, place: Int[Tensor, "batch"]) -> Float[Tensor, "variant batch vocabulary"]:
+        """Return the logits of one place of each text. Over a large vocabulary they are a third of a pass if all are
+        computed, and nearly nothing so.
+        """
+        row = torch.arange(len(place), device=place.device)
+        return self.read_out(self.last_vectors[:, row, place].unsqueeze(2)).squeeze(2)
 
     def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
         """Return what each sender gives to a port: their sum is what the port reads."""
@@ -195,25 +211,24 @@ class GraphPass:
             if side == "encoder" and len(self.graph.names.sides) == 2:
                 memory = self.send("encoder.output", last)
                 continue
-            lengths = self.rows.lengths.get(side)
-            if part.output is None:
-                self.found.logits = last
-            else:
-                logits = apply_output(part, last.flatten(0, 1), lengths, self.rows.tokens[side])
-                self.found.logits = self.add_ngrams(side, part.output, logits.unflatten(0, (self.variants, -1)))
+            self.found.last_vectors = last
+            if part.output is not None:
+                self.found.read_out = reader_of(part, self.rows, side)
+                self.add_ngrams(side, part.output)
         # A listener keeps functions of this pass: with both pointing at each other, what the pass holds for its
         # gradients would stay until Python looks for circles, and several passes of it would fill the memory.
         self.listener = Listener()
         return self.found
 
-    def add_ngrams(self, side: str, output: nn.Module, logits: Tensor) -> Tensor:
-        """Return logits in which those of n-grams, if the output has any, come by an edge: `ngrams -> logits`."""
+    def add_ngrams(self, side: str, output: nn.Module) -> None:
+        """Let the logits of n-grams, if the output has any, come by an edge: `ngrams -> logits`."""
         if not isinstance(output, ToClasses) or output.wide is None:
-            return logits
+            return
+        logits = self.found.logits
         wide = output.wide(self.rows.tokens[side], self.rows.lengths.get(side)) * output.wide.get_buffer("shares")[1]
         sent = self.send(f"{side}.ngrams", wide.to(logits).view(*logits.shape[:2], 1, -1))
         self.found.ends[f"{side}.ngrams"] = received = self.receive(f"{side}.logits", sent, ())
-        return logits + (received - sent.value).squeeze(2)
+        self.found.logits = logits + (received - sent.value).squeeze(2)
 
     def embed(self, side: str, part: Encoder | Decoder) -> GraphStream:
         taps: dict[str, Tensor] = {}
@@ -393,6 +408,17 @@ class GraphPass:
 
     def last_norm(self, side: str, part: Encoder | Decoder) -> Norms:
         return () if part.stack.norm is None else ((f"{side}.norm", part.stack.norm),)
+
+
+def reader_of(part: Encoder | Decoder, rows: Texts, side: str) -> Callable[[Tensor], Tensor]:
+    """Return what makes logits of the last vectors `(variant, batch, n, d_model)`; with gradients if these have any."""
+
+    def read_out(vectors: Tensor) -> Tensor:
+        with still(part, gradients=vectors.requires_grad):
+            logits = apply_output(part, vectors.flatten(0, 1), rows.lengths.get(side), rows.tokens[side])
+        return logits.unflatten(0, vectors.shape[:2])
+
+    return read_out
 
 
 def subtract(other: Tensor, own: Tensor) -> Tensor:

@@ -83,11 +83,11 @@ class Contrast:
 
     @cached_property
     def clean_value(self) -> Float[Tensor, "batch"]:
-        return self.metric(self.clean_run.logits)[0]
+        return self.metric.measure(self.clean_run)[0]
 
     @cached_property
     def other_value(self) -> Float[Tensor, "batch"]:
-        return self.metric(self.other_run.logits)[0]
+        return self.metric.measure(self.other_run)[0]
 
     def patched(self, mask: Tensor, *, statistics: Statistics | None = None) -> Float[Tensor, "variant batch"]:
         """Return the metric with each of these sets of edges patched, in as many passes as memory asks for."""
@@ -95,7 +95,7 @@ class Contrast:
         for part in mask.split(self.variants_at_once):
             self.forwards += len(part)
             patch = Patch(part.to(self.clean.device), self.source)
-            found.append(self.metric(run_graph(self.graph, self.clean, patch=patch, statistics=statistics).logits))
+            found.append(self.metric.measure(run_graph(self.graph, self.clean, patch=patch, statistics=statistics)))
         return torch.cat(found)
 
     @property
@@ -113,7 +113,7 @@ class Contrast:
         self.forwards += variants
         self.backwards += variants
         run = run_graph(self.graph, self.clean, patch=patch, statistics=statistics, listener=listener)
-        return self.metric(run.logits)
+        return self.metric.measure(run)
 
     def batches(self, size: int) -> Iterator["Contrast"]:
         """Return contrasts of up to so many pairs each."""

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.calls import public
+from clearhead.circuits.forward import Activations
 
 Measured = Float[Tensor, "variant batch"]
 
@@ -22,6 +23,10 @@ class Metric(ABC):
     @abstractmethod
     def __call__(self, logits: Float[Tensor, "variant batch ..."]) -> Measured:
         """Return one number for each variant and text."""
+
+    def measure(self, run: Activations) -> Measured:
+        """Return the same of a pass; a metric that reads few places may ask it for these alone."""
+        return self(run.logits)
 
     @abstractmethod
     def rows(self, rows: slice) -> "Metric":
@@ -43,7 +48,13 @@ class LogitDifference(Metric):
 
     def __call__(self, logits: Float[Tensor, "variant batch ..."]) -> Measured:
         row = torch.arange(logits.shape[1], device=logits.device)
-        at_place = logits if self.place is None else logits[:, row, self.place]
+        return self.difference(logits if self.place is None else logits[:, row, self.place])
+
+    def measure(self, run: Activations) -> Measured:
+        return self.difference(run.logits if self.place is None else run.logits_at(self.place))
+
+    def difference(self, at_place: Float[Tensor, "variant batch choice"]) -> Measured:
+        row = torch.arange(at_place.shape[1], device=at_place.device)
         return at_place[:, row, self.answer] - at_place[:, row, self.other]
 
     def rows(self, rows: slice) -> "LogitDifference":

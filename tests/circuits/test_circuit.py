@@ -81,7 +81,7 @@ def test_the_edges_come_in_order_of_size():
 
 def test_stability_is_one_where_all_pairs_agree_and_unknown_for_one_pair():
     contrast = contrast_of(make("none"))
-    chosen = top(torch.arange(len(contrast.graph.edges)), 30)
+    chosen = top(torch.arange(len(contrast.graph.edges), dtype=torch.float32), 30)
     alike = torch.rand(len(chosen), generator=torch.manual_seed(0)).expand(6, -1)
     apart = torch.rand(6, len(chosen), generator=torch.manual_seed(0))
     one, many, unlike = (Circuit(graph=contrast.graph, scores=s, chosen=chosen) for s in (alike[:1], alike, apart))

@@ -2,7 +2,9 @@
 
 import torch
 
-from clearhead.circuits import AnswerLogProbability, Divergence, LogitDifference, Number
+from clearhead.circuits import AnswerLogProbability, Divergence, Graph, LogitDifference, Number, Texts
+from clearhead.circuits.forward import run_graph
+from clearhead.model import presets
 
 
 def test_a_logit_difference_is_of_one_place():
@@ -38,3 +40,21 @@ def test_answers_may_be_none():
 def test_numbers_are_summed_with_their_signs():
     logits = torch.arange(12.0).reshape(1, 1, 4, 3)
     assert Number(column=2, signs=torch.tensor([[1.0, -1.0]]), first=1)(logits).tolist() == [[5.0 - 8.0]]
+
+
+def test_a_metric_of_one_place_asks_a_pass_for_that_place_alone():
+    graph = Graph(presets.gpt2(presets.Size(2, 8, 2, 2, 16), vocabulary=11).build().double())
+    texts = Texts(tokens={"decoder": torch.randint(11, (3, 5))})
+    metric = LogitDifference(
+        answer=torch.tensor([1, 2, 3]), other=torch.tensor([0, 4, 5]), place=torch.tensor([3, 0, 4])
+    )
+    seen: list[int] = []
+    output = graph.model.output
+    assert output is not None
+    handle = output.register_forward_hook(lambda module, inputs, logits: seen.append(logits.shape[1]))
+    run = run_graph(graph, texts)
+    measured = metric.measure(run)
+    assert seen == [1]
+    assert torch.allclose(measured, metric(run.logits), rtol=0, atol=1e-12)
+    assert seen == [1, 5]
+    handle.remove()
