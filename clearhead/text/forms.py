@@ -13,6 +13,7 @@ from typing import Literal
 
 from clearhead.errors import DataError
 from clearhead.text.lines import display_name, is_pipe, open_text
+from clearhead.text.remote import is_remote
 
 Form = Literal["auto", "tsv", "csv", "semicolon", "pipe", "jsonl", "parquet", "fasttext", "conll"]
 FORMS: dict[str, Form] = {
@@ -65,7 +66,7 @@ def form_of(path: str, columns: Sequence[str]) -> Form:
 def possible_forms(path: str, columns: Sequence[str]) -> list[Form]:
     """Return the forms that the beginning of a table can be read in; several where it is in doubt."""
     by_name = FORMS.get(suffix_of(path))
-    if by_name not in (None, *DELIMITERS) or path == "-" or is_pipe(path) or not os.path.exists(path):
+    if by_name not in (None, *DELIMITERS) or path == "-" or is_pipe(path) or not is_there(path):
         return [] if by_name is None else [by_name]
     lines = read_head(path)
     first = next((line for line in lines if line.strip()), "")
@@ -83,6 +84,10 @@ def possible_forms(path: str, columns: Sequence[str]) -> list[Form]:
     if len(columns) == 1 and "tsv" in fitting:  # a line is the whole record: no delimiter is needed
         return ["tsv"]
     return fitting
+
+
+def is_there(path: str) -> bool:
+    return is_remote(path) or os.path.exists(path)
 
 
 def read_head(path: str) -> list[str]:

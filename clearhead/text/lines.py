@@ -1,7 +1,8 @@
-"""Lines: the user's text files read as a stream, plain or gzipped, and checked as they are read. Problems with them are
-reported together with their places, or skipped and counted.
+"""Lines: the user's text files read as a stream, plain or gzipped, from here or elsewhere, and checked as it is read.
+Problems with them are reported together with their places, or skipped and counted.
 """
 
+import glob
 import gzip
 import os
 import shutil
@@ -20,6 +21,7 @@ from weakref import WeakSet
 from clearhead.bounds import check_unpacked
 from clearhead.errors import DataError
 from clearhead.files import replacing
+from clearhead.text.remote import is_remote, list_remote, local_path
 
 
 @final
@@ -176,8 +178,24 @@ def read_parts(path: str, problems: Problems) -> Iterator[Line]:
 
 
 def files_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the files that are meant: a folder stands for every file in it and below, by name, without hidden ones."""
-    return tuple(file for path in paths for file in (files_in(path) if os.path.isdir(path) else [check_exists(path)]))
+    """Return the files that are meant: a folder stands for every file in it and below, by name, without hidden ones; a
+    name with a * for those that fit it, unless a file has that very name; an address such as s3://bucket/folder for
+    what is there.
+    """
+    return tuple(file for path in paths for file in find_files(path))
+
+
+def find_files(path: str) -> list[str]:
+    if is_remote(path):
+        return list_remote(path)
+    if os.path.isdir(path):
+        return files_in(path)
+    if "*" in path and not os.path.lexists(path):
+        found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        if not found:
+            raise DataError(f"{display_name(path)}: no file has such a name")
+        return found
+    return [check_exists(path)]
 
 
 def spool(path: str, folder: Path) -> str:
@@ -259,7 +277,7 @@ def open_text(path: str) -> Iterator[BufferedIOBase]:
 def bytes_of(path: str) -> AbstractContextManager[BufferedIOBase]:
     if path == "-":
         return nullcontext(stdin())
-    return open(check_exists(path), "rb")
+    return open(local_path(path) if is_remote(path) else check_exists(path), "rb")
 
 
 def stdin() -> BufferedIOBase:

@@ -24,6 +24,7 @@ from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.kinds import KINDS
 from clearhead.text.lines import Problems
+from clearhead.text.remote import identify, is_remote
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.table_readers import quote
@@ -225,9 +226,12 @@ def files_in(corpus: Corpus) -> list[str]:
 
 
 def digest_files(paths: Iterable[str]) -> dict[str, str]:
-    """Return the BLAKE2b of each file; DataError for one that cannot be read."""
+    """Return the BLAKE2b of each file, or of the version that a store tells; DataError for one that cannot be read."""
     found: dict[str, str] = {}
     for path in dict.fromkeys(paths):
+        if is_remote(path):
+            found[path] = identify(path)
+            continue
         try:
             with open(path, "rb") as file:
                 found[path] = hashlib.file_digest(file, "blake2b").hexdigest()
@@ -240,8 +244,10 @@ def describe_changes(then: Mapping[str, str], corpus: Corpus) -> str | None:
     """Say by name which of the user's files are not those of then; None where all are, or nobody can tell.
 
     `then` are the files' hashes, as `Prepared.notes` has them in `texts`. Where none of the files is there, their text
-    was cleared away or is read from another folder, and nothing is said.
+    was cleared away or is read from another folder, and nothing is said. Text from elsewhere is not asked for again.
     """
+    if any(map(is_remote, then)):
+        return None
     there = [path for path in then if os.path.isfile(path)]
     if not there:
         return None

@@ -20,6 +20,7 @@ from clearhead.errors import DataError
 from clearhead.extras import has_package, how_to_install
 from clearhead.text.forms import DOCUMENT, LABEL, conll_cells, is_number, read_head, suffix_of
 from clearhead.text.lines import MAX_LINE, PIECE, Line, Place, Problems, display_name, read_lines, read_parts
+from clearhead.text.remote import is_remote, local_path
 
 ROWS, BATCH, SENT = 4096, 64_000_000, 4_000_000
 """The most rows that are decoded at a time, of about how many bytes; and the characters handed over together."""
@@ -38,7 +39,8 @@ def parquet_rows(path: str, columns: Sequence[str], problems: Problems) -> Itera
     name = display_name(path)
     if not has_package("pyarrow"):
         raise DataError(f"{name}: Parquet takes pyarrow: {how_to_install('parquet')}")
-    arguments = {"path": os.path.abspath(path), "columns": list(columns), "name": name}
+    here = os.path.abspath(local_path(path))
+    arguments = {"path": here, "columns": list(columns), "name": name}
     number = unpacked = 0
     for rows in stream_bounded(read_here, arguments, TABLE, where=f"{name}: as Parquet", error=DataError):
         for row in rows:
@@ -51,7 +53,7 @@ def parquet_rows(path: str, columns: Sequence[str], problems: Problems) -> Itera
                 unpacked += sum(map(len, row))
                 yield tuple(row), place
         try:
-            check_unpacked(unpacked, os.path.getsize(path))
+            check_unpacked(unpacked, os.path.getsize(here))
         except (OSError, ValueError) as error:
             raise DataError(f"{name}: {error}") from None
 
@@ -137,7 +139,7 @@ def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterato
 
 def json_objects(path: str, problems: Problems) -> Iterator[tuple[dict[str, object], Place]]:
     """Yield the objects of a file of JSON: one a line, or the elements of an array, however its lines are broken."""
-    if os.path.isfile(path) and "".join(read_head(path)).lstrip().startswith("["):
+    if (is_remote(path) or os.path.isfile(path)) and "".join(read_head(path)).lstrip().startswith("["):
         yield from array_objects(path, problems)
         return
     for line in read_lines(path, problems):

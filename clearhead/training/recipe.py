@@ -31,6 +31,7 @@ from clearhead.options import OWN, check_declared, option
 from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
+from clearhead.text.remote import is_remote, size_of
 from clearhead.text.sources import Aligned, Documents, Messages, Table
 from clearhead.training.schedules import AVERAGES, SCHEDULES, Averaging, CosineDecay, Schedule, Unaveraged
 
@@ -427,8 +428,8 @@ def text_bytes(corpus: Corpus) -> int:
     """Return about how much text there is, from the sizes of the files."""
     total = 0
     for path in corpus.train.files:
-        if os.path.exists(path):
-            total += os.path.getsize(path) * (PACKED if path.endswith(".gz") else 1)
+        if is_remote(path) or os.path.exists(path):
+            total += size_of(path) * (PACKED if path.endswith(".gz") else 1)
     return total
 
 

@@ -1,0 +1,242 @@
+"""Shards from elsewhere: text in object stores and on the web, by fsspec, fetched whole into a local cache.
+
+What is read is a local file, as ever: a shard is fetched under another name, its size is compared with what the store
+said, and only then it is renamed. One that cannot be had is tried again, then named in an error; it is never passed
+over. The cache is bounded: what was used longest ago goes first, and what a process reads stays.
+"""
+
+import functools
+import hashlib
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from clearhead.errors import DataError
+from clearhead.extras import has_package, how_to_install
+from clearhead.files import flush, partial_of
+from clearhead.system import try_lock
+
+REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://|hub:")
+PACKAGES = {
+    "s3": ("s3fs", "s3"),
+    "gs": ("gcsfs", "gs"),
+    "https": ("aiohttp", "https"),
+    "http": ("aiohttp", "https"),
+    "hf": ("huggingface_hub", "hub"),
+}
+"""The package that a protocol takes, and the extra it comes with."""
+TAGS = ("ETag", "etag", "Content-MD5", "md5Hash", "blob_id", "LastModified", "Last-Modified", "mtime", "updated")
+"""Where a file system says which version of a file it has; the first that is there counts."""
+TRIES, WAIT = 5, 0.5
+"""How often a shard is asked for, and the seconds before the second time; they double each time."""
+SILENCE = 60.0
+"""Seconds without a byte after which a connection is given up."""
+HELD = 8
+"""How many shards a process keeps from being removed: those it asked for last."""
+FOLDER, GIGABYTES = "CLEARHEAD_SHARDS", "CLEARHEAD_SHARDS_GB"
+"""Environment variables: the folder of the cache, and how much of it may be filled."""
+DEFAULT_GIGABYTES = 20.0
+
+Got = TypeVar("Got")
+
+
+class Shard(NamedTuple):
+    """What a store says of a file: its size in bytes and its version, None where it does not say."""
+
+    size: int | None
+    tag: str | None
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is of another machine.
+
+    >>> [is_remote(path) for path in ("s3://bucket/a.txt", "hub:datasets/me/text/*.parquet", "C:/a.txt", "a.txt")]
+    [True, True, False, False]
+    """
+    return bool(REMOTE.match(path))
+
+
+def list_remote(path: str) -> list[str]:
+    """Return the files that are meant, by name: those that a * stands for, those of a folder, or the file itself."""
+    return list(listed(path, cache_folder()))
+
+
+@functools.cache
+def listed(path: str, _cache: Path) -> tuple[str, ...]:
+    system, inside = file_system(path)
+
+    def find() -> list[str]:
+        if "*" in inside:
+            return [name for name in system.glob(inside) if not system.isdir(name)]
+        if protocol_of(path) in ("http", "https") or system.isfile(inside):
+            return [inside]
+        return system.find(inside)
+
+    found = sorted(persist(find, path))
+    if not found:
+        raise DataError(f"{path}: there is no such file, and nothing below it")
+    return tuple(system.unstrip_protocol(name) for name in found)
+
+
+def protocol_of(path: str) -> str:
+    return "hf" if path.startswith("hub:") else path.partition("://")[0]
+
+
+def file_system(path: str) -> tuple[Any, str]:
+    """Return the file system of a path, and the path in it; DataError where a package is missing."""
+    import fsspec
+
+    protocol = protocol_of(path)
+    package, extra = PACKAGES.get(protocol, ("fsspec", ""))
+    if not has_package(package):
+        raise DataError(f"{path}: {protocol}:// takes the package {package}: {how_to_install(extra)}")
+    address = f"hf://{path.removeprefix('hub:')}" if path.startswith("hub:") else path
+    try:
+        system, inside = fsspec.core.url_to_fs(address, **options_of(protocol))
+    except (ImportError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    return system, inside
+
+
+def options_of(protocol: str) -> Mapping[str, Any]:
+    """Return the options of a file system that give up a connection on which nothing comes."""
+    if protocol in ("http", "https"):
+        from aiohttp import ClientTimeout  # pyright: ignore[reportMissingImports]
+
+        timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+        return {"client_kwargs": {"timeout": timeout}, "use_listings_cache": False}
+    if protocol == "s3":
+        patience = {"connect_timeout": SILENCE, "read_timeout": SILENCE, "retries": {"max_attempts": 1}}
+        return {"config_kwargs": patience, "use_listings_cache": False}
+    return {}
+
+
+def persist(attempt: Callable[[], Got], path: str) -> Got:
+    """Return what an attempt gives, tried again where a store fails; DataError that names the shard at the end.
+
+    A file that is not there, or not allowed, is not asked for again.
+    """
+    for number in range(TRIES):
+        try:
+            return attempt()
+        except (FileNotFoundError, PermissionError) as error:
+            kind = "there is no such file" if isinstance(error, FileNotFoundError) else "reading it is not allowed"
+            raise DataError(f"{path}: {kind} ({error})") from error
+        except Exception as error:  # file systems of many packages, each with errors of its own
+            if number == TRIES - 1:
+                said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+                raise DataError(
+                    f"{path}: could not be fetched in {TRIES} tries ({said}). Nothing was left out: mend the "
+                    "connection or the store, and start again; what was done stays"
+                ) from error
+            time.sleep(WAIT * 2**number)
+    raise AssertionError
+
+
+@functools.cache
+def describe_shard(path: str) -> Shard:
+    """Return what the store says of a shard, asked once in a process."""
+    system, inside = file_system(path)
+    about = persist(lambda: system.info(inside), path)
+    tag = next((f"{name}={about[name]}" for name in TAGS if about.get(name)), None)
+    return Shard(about.get("size"), tag)
+
+
+def identify(path: str) -> str:
+    """Return a hash of a shard's version, as its store tells it; of its content where the store tells none."""
+    shard = describe_shard(path)
+    if shard.tag is not None:
+        return hashlib.blake2b(f"{shard.size} {shard.tag}".encode()).hexdigest()
+    with open(local_path(path), "rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def size_of(path: str) -> int:
+    """Return the bytes of a file, here or elsewhere; 0 where nobody knows."""
+    return describe_shard(path).size or 0 if is_remote(path) else os.path.getsize(path)
+
+
+def local_path(path: str) -> str:
+    """Return where a file can be read on this machine: fetched into the cache if it is remote and not there yet."""
+    if not is_remote(path):
+        return path
+    folder, shard = cache_folder(), describe_shard(path)
+    name = hashlib.blake2b(f"{path}\n{shard}".encode(), digest_size=16).hexdigest()
+    place = folder / f"{name}{''.join(Path(path).suffixes[-2:])}"
+    while not hold(place):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            make_room(folder, shard.size or 0)
+        except OSError as error:
+            raise DataError(f"{folder}: the cache of shards cannot be written ({error}); set {FOLDER}") from error
+        persist(lambda: fetch(path, shard, place), path)
+    return str(place)
+
+
+def fetch(path: str, shard: Shard, place: Path) -> None:
+    """Fetch a shard once, whole; OSError where it is not as long as its store says."""
+    system, inside = file_system(path)
+    partial = partial_of(place)
+    try:
+        system.get_file(inside, str(partial))
+        size = partial.stat().st_size
+        if shard.size is not None and size != shard.size:
+            raise OSError(f"{size:,} bytes came, and its store says that it has {shard.size:,}")
+        flush(partial)
+        os.replace(partial, place)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+HANDLES: OrderedDict[Path, int] = OrderedDict()
+"""The shards that this process has asked for last, open and locked, so that no process removes them."""
+
+
+def hold(place: Path) -> bool:
+    """Keep a shard of the cache from being removed; False where it is not there."""
+    if place not in HANDLES:
+        try:
+            handle = os.open(place, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        with suppress(OSError):  # a disk without locks
+            try_lock(handle, shared=True)
+        HANDLES[place] = handle
+        while len(HANDLES) > HELD:
+            os.close(HANDLES.popitem(last=False)[1])
+    HANDLES.move_to_end(place)
+    with suppress(OSError):
+        os.utime(place)
+    return place.exists()  # removed before it was locked, or by hand
+
+
+def make_room(folder: Path, size: int) -> None:
+    """Remove the shards that were used longest ago, until one of this size fits. Those that are read stay."""
+    files = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
+    used = sum(about.st_size for about, _ in files)
+    limit = float(os.environ.get(GIGABYTES, DEFAULT_GIGABYTES)) * 1e9
+    for about, path in sorted(files, key=lambda each: each[0].st_mtime):
+        if used + size <= limit:
+            return
+        if time.time() - about.st_mtime < 2 * SILENCE and path.name.startswith("."):
+            continue  # another process fetches it
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                if path not in HANDLES and try_lock(handle):
+                    path.unlink()
+                    used -= about.st_size
+            finally:
+                os.close(handle)
+
+
+def cache_folder() -> Path:
+    """Return the folder that shards are kept in."""
+    if FOLDER in os.environ:
+        return Path(os.environ[FOLDER])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "clearhead" / "shards"

@@ -1,0 +1,203 @@
+"""Shards from elsewhere: what is read is what the store has, whatever fails on the way; or the shard is named."""
+
+import gzip
+import os
+
+import pytest
+
+from clearhead.errors import DataError
+from clearhead.text import remote
+from clearhead.text.encoding import Corpus
+from clearhead.text.lines import Problems, files_of
+from clearhead.text.preparing import Tokenizing, describe_changes, prepare
+from clearhead.text.remote import list_remote, local_path
+from clearhead.text.sources import Documents, Table
+from clearhead.training.tasks import TASKS
+from tests.text.shard_server import ShardServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
+
+SHARDS = {f"part-{i}.txt": "".join(f"line {i} {j} größer\n" for j in range(40)) for i in range(4)}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(remote.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "WAIT", 0.0)
+    forget()
+    yield tmp_path / "cache"
+    forget()
+
+
+def forget():
+    """Forget what this process knows of shards, as another process would not know it."""
+    remote.listed.cache_clear()
+    remote.describe_shard.cache_clear()
+    while remote.HANDLES:
+        os.close(remote.HANDLES.popitem()[1])
+
+
+@pytest.fixture
+def web(tmp_path):
+    pytest.importorskip("aiohttp")
+    folder = tmp_path / "web"
+    folder.mkdir()
+    for name, text in SHARDS.items():
+        (folder / name).write_text(text)
+    server = ShardServer(folder)
+    with server.serve() as address:
+        server.address = address
+        yield server
+
+
+def texts(*paths):
+    return [record.fields[0] for record in Documents(paths=paths, unit="line").records(Problems())]
+
+
+def lines(*names):
+    return [line for name in names for line in SHARDS[name].splitlines()]
+
+
+FAULTS = {
+    "failing": [503, 500, 502],
+    "cut off": ["cut", "cut"],
+    "lying": ["short", "long", "short"],
+    "stalling": ["stall"],
+    "all of it": [500, "cut", "short", 503],
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_a_shard_is_asked_for_again_until_it_is_whole(web, monkeypatch, faults):
+    monkeypatch.setattr(remote, "SILENCE", 0.5)
+    web.faults = {"/part-1.txt": list(faults)}
+    assert texts(*(f"{web.address}/{name}" for name in SHARDS)) == lines(*SHARDS)
+    assert web.asked == {f"/{name}": 1 + len(faults) * (name == "part-1.txt") for name in SHARDS}
+
+
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ([503] * 9, r"part-2\.txt: could not be fetched in 5 tries \(.*503"),
+        (["short"] * 9, r"part-2\.txt: could not be .* bytes came, and its store says that it has"),
+        (["cut"] * 9, r"part-2\.txt: could not be fetched in 5 tries .* Nothing was left out"),
+    ],
+    ids=["failing", "lying", "cut off"],
+)
+def test_a_shard_that_cannot_be_had_is_named_and_never_passed_over(web, cache, tmp_path, faults, message):
+    web.faults = {"/part-2.txt": list(faults)}
+    paths = tuple(f"{web.address}/{name}" for name in SHARDS)
+    with pytest.raises(DataError, match=message):
+        texts(*paths)
+    corpus = Corpus(train=Documents(paths=paths, unit="line"), skip_bad=True)
+    web.faults = {"/part-2.txt": list(faults)}
+    with pytest.raises(DataError, match=message):
+        prepare(corpus, TASKS["generate"].layout(32), Tokenizing(kind="byte"), tmp_path / "data", print)
+    assert not [path for path in cache.iterdir() if path.name.startswith(".")], "nothing half fetched is left"
+
+
+def test_what_is_not_there_is_told_at_once(web):
+    with pytest.raises(DataError, match=r"part-9\.txt: there is no such file"):
+        texts(f"{web.address}/part-9.txt")
+    assert not web.asked["/part-9.txt"] > 2
+
+
+def test_ids_are_those_of_the_same_files_here(web, tmp_path):
+    def ids(paths, name):
+        corpus = Corpus(train=Documents(paths=paths, unit="line"))
+        made = prepare(corpus, TASKS["generate"].layout(32), Tokenizing(kind="bpe"), tmp_path / name, print)
+        return {file.name: file.read_bytes() for side in (made.train, made.dev) for file in side.folder.glob("*.ids")}
+
+    here = ids((str(web.folder / "part-*.txt"),), "here")
+    assert ids(tuple(f"{web.address}/{name}" for name in SHARDS), "there") == here
+
+
+def test_a_shard_is_fetched_once_and_another_version_again(web):
+    path = f"{web.address}/part-0.txt"
+    assert texts(path) == texts(path) == lines("part-0.txt")
+    assert web.asked["/part-0.txt"] == 1
+    forget()
+    (web.folder / "part-0.txt").write_text("changed\n")
+    assert texts(path) == ["changed"]
+
+
+def test_the_cache_is_bounded_and_what_is_read_stays(web, cache, monkeypatch):
+    size = len(SHARDS["part-0.txt"])
+    monkeypatch.setenv(remote.GIGABYTES, str(2.5 * size / 1e9))
+    monkeypatch.setattr(remote, "HELD", 1)
+    for name in SHARDS:
+        here = local_path(f"{web.address}/{name}")
+        assert sum(path.stat().st_size for path in cache.iterdir()) <= 2.5 * size
+    assert texts(*(f"{web.address}/{name}" for name in SHARDS)) == lines(*SHARDS)
+    assert os.path.exists(here) or web.asked["/part-3.txt"] > 1
+
+
+def test_a_resumed_run_asks_for_nothing(web):
+    paths = (f"{web.address}/part-0.txt",)
+    assert describe_changes({paths[0]: "then"}, Corpus(train=Documents(paths=paths))) is None
+    assert not web.asked
+
+
+def test_a_name_with_a_star_stands_for_files(tmp_path):
+    for name in ("b.txt", "a.txt", "c.md"):
+        (tmp_path / name).write_text("text")
+    assert files_of([str(tmp_path / "*.txt")]) == (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    with pytest.raises(DataError, match=r"\*\.csv: no file has such a name"):
+        files_of([str(tmp_path / "*.csv")])
+
+
+@pytest.mark.parametrize(
+    ("path", "package"), [("s3://b/a", "s3fs"), ("gs://b/a", "gcsfs"), ("https://a/b", "aiohttp"), ("hub:a/b", "hugg")]
+)
+def test_the_package_that_is_missing_is_named(monkeypatch, path, package):
+    monkeypatch.setattr(remote, "has_package", lambda name: False)
+    with pytest.raises(DataError, match=rf"takes the package {package}.*pip install"):
+        list_remote(path)
+
+
+def test_an_unknown_protocol_is_named():
+    with pytest.raises(DataError, match=r"nothing://a: cannot be read .*not known"):
+        list_remote("nothing://a")
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """A bucket of a real implementation of S3's protocol, on loopback."""
+    for package in ("s3fs", "moto", "flask"):
+        pytest.importorskip(package)
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="texts")
+        yield lambda name, data: client.put_object(Bucket="texts", Key=name, Body=data)
+    finally:
+        server.stop()
+
+
+def test_an_object_store_gives_its_files_in_every_form(bucket, tmp_path):
+    for name, text in SHARDS.items():
+        bucket(f"plain/{name}", text.encode())
+    bucket("packed/a.jsonl.gz", gzip.compress(b'{"text": "one"}\n{"text": "two"}\n'))
+    assert texts("s3://texts/plain") == lines(*SHARDS)
+    assert texts("s3://texts/plain/part-*.txt") == lines(*SHARDS)
+    assert texts("s3://texts/plain/part-2.txt") == lines("part-2.txt")
+    table = Table(paths=("s3://texts/packed/*",), columns=("text",), fields=("text",))
+    assert [record.fields for record in table.records(Problems())] == [("one",), ("two",)]
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": ["three", "four"]}), tmp_path / "t.parquet")
+    bucket("t.parquet", (tmp_path / "t.parquet").read_bytes())
+    table = Table(paths=("s3://texts/t.parquet",), columns=("text",), fields=("text",))
+    assert [record.fields for record in table.records(Problems())] == [("three",), ("four",)]
+    with pytest.raises(DataError, match=r"s3://texts/none: there is no such file"):
+        texts("s3://texts/none")
