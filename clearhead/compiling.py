@@ -58,7 +58,18 @@ def missing_triton(device: str) -> str | None:
 
 @public
 def compile(target: Compiled, *, device: str = "cpu") -> Compiled:
-    """Return the target compiled as one full graph; the target itself, with a warning, where there is no compiler."""
+    """Return the target compiled as one full graph; the target itself, with a warning, if there is no compiler.
+
+    Args:
+        target: A module or function.
+        device: Device it will run on.
+
+    Returns:
+        Something with the target's signature.
+
+    Raises:
+        ArgumentError: If the target is neither a module nor a function.
+    """
     if isinstance(target, type) or not callable(target):
         raise ArgumentError(f"compile: expected a model or a function; came {target!r:.80}")
     missing = missing_compiler(device)

@@ -29,15 +29,39 @@ class ClearheadError(Exception):
 
 
 class ShapeError(ClearheadError, ValueError):
-    """A tensor has the wrong shape, or the shapes of two tensors do not match."""
+    """A tensor has the wrong shape, or the shapes of two tensors do not match.
+
+    >>> import torch, clearhead as ch
+    >>> try:
+    ...     ch.attend(torch.ones(2, 3), torch.ones(2, 4), torch.ones(2, 4))
+    ... except ch.errors.ShapeError:
+    ...     print("refused")
+    refused
+    """
 
 
 class DtypeError(ClearheadError, ValueError):
-    """A tensor has the wrong dtype, or the dtypes of two tensors differ."""
+    """A tensor has the wrong dtype, or the dtypes of two tensors differ.
+
+    >>> import torch, clearhead as ch
+    >>> try:
+    ...     ch.masks.tensor(torch.ones(2, 2))
+    ... except ch.errors.DtypeError:
+    ...     print("refused")
+    refused
+    """
 
 
 class DeviceError(ClearheadError, ValueError):
-    """Tensors that belong together are on different devices."""
+    """Tensors that belong together are on different devices.
+
+    >>> import torch, clearhead as ch
+    >>> try:
+    ...     ch.attend(torch.ones(2, 4), torch.ones(2, 4, device="meta"), torch.ones(2, 4))
+    ... except ch.errors.DeviceError:
+    ...     print("refused")
+    refused
+    """
 
 
 class OptionError(ClearheadError, ValueError):
@@ -45,11 +69,29 @@ class OptionError(ClearheadError, ValueError):
 
 
 class ArgumentError(OptionError, TypeError):
-    """A call has an argument that the function does not take, one of another type, or lacks one that it needs."""
+    """A call has an argument that the function does not take, one of another type, or lacks one that it needs.
+
+    >>> import clearhead as ch
+    >>> try:
+    ...     ch.Heads("eight")
+    ... except ch.errors.ArgumentError:
+    ...     print("refused")
+    refused
+    """
 
 
 class WordError(OptionError):
-    """An option cannot be, or is missing. `words` is what the user calls it, or them: `lr`, `steps and minutes`."""
+    """An option is not allowed, or is missing.
+
+    Args:
+        words: What the user calls it: `lr`, `steps and minutes`.
+        problem: What is wrong with it.
+        is_missing: Whether it is missing.
+
+    >>> from clearhead.errors import WordError
+    >>> isinstance(WordError("lr", "must be above 0"), ValueError)
+    True
+    """
 
     def __init__(self, words: str, problem: str, *, is_missing: bool = False) -> None:
         self.words, self.problem, self.is_missing = words, problem, is_missing
@@ -57,31 +99,81 @@ class WordError(OptionError):
 
 
 class PlaceError(OptionError, IndexError):
-    """There is no layer, head or row with this number."""
+    """There is no layer, head or row with this number.
+
+    >>> import clearhead as ch
+    >>> try:
+    ...     ch.Edit(at="decoder.0.attention", step="context", head=-1, to=0)
+    ... except ch.errors.PlaceError:
+    ...     print("refused")
+    refused
+    """
 
 
 class NotBuiltError(ClearheadError, RuntimeError):
-    """A part with learned parameters was used before it was built."""
+    """A part with learned parameters was used before it was built.
+
+    >>> import torch, clearhead as ch
+    >>> try:
+    ...     ch.attend(*[torch.ones(2, 4)] * 3, similarity=ch.similarity.Additive())
+    ... except ch.errors.NotBuiltError:
+    ...     print("refused")
+    refused
+    """
 
 
 class UnsupportedError(ClearheadError, RuntimeError):
-    """The request is valid, but the named kernel cannot compute it."""
+    """The request is valid, but the named kernel cannot compute it.
+
+    >>> import torch, clearhead as ch
+    >>> try:
+    ...     ch.attend(*[torch.ones(2, 4)] * 3, kernel="argmax")
+    ... except ch.errors.UnsupportedError:
+    ...     print("refused")
+    refused
+    """
 
 
 class DataError(ClearheadError, ValueError):
-    """A user's file cannot be used: the message names the file and the line."""
+    """A user's file cannot be used: the message names the file and the line.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.errors.DataError, ch.ClearheadError)
+    True
+    """
 
 
 class RunError(ClearheadError, RuntimeError):
-    """A run folder cannot be used: another process uses it, it is damaged, not a run, or not writable."""
+    """A run folder cannot be used: another process uses it, it is damaged, not a run, or not writable.
+
+    >>> import clearhead as ch
+    >>> try:
+    ...     ch.load("no/such/folder")
+    ... except ch.errors.RunError:
+    ...     print("refused")
+    refused
+    """
 
 
 class TraceError(ClearheadError, RuntimeError):
-    """A trace cannot be used: recomputed values differ from the recorded ones, or it belongs to another model."""
+    """A trace cannot be used: recomputed values differ from the recorded ones, or it belongs to another model.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.errors.TraceError, ch.ClearheadError)
+    True
+    """
 
 
 class ProgramError(ClearheadError, ValueError):
-    """A RASP program or a designed head is invalid: its types do not match, or attention cannot compute it."""
+    """A RASP program or a designed head is invalid: its types do not match, or attention cannot compute it.
+
+    >>> from clearhead import errors, rasp
+    >>> try:
+    ...     rasp.aggregate(rasp.select(rasp.indices, rasp.source_indices, lambda key, query: True), rasp.source_tokens)
+    ... except errors.ProgramError:
+    ...     print("refused")
+    refused
+    """
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -67,12 +67,19 @@ def kind(name: str, *, saved: bool = True) -> Callable[[Registered], Registered]
 def register(part: Registered, *, option: str | None = None, examples: Mapping[str, Any] | None = None) -> Registered:
     """Register a class as a part, so that specs with it are saved, loaded, trained, compared and traced like any other.
 
-    It is used as a decorator above `@dataclass(frozen=True)`, or called with the class, which it returns. The kind of
-    part follows from the base class: a weighting, similarity, feature map, position, mask, norm, feed-forward,
-    arrangement, schedule or task. `option` is a short name for options of a command (`--feed-forward relu`); without
-    one it is named as files name it (`--attention mine:Entmax`). `examples`, by name, go through the grid with the
-    parts of Clearhead's own; unless given, the part with its default fields does. Wrong arguments of the class are
-    answered as those of all public names (`clearhead.calls`).
+    Use it as a decorator above `@dataclass(frozen=True)`, or call it with the class. The kind of part follows from the
+    base class: a weighting, similarity, feature map, position, mask, norm, feed-forward, arrangement, schedule or task.
+
+    Args:
+        part: The class.
+        option: Short name for the command line (`--feed-forward relu`); without one it is `mine:Entmax`.
+        examples: Instances by name that go through the grid of tests; the part with its default fields if None.
+
+    Returns:
+        The class itself.
+
+    Raises:
+        OptionError: If it is not a part, or the name is taken.
 
     >>> import clearhead as ch
     >>> ch.register(ch.weighting.Softmax)                              # a second time changes nothing

@@ -55,10 +55,21 @@ class Tapped(nn.Module):
 def watching(model: nn.Module, observe: Observe) -> Iterator[None]:
     """Call `observe(path, value)` for every named value made inside: `decoder.stack.blocks.1.cross.context`.
 
-    It cannot change the result: what `observe` returns is ignored. (The value is the model's own tensor, so do not
-    write into it.) Contexts may be nested; each ends by itself, and every observer sees the value that goes on, after
-    all replacements, whichever context was opened first. With checkpointing values are made again in the backward pass:
-    let that end inside too.
+    It cannot change the result: what `observe` returns is ignored. (The value is the model's own tensor; do not write
+    into it.) Contexts may be nested; every observer sees the value after all replacements. With activation
+    checkpointing, values are made again in the backward pass, so keep it inside the block.
+
+    Args:
+        model: The model to watch.
+        observe: Called with the path and the value.
+
+    >>> import torch, clearhead as ch
+    >>> names = []
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> with ch.watching(model, lambda path, value: names.append(path)):
+    ...     _ = model(torch.tensor([[3, 1, 4]]))
+    >>> any(name.endswith("attention.context") for name in names)
+    True
     """
 
     def under(prefix: str, name: str, value: Tensor) -> None:
@@ -71,10 +82,25 @@ def watching(model: nn.Module, observe: Observe) -> Iterator[None]:
 @contextlib.contextmanager
 @public
 def replacing(model: nn.Module, replace: Replace) -> Iterator[None]:
-    """Put `replace(path, value)` in the place of every named value made inside; return `value` to leave it as it is.
+    """Put `replace(path, value)` in the place of every named value made inside the `with` block.
 
-    What it returns must be a tensor of the same shape. None is an error, since a forgotten `return` gives it. Nested
-    contexts are applied in the order in which they were opened, each to what the one before it returned.
+    Nested contexts are applied in the order in which they were opened, each to the result of the one before it.
+
+    Args:
+        model: The model to watch.
+        replace: Returns a tensor of the same shape: `value` itself leaves it unchanged.
+
+    Raises:
+        OptionError: If `replace` returns None, as a forgotten `return` does.
+        ShapeError: If it returns another shape.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> tokens = torch.tensor([[3, 1, 4]])
+    >>> with ch.replacing(model, lambda path, value: value * 0 if path.endswith("attention.context") else value):
+    ...     changed = model(tokens)
+    >>> torch.equal(changed, model(tokens))
+    False
     """
 
     def under(prefix: str, name: str, value: Tensor) -> Tensor:

@@ -153,11 +153,24 @@ def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
         return f"**{name}**: {inspect.cleandoc(type(value).__doc__ or '')}"
     if (before := shown.setdefault(id(value), f"{module.__name__}.{name}")) != f"{module.__name__}.{name}":
         return f"**{name}** is `{before}`."
+    pages = "" if ">>>" in (value.__doc__ or "") else pages_with(name)
+    after = f"\n\nExample: {pages}." if pages else ""
     kind, more = ("autoclass", "\n   :members:") if inspect.isclass(value) else ("autofunction", "")
     home, said = f"{module.__name__}.{name}", ""
     if inspect.isclass(value) and value.__name__ != name:  # autodoc would only say what it is an alias of
         home, said = f"{value.__module__}.{value.__name__}", f"**{name}** is this class:\n\n"
-    return f"{said}```{{eval-rst}}\n.. {kind}:: {home}{more}\n```"
+    return f"{said}```{{eval-rst}}\n.. {kind}:: {home}{more}\n```{after}"
+
+
+def pages_with(name: str) -> str:
+    """Return links to pages of the guide whose code uses a name, three at most."""
+    found = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        if re.search(rf"(?<!\w){name}\b", code):
+            found.append(f"[{text.partition(chr(10))[0].lstrip('# ')}](../docs/{page.name})")
+    return ", ".join(found[:3])
 
 
 def write_front(folder: Path) -> None:

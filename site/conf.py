@@ -19,7 +19,9 @@ version = release = version_of("clearhead")
 
 summary = "Build, train and run Transformers in PyTorch, and see every number inside them."
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+napoleon_attr_annotations = False
+napoleon_use_ivar = True  # fields with a docstring under them are shown by autodoc already
 exclude_patterns = ["conf.py"]
 suppress_warnings = ["myst.header"]  # a page may begin a section two levels down
 

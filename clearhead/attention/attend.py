@@ -34,10 +34,30 @@ def attend(
 ) -> Tensor:
     """Return the context of every query: the values, weighted by how well each key fits.
 
-    `query` is `(batch, head, query, d_head)`, `key` and `value` `(batch, head, key, d)`; batch, then head, may be left
-    out. Key and value may have fewer heads than the query, if they divide them. `similarity` defaults to the
-    weighting's own: scaled dot product, or φ(q)·φ(k). Positions are absolute, `(n,)` or `(batch, n)`; by default keys
-    count from 0 and the queries are the last of them, so that new queries on cached keys need nothing more.
+    Args:
+        query: `(batch, head, query, d_head)`; batch, then head, may be left out.
+        key: `(batch, head, key, d_head)`. It may have fewer heads than the query, if they divide them.
+        value: `(batch, head, key, d_value)`, with as many heads as `key`.
+        similarity: How a query and a key are compared; if None, the weighting's default: scaled dot product, or
+            φ(q)·φ(k).
+        weighting: How a row of scores becomes weights.
+        position: How positions act on queries, keys or scores.
+        mask: A mask, or a bool tensor that is True where a query may attend.
+        query_positions: Absolute positions, `(n,)` or `(batch, n)`. By default the queries are the last of the keys, so
+            new queries on cached keys need nothing more.
+        key_positions: Absolute positions of the keys; 0, 1, 2, … by default.
+        dropout: Share of the weights that is set to 0.
+        kernel: Name of a kernel, or `auto`.
+
+    Returns:
+        Contexts, `(batch, head, query, d_value)`.
+
+    Raises:
+        ShapeError: If shapes do not fit together.
+        DtypeError: If dtypes differ.
+        DeviceError: If devices differ.
+        OptionError: If a name or number is not allowed.
+        UnsupportedError: If the named kernel cannot compute it.
 
     >>> import torch, clearhead as ch
     >>> q, k, v = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.randn(2, 7, 3)
@@ -69,6 +89,23 @@ def explain(
 ) -> Steps:
     """Return every step of `attend`: query, key, value, score, scaled, masked, weight, context.
 
+    Args:
+        query: As in `attend`, like all arguments.
+        key: The keys.
+        value: The values.
+        similarity: How a query and a key are compared.
+        weighting: How a row of scores becomes weights.
+        position: How positions act.
+        mask: Where a query may attend.
+        query_positions: Positions of the queries.
+        key_positions: Positions of the keys.
+
+    Returns:
+        The steps, computed by the reference.
+
+    Raises:
+        ShapeError: If shapes do not fit together.
+
     >>> import torch, clearhead as ch
     >>> steps = ch.explain(torch.eye(2), torch.eye(2), torch.eye(2), similarity=ch.similarity.Dot())
     >>> steps.weight
@@ -98,6 +135,25 @@ def which_kernel(
     kernel: str = "auto",
 ) -> Choice:
     """Return the kernel that `attend` would run for these arguments, why, and what it costs.
+
+    Args:
+        query: As in `attend`, like all arguments.
+        key: The keys.
+        value: The values.
+        similarity: How a query and a key are compared.
+        weighting: How a row of scores becomes weights.
+        position: How positions act.
+        mask: Where a query may attend.
+        query_positions: Positions of the queries.
+        key_positions: Positions of the keys.
+        dropout: Share of the weights that is set to 0.
+        kernel: Name of a kernel, or `auto`.
+
+    Returns:
+        The choice.
+
+    Raises:
+        UnsupportedError: If the named kernel cannot compute it.
 
     >>> import torch, clearhead as ch
     >>> q = torch.randn(1, 2, 5, 8)

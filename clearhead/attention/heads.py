@@ -55,13 +55,23 @@ class HeadLayout(CodeRepr, ABC):
 @register
 @dataclass(frozen=True)
 class Heads(HeadLayout):
-    """`count` heads that each see the whole input.
+    """`count` heads that each read the full input.
 
-    `kv`: key and value heads, shared by equal groups of query heads (1: one for all). `d_head` and `d_value` default to
-    d_model / count. `value_rank` r gives the value map as V_down (d_model x r) then V_up (r x d_value) in each head.
-    `output=False` stops at the concatenation. `output_bias` says whether W_O has a bias, if not as the other maps.
-    `qk_norm` normalises the queries and keys of each head, before they are turned by their positions; with
-    `qk_norm_joint` those of all heads together, as OLMo 2 does.
+    Args:
+        count: Query heads.
+        kv: Key and value heads, each shared by an equal group of query heads (1: one for all). As many as query heads
+            if None.
+        d_head: Width of a query and a key; d_model / count if None.
+        d_value: Width of a value; `d_head` if None.
+        value_rank: r makes the value map of each head V_down (d_model x r) then V_up (r x d_value).
+        bias: Whether the maps have a bias.
+        output: False leaves out W_O: the layer returns the concatenated heads.
+        output_bias: Whether W_O has a bias; as `bias` if None.
+        qk_norm: Norm of the queries and keys of each head, before positions rotate them.
+        qk_norm_joint: Normalise the queries (and keys) of all heads together, as OLMo 2 does.
+
+    Raises:
+        OptionError: If a number is not positive, or heads cannot be divided.
 
     >>> import clearhead as ch
     >>> layer = ch.Attention(512, heads=ch.Heads(8, d_value=512, value_rank=16, output=False))
@@ -120,10 +130,17 @@ class Heads(HeadLayout):
 @register
 @dataclass(frozen=True)
 class SlicedHeads(HeadLayout):
-    """`count` heads; head i sees only slice i of the input, d_model / count wide, through square maps of that width.
+    """`count` heads; head i reads only slice i of the input, d_model / count wide, through square maps of that width.
 
-    `value_rank` r gives the value map of each head as V_down (width x r) then V_up (r x width). Keys and values cannot
-    be shared by groups of heads (`kv`): a head would then see a slice that is not its own.
+    Args:
+        count: Heads.
+        bias: Whether the maps have a bias.
+        output: False leaves out W_O.
+        value_rank: r makes the value map of each head V_down (width x r) then V_up (r x width).
+        kv: Refused: with shared keys a head would read a slice that belongs to another head.
+
+    Raises:
+        OptionError: If a number is not positive, or `kv` is given.
 
     >>> import clearhead as ch
     >>> layer = ch.Attention(512, heads=ch.SlicedHeads(8, value_rank=4))

@@ -33,8 +33,20 @@ Runner = Callable[[AttentionInputs], Tensor]
 class Attention(Tapped):
     """Multi-head attention over inputs of width `d_model`, `(batch, n, d_model)` or `(n, d_model)`.
 
-    `heads` is a layout, or a number for `Heads(number)`. `mask` is the layer's own; with one given in the call,
-    a query may attend where both allow. Parts with learned values are built here, for this layer alone.
+    Parts with learned values are built here, for this layer alone.
+
+    Args:
+        d_model: Width of the inputs and outputs.
+        heads: A layout of heads, or a number, which stands for `Heads(number)`.
+        similarity: How a query and a key are compared; the weighting's default if None.
+        weighting: How scores become weights; softmax if None.
+        position: How positions act on scores; no positions if None.
+        mask: The layer's own mask. If a call has one too, a query attends only where both allow it.
+        dropout: Share of weights set to 0 in training.
+        kernel: Name of a kernel, or `auto`.
+
+    Raises:
+        OptionError: If a value is out of range, or the parts do not go together.
 
     >>> import torch, clearhead as ch
     >>> layer = ch.Attention(16, heads=ch.Heads(4, kv=2), mask=ch.masks.causal())

@@ -59,7 +59,15 @@ KeyRange = tuple[Tensor, Tensor]
 
 @kind("mask")
 class Mask(CodeRepr, ABC):
-    """A rule that says for each query and key whether the query may attend to the key."""
+    """A rule that says for each query and key whether the query may attend to the key.
+
+    Combine masks with `&`, `|` and `~`.
+
+    >>> import clearhead as ch
+    >>> both = ch.masks.causal() & ch.masks.padding([2])
+    >>> ch.masks.show(both, n_query=3, n_key=3)[0].int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 1, 0]]
+    """
 
     kind: ClassVar[str] = "own"
     """Kind by which kernels are chosen. Those that know a few kinds only refuse any other, such as a user's own."""
@@ -480,7 +488,15 @@ for saved in (Everything, Causal, Window, Both, Either, Not):
 
 @public
 def everything() -> Mask:
-    """Return a mask under which every query attends to every key."""
+    """Return a mask under which every query attends to every key.
+
+    Returns:
+        The mask.
+
+    >>> import clearhead as ch
+    >>> ch.masks.show(ch.masks.everything(), n_query=1, n_key=2).all().item()
+    True
+    """
     return Everything()
 
 
@@ -488,14 +504,34 @@ def everything() -> Mask:
 def causal() -> Mask:
     """Return a causal mask: it hides keys after the query, by absolute position.
 
-    Of five keys, the last two queries see four and five.
+    Returns:
+        The mask.
+
+    >>> import clearhead as ch
+    >>> ch.masks.show(ch.masks.causal(), n_query=2, n_key=3)[0].int().tolist()
+    [[1, 1, 0], [1, 1, 1]]
     """
     return Causal()
 
 
 @public
 def window(left: int, right: int = 0) -> Mask:
-    """Return a mask under which a query sees itself, `left` positions before it and `right` after it."""
+    """Return a mask under which a query sees itself, `left` positions before it and `right` after it.
+
+    Args:
+        left: Positions before the query.
+        right: Positions after it.
+
+    Returns:
+        The mask.
+
+    Raises:
+        OptionError: If a number is negative.
+
+    >>> import clearhead as ch
+    >>> ch.masks.show(ch.masks.window(0, right=1), n_query=2, n_key=2)[0].int().tolist()
+    [[1, 1], [0, 1]]
+    """
     if not (is_count(left) and is_count(right)):
         raise OptionError(
             f"window: left and right count positions, 0 or more; came left={left!r}, right={right!r}. "
@@ -508,14 +544,34 @@ def window(left: int, right: int = 0) -> Mask:
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Return a mask that hides padding: each batch row has keys at positions 0 to length - 1, and no others.
 
-    Numbers in a list follow the query to its device, here and in the masks below; a tensor must be there already.
+    Args:
+        lengths: One for each row. A list follows the query to its device, here and in the masks below; a tensor must be
+            there already.
+
+    Returns:
+        The mask.
+
+    >>> import clearhead as ch
+    >>> ch.masks.show(ch.masks.padding([1, 2]), batch=2, n_query=1, n_key=2).int().tolist()
+    [[[1, 0]], [[1, 1]]]
     """
     return Padding(row_numbers("padding lengths", lengths))
 
 
 @public
 def prefix(lengths: Tensor | Sequence[int] | int) -> Mask:
-    """Return a causal mask with a prefix: every query also sees the first `lengths` keys of its row."""
+    """Return a causal mask with a prefix: every query also sees the first `lengths` keys of its row.
+
+    Args:
+        lengths: One for each row, or one for all.
+
+    Returns:
+        The mask.
+
+    >>> import clearhead as ch
+    >>> ch.masks.show(ch.masks.prefix(2), n_query=3, n_key=3)[0].int().tolist()
+    [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    """
     return Prefix(row_numbers("prefix lengths", [lengths] if isinstance(lengths, int | float) else lengths))
 
 
@@ -523,12 +579,20 @@ def prefix(lengths: Tensor | Sequence[int] | int) -> Mask:
 def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
     """Return a mask under which a query sees the keys of its own document. A negative id belongs to no document.
 
-    `ids`, `(n,)` or `(batch, n)`, are read by position. For queries and keys of two sequences give the `ids` of the
-    queries and the `key_ids`, each in the order of its own sequence.
-
-    Where each document is one unbroken run of positions, kernelized attention takes linear time, and softmax attends
-    to each document by itself. `document` reads the ids to find that out, which is impossible inside a function that is
+    If each document is one unbroken run of positions, kernelized attention takes linear time, and softmax attends to
+    each document separately. `document` reads the ids to find that out, which is impossible inside a function that is
     being compiled: make the mask outside.
+
+    Args:
+        ids: `(n,)` or `(batch, n)`, read by position.
+        key_ids: Ids of the keys, if queries and keys belong to two sequences; each in the order of its own sequence.
+
+    Returns:
+        The mask.
+
+    >>> import clearhead as ch
+    >>> ch.masks.show(ch.masks.document([0, 0, 1]), n_query=3, n_key=3)[0].int().tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
     query = row_numbers("document ids", ids, axes=(1, 2), rows=True)
     if key_ids is None:
@@ -539,13 +603,40 @@ def document(ids: Ids, key_ids: Ids | None = None) -> Mask:
 
 @public
 def function(rule: Callable[[Tensor, Tensor], Tensor]) -> Mask:
-    """Return a mask from a rule over positions: `function(lambda query, key: (query - key) % 2 == 0)`."""
+    """Return a mask from a rule over positions.
+
+    Args:
+        rule: Takes positions of queries and keys, and returns True where a query may attend.
+
+    Returns:
+        The mask.
+
+    >>> import clearhead as ch
+    >>> even = ch.masks.function(lambda query, key: (query - key) % 2 == 0)
+    >>> ch.masks.show(even, n_query=2, n_key=3)[0].int().tolist()
+    [[0, 1, 0], [1, 0, 1]]
+    """
     return Function(rule)
 
 
 @public
 def tensor(table: Tensor) -> Mask:
-    """Return a mask from a bool tensor that broadcasts to (batch, head, query, key): True where a query may attend."""
+    """Return a mask from a bool tensor that broadcasts to (batch, head, query, key).
+
+    Args:
+        table: True where a query may attend.
+
+    Returns:
+        The mask.
+
+    Raises:
+        DtypeError: If it is not bool.
+        ShapeError: If it has more than four axes, or none.
+
+    >>> import torch, clearhead as ch
+    >>> ch.masks.show(ch.masks.tensor(torch.eye(2, dtype=torch.bool)), n_query=2, n_key=2)[0].int().tolist()
+    [[1, 0], [0, 1]]
+    """
     if not isinstance(table, Tensor):
         raise DtypeError(f"a mask tensor must be a bool tensor; came {type(table).__name__}. Use torch.tensor(...)")
     if table.dtype != torch.bool:
@@ -562,7 +653,24 @@ def tensor(table: Tensor) -> Mask:
 
 @public
 def show(mask: Mask, *, batch: int = 1, n_query: int, n_key: int) -> Tensor:
-    """Return the mask of one head as a bool tensor `(batch, query, key)`, at the default positions."""
+    """Return the mask of one head as a bool tensor `(batch, query, key)`, at the default positions.
+
+    Args:
+        mask: The mask.
+        batch: Rows.
+        n_query: Queries.
+        n_key: Keys.
+
+    Returns:
+        True where a query may attend.
+
+    Raises:
+        OptionError: If the mask differs between heads.
+
+    >>> import clearhead as ch
+    >>> ch.masks.show(ch.masks.window(1), n_query=3, n_key=3)[0].int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
     if not all(is_count(number) and number > 0 for number in (batch, n_query, n_key)):
         raise OptionError(f"show: batch, n_query and n_key are 1 or more; came {batch!r}, {n_query!r} and {n_key!r}")
     positions = Positions.aligned(n_query, n_key, torch.device("cpu"))

@@ -14,7 +14,18 @@ from clearhead.registry import kind
 @public
 @dataclass(frozen=True, kw_only=True)
 class HeadShape:
-    """Numbers and widths of a layer's heads. A part with parameters is built for them."""
+    """Numbers and widths of a layer's heads, for which a part with parameters is built.
+
+    Args:
+        n_heads: Query heads.
+        n_kv_heads: Key and value heads.
+        d_head: Width of a query and a key.
+
+    >>> import clearhead as ch
+    >>> spec = ch.similarity.Additive()
+    >>> sum(p.numel() for p in spec.build(ch.HeadShape(n_heads=2, n_kv_heads=2, d_head=4)).parameters()) > 0
+    True
+    """
 
     n_heads: int
     n_kv_heads: int
@@ -31,7 +42,7 @@ class MadeFor:
 
 @kind("norm")
 class Norm(CodeRepr, ABC):
-    """Spec of a norm, which brings vectors to a common size. The kinds are in `clearhead.model.norms`."""
+    """Base class of norms, which bring vectors to a common size. The kinds are in `clearhead.model`."""
 
     @abstractmethod
     def build(self, d_model: int) -> nn.Module:

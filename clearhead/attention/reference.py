@@ -38,7 +38,20 @@ class ScoreWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Every inner value of one attention call, by the names that traces and pictures use too."""
+    """Every inner value of one attention call, by the names that traces and pictures use too.
+
+    Attributes:
+        key: After rotary positions.
+        value: What is mixed.
+        score: Similarity of each query and key.
+        weight: The masked scores as weights.
+        context: The values, weighted: the result.
+
+    >>> import torch, clearhead as ch
+    >>> steps = ch.explain(torch.eye(2), torch.eye(2), torch.eye(2))
+    >>> bool(torch.allclose(steps.weight @ steps.value, steps.context))
+    True
+    """
 
     query: Float[Tensor, "*batch_head query d_head"]
     """As it meets the keys: after rotary."""

@@ -37,7 +37,12 @@ Scores = Float[Tensor, "batch head query key"]
 
 @kind("similarity")
 class Similarity(Part, ABC):
-    """Scores from prepared queries and keys; both have the same number of heads."""
+    """Base class: scores from prepared queries and keys, which have the same number of heads.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.similarity.Dot, ch.similarity.Similarity)
+    True
+    """
 
     form: ClassVar[str] = "pairwise"
     """`dot`: a dot product of what `prepare` returns. `features`: that, and never negative. `log features`: the
@@ -88,7 +93,13 @@ class DotForm(Similarity):
 @final
 @dataclass(frozen=True)
 class Dot(DotForm):
-    """Dot product: q·k."""
+    """Dot product: q·k.
+
+    >>> import torch, clearhead as ch
+    >>> one, other = torch.tensor([[2.0, 3.0]]), torch.tensor([[1.0, 4.0]])
+    >>> ch.explain(one, other, other, similarity=ch.similarity.Dot()).score.item()
+    14.0
+    """
 
     words: ClassVar[str] = "dot product"
 
@@ -96,7 +107,14 @@ class Dot(DotForm):
 @final
 @dataclass(frozen=True)
 class ScaledDot(DotForm):
-    """Scaled dot product: q·k times a factor, 1/√d_head unless you give one."""
+    """Scaled dot product: q·k times a factor.
+
+    Args:
+        factor: 1/√d_head if None.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, similarity=ch.similarity.ScaledDot(factor=1.0))
+    """
 
     words: ClassVar[str] = "scaled dot product"
     factor: float | None = None
@@ -110,7 +128,12 @@ class ScaledDot(DotForm):
 class CappedDot(Similarity):
     """Scaled dot product whose size stays below `cap`: cap · tanh(q·k · factor / cap), as in Gemma 2.
 
-    `factor` is 1/√d_head unless you give one.
+    Args:
+        cap: Bound on the size of a score.
+        factor: 1/√d_head if None.
+
+    Raises:
+        OptionError: If the cap is not positive.
 
     >>> import torch, clearhead as ch
     >>> a, b = torch.tensor([[20.0, 30.0]]), torch.tensor([[10.0, 40.0]])
@@ -148,9 +171,17 @@ class CosineForm(DotForm):
 @final
 @dataclass(frozen=True)
 class Cosine(CosineForm):
-    """Cosine, times a factor for each head that the layer learns (with `learned=False` it stays as it starts).
+    """Cosine of query and key, times a factor for each head.
 
-    `temperature` is the usual word, used here as a divisor: `scaled = cosine / temperature`.
+    Args:
+        temperature: Divisor of the cosine: `scaled = cosine / temperature`.
+        learned: Whether the layer learns the factor, from 1 / temperature on.
+
+    Raises:
+        OptionError: If the temperature is not positive.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, similarity=ch.similarity.Cosine())
     """
 
     temperature: float = 0.1
@@ -189,7 +220,17 @@ class LearnedCosine(nn.Module, CosineForm):
 @final
 @dataclass(frozen=True)
 class Additive(Similarity):
-    """wᵀ tanh(W_q q + W_k k): a small network scores each pair. `width` defaults to d_head."""
+    """Additive attention, wᵀ tanh(W_q q + W_k k): a small network scores each pair.
+
+    Args:
+        width: Hidden width of the network; d_head if None.
+
+    Raises:
+        OptionError: If the width is not positive.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, similarity=ch.similarity.Additive())
+    """
 
     words: ClassVar[str] = "additive similarity"
     width: int | None = None

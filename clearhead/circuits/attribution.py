@@ -44,13 +44,24 @@ EDITS = "edits"
 @public
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """What each part of a model adds to the logit of `answer`, or to its difference from that of `other`.
+    """What each part of a model adds to the logit of `answer`, or to its difference from the logit of `other`.
 
     `parts` has, in the order of the forward pass: the embeddings; each head (`decoder.1.attention.head.3`); each
-    feed-forward; `decoder.constant` (biases of W_O, betas of norms); and `decoder.output`, what the output adds by
-    itself: its bias, and where it is not linear (BERT's transform, a cap on logits) what its linear part at this text
-    leaves out. A changed model has `edits` too, for what edits of the stream itself add. `total` is the logit
-    difference; the parts sum to it.
+    feed-forward; `decoder.constant` (biases of W_O, betas of norms); and `decoder.output`: the output's bias and, if
+    the output is not linear (BERT's transform, a cap on logits), what its linearization at this text leaves out. An
+    edited model also has `edits`.
+
+    Attributes:
+        place: Token whose answer is attributed.
+        answer: Number of the answer.
+        other: Number of the other answer; None if there is none.
+        total: The logit or the difference; the parts sum to it.
+        parts: By part, what it adds.
+
+    >>> import torch, clearhead as ch
+    >>> trace = ch.tracing.trace_model(ch.presets.gpt2("tiny", vocabulary=20).build().eval(), torch.tensor([[3, 1, 4]]))
+    >>> list(ch.circuits.attribute_logits(trace, answer=5).parts)[0]
+    'decoder.embedding.token'
     """
 
     place: int
@@ -132,8 +143,21 @@ def attribute_logits(
 ) -> Attribution:
     """Return what each part of a traced model adds to the logit of an answer, or to the difference of two.
 
-    `place` counts the tokens of the answering side, from the end where it is negative; a class, which is made of all
-    tokens, has none. `graph` is that of the trace's model, where it is at hand.
+    Args:
+        trace: A trace with its model.
+        place: Token of the answering side, from the end if negative; without effect for a class, which has no place.
+        answer: Number of the answer.
+        other: Number of another answer, to attribute the difference.
+        graph: The graph of the trace's model, if you have it.
+
+    Returns:
+        The parts and what they add.
+
+    >>> import torch, clearhead as ch
+    >>> trace = ch.tracing.trace_model(ch.presets.gpt2("tiny", vocabulary=20).build().eval(), torch.tensor([[3, 1, 4]]))
+    >>> found = ch.circuits.attribute_logits(trace, answer=5)
+    >>> bool(abs(sum(found.parts.values()) - found.total) < 1e-4)
+    True
     """
     inner, side = check_trace(trace), trace.answer_side
     part, wide = inner.names.sides[side][1], widest_float(next(inner.model.parameters()).device)

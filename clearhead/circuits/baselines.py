@@ -20,6 +20,9 @@ class InformationFlowRoutes(Method):
     """Information-flow routes: how near each sender's share is to the sum that a receiver reads, by the 1-norm.
 
     It looks at the clean texts alone. All receivers of a port, and so all heads of a layer, have the same numbers.
+
+    >>> from clearhead.circuits import InformationFlowRoutes
+    >>> method = InformationFlowRoutes()
     """
 
     def score(self, contrast: Contrast) -> Scores:
@@ -47,7 +50,11 @@ def mean_over_places(
 @final
 @dataclass(frozen=True)
 class WeightSize(Method):
-    """The size of writer times reader: of the product of the matrices by which a sender writes and a receiver reads."""
+    """The norm of the product of the matrices by which a sender writes and a receiver reads.
+
+    >>> from clearhead.circuits import WeightSize
+    >>> method = WeightSize()
+    """
 
     by_pair: ClassVar[bool] = False
 
@@ -58,7 +65,11 @@ class WeightSize(Method):
 @final
 @dataclass(frozen=True)
 class Random(Method):
-    """Chance."""
+    """Random scores: the baseline of chance.
+
+    Args:
+        seed: Random seed.
+    """
 
     by_pair: ClassVar[bool] = False
     seed: int = 0

@@ -64,7 +64,15 @@ class Graded:
 @public
 @dataclass(frozen=True)
 class BenchReport:
-    """The results of a bench."""
+    """The results of a bench.
+
+    Attributes:
+        graded: A grade for each method, program and axis.
+
+    >>> from clearhead.circuits import BenchReport
+    >>> BenchReport([]).left_out
+    {}
+    """
 
     graded: list[Graded]
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -134,7 +142,16 @@ def shipped_samples(programs: Sequence[Program] = ()) -> Iterator[BenchSample]:
 
 @public
 def make_contrast(sample: BenchSample, *, pairs: int = PAIRS, seed: int = 1) -> Contrast:
-    """Return a random sample of pairs of the longest texts, and what is measured of their answers."""
+    """Return a random sample of pairs of the longest texts, and what is measured of their answers.
+
+    Args:
+        sample: The program.
+        pairs: How many pairs.
+        seed: Random seed.
+
+    Returns:
+        The contrast.
+    """
     batch = every_input(sample.program, sample.compiled)[-1]
     generator = torch.Generator().manual_seed(seed)
     clean, other = torch.randint(len(batch), (2, pairs), generator=generator)
@@ -201,9 +218,19 @@ def run_bench(
     log: "BenchLog | None" = None,
     progress: Callable[[str], None] | None = None,
 ) -> BenchReport:
-    """Grade methods along axes. Slow methods, and axes but the main ones, take the first `some` small samples.
+    """Grade methods along axes. Slow methods, and axes other than the main ones, take the first `some` small samples.
 
-    With a log, what it has is not graded again, and every grade is written to it as soon as it is there.
+    Args:
+        samples: The programs.
+        methods: Names of methods; all if empty.
+        axes: Names of axes; all if empty.
+        some: Samples for slow methods and other axes.
+        seed: Random seed.
+        log: Grades it has are not computed again, and every new grade is written to it at once.
+        progress: Called with a line for each step.
+
+    Returns:
+        The report.
     """
     log = log or BenchLog()
     graded: list[Graded] = []

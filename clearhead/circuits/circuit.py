@@ -36,7 +36,21 @@ class ScoredEdge(NamedTuple):
 @public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Circuit:
-    """Edges of a graph: those chosen, and the scores by which they were, a row for each pair of texts."""
+    """Edges of a graph: the chosen ones, and the scores by which they were chosen.
+
+    Attributes:
+        graph: The graph.
+        scores: A row for each pair of texts.
+        chosen: True for the edges of the circuit.
+        method: Name of the method.
+
+    >>> import torch, clearhead as ch
+    >>> from clearhead.circuits import Circuit, Graph
+    >>> graph = Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> chosen = torch.arange(len(graph.edges)) < 3
+    >>> int(Circuit(graph=graph, scores=chosen[None].float(), chosen=chosen).chosen.sum())
+    3
+    """
 
     graph: Graph
     scores: Float[Tensor, "pair edge"]
@@ -70,11 +84,34 @@ def find_circuit(
     progress: Progress | None = None,
     checkpoint: Path | None = None,
 ) -> Circuit:
-    """Return up to so many edges: the most important, by the size of the mean over pairs, that make paths.
+    """Return up to `edges` edges: the most important, by the size of the mean over pairs, that form paths.
 
-    An edge counts only if it is on a path of such edges from an embedding to the output. Any other changes nothing
-    (but for norms on the way): its sender is as in the other texts, or nobody reads its receiver. With a checkpoint,
-    a search that was cut goes on from that file, with the same result.
+    An edge counts only if it is on a path of chosen edges from an embedding to the output. Any other changes nothing
+    (except norms on the way): its sender is as in the other texts, or nothing reads its receiver.
+
+    Args:
+        contrast: Pairs of texts and a metric.
+        method: Name of the method.
+        edges: Most edges.
+        progress: Called with how much is done.
+        checkpoint: File from which a search that was interrupted continues, with the same result.
+
+    Returns:
+        The circuit.
+
+    Raises:
+        OptionError: If no path has that few edges, or the graph has fewer.
+
+    >>> import torch, clearhead as ch
+    >>> from clearhead.circuits import Contrast, Graph, LogitDifference, Texts, find_circuit, make_card
+    >>> _ = torch.manual_seed(0)
+    >>> graph = Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> clean, other = (Texts(tokens={"decoder": torch.tensor([row])}) for row in ([3, 1, 4], [3, 2, 4]))
+    >>> last = LogitDifference(answer=torch.tensor([5]), other=torch.tensor([6]), place=torch.tensor([2]))
+    >>> contrast = Contrast(graph, clean, other, last)
+    >>> circuit = find_circuit(contrast, method="eap", edges=20)
+    >>> int(circuit.chosen.sum()) <= 20
+    True
     """
     graph = contrast.graph
     if not 0 < edges <= len(graph.edges):
@@ -164,12 +201,21 @@ def top(values: Float[Tensor, "edge"], count: int) -> Bool[Tensor, "edge"]:
 @public
 @dataclass(frozen=True, kw_only=True)
 class CircuitCard:
-    """How good a circuit is, in figures that the field uses.
+    """How good a circuit is, in the field's figures.
 
-    *Faithfulness* is the share of the metric's difference between clean and other texts that is left if every edge
-    outside the circuit is patched: 1 as the whole model, 0 as the other texts. `cpr` and `cmd` are MIB's areas over
-    circuits of growing size: under faithfulness, edges ranked by how much they help (higher is better), and between
-    faithfulness and 1, ranked by size (lower is better).
+    Attributes:
+        edges: Number of its edges.
+        of: Number of edges of the graph.
+        faithfulness: The share of the metric's difference between clean and other texts that is left if every edge
+            outside the circuit is patched: 1 like the full model, 0 like the other texts.
+        cpr: MIB's area under faithfulness over circuits of growing size, edges ranked by how much they help; higher is
+            better.
+        cmd: MIB's area between faithfulness and 1, edges ranked by size; lower is better.
+
+    >>> import dataclasses
+    >>> from clearhead.circuits import CircuitCard
+    >>> [field.name for field in dataclasses.fields(CircuitCard)][:3]
+    ['edges', 'of', 'faithfulness']
     """
 
     edges: int
@@ -217,7 +263,27 @@ class CircuitCard:
 
 @public
 def make_card(contrast: Contrast, circuit: Circuit, *, unlike: Circuit | None = None) -> CircuitCard:
-    """Return the card of a circuit, measured on these pairs of texts. `unlike` is the circuit of another task."""
+    """Return the card of a circuit, measured on these pairs of texts.
+
+    Args:
+        contrast: Pairs of texts and a metric.
+        circuit: The circuit.
+        unlike: The circuit of another task, for specificity.
+
+    Returns:
+        The card.
+
+    >>> import torch, clearhead as ch
+    >>> from clearhead.circuits import Contrast, Graph, LogitDifference, Texts, find_circuit, make_card
+    >>> _ = torch.manual_seed(0)
+    >>> graph = Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> clean, other = (Texts(tokens={"decoder": torch.tensor([row])}) for row in ([3, 1, 4], [3, 2, 4]))
+    >>> last = LogitDifference(answer=torch.tensor([5]), other=torch.tensor([6]), place=torch.tensor([2]))
+    >>> contrast = Contrast(graph, clean, other, last)
+    >>> circuit = find_circuit(contrast, method="eap", edges=20)
+    >>> make_card(contrast, circuit).of == len(graph.edges)
+    True
+    """
     faithfulness = Faithfulness(contrast)
     chosen, mean = circuit.chosen, circuit.mean
     counts = [int(share * len(mean)) for share in SIZES]

@@ -37,10 +37,17 @@ class KeptCalls(Listener):
 @public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EdgeEdit(TextChange):
-    """Edges that carry what the source has for them, as a change in `ch.trace(run, text, edits=[…])` and in decoding.
+    """Edges that carry the source's values, as a change in `ch.trace(run, text, edits=[…])` and in decoding.
 
-    `source` is what `record` returns for another text, or a MeanSource, ZeroSource or ConstantSource. Another text
-    counts place by place: where the text that is read is longer, or grows in decoding, later places stay as they are.
+    Values of another text are used place by place: places beyond its end stay unchanged.
+
+    Args:
+        graph: The graph of the model.
+        edges: Edges, or `sender -> receiver`.
+        source: What `record` returns for another text, or a MeanSource, ZeroSource or ConstantSource.
+
+    Raises:
+        OptionError: If there are no edges, or one is not in the graph.
 
     >>> import torch, clearhead as ch
     >>> from clearhead.circuits import EdgeEdit, Graph, ZeroSource

@@ -41,9 +41,21 @@ def read_content(path: Path) -> Any:
 
 @public
 def write_circuit(circuit: Circuit, path: str | Path, *, tokens: Sequence[str] = ()) -> None:
-    """Write a circuit in the format of its ending: `.mib.json`, `.neuronpedia.json` or `.graphml`.
+    """Write a circuit in the format of the file's ending: `.mib.json`, `.neuronpedia.json` or `.graphml`.
 
-    `tokens` are those of the clean text, which Neuronpedia shows.
+    Args:
+        circuit: The circuit.
+        path: The file.
+        tokens: The tokens of the clean text, which Neuronpedia shows.
+
+    >>> import pathlib, tempfile, torch, clearhead as ch
+    >>> from clearhead.circuits import Circuit, Graph, read_circuit, write_circuit
+    >>> graph = Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> chosen = torch.arange(len(graph.edges)) < 3
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "mine.graphml"
+    >>> write_circuit(Circuit(graph=graph, scores=chosen[None].float(), chosen=chosen), path)
+    >>> int(read_circuit(graph, path).chosen.sum())
+    3
     """
     path = Path(path)
     format_of(path).write(circuit, path, tokens)
@@ -51,7 +63,27 @@ def write_circuit(circuit: Circuit, path: str | Path, *, tokens: Sequence[str] =
 
 @public
 def read_circuit(graph: Graph, path: str | Path) -> Circuit:
-    """Return a circuit of this graph, from a file in one of the three formats."""
+    """Return a circuit of this graph, from a file in one of the three formats.
+
+    Args:
+        graph: The graph of the model.
+        path: The file.
+
+    Returns:
+        The circuit.
+
+    Raises:
+        RunError: If there is no such file, or it is not a circuit of this model.
+
+    >>> import pathlib, tempfile, torch, clearhead as ch
+    >>> from clearhead.circuits import Circuit, Graph, read_circuit, write_circuit
+    >>> graph = Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> chosen = torch.arange(len(graph.edges)) < 3
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "mine.mib.json"
+    >>> write_circuit(Circuit(graph=graph, scores=chosen[None].float(), chosen=chosen), path)
+    >>> bool(read_circuit(graph, path).chosen.any())
+    True
+    """
     path = Path(path)
     scores, chosen = torch.zeros(1, len(graph.edges)), torch.zeros(len(graph.edges), dtype=torch.bool)
     for name, score, is_chosen in format_of(path).read(graph, path):

@@ -58,7 +58,19 @@ class EdgeSource(ABC):
 @final
 @dataclass(eq=False)
 class Activations(EdgeSource):
-    """What senders sent in a pass, the statistics of the norms, and the logits."""
+    """What senders sent in a pass, the statistics of the norms, and the logits; what `record` returns.
+
+    Attributes:
+        vectors: By sender, what it sent.
+        norms: By norm, its statistics.
+        last_vectors: What the output reads, after the last norm.
+
+    >>> import torch, clearhead as ch
+    >>> graph = ch.circuits.Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> texts = ch.circuits.Texts(tokens={"decoder": torch.tensor([[3, 1, 4]])})
+    >>> ch.circuits.record(graph, texts).logits.shape[-2:]
+    torch.Size([3, 20])
+    """
 
     vectors: dict[str, Tensor] = field(default_factory=dict)
     norms: dict[str, FrozenNorm] = field(default_factory=dict)

@@ -166,7 +166,14 @@ class EAP(Method):
 @final
 @dataclass(frozen=True)
 class EAPIGInputs(Method):
-    """EAP with integrated gradients: the mean of gradients on the way from the other texts' embeddings to the clean."""
+    """EAP with integrated gradients: the mean of gradients between the other texts' embeddings and the clean ones.
+
+    Args:
+        steps: Steps of the integral.
+
+    >>> from clearhead.circuits import EAPIGInputs
+    >>> method = EAPIGInputs(steps=10)
+    """
 
     steps: int = 5
 
@@ -177,7 +184,11 @@ class EAPIGInputs(Method):
 @final
 @dataclass(frozen=True)
 class CleanCorrupted(Method):
-    """The mean of two gradients: at the clean texts, and at the others."""
+    """The mean of two gradients: at the clean texts, and at the others.
+
+    >>> from clearhead.circuits import CleanCorrupted
+    >>> method = CleanCorrupted()
+    """
 
     def score(self, contrast: Contrast) -> Scores:
         return attribute(contrast, (1.0, 0.0))
@@ -186,7 +197,14 @@ class CleanCorrupted(Method):
 @final
 @dataclass(frozen=True)
 class EAPIGActivations(Method):
-    """EAP with integrated gradients over activations: each sender moves by itself, for all its receivers together."""
+    """EAP with integrated gradients over activations: each sender moves by itself, for all its receivers together.
+
+    Args:
+        steps: Steps of the integral.
+
+    >>> from clearhead.circuits import EAPIGActivations
+    >>> method = EAPIGActivations(steps=10)
+    """
 
     steps: int = 5
 
@@ -212,10 +230,13 @@ def own_statistics(name: str, norm: nn.Module, x: Tensor) -> FrozenNorm:
 @final
 @dataclass(frozen=True)
 class RelP(Method):
-    """Relevance patching: EAP with the rules of layer-wise relevance propagation in place of gradients.
+    """Relevance patching: EAP with the rules of layer-wise relevance propagation instead of gradients.
 
-    Norms keep their statistics (LN-rule); an activation passes back its output over its input (Identity-rule); of a
-    product of two values each passes back half (Half-rule). Attention is followed by its gradient.
+    Norms keep their statistics (LN-rule); an activation passes back its output over its input (Identity-rule); each
+    factor of a product passes back half (Half-rule). Attention is followed by its gradient.
+
+    >>> from clearhead.circuits import RelP
+    >>> method = RelP()
     """
 
     def score(self, contrast: Contrast) -> Scores:
@@ -251,9 +272,17 @@ class RelPRules:
 @final
 @dataclass(frozen=True)
 class AtPStar(Method):
-    """AtP*: EAP with two fixes. For queries and keys the attention is computed with the changed ones, since a softmax
-    that is sure has no gradient (QK fix); and sizes are averaged over gradients that leave out one block each, since
-    direct and indirect effects may cancel (GradDrop).
+    """AtP*: EAP with two fixes.
+
+    QK fix: for queries and keys, attention is computed with the changed ones, because a saturated softmax has no
+    gradient. GradDrop: sizes are averaged over gradients that each leave out one block, because direct and indirect
+    effects may cancel.
+
+    Args:
+        drop: Use GradDrop.
+
+    >>> from clearhead.circuits import AtPStar
+    >>> method = AtPStar(drop=False)
     """
 
     drop: bool = True

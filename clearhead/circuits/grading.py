@@ -23,7 +23,14 @@ class Interval(NamedTuple):
 
 @public
 def average_precision(scores: Float[Tensor, "edge"], truth: Bool[Tensor, "edge"]) -> float:
-    """Return the mean precision at the true edges, from the highest score down; of tied edges, that of a random order.
+    """Return the mean precision at the true edges, from the highest score down; for ties, the mean over random orders.
+
+    Args:
+        scores: A score for each edge.
+        truth: True for the true edges.
+
+    Returns:
+        A number from 0 to 1.
 
     >>> import torch
     >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([True, False, True]))

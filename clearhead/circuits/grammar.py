@@ -102,7 +102,15 @@ def meaning(program: Sequence) -> tuple[tuple[Any, ...], ...] | None:
 
 @public
 def generate_samples(count: int, seed: int = 0) -> Iterator[BenchSample]:
-    """Yield so many programs that fit, each with its truth."""
+    """Yield random programs that fit, each with its truth.
+
+    Args:
+        count: How many.
+        seed: Random seed.
+
+    Returns:
+        An iterator of samples.
+    """
     rng, seen = random.Random(seed), set()
     found = 0
     while found < count:

@@ -35,7 +35,16 @@ ARROW = " -> "
 
 
 class Edge(NamedTuple):
-    """What a sender gives to a receiver; written `sender -> receiver`."""
+    """What a sender gives to a receiver; written `sender -> receiver`.
+
+    Attributes:
+        sender: Name of the sender.
+        receiver: Name of the receiver.
+
+    >>> from clearhead.circuits import Edge
+    >>> str(Edge("decoder.0.attention.head.1", "decoder.1.attention.query.0"))
+    'decoder.0.attention.head.1 -> decoder.1.attention.query.0'
+    """
 
     sender: str
     receiver: str
@@ -57,7 +66,15 @@ class Edge(NamedTuple):
 class Graph(Wiring):
     """Senders, receivers and edges of an encoder, a decoder or an encoder-decoder.
 
-    Edges have numbers: those of one port follow one another, by sender and then by receiver.
+    Edges are numbered; the edges of one port follow one another, by sender and then by receiver.
+
+    Args:
+        model: The model.
+
+    >>> import clearhead as ch
+    >>> graph = ch.circuits.Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> str(graph.edges[0]).count(" -> ")
+    1
     """
 
     def __init__(self, model: Transformer) -> None:

@@ -36,10 +36,25 @@ MOST_NUMBERS = 1 << 23
 @final
 @public
 class Contrast:
-    """Pairs of texts, clean and other, and what is measured: what a method is given.
+    """Pairs of texts, clean and other, and a metric: what a method is given.
 
-    It counts the passes that are made of it: `forwards` and `backwards`, each over all of its texts. `only` is a mask
-    of the edges that are asked for: a method that tries edges one by one may leave out the others.
+    It counts the passes that are made with it: `forwards` and `backwards`, each over all texts.
+
+    Args:
+        graph: The graph of the model.
+        clean: The clean texts.
+        other: The other (corrupted) texts, in the same order.
+        metric: What is measured of the logits.
+        source: What patched edges carry; the other texts' values if None.
+        only: Mask of the edges that are asked for: a method that tries edges one by one may skip the others.
+
+    >>> import torch, clearhead as ch
+    >>> from clearhead.circuits import Contrast, EAP, Graph, LogitDifference, Texts, score_edges
+    >>> graph = Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> clean, other = (Texts(tokens={"decoder": torch.tensor([row])}) for row in ([3, 1, 4], [3, 2, 4]))
+    >>> last = LogitDifference(answer=torch.tensor([5]), other=torch.tensor([6]), place=torch.tensor([2]))
+    >>> score_edges(EAP(), Contrast(graph, clean, other, last)).shape == (1, len(graph.edges))
+    True
     """
 
     def __init__(
@@ -125,7 +140,12 @@ class Contrast:
 
 @kind("circuit method")
 class Method(CodeRepr, ABC):
-    """Finds how much each edge matters."""
+    """Base class: finds how much each edge matters.
+
+    >>> from clearhead.circuits import EAP, Method
+    >>> issubclass(EAP, Method)
+    True
+    """
 
     by_pair: ClassVar[bool] = True
     """True if it gives a number for each pair of texts by itself, so that pairs may be looked at in batches."""
@@ -147,10 +167,18 @@ def score_edges(
     progress: Progress | None = None,
     checkpoint: Path | None = None,
 ) -> Float[Tensor, "pair edge"]:
-    """Return a method's scores, a row for each pair, `batch` pairs at a time; `progress` is told after each step.
+    """Return a method's scores, a row for each pair.
 
-    With a checkpoint, its state is saved there every few seconds. A call that was cut goes on from it, to the same
-    scores in every bit; the file is removed at the end.
+    Args:
+        method: The method.
+        contrast: Pairs of texts and a metric.
+        batch: Pairs at a time.
+        progress: Called after each step with how much is done.
+        checkpoint: File in which the state is saved every few seconds. A call that was interrupted continues from it
+            with the same scores in every bit; the file is removed at the end.
+
+    Returns:
+        Scores, `(pair, edge)`.
     """
     progress = progress or (lambda done, of: None)
     saved = ScoreCheckpoint(checkpoint, "" if checkpoint is None else identity(method, contrast))
@@ -185,7 +213,18 @@ def identity(method: Method, contrast: Contrast) -> str:
 
 @public
 def find_method(name: str) -> Method:
-    """Return the method of a name, as options of the command name it: `eap-ig`, `eap-ig(steps=10)`, `mine:Mine`."""
+    """Return the method of a name, as options of the command name it.
+
+    Args:
+        name: `eap-ig`, `eap-ig(steps=10)`, `mine:Mine`.
+
+    Returns:
+        The method.
+
+    >>> from clearhead.circuits import find_method
+    >>> find_method("eap-ig(steps=10)")
+    EAPIGInputs(steps=10)
+    """
     return parse(name, "circuit method").make()
 
 

@@ -18,7 +18,12 @@ Measured = Float[Tensor, "variant batch"]
 
 
 class Metric(ABC):
-    """What is measured of logits."""
+    """Base class: what is measured of logits.
+
+    >>> from clearhead.circuits import LogitDifference, Metric
+    >>> issubclass(LogitDifference, Metric)
+    True
+    """
 
     @abstractmethod
     def __call__(self, logits: Float[Tensor, "variant batch ..."]) -> Measured:
@@ -37,9 +42,16 @@ class Metric(ABC):
 @public
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LogitDifference(Metric):
-    """The logit of the clean answer less that of the other answer, at one place of each text.
+    """The logit of the clean answer minus the logit of the other answer, at one place of each text.
 
-    `place` is left out where a text has one row of logits, as in classification.
+    Args:
+        answer: Number of the clean answer, for each text.
+        other: Number of the other answer.
+        place: Token whose logits count; None if a text has one row of logits, as in classification.
+
+    >>> import torch
+    >>> from clearhead.circuits import LogitDifference
+    >>> metric = LogitDifference(answer=torch.tensor([5]), other=torch.tensor([6]), place=torch.tensor([2]))
     """
 
     answer: Int[Tensor, "batch"]
@@ -69,6 +81,13 @@ class Divergence(Metric):
     """Minus the KL divergence from the clean run's probabilities, summed over places: 0 in the clean run.
 
     Its gradient in the clean run is 0, so methods that take one gradient there say nothing with it.
+
+    Args:
+        clean: Logits of the clean run.
+
+    >>> import torch
+    >>> from clearhead.circuits import Divergence
+    >>> metric = Divergence(torch.zeros(1, 3, 20))
     """
 
     clean: Float[Tensor, "batch ..."]
@@ -88,7 +107,15 @@ class Divergence(Metric):
 class AnswerLogProbability(Metric):
     """The log-probability of the answers that the clean run gives, summed over places; for compiled programs.
 
-    The answers are `columns` of the logits, and one more stands for no answer: its logit is `nothing`.
+    The answers are `columns` of the logits. One more column stands for no answer.
+
+    Attributes:
+        columns: Columns of the logits.
+        nothing: Logit of no answer.
+
+    >>> import torch
+    >>> from clearhead.circuits import AnswerLogProbability
+    >>> metric = AnswerLogProbability(columns=torch.tensor([0, 1]), answers=torch.tensor([[1, 0]]))
     """
 
     columns: Int[Tensor, "answer"]
@@ -117,7 +144,14 @@ class AnswerLogProbability(Metric):
 class Number(Metric):
     """The numbers that a compiled program answers with, each times a sign, summed over places.
 
-    The signs are those of the differences between the clean run and the other, so that it falls towards the other.
+    Args:
+        column: Column of the logits that has the number.
+        signs: Signs of the differences between the clean run and the other, so that the metric falls towards the other.
+        first: First place that has an answer.
+
+    >>> import torch
+    >>> from clearhead.circuits import Number
+    >>> metric = Number(column=0, signs=torch.ones(1, 3))
     """
 
     column: int

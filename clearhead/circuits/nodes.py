@@ -48,7 +48,16 @@ Progress = Callable[[int, int], object]
 
 
 class NodePatch(NamedTuple):
-    """A value that is taken from elsewhere: all of it, or of one head; at one place, or at all."""
+    """A value that is taken from another text: all of it, or one head; at one place, or at all.
+
+    Args:
+        name: Name of the value.
+        head: Number of the head; all if None.
+        place: Number of the token; all if None.
+
+    >>> from clearhead.circuits import NodePatch
+    >>> node = NodePatch("decoder.0.attention.context", head=1)
+    """
 
     name: str
     head: int | None = None
@@ -74,7 +83,23 @@ class NodePatch(NamedTuple):
 
 @public
 def list_nodes(model: nn.Module, kind: NodeKind) -> list[NodePatch]:
-    """Return the nodes of a kind, in the order of the forward pass, for all places at once."""
+    """Return the nodes of a kind, in the order of the forward pass, for all places at once.
+
+    Args:
+        model: The model.
+        kind: `layer`, `attention`, `feed_forward` or `head`.
+
+    Returns:
+        The nodes.
+
+    Raises:
+        OptionError: If there is no such kind.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> ch.circuits.list_nodes(model, "layer")[-1].name
+    'decoder.1.feed_forward.residual'
+    """
     names = names_of(model)
     if kind == "head":
         sites = names.sites.items()
@@ -109,7 +134,24 @@ def paths_of(names: Names) -> dict[str, str]:
 
 @public
 def read_nodes(trace: Trace, nodes: Iterable[NodePatch]) -> dict[str, Tensor]:
-    """Return the values of these nodes in a traced text, by name."""
+    """Return the values of these nodes in a traced text.
+
+    Args:
+        trace: The trace.
+        nodes: The nodes.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        OptionError: If the traced model has no such value.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> trace = ch.tracing.trace_model(model, torch.tensor([[3, 1, 4]]))
+    >>> len(ch.circuits.read_nodes(trace, ch.circuits.list_nodes(model, "layer")))
+    3
+    """
     names = dict.fromkeys(node.name for node in nodes)
     if missing := [name for name in names if name not in trace.names]:
         raise OptionError(f"there is no {missing[0]} where values are taken from: the two models must be alike")
@@ -127,9 +169,28 @@ def patch_nodes(
     changes: Sequence[Change] = (),
     progress: Progress | None = None,
 ) -> Float[Tensor, "node"]:
-    """Return the metric of a text with each of these nodes patched, alone: in as few passes as memory allows.
+    """Return the metric of a text with each of these nodes patched alone, in as few passes as memory allows.
 
-    `values` are what `read_nodes` found in another text or another model; `changes` those of the model itself.
+    Args:
+        model: The model.
+        texts: One text.
+        nodes: The nodes.
+        values: What `read_nodes` found in another text or another model.
+        metric: What is measured.
+        changes: Changes of the model itself.
+        progress: Called with how much is done.
+
+    Returns:
+        A number for each node.
+
+    >>> import torch, clearhead as ch
+    >>> from clearhead.circuits import LogitDifference, Texts, list_nodes, patch_nodes, read_nodes
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> nodes = list_nodes(model, "head")
+    >>> values = read_nodes(ch.tracing.trace_model(model, torch.tensor([[3, 2, 4]])), nodes)
+    >>> last = LogitDifference(answer=torch.tensor([5]), other=torch.tensor([6]), place=torch.tensor([2]))
+    >>> len(patch_nodes(model, Texts(tokens={"decoder": torch.tensor([[3, 1, 4]])}), nodes, values, last)) == len(nodes)
+    True
     """
     check_values(model, texts, values)
     place = None if metric.place is None else int(metric.place)

@@ -28,12 +28,17 @@ class PatchCell(NamedTuple):
 @public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PatchMap:
-    """The logit difference of a text while one value at one place is taken from elsewhere, for every value and place.
+    """The logit difference of a text while one value at one place is taken from another text, for every value and
+    place.
 
-    `before` is the logit of `answer` less that of `other` in the text as it is, and `source` the same where the values
-    are taken from. `patched` has, by row, the difference with each place patched; `recovered` the same as a share of
-    the way from `before` (0) to `source` (1). Rows are `decoder.1.feed_forward.residual` (the stream after a layer) or
-    `decoder.0.attention.head.3`.
+    Rows are `decoder.1.feed_forward.residual` (the stream after a layer) or `decoder.0.attention.head.3`. `recovered`
+    is `patched` as a share of the way from `before` (0) to `source` (1).
+
+    Attributes:
+        before: The logit of `answer` minus the logit of `other` in the unchanged text.
+        source: The same in the text that values are taken from.
+        patched: By row, the difference with each place patched.
+        nodes: By row, what is patched.
     """
 
     before: float

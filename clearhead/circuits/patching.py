@@ -33,7 +33,16 @@ from clearhead.errors import OptionError
 
 @public
 def record(graph: Graph, texts: Texts, *, statistics: Statistics | None = None) -> Activations:
-    """Run the model over texts, and keep what every sender sent: a source for patches."""
+    """Run the model over texts, and keep what every sender sent: a source for patches.
+
+    Args:
+        graph: The graph of the model.
+        texts: The texts.
+        statistics: Returns the statistics of each norm; computed anew if None.
+
+    Returns:
+        What was sent, and the logits.
+    """
     return run_graph(graph, texts, statistics=statistics, keep=True)
 
 
@@ -41,7 +50,16 @@ def record(graph: Graph, texts: Texts, *, statistics: Statistics | None = None) 
 @public
 @dataclass(frozen=True, eq=False)
 class MeanSource(EdgeSource):
-    """What each sender sends on average over the texts of a run, place by place."""
+    """The mean of what each sender sends over the texts of a run, place by place.
+
+    Args:
+        run: What `record` returned.
+
+    >>> import torch, clearhead as ch
+    >>> graph = ch.circuits.Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> texts = ch.circuits.Texts(tokens={"decoder": torch.tensor([[3, 1, 4], [3, 2, 4]])})
+    >>> source = ch.circuits.MeanSource(ch.circuits.record(graph, texts))
+    """
 
     run: Activations
 
@@ -53,7 +71,11 @@ class MeanSource(EdgeSource):
 @public
 @dataclass(frozen=True)
 class ZeroSource(EdgeSource):
-    """Nothing: zero ablation."""
+    """Zero ablation: patched edges carry nothing.
+
+    >>> from clearhead.circuits import ZeroSource
+    >>> source = ZeroSource()
+    """
 
     def contribution(self, port: Port, senders: Sequence[int] | None = None) -> Parts:
         return torch.zeros(len(port.senders if senders is None else senders), 1, 1, 1, 1)
@@ -63,7 +85,15 @@ class ZeroSource(EdgeSource):
 @public
 @dataclass(frozen=True, eq=False)
 class ConstantSource(EdgeSource):
-    """A given vector for each sender, as its receivers get it; it may be learned. Senders without one send nothing."""
+    """A given vector for each sender, as its receivers get it; it may be learned. Senders without one send nothing.
+
+    Args:
+        vectors: By sender.
+
+    >>> import torch
+    >>> from clearhead.circuits import ConstantSource
+    >>> source = ConstantSource({"decoder.0.attention.head.1": torch.zeros(16)})
+    """
 
     vectors: Mapping[str, Tensor]
 
@@ -83,7 +113,18 @@ def patch_edges(
     *,
     statistics: Statistics | None = None,
 ) -> Tensor:
-    """Return the logits of texts while these edges carry what the source has for them."""
+    """Return the logits of texts while these edges carry the source's values.
+
+    Args:
+        graph: The graph of the model.
+        texts: The texts.
+        edges: Edges, `sender -> receiver`, or a mask.
+        source: What the edges carry.
+        statistics: Returns the statistics of each norm; computed anew if None.
+
+    Returns:
+        Logits.
+    """
     mask = graph.mask(edges).to(texts.device)
     logits = run_graph(graph, texts, patch=Patch(torch.atleast_2d(mask), source), statistics=statistics).logits
     return logits[0] if mask.ndim == 1 else logits
@@ -93,7 +134,26 @@ def patch_edges(
 def patch_path(graph: Graph, texts: Texts, path: Sequence[Edge | str], source: EdgeSource) -> Tensor:
     """Return the logits while one path of edges alone carries the change: path patching.
 
-    The first edge carries what the source has; each next edge, what its sender then sends.
+    The first edge carries the source's value; each next edge, what its sender then sends.
+
+    Args:
+        graph: The graph of the model.
+        texts: The texts.
+        path: Edges, each beginning where the one before it ends.
+        source: What the first edge carries.
+
+    Returns:
+        Logits.
+
+    Raises:
+        OptionError: If the edges do not form a path.
+
+    >>> import torch, clearhead as ch
+    >>> from clearhead.circuits import Graph, Texts, ZeroSource, patch_path
+    >>> graph = Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> texts = Texts(tokens={"decoder": torch.tensor([[3, 1, 4]])})
+    >>> patch_path(graph, texts, ["decoder.0.attention.head.1 -> decoder.output"], ZeroSource()).shape
+    torch.Size([1, 3, 20])
     """
     edges = [graph.edges[graph.find(edge)] for edge in path]
     for before, after in pairwise(edges):

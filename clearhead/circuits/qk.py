@@ -40,7 +40,20 @@ class QKPair(NamedTuple):
 @public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QKAttribution:
-    """A score of one head, of one query and one key, as a sum over pairs of senders and the position's bias."""
+    """A score of one head, for one query and one key, as a sum over pairs of senders and the position's bias.
+
+    Attributes:
+        query_senders: Names of the senders on the query's side.
+        key_senders: Names of the senders on the key's side.
+        pairs: What each pair adds.
+        position: What the position's bias adds.
+
+    >>> import torch, clearhead as ch
+    >>> graph = ch.circuits.Graph(ch.presets.gpt2("tiny", vocabulary=20).build().eval())
+    >>> texts = ch.circuits.Texts(tokens={"decoder": torch.tensor([[3, 1, 4]])})
+    >>> ch.circuits.qk_attribution(graph, texts, at="decoder.1.attention", head=0, query=2, key=1).position
+    0.0
+    """
 
     query_senders: tuple[str, ...]
     key_senders: tuple[str, ...]
@@ -65,7 +78,21 @@ class QKAttribution:
 @torch.no_grad()
 @public
 def qk_attribution(graph: Graph, texts: Texts, *, at: str, head: int, query: int, key: int) -> QKAttribution:
-    """Split the score of one head, `at` an attention, between a query's place and a key's, in the first of the texts.
+    """Split the score of one head between a query and a key over pairs of senders, in the first of the texts.
+
+    Args:
+        graph: The graph of the model.
+        texts: The texts.
+        at: Name of the attention.
+        head: Number of the head.
+        query: Place of the query.
+        key: Place of the key.
+
+    Returns:
+        What each pair adds; the sum is the score.
+
+    Raises:
+        OptionError: If there is no such place, or the score is not a dot product.
 
     >>> import torch
     >>> from clearhead.circuits import Graph, Texts, qk_attribution

@@ -35,7 +35,11 @@ class Exact(Method):
 @final
 @dataclass(frozen=True)
 class NodePatching(Method):
-    """Patch every sender by itself, for all its receivers; each of its edges has that number."""
+    """Patch every sender by itself, for all its receivers; each of its edges has that number.
+
+    >>> from clearhead.circuits import NodePatching
+    >>> method = NodePatching()
+    """
 
     def score(self, contrast: Contrast) -> Scores:
         every = torch.stack([contrast.graph.edges_of(sender) for sender in contrast.graph.senders])
@@ -46,7 +50,11 @@ class NodePatching(Method):
 @final
 @dataclass(frozen=True)
 class NodeAttribution(Method):
-    """Attribution patching of nodes: what the edges of a sender make together, by one gradient."""
+    """Attribution patching of nodes: the effect of all edges of a sender together, by one gradient.
+
+    >>> from clearhead.circuits import NodeAttribution
+    >>> method = NodeAttribution()
+    """
 
     def score(self, contrast: Contrast) -> Scores:
         every = torch.stack([contrast.graph.edges_of(sender) for sender in contrast.graph.senders])
@@ -58,10 +66,16 @@ class NodeAttribution(Method):
 @final
 @dataclass(frozen=True)
 class ACDC(Method):
-    """Automatic circuit discovery: from the output back, take out each edge whose loss changes the metric little.
+    """Automatic circuit discovery: from the output back, remove each edge whose loss changes the metric little.
 
-    It is run for several thresholds, shares of the difference between clean and other; an edge's score is the largest
-    threshold at which it stays. Edges of one sender and port are tried one after another.
+    An edge's score is the largest threshold at which it stays. Edges of one sender and port are tried one after
+    another.
+
+    Args:
+        thresholds: Shares of the difference between clean and other texts.
+
+    >>> from clearhead.circuits import ACDC
+    >>> method = ACDC(thresholds=(0.01, 0.1))
     """
 
     by_pair: ClassVar[bool] = False
@@ -101,9 +115,18 @@ class ACDC(Method):
 @final
 @dataclass(frozen=True)
 class EdgePruning(Method):
-    """Learned masks: as few edges as possible keep the metric, by gradient descent on a mask with hard-concrete noise.
+    """Learned masks: gradient descent on a mask with hard-concrete noise keeps the metric with few edges.
 
     The score is how sure the mask is that an edge stays.
+
+    Args:
+        steps: Steps of the descent.
+        rate: Learning rate.
+        sparsity: Weight of the number of edges in the loss.
+        seed: Random seed.
+
+    >>> from clearhead.circuits import EdgePruning
+    >>> method = EdgePruning(steps=50)
     """
 
     by_pair: ClassVar[bool] = False

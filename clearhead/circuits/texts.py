@@ -18,7 +18,12 @@ from clearhead.tracing.names import sides_of
 @public
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """A batch of texts. `tokens` has the ids of each side, `lengths` how many of each row count (all unless given).
+    """A batch of texts.
+
+    Args:
+        tokens: By side, the ids.
+        lengths: By side, how many ids of each row count; all if not given.
+        segments: Segments of the tokens, for an encoder that has any.
 
     >>> import torch
     >>> from clearhead.circuits import Texts

@@ -313,7 +313,14 @@ def find_truth(
 @public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BenchSample:
-    """A program that methods are graded on: a model that computes it, and the truth about that model's edges."""
+    """A program that methods are graded on: a model that computes it, and the truth about that model's edges.
+
+    Attributes:
+        program: The program.
+        compiled: Its model.
+        graph: The model's graph.
+        truth: Which edges are there, and which can change an answer.
+    """
 
     program: Program
     compiled: CompiledModel

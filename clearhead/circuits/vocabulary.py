@@ -44,7 +44,21 @@ class TokenScore(NamedTuple):
 @final
 @public
 class HeadVocabulary:
-    """A head of a model, asked by single tokens: `HeadVocabulary(run.model, "decoder.1.attention", 0)`."""
+    """The OV and QK circuits of a head, asked by single tokens.
+
+    Args:
+        model: The model.
+        site: Name of the attention.
+        head: Number of the head.
+
+    Raises:
+        PlaceError: If there is no such head.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> len(ch.circuits.HeadVocabulary(model, "decoder.1.attention", 0).copies(3, 5))
+    5
+    """
 
     def __init__(self, model: Transformer, site: str, head: int) -> None:
         names = names_of(model)

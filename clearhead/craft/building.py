@@ -39,8 +39,18 @@ def model_of(
 ) -> Decoder | Encoder:
     """Return a model whose layers have these heads: blocks without norms, so what they write stays where it was put.
 
-    It is a decoder, or an encoder where it is not causal; its answer at each place is the token that block `answer`
-    holds there. `units` are networks, by the number of the layer they come after.
+    Args:
+        layers: For each layer a design, or several.
+        answer: The block that has the answer: at each place, the token it holds there.
+        causal: Make a decoder; an encoder if False.
+        weighting: The weighting; softmax if None.
+        units: Feed-forward networks, by the number of the layer they follow.
+
+    Returns:
+        The model.
+
+    Raises:
+        OptionError: If there are no layers, or designs have different inputs, or the answer is not a token.
     """
     stacked = [[layer] if isinstance(layer, Design) else list(layer) for layer in layers]
     networks = units or {}

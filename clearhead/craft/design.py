@@ -58,8 +58,25 @@ class AskedScores:
 class Design:
     """A head: its four maps, for these inputs. `query = scale · x W_Q`, `key = x W_K`, `score = query · key`.
 
-    Without `w_v` and `w_o` the design says only where to look. Installed in a model, it leaves that head's W_V and W_O
-    alone.
+    Without `w_v` and `w_o` the design says only where to look, and installing it leaves the head's W_V and W_O alone.
+
+    Attributes:
+        name: What it does.
+        inputs: Directions of its input.
+        asked: The score it is designed to have, for each query and key.
+        w_q: Map to queries.
+        w_k: Map to keys.
+        w_v: Map to values.
+        w_o: Map to the output.
+        scale: Factor for the queries.
+        mask: Where a query may attend.
+
+    Raises:
+        OptionError: If the scale is not positive and finite.
+
+    >>> from clearhead import craft
+    >>> craft.by_position(craft.inputs(["a", "b"], 3), offset=-1).w_q.shape
+    torch.Size([5, 3])
     """
 
     name: str
@@ -212,7 +229,15 @@ class Design:
 
 @public
 def layer(*designs: Design, weighting: Weighting | None = None) -> Attention:
-    """Return an ordinary attention layer with one head for each design: q·k without a factor, and no bias."""
+    """Return an ordinary attention layer with one head for each design: q·k without a factor, and no bias.
+
+    Args:
+        designs: The designs.
+        weighting: The weighting; softmax if None.
+
+    Returns:
+        The layer.
+    """
     spec = attention_spec(designs, weighting)
     built = spec.build(designs[0].inputs.d_model)
     write_layer(built, designs)

@@ -37,11 +37,23 @@ def by_content(
     key: str = "token",
     scale: float = 1.0,
 ) -> Design:
-    """Return a head that looks for what a key says, wherever it stands, and attends equally to keys that say the same.
+    """Return a head that looks for what a key says, wherever it is, and attends equally to keys that say the same.
 
-    `asks`: for each label of a query the labels it looks for, or a number for every pair by a function or a table.
-    `keys` are what the labels of keys say, one row each: orthogonal unless given. `queries` are what is asked: by
-    default the sum of the keys looked for. `query` and `key` are the blocks whose labels are meant.
+    Args:
+        read: Inputs, or a vocabulary.
+        asks: For each label of a query the labels it looks for; or a number for every pair, by a function or a table.
+        keys: What the labels of keys say, one row each; orthogonal if None.
+        queries: What is asked; the sum of the keys looked for if None.
+        query: Block whose labels are the queries'.
+        key: Block whose labels are the keys'.
+        scale: Factor for the queries.
+
+    Returns:
+        The design.
+
+    >>> from clearhead import craft
+    >>> craft.by_content(craft.inputs(["a", "b"], 3), {"a": "b"}).weights(["a", "b"])[0].tolist()[0] < 0.5
+    True
     """
     source = read if isinstance(read, Inputs) else inputs(read)
     table = make_content_table(asks, source[query].labels, source[key].labels)
@@ -117,11 +129,30 @@ def by_position(
     scores: Callable[[int, int], float] | None = None,
     scale: float = 1.0,
 ) -> Design:
-    """Return a head that looks at a place: `offset` from the query's, an `absolute` one, or what `function(i, n)` says.
+    """Return a head that looks at a place.
 
-    n is the length that the inputs were made for: a head cannot know that a text is shorter. `scores(i, j)` gives a
-    number for every pair of places instead. On one-hot positions all of it is exact. On waves an offset is a rotation,
-    and a function or scores are fitted by least squares: `sharpness` says how well.
+    n is the length for which the inputs were made: a head cannot know that a text is shorter. On one-hot positions all
+    of this is exact. On waves an offset is a rotation, and a function or scores are fitted by least squares:
+    `sharpness` shows how well.
+
+    Args:
+        read: The inputs.
+        offset: Look this many places on (negative: back).
+        absolute: Look at this place.
+        function: Takes place i and length n, and returns the place or places to look at, or None.
+        scores: Takes places i and j, and returns a score.
+        scale: Factor for the queries.
+
+    Returns:
+        The design.
+
+    Raises:
+        OptionError: If not exactly one of the four is given, or the inputs have no positions.
+
+    >>> from clearhead import craft
+    >>> before = craft.by_position(craft.inputs(["a", "b"], 3), offset=-1, scale=20.0)
+    >>> before.weights(["a", "b", "a"])[2].round().tolist()
+    [0.0, 1.0, 0.0]
     """
     options = {"offset": offset, "absolute": absolute, "function": function, "scores": scores}
     given_names = [name for name, value in options.items() if value is not None]
@@ -199,6 +230,16 @@ def combine(*designs: Design, weights: Sequence[float] | None = None) -> Design:
     """Return a head that asks for several things at once: it adds the designs' scores, each times its scale and weight.
 
     Its values and output are those of the first design.
+
+    Args:
+        designs: The designs.
+        weights: A factor for each; 1 if None.
+
+    Returns:
+        The design.
+
+    Raises:
+        OptionError: If there are fewer than two designs, not as many weights, or they differ in inputs or mask.
     """
     shares = [1.0] * len(designs) if weights is None else list(weights)
     if len(designs) < 2 or len(shares) != len(designs):

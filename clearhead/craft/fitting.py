@@ -71,9 +71,21 @@ def fit_position(
 ) -> Design:
     """Return a head that looks `offset` places on, or at the `absolute` place, for this attention of this model.
 
-    Where positions are added to the embeddings, keys become waves of their position, and queries the waves of the
-    position they look for. With rotary positions, all queries and keys are one vector, turned against each other by the
-    offset.
+    If positions are added to the embeddings, keys become waves of their position, and queries the waves of the position
+    they look for. With rotary positions, all queries and keys are one vector, rotated against each other by the offset.
+
+    Args:
+        model: The model.
+        tokens: Texts to measure its inputs on, for each side.
+        at: Name of the attention.
+        offset: Look this many places on (negative: back).
+        absolute: Look at this place.
+
+    Returns:
+        The design.
+
+    Raises:
+        OptionError: If not exactly one of the two is given, or the positions cannot do it.
     """
     if (offset is None) == (absolute is None):
         raise OptionError("fit_position: give offset or absolute, one of them")
@@ -92,7 +104,16 @@ def fit_position(
 
 @public
 def fit_content(model: nn.Module, *tokens: Texts, at: str) -> Design:
-    """Return a head that looks at tokens equal to the query's, itself included, for this attention of this model."""
+    """Return a head that looks at tokens equal to the query's, itself included, for this attention of this model.
+
+    Args:
+        model: The model.
+        tokens: Texts to measure its inputs on, for each side.
+        at: Name of the attention.
+
+    Returns:
+        The design.
+    """
     ids = own_texts(model, at, tokens).cpu()
     d_head = Names(model).sites[at].shape.d_head
     vocabulary = sides_of(model)[side_of(at)][1].spec.vocabulary

@@ -91,7 +91,16 @@ class InputBlock:
 @public
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inputs:
-    """The directions of a head's input by name. An input is the sum of one vector from each block that is filled."""
+    """The directions of a head's input by name. An input is the sum of one vector from each block that is filled.
+
+    Attributes:
+        blocks: By name, some directions and their labels.
+        d_model: Number of directions.
+
+    >>> from clearhead import craft
+    >>> craft.inputs(["a", "b"], 3).d_model
+    5
+    """
 
     blocks: Mapping[str, InputBlock]
     d_model: int
@@ -159,10 +168,24 @@ def inputs(
     waves: int | None = None,
     room: Mapping[str, Sequence[str]] | None = None,
 ) -> Inputs:
-    """Return inputs with a direction for each token and each of `length` positions.
+    """Return inputs with a direction for each token and each position.
 
-    `waves`: positions as sines and cosines in so many directions, as `positions.Sinusoidal` makes them, in place of
-    one-hot ones. `room`: further blocks, by name with their labels, that are empty until a head writes into them.
+    Args:
+        vocabulary: The tokens.
+        length: Number of positions; none if None.
+        waves: Positions as sines and cosines in this many directions, as `positions.Sinusoidal` makes them, instead of
+            one-hot ones.
+        room: Further blocks, by name with their labels, that are empty until a head writes into them.
+
+    Returns:
+        The inputs.
+
+    Raises:
+        OptionError: If a token occurs twice, or a number is out of range.
+
+    >>> from clearhead import craft
+    >>> craft.inputs(["a", "b"], 3, room={"seen": ["a", "b"]}).d_model
+    7
     """
     one_hot = {"token": vocabulary, **(room or {})}
     blocks: dict[str, InputBlock] = {}

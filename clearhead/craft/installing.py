@@ -43,7 +43,21 @@ FROZEN: "weakref.WeakKeyDictionary[Attention, dict[int, Frozen]]" = weakref.Weak
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Installed:
-    """A design that was written into a head. Freezing ends with this process: a saved model has the weights only."""
+    """A design that was written into a head. Freezing ends with this process: a saved model has the weights only.
+
+    Attributes:
+        model: The model.
+        at: Name of the attention.
+        head: Number of the head.
+        design: The design.
+        frozen: What keeps the numbers unchanged while the rest is trained; None if nothing does.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20, length=8).build().eval()
+    >>> design = ch.craft.fit_position(model, torch.randint(20, (4, 8)), at="decoder.0.attention", offset=-1)
+    >>> ch.craft.install(model, design, at="decoder.0.attention", head=0).head
+    0
+    """
 
     model: nn.Module = field(repr=False)
     at: str
@@ -74,10 +88,20 @@ class Installed:
 
 @public
 def install(model: nn.Module, design: Design, *, at: str, head: int, frozen: bool = True) -> Installed:
-    """Write a design into a head: its slices of W_Q and W_K, and of W_V and W_O if the design says what it carries.
+    """Write a design into a head: its slices of W_Q and W_K, and of W_V and W_O if the design has them.
 
-    `frozen` keeps those numbers as they are while the rest is trained, by any optimiser of torch and with weight decay,
-    until `release()` or another design takes its place. W_Q is multiplied by √d_head, because the layer divides by it.
+    W_Q is multiplied by √d_head, because the layer divides by it.
+
+    Args:
+        model: The model.
+        design: The design.
+        at: Name of the attention.
+        head: Number of the head.
+        frozen: Keep these numbers while the rest is trained, by any optimizer of torch and with weight decay, until
+            `release()` or another design.
+
+    Returns:
+        What was installed.
     """
     names = Names(model)
     names.check_site(at)

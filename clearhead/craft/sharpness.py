@@ -59,7 +59,17 @@ class HardestQuery(NamedTuple):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Sharpness:
-    """How sharp a design is at length n, whatever the tokens: over every query that has a target key."""
+    """How sharp a design is at length n, whatever the tokens, over every query that has a target key.
+
+    Attributes:
+        n: Length of the text.
+        scale: Factor for the scores.
+        epsilon: Weight that may go elsewhere.
+
+    >>> from clearhead import craft
+    >>> craft.by_position(craft.inputs(["a", "b"], 3), offset=-1, scale=20.0).sharpness(3).n
+    3
+    """
 
     n: int
     scale: float
@@ -167,7 +177,18 @@ def weight_on(scores: Rows, wanted: Bool[Tensor, "query key"], scale: float) -> 
 def least_scale(scores: Rows, wanted: Bool[Tensor, "query key"], *, epsilon: float = 0.01) -> float:
     """Return the least scale at which softmax puts 1 - ε on the wanted keys of these rows, found by bisection.
 
-    Blocked keys have a score of -inf. inf where no scale up to 2^40 does.
+    Args:
+        scores: Scores; -inf for blocked keys.
+        wanted: True for the wanted keys.
+        epsilon: Weight that may go elsewhere.
+
+    Returns:
+        The scale; inf if no scale up to 2^40 does.
+
+    >>> import torch
+    >>> from clearhead import craft
+    >>> round(craft.least_scale(torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]])), 2)
+    4.6
     """
     check_epsilon(epsilon)
 
@@ -188,7 +209,19 @@ def least_scale(scores: Rows, wanted: Bool[Tensor, "query key"], *, epsilon: flo
 @final
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How sharp a head was on texts that went through it: over the queries that have a target key."""
+    """How sharp a head was on texts that went through it, over the queries that have a target key.
+
+    Attributes:
+        queries: How many queries have one.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20, length=8).build().eval()
+    >>> tokens = torch.randint(20, (4, 8))
+    >>> design = ch.craft.fit_position(model, tokens, at="decoder.0.attention", offset=-1)
+    >>> installed = ch.craft.install(model, design, at="decoder.0.attention", head=0)
+    >>> 0 <= installed.measure(tokens).weight <= 1
+    True
+    """
 
     queries: int
     weight: float

@@ -27,14 +27,28 @@ Moves = list[tuple[int, int]]
 @public
 @dataclass(frozen=True, kw_only=True)
 class Beam(DecodingMethod):
-    """Beam search: at each step it continues the `width` best beginnings; it returns the `n_best` best outputs.
+    """Beam search: extend the `width` best prefixes at each step, and return the `n_best` best outputs.
 
-    An output's score is the sum of its log-probabilities, divided by length ** `length_penalty`: 0 gives the sum, 1 the
-    mean; more favours long outputs. A sentence is done when `width` outputs have ended and, with `stop`:
+    An output's score is the sum of its log-probabilities, divided by length ** `length_penalty`. A sentence is done
+    when `width` outputs have ended and the rule `stop` holds:
 
-    - `exact`: no beginning could still beat the worst of them, whatever length it may reach;
-    - `heuristic`: the best beginning, scored at its present length, does not beat it (Hugging Face's default);
+    - `exact`: no prefix can still beat the worst of them, whatever length it reaches;
+    - `heuristic`: the best prefix, scored at its present length, does not beat it (Hugging Face's default);
     - `early`: at once.
+
+    Args:
+        width: Prefixes kept at each step.
+        length_penalty: 0 ranks by the sum of log-probabilities, 1 by their mean; more favours long outputs.
+        n_best: Outputs to return, at most `width`.
+        stop: When a sentence is done: `exact`, `heuristic` or `early`.
+
+    Raises:
+        OptionError: If a value is out of range.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> len(ch.generate(model, [5, 6], ch.Beam(width=3, n_best=2), rules=ch.Rules(max_new=4)))
+    2
     """
 
     streams = False

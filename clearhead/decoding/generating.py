@@ -35,7 +35,20 @@ from clearhead.errors import OptionError
 
 
 class Token(NamedTuple):
-    """One new token of one sequence. `log_prob` is the model's own, whatever cuts a sample was drawn after."""
+    """One new token of one sequence; what `stream` yields.
+
+    Attributes:
+        sequence: Number of the input.
+        token: Its id.
+        log_prob: The model's log-probability, before any cut of sampling.
+        ended: Whether the sequence ends with it.
+        candidates: The most likely tokens and their log-probabilities, if asked for.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> [token.sequence for token in ch.stream(model, [5], rules=ch.Rules(max_new=2))]
+    [0, 0]
+    """
 
     sequence: int
     token: int
@@ -74,13 +87,24 @@ def generate(
     prefix: Row | Rows | None = None,
     candidates: int = 0,
 ) -> list[Hypothesis] | list[list[Hypothesis]]:
-    """Return the model's hypotheses for each input, the best first: one, or a beam's `n_best`.
+    """Return the model's hypotheses for each input, best first: one, or a beam's `n_best`.
 
-    `inputs` are rows of token ids, in lists or a tensor, which may differ in length. One row alone is one input, and
-    gives its hypotheses. A decoder continues `inputs`. An encoder-decoder translates them; its output begins with
-    `prefix`, a start token and whatever else you want there: one row, or one for each input. Without `rules` there are
-    64 new tokens, or as many as the model has positions for. `candidates` is how many of the likeliest tokens each step
-    reports.
+    A decoder continues the inputs; an encoder-decoder translates them.
+
+    Args:
+        model: A decoder or an encoder-decoder.
+        inputs: Rows of token ids, in lists or a tensor; they may differ in length. One row alone is one input.
+        method: `Greedy`, `Sample` or `Beam`.
+        rules: Limits and constraints. Without them there are 64 new tokens, or as many as the model has positions for.
+        prefix: For an encoder-decoder: the start token and whatever else an output begins with; one row, or one for
+            each input.
+        candidates: How many of the most likely tokens each step reports.
+
+    Returns:
+        The hypotheses of one input; a list of them for several inputs.
+
+    Raises:
+        OptionError: If a token, a prefix or a rule does not fit the model.
 
     >>> import torch
     >>> import clearhead as ch
@@ -187,7 +211,27 @@ def stream(
     prefix: Row | Rows | None = None,
     candidates: int = 0,
 ) -> Iterator[Token]:
-    """Yield the tokens of `generate`, each as soon as it is chosen. Until the last, the model is in eval mode."""
+    """Yield the tokens of `generate`, each as soon as it is chosen. Until the last, the model is in eval mode.
+
+    Args:
+        model: A decoder or an encoder-decoder.
+        inputs: As in `generate`.
+        method: `Greedy` or `Sample`.
+        rules: As in `generate`.
+        prefix: As in `generate`.
+        candidates: As in `generate`.
+
+    Returns:
+        An iterator of tokens.
+
+    Raises:
+        OptionError: If the method cannot stream, as beam search cannot.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> sum(1 for _ in ch.stream(model, [5, 6], rules=ch.Rules(max_new=4)))
+    4
+    """
     check_method(method)
     if not method.streams:
         raise OptionError("a beam may change its mind until the end: stream Greedy() or Sample(), or use generate")
@@ -243,7 +287,16 @@ def collect(tokens: Iterator[Token], count: int) -> list[list[Hypothesis]]:
 
 
 class Score(NamedTuple):
-    """Log-probability of each token of an output, and their sum."""
+    """Log-probability of each token of an output, and their sum; what `score` returns.
+
+    Attributes:
+        log_probs: One for each token.
+        total: Their sum.
+
+    >>> import clearhead as ch
+    >>> len(ch.score(ch.presets.gpt2("tiny", vocabulary=20).build(), [5, 6], [7, 8]).log_probs)
+    2
+    """
 
     log_probs: tuple[float, ...]
     total: float
@@ -257,9 +310,25 @@ def score(model: Model, inputs: Rows, outputs: Rows, *, prefix: Row | Rows | Non
 def score(
     model: Model, inputs: Row | Rows, outputs: Row | Rows, *, prefix: Row | Rows | None = None
 ) -> Score | list[Score]:
-    """Return the log-probability of every token of outputs that you give, each after its input (and prefix).
+    """Return the log-probability of every token of given outputs, each after its input (and prefix).
 
-    One row of inputs, with one of outputs, gives one score.
+    Args:
+        model: A decoder or an encoder-decoder.
+        inputs: Rows of token ids, or one row.
+        outputs: An output for each input.
+        prefix: As in `generate`.
+
+    Returns:
+        One score for one row, else a list of them.
+
+    Raises:
+        OptionError: If there are not as many outputs as inputs, or a token is not in the vocabulary.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> found = ch.score(model, [5, 6], [7, 8])
+    >>> len(found.log_probs), found.total == sum(found.log_probs)
+    (2, True)
     """
     scores = score_rows(model, inputs, outputs, prefix)
     return scores[0] if is_row(inputs) else scores

@@ -45,9 +45,14 @@ def make_matcher(tokenizer: Any, compiled: str) -> Any:
 
 @final
 class TokenBytes:
-    """The bytes that each token adds to a text; a token without any (a special one) is in no output of a grammar.
+    """The bytes that each token adds to a text, for `Grammar`. A special token adds none and never fits a grammar.
 
-    They are spelled when a grammar first asks for them: of a large vocabulary that takes half a second.
+    Args:
+        spell: Returns the bytes of every token. It is called when a grammar first needs them, which takes half a second
+            for a large vocabulary.
+
+    >>> import clearhead as ch
+    >>> tokens = ch.decoding.TokenBytes(lambda: [b"a", b"b", b"ab"])
     """
 
     def __init__(self, spell: Callable[[], Sequence[bytes]]) -> None:
@@ -105,8 +110,15 @@ class LibraryTokens:
 @public
 @dataclass(frozen=True)
 class Grammar(CodeRepr):
-    """What an output must be: JSON of a schema (`json_schema`), a match of a regular expression (`regex`), or text of a
-    context-free grammar (`lark`). `tokens` are the model's: a server has them already.
+    """What an output must be: JSON of a schema, a match of a regular expression, or text of a context-free grammar.
+
+    Args:
+        kind: `json_schema`, `regex` or `lark`.
+        text: The schema, expression or grammar.
+        tokens: The bytes of the model's tokens; a server has them already.
+
+    Raises:
+        OptionError: If the kind is unknown, or the text is not valid.
 
     >>> import clearhead as ch
     >>> tokens = ch.decoding.TokenBytes(lambda: [b"a", b"b", b"ab"])

@@ -11,9 +11,20 @@ Candidates = tuple[tuple[int, float], ...]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """One output: its new tokens (the end token too, if it `ended` with one) and the log-probability of each.
+    """One output.
 
-    `score` is what hypotheses are ranked by: the sum of log-probabilities, in a beam over length ** length_penalty.
+    Attributes:
+        tokens: Its new tokens, with the end token if it ended with one.
+        log_probs: Log-probability of each token.
+        score: What hypotheses are ranked by: the sum of log-probabilities, in beam search over length **
+            length_penalty.
+        ended: Whether it ended with an end token.
+        candidates: For each step, the most likely tokens and their log-probabilities, if asked for.
+
+    >>> import clearhead as ch
+    >>> [best] = ch.generate(ch.presets.gpt2("tiny", vocabulary=20).build(), [5, 6], rules=ch.Rules(max_new=3))
+    >>> len(best.tokens), best.ended
+    (3, False)
     """
 
     tokens: tuple[int, ...]

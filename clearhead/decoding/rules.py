@@ -23,16 +23,31 @@ USUAL_NEW = 64
 @public
 @dataclass(frozen=True, kw_only=True)
 class Rules(CodeRepr):
-    """Constraints on an output, whichever way its tokens are chosen.
+    """Constraints on an output, whichever method chooses its tokens.
 
-    `max_new` and `min_new` count new tokens, the end token among them; `end` are the tokens that end it.
-    `no_repeat` n forbids that any n tokens in a row come twice (prompt included); `repetition_penalty` above 1 makes
-    every token that has been there less likely: its logit is divided by it if positive, multiplied if negative. `never`
-    are tokens that may not come at all.
+    The two penalties and `logit_bias` are defined as in OpenAI's API.
 
-    The other three are OpenAI's. Of the logit of a token that the output has n times, `presence_penalty` is taken if n
-    is 1 or more, and `frequency_penalty` n times. `logit_bias` are pairs of a token and what is added to its logit.
-    `grammar` is what the text of the output must be; it ends when nothing can follow, or with an end token.
+    Args:
+        max_new: Most new tokens, the end token included.
+        min_new: Fewest new tokens, the end token included.
+        end: Tokens that end the output.
+        no_repeat: n forbids that any n tokens in a row occur twice, prompt included; 0 turns it off.
+        repetition_penalty: Above 1 makes tokens that occurred before less likely: a positive logit is divided by it, a
+            negative one multiplied.
+        never: Tokens that may not occur.
+        presence_penalty: Subtracted from the logit of every token that the output already has.
+        frequency_penalty: Subtracted from a token's logit once for each time the output has it.
+        logit_bias: Pairs of a token and a number to add to its logit.
+        grammar: What the text must be. The output ends when nothing can follow, or with an end token.
+
+    Raises:
+        OptionError: If a value is out of range.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> [best] = ch.generate(model, [5, 6], rules=ch.Rules(max_new=4, never=(7,)))
+    >>> 7 in best.tokens
+    False
     """
 
     max_new: int

@@ -47,10 +47,20 @@ class Chooser(DecodingMethod):
 @public
 @dataclass(frozen=True)
 class Greedy(Chooser):
-    """Greedy decoding: takes the likeliest token each time.
+    """Greedy decoding: take the most likely token each time.
 
-    `lookup`: `generate` of one input proposes up to this many tokens at once, those that followed the last two tokens
-    before, and keeps those that are the likeliest. The output is the same, in fewer passes where it repeats itself.
+    Args:
+        lookup: Speculative decoding by n-gram look-up. `generate` of one input proposes up to this many tokens at once,
+            the ones that followed the last two tokens before, and keeps those that greedy decoding would choose. The
+            output is the same; it takes fewer passes if the text repeats itself.
+
+    Raises:
+        OptionError: If `lookup` is negative.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> len(ch.generate(model, [5, 6], ch.Greedy(), rules=ch.Rules(max_new=4))[0].tokens)
+    4
     """
 
     likeliest = True
@@ -74,12 +84,26 @@ class Greedy(Chooser):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Sample(Chooser):
-    """Sampling: draws each token by its probability, after the cuts below, in this order.
+    """Sampling: draw each token by its probability, after the cuts below, in this order.
 
-    Logits are divided by `temperature`. Then only the `top_k` likeliest tokens remain; of those the fewest whose
-    probabilities sum to `top_p`; of those the tokens with at least `min_p` times the highest probability. The likeliest
-    always remains. `seeds` gives each sequence its own seed; one number s stands for s, s + 1, … A sequence draws from
-    its own seed alone, so that its tokens do not depend on the batch.
+    The most likely token always remains. Each sequence draws from its own seed, so its tokens do not depend on the
+    batch.
+
+    Args:
+        temperature: Divisor of the logits.
+        top_k: Keep only this many of the most likely tokens; all if None.
+        top_p: Keep the fewest tokens whose probabilities sum to this.
+        min_p: Keep tokens with at least this share of the highest probability.
+        seeds: A seed for each sequence; one number s stands for s, s + 1, …
+
+    Raises:
+        OptionError: If a value is out of range.
+
+    >>> import clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build()
+    >>> drawn = [ch.generate(model, [5, 6], ch.Sample(top_k=5, seeds=3), rules=ch.Rules(max_new=4)) for _ in range(2)]
+    >>> drawn[0][0].tokens == drawn[1][0].tokens
+    True
     """
 
     temperature: float = 1.0

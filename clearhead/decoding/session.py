@@ -351,7 +351,17 @@ class StepChoice(NamedTuple):
 
 @public
 def which_step(model: Model) -> StepChoice:
-    """Return how decoding steps of a model are computed where it is now, as `which_kernel` does for attention."""
+    """Return how a model's decoding steps are computed where it is now, as `which_kernel` does for attention.
+
+    Args:
+        model: A decoder or an encoder-decoder.
+
+    Returns:
+        The way, and the reason.
+
+    >>> import clearhead as ch
+    >>> choice = ch.decoding.which_step(ch.presets.gpt2("tiny", vocabulary=20).build())
+    """
     session = Session(model, SessionSize(1, 2))
     if session.fast_step is None:
         return StepChoice("forward", "it is watched, hooked or under autocast, so that its forward must run")

@@ -38,10 +38,21 @@ from clearhead.rasp.language import Sequence as Program
 
 @public
 def check(name: str, answer: Callable[..., Any] | Program | Mapping[str, Any], *, language: Language = "en") -> Verdict:
-    """Check an answer: a function of yours for an exercise in writing, a RASP program for a puzzle.
+    """Check an answer.
 
-    Where several things are asked for, it is a dict of them: `{"where": …, "repair": …}` for a slip, `{"query": …,
-    "key": …, "value": …}` for a head, `{"edges": …, "answer": …}` for a mystery; `globals()` will do.
+    Args:
+        name: Name of the exercise.
+        answer: A function for an exercise in writing, a RASP program for a puzzle. If several things are asked for, a
+            dict of them: `{"where": …, "repair": …}` for a slip, `{"query": …, "key": …, "value": …}` for a head,
+            `{"edges": …, "answer": …}` for a mystery; `globals()` will do.
+        language: `en` or `de`.
+
+    Returns:
+        The verdict.
+
+    >>> from clearhead import exercises
+    >>> exercises.check("scale", lambda scores, d: scores / d**0.5).state
+    'right'
     """
     exercise = find_exercise(name)
     if exercise.kind == "write":
@@ -86,14 +97,38 @@ def ask_file(path: Path) -> Ask:
 
 @public
 def hint(name: str, number: int = 1, *, language: Language = "en") -> str:
-    """Return a hint of an exercise: the first, the second, …; the last where there are no more."""
+    """Return a hint of an exercise.
+
+    Args:
+        name: Name of the exercise.
+        number: 1 for the first hint, 2 for the second, …; the last one if there are fewer.
+        language: `en` or `de`.
+
+    Returns:
+        The hint.
+
+    >>> from clearhead import exercises
+    >>> len(exercises.hint("scale")) > 0
+    True
+    """
     hints = find_exercise(name).tasks[language].hints
     return hints[min(number, len(hints)) - 1]
 
 
 @public
 def solution(name: str) -> str:
-    """Return the code of a solution."""
+    """Return the code of a solution.
+
+    Args:
+        name: Name of the exercise.
+
+    Returns:
+        Python code.
+
+    >>> from clearhead import exercises
+    >>> "def" in exercises.solution("scale")
+    True
+    """
     return find_exercise(name).solution
 
 

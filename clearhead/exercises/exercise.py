@@ -47,7 +47,21 @@ class Slip:
 @public
 @dataclass(frozen=True, kw_only=True)
 class Exercise:
-    """One exercise, as its file has it. `kind` is the folder it is in; `facts` are the lines at its top."""
+    """One exercise, as its file has it.
+
+    Attributes:
+        name: Its name.
+        kind: The folder it is in.
+        facts: The lines at its top.
+        tasks: By language, what is asked.
+        checker: What checks an answer.
+        solution: Code of a solution.
+        slips: Known mistakes and what is said about them.
+
+    >>> from clearhead.exercises import EXERCISES
+    >>> EXERCISES["scale"].kind
+    'write'
+    """
 
     name: str
     kind: str

@@ -30,7 +30,18 @@ LENGTH = 4
 @public
 @dataclass(frozen=True, kw_only=True)
 class Mystery:
-    """A model whose program is not told. Run it, patch its edges, score them; then say what it does, and by which."""
+    """A model whose program is not told. Run it, patch its edges, score them; then say what it computes, and by which
+    edges.
+
+    Attributes:
+        name: Name of the exercise.
+        sample: The model.
+        truth: The edges that matter.
+
+    >>> from clearhead import exercises
+    >>> exercises.mystery("mystery-1").name
+    'mystery-1'
+    """
 
     name: str
     sample: BenchSample
@@ -63,7 +74,17 @@ class Mystery:
 
 @public
 def mystery(name: str) -> Mystery:
-    """Return the model of an exercise: `mystery("mystery-1").run("abca")`."""
+    """Return the model of an exercise.
+
+    Args:
+        name: Name of the exercise, such as `mystery-1`.
+
+    Returns:
+        The model, with `run`.
+
+    Raises:
+        OptionError: If it is not a mystery.
+    """
     found = EXERCISES.get(name)
     if found is None or found.kind != "mystery":
         raise OptionError(no_such(name, [each.name for each in EXERCISES.of_kind("mystery")]))

@@ -130,7 +130,19 @@ def steps_of(trace: Trace, at: str) -> dict[str, Any]:
 
 @public
 def trace_slip(exercise: Exercise, text: str | None = None) -> Trace:
-    """Return the trace of a model with a slip: `trace_slip(EXERCISES["slip-1"])`."""
+    """Return the trace of a model with a slip: `trace_slip(EXERCISES["slip-1"])`.
+
+    Args:
+        exercise: The exercise.
+        text: The text to trace; the exercise's own if None.
+
+    Returns:
+        The trace.
+
+    >>> from clearhead.exercises import EXERCISES, trace_slip
+    >>> trace_slip(EXERCISES["slip-1"]).kind in ("encoder", "decoder", "encoder-decoder")
+    True
+    """
     made = SlipModel(exercise=exercise)
     return made.trace(text or made.texts[0])
 

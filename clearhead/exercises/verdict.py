@@ -17,7 +17,18 @@ STATES: dict[Language, dict[State, str]] = {
 @public
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict:
-    """Whether an answer is right, and if not, the first thing that is wrong with it."""
+    """Whether an answer is right, and if not, the first thing that is wrong with it.
+
+    Attributes:
+        name: Name of the exercise.
+        state: `right`, `not yet`, `empty` or `failed`.
+        lines: What is wrong.
+        language: `en` or `de`.
+
+    >>> from clearhead import exercises
+    >>> exercises.check("scale", lambda scores, d: scores / d**0.5).state
+    'right'
+    """
 
     name: str
     state: State

@@ -68,13 +68,24 @@ def import_model(
     device: str = "auto",
     log: Callable[[str], None] = to_stderr,
 ) -> Run:
-    """Import the model in a Hugging Face folder, or in a GGUF file, as a new run folder, and return the run.
+    """Import a Hugging Face folder or a GGUF file as a new run folder, and return the run.
 
-    A source that begins with `hub:` is fetched from the Hugging Face hub. `task` is the run's task, if the
-    model's class does not say it; `dtype`, one of `STORED`, is how weights are kept; `context` is a limit on the length
-    of a text below the model's own. Weights that the task has no use for are left out, and `log` is called with their
-    names. Raises OptionError, DataError or RunError if the model or its tokenizer cannot be read, or the run cannot be
-    written; then nothing is left at `path`.
+    Args:
+        source: Folder or file; `hub:OWNER/NAME` is fetched from the Hugging Face hub.
+        path: Run folder to make.
+        task: The run's task, if the model's class does not say it.
+        dtype: How weights are stored, one of `STORED`.
+        context: Limit on the length of a text, below the model's own.
+        device: Device of the returned run.
+        log: Called with lines for the user, such as the names of weights that the task does not need.
+
+    Returns:
+        The run.
+
+    Raises:
+        OptionError: If the model, its configuration or an argument is not supported.
+        DataError: If a file cannot be read. Nothing is left at `path` then.
+        RunError: If the run cannot be written.
     """
     if dtype not in STORED:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(STORED)}")

@@ -72,7 +72,12 @@ class BranchConnection(Tapped, ABC):
 
 @kind("arrangement")
 class Arrangement(CodeRepr, ABC):
-    """How a block connects its parts: where the norms stand and what the residuals add up."""
+    """Base class: how a block connects its parts, that is where the norms and the residuals are.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.model.PreNorm, ch.model.Arrangement)
+    True
+    """
 
     @abstractmethod
     def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
@@ -101,9 +106,15 @@ class Arrangement(CodeRepr, ABC):
 class PreNorm(Arrangement):
     """x + f(norm(x)), and one norm at the end of the stack.
 
-    However many branches there are, together they start with at most `GROWTH` times the variance of the input. That is
-    enough for the output to differ from the last token's embedding, which a tied output would predict again; and little
-    enough for gradients of the first layer to be as large as those of the last.
+    However many branches there are, together they start with at most `GROWTH` times the variance of the input: enough
+    for the output to differ from the last token's embedding, which a tied output would predict again, and little enough
+    for equal gradients in the first and the last layer.
+
+    Args:
+        norm: The norm.
+
+    >>> import clearhead as ch
+    >>> arrangement = ch.model.PreNorm(ch.model.RMSNorm())
     """
 
     norm: Norm = LayerNorm()
@@ -123,7 +134,12 @@ class PreNorm(Arrangement):
 class ParallelNorm(Arrangement):
     """x + attention(norm(x)) + FFN(norm'(x)): both read the block's input, as in GPT-NeoX; and one norm at the end.
 
-    `shared`: both read the same norm of it, as in Phi.
+    Args:
+        norm: The norm.
+        shared: Both read the same norm, as in Phi.
+
+    >>> import clearhead as ch
+    >>> arrangement = ch.model.ParallelNorm(shared=True)
     """
 
     norm: Norm = LayerNorm()
@@ -153,7 +169,12 @@ class ParallelNorm(Arrangement):
 class SandwichNorm(Arrangement):
     """x + norm'(f(norm(x))), as in Gemma 2, and one norm at the end.
 
-    `before=False` leaves the inner norm out: x + norm'(f(x)), as in OLMo 2.
+    Args:
+        norm: The norm.
+        before: False leaves out the inner norm: x + norm'(f(x)), as in OLMo 2.
+
+    >>> import clearhead as ch
+    >>> arrangement = ch.model.SandwichNorm(before=False)
     """
 
     norm: Norm = RMSNorm()
@@ -173,11 +194,17 @@ class SandwichNorm(Arrangement):
 @final
 @dataclass(frozen=True)
 class PostNorm(Arrangement):
-    """norm(x + f(x)), as the paper has it. The block ends with a norm, so the stack has none of its own.
+    """norm(x + f(x)), as in the paper. Blocks end with a norm, so the stack needs none.
 
     A norm shrinks the residual by as much as the branch f(x) added. If branches were as large as the residual, a deep
-    stack would start by forgetting its tokens; so the more branches there are, the smaller they start. `last` ends the
-    stack with one more norm, as torch's nn.Transformer does.
+    stack would start by forgetting its tokens; so the more branches there are, the smaller they start.
+
+    Args:
+        norm: The norm.
+        last: End the stack with one more norm, as torch's nn.Transformer does.
+
+    >>> import clearhead as ch
+    >>> arrangement = ch.model.PostNorm(last=True)
     """
 
     norm: Norm = LayerNorm()
@@ -196,7 +223,11 @@ class PostNorm(Arrangement):
 @final
 @dataclass(frozen=True)
 class NoNorm(Arrangement):
-    """x + f(x): residuals alone."""
+    """x + f(x): residuals alone.
+
+    >>> import clearhead as ch
+    >>> arrangement = ch.model.NoNorm()
+    """
 
     def around(self, branch: str, d_model: int, dropout: float) -> BranchConnection:
         return ResidualOnly(dropout)
@@ -208,7 +239,14 @@ class NoNorm(Arrangement):
 @final
 @dataclass(frozen=True)
 class SingleResidualNorm(Arrangement):
-    """norm(FFN(a) + a) with a = Attention(x): one residual, around the feed-forward, and none around attention."""
+    """norm(FFN(a) + a) with a = Attention(x): one residual, around the feed-forward, and none around attention.
+
+    Args:
+        norm: The norm.
+
+    >>> import clearhead as ch
+    >>> arrangement = ch.model.SingleResidualNorm()
+    """
 
     norm: Norm = LayerNorm()
 

@@ -156,7 +156,20 @@ Vectors = Float[Tensor, "batch n d_model"]
 @public
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec(CodeRepr):
-    """Spec of an attention layer: the arguments of `clearhead.Attention` but its width."""
+    """Spec of an attention layer: the arguments of `clearhead.Attention` except its width.
+
+    Args:
+        heads: A layout of heads, or their number.
+        similarity: How a query and a key are compared.
+        weighting: How scores become weights.
+        position: How positions act on scores.
+        mask: The layer's own mask.
+        dropout: Share of weights set to 0 in training.
+        kernel: Name of a kernel, or `auto`.
+
+    >>> import clearhead as ch
+    >>> spec = ch.model.AttentionSpec(heads=4, position=ch.positions.Rotary())
+    """
 
     heads: HeadLayout | int = 8
     similarity: Similarity | None = None
@@ -196,7 +209,18 @@ class AttentionSpec(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class BlockSpec(CodeRepr):
-    """One block: attention, and, in the slots that are filled, cross-attention and feed-forward."""
+    """One block: attention and, if given, cross-attention and feed-forward.
+
+    Args:
+        attention: Self-attention.
+        cross: Cross-attention; None for a block without.
+        feed_forward: The feed-forward network; None for a block without.
+        arrangement: Where norms and residuals are.
+        dropout: Dropout of each branch.
+
+    >>> from clearhead.model import AttentionSpec, BlockSpec, ReLU
+    >>> block = BlockSpec(attention=AttentionSpec(heads=2), feed_forward=ReLU(32))
+    """
 
     attention: AttentionSpec
     cross: AttentionSpec | None = None

@@ -25,12 +25,24 @@ UNSCALED = 0.02
 @public
 @dataclass(frozen=True, kw_only=True)
 class Embedding(CodeRepr):
-    """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if there are any.
+    """Spec of an embedding: table, times √d_model if `scaled`, plus position, norm and dropout if given.
 
-    A table that is scaled starts normal with variance 1 / d_model, so that the vectors have unit variance, and so have
-    the logits where the output is tied to it; one that is not starts with a deviation of 0.02. `frozen` keeps the table
-    as it is; `position=None` adds none. `segments` is the number of segments that a text may have, each with a vector
-    that is added to those of its tokens, as in BERT.
+    A scaled table starts normal with variance 1 / d_model, so that vectors have unit variance (and so have the logits
+    of a tied output); another starts with a deviation of 0.02.
+
+    Args:
+        position: Positions that are added; None for none.
+        scaled: Multiply by √d_model.
+        frozen: Do not train the table.
+        norm: Norm of the sum.
+        dropout: Dropout of the sum.
+        segments: How many segments a text may have, each with a vector that is added, as in BERT.
+
+    Raises:
+        OptionError: If a number is out of range.
+
+    >>> from clearhead.model import Embedding
+    >>> embedding = Embedding(position=None, scaled=False)
     """
 
     position: EmbeddedPosition | None = Sinusoidal()

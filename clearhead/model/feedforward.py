@@ -23,7 +23,18 @@ Vectors = Float[Tensor, "batch n d_model"]
 @kind("feed-forward")
 @dataclass(frozen=True)
 class FeedForward(CodeRepr, ABC):
-    """Spec of a feed-forward network: a map up to d_ff numbers, a non-linearity, and a map down to d_model."""
+    """Base class of feed-forward networks: a map up to d_ff numbers, a non-linearity, and a map down to d_model.
+
+    Args:
+        d_ff: Hidden width.
+
+    Raises:
+        OptionError: If it is not positive.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.model.SwiGLU, ch.model.FeedForward)
+    True
+    """
 
     d_ff: int
 
@@ -39,7 +50,15 @@ class FeedForward(CodeRepr, ABC):
 @final
 @dataclass(frozen=True)
 class ReLU(FeedForward):
-    """down(max(0, up(x))): the paper's."""
+    """down(max(0, up(x))), as in the paper.
+
+    Args:
+        d_ff: Hidden width.
+        bias: Whether the maps have a bias.
+
+    >>> import clearhead as ch
+    >>> feed_forward = ch.model.ReLU(64)
+    """
 
     bias: bool = True
 
@@ -53,7 +72,19 @@ class ReLU(FeedForward):
 @final
 @dataclass(frozen=True)
 class GELU(FeedForward):
-    """down(gelu(up(x))); `form` is the exact function, or its approximation by tanh, as GPT-2 has it."""
+    """down(gelu(up(x))).
+
+    Args:
+        d_ff: Hidden width.
+        bias: Whether the maps have a bias.
+        form: `exact`, or `tanh` for the approximation that GPT-2 uses.
+
+    Raises:
+        OptionError: If a value is not allowed.
+
+    >>> import clearhead as ch
+    >>> feed_forward = ch.model.GELU(64, form="tanh")
+    """
 
     bias: bool = True
     form: Literal["exact", "tanh"] = "exact"
@@ -73,7 +104,15 @@ class GELU(FeedForward):
 @final
 @dataclass(frozen=True)
 class SiLU(FeedForward):
-    """down(silu(up(x))), silu(h) = h · sigmoid(h), also called swish: as published Marian models have it."""
+    """down(silu(up(x))) with silu(h) = h · sigmoid(h), also called swish, as in published Marian models.
+
+    Args:
+        d_ff: Hidden width.
+        bias: Whether the maps have a bias.
+
+    >>> import clearhead as ch
+    >>> feed_forward = ch.model.SiLU(64)
+    """
 
     bias: bool = True
 
@@ -87,7 +126,15 @@ class SiLU(FeedForward):
 @final
 @dataclass(frozen=True)
 class SwiGLU(FeedForward):
-    """down(silu(gate(x)) · up(x)): a third map, the gate, says how much of each number passes."""
+    """down(silu(gate(x)) · up(x)): a third map, the gate, says how much of each number passes.
+
+    Args:
+        d_ff: Hidden width.
+        bias: Whether the maps have a bias.
+
+    >>> import clearhead as ch
+    >>> feed_forward = ch.model.SwiGLU(64)
+    """
 
     gate: ClassVar[str] = "SiLU"
     bias: bool = False
@@ -102,7 +149,19 @@ class SwiGLU(FeedForward):
 @final
 @dataclass(frozen=True)
 class GeGLU(FeedForward):
-    """down(gelu(gate(x)) · up(x)); `form` as GELU's. Gemma and later T5 models have it with tanh."""
+    """down(gelu(gate(x)) · up(x)), as in Gemma and later T5 models.
+
+    Args:
+        d_ff: Hidden width.
+        bias: Whether the maps have a bias.
+        form: `exact` or `tanh`, as in GELU.
+
+    Raises:
+        OptionError: If a value is not allowed.
+
+    >>> import clearhead as ch
+    >>> feed_forward = ch.model.GeGLU(64, form="tanh")
+    """
 
     gate: ClassVar[str] = "GELU"
     bias: bool = False

@@ -30,10 +30,17 @@ CODES, SCALE = ".codes", ".scale"
 
 @final
 class Int8Linear(SteppedLinear):
-    """A linear map whose weight is kept as int8 `codes` and a `scale` for each output. The bias keeps its name.
+    """A linear map whose weight is stored as int8 `codes` and a `scale` for each output. The bias keeps its name.
 
-    `digits` says whether inputs keep their accuracy (`EXACT`), or are rounded to 7 bits on a CPU (`ROUNDED`). It is no
-    plain `nn.Linear`, so training does not read its weight as a plain map's: it calls it.
+    It is not a subclass of `nn.Linear`, so training calls it instead of reading its weight.
+
+    Args:
+        plain: The map to store.
+
+    >>> import torch
+    >>> from clearhead.model import Int8Linear
+    >>> Int8Linear(torch.nn.Linear(8, 4))(torch.randn(2, 8)).shape
+    torch.Size([2, 4])
     """
 
     codes: Int8[Tensor, "d_out d_in"]
@@ -149,7 +156,18 @@ def quantize_output(model: nn.Module) -> nn.Module:
 
 @public
 def round_inputs(model: nn.Module) -> nn.Module:
-    """Let int8 maps round their inputs to 7 bits on a CPU, each row by its largest number; return the model."""
+    """Let int8 maps round their inputs to 7 bits on a CPU, each row by its largest number.
+
+    Args:
+        model: A model with int8 maps.
+
+    Returns:
+        The same model.
+
+    >>> import torch
+    >>> from clearhead.model import Int8Linear, round_inputs
+    >>> model = round_inputs(torch.nn.Sequential(Int8Linear(torch.nn.Linear(8, 4))))
+    """
     for module in model.modules():
         if isinstance(module, Int8Linear):
             module.digits = int8_matmul.ROUNDED

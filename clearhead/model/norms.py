@@ -23,7 +23,16 @@ Vectors = Float[Tensor, "*batch d_model"]
 @final
 @dataclass(frozen=True)
 class LayerNorm(Norm):
-    """gamma · (x − mean) / √(variance + epsilon) + beta: mean 0 and variance 1, then learned. `bias=False`: no beta."""
+    """gamma · (x − mean) / √(variance + epsilon) + beta: mean 0 and variance 1, then a learned scale and shift.
+
+    Args:
+        epsilon: Added to the variance.
+        bias: False leaves out beta.
+
+    >>> import torch, clearhead as ch
+    >>> bool(ch.model.LayerNorm().build(8)(torch.randn(2, 8)).mean().abs() < 1e-6)
+    True
+    """
 
     epsilon: float = 1e-5
     bias: bool = True
@@ -38,9 +47,15 @@ class LayerNorm(Norm):
 @final
 @dataclass(frozen=True)
 class RMSNorm(Norm):
-    """gamma · x / √(mean of squares + epsilon): no mean is taken off, and there is no beta.
+    """gamma · x / √(mean of squares + epsilon): no mean is subtracted, and there is no beta.
 
-    `from_one`: what is learned is gamma − 1, from zeros on, as in Gemma.
+    Args:
+        epsilon: Added to the mean of squares.
+        from_one: Learn gamma − 1, starting at 0, as Gemma does.
+
+    >>> import torch, clearhead as ch
+    >>> ch.model.RMSNorm().build(2)(torch.tensor([3.0, 3.0])).round(decimals=3).tolist()
+    [1.0, 1.0]
     """
 
     epsilon: float = 1e-6
@@ -59,7 +74,14 @@ register(RMSNorm, option="rmsnorm")
 
 @final
 class FrozenNorm(NamedTuple):
-    """A norm with the statistics of one input kept: what is left of it is linear, and beta."""
+    """A norm with the statistics of one input kept: what remains is linear, plus beta.
+
+    Attributes:
+        beta: The learned shift; None if the norm has none.
+
+    >>> import torch, clearhead as ch
+    >>> frozen = ch.model.FrozenNorm(scale=torch.ones(3, 1), centered=False)
+    """
 
     scale: Tensor
     """gamma over the deviation, at each place."""

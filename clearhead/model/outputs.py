@@ -129,7 +129,7 @@ Pool = Literal["first", "last", "mean"]
 
 @kind("output")
 class Output(CodeRepr, ABC):
-    """Spec of an output: from a model's last vectors to logits."""
+    """Base class of outputs: from a model's last vectors to logits."""
 
     causal: ClassVar[bool] = False
     """True if it belongs to a model that never sees the next token."""
@@ -150,10 +150,19 @@ class Output(CodeRepr, ABC):
 @register
 @dataclass(frozen=True)
 class NextToken(Output):
-    """Logits of the next token at every position. `tied`: by the table of the embedding, else by one of its own.
+    """Logits of the next token at every position.
 
-    `scaled` divides the vectors by √d_model first, as T5 does where the table is tied. `cap` keeps the size of logits
-    below it by cap · tanh(logit / cap), as Gemma 2 does.
+    Args:
+        tied: Use the embedding's table; else the output has a table.
+        bias: Add a bias to the logits.
+        scaled: Divide the vectors by √d_model first, as T5 does with a tied table.
+        cap: Keep the size of logits below it by cap · tanh(logit / cap), as Gemma 2 does.
+
+    Raises:
+        OptionError: If the cap is not positive.
+
+    >>> import clearhead as ch
+    >>> output = ch.model.NextToken(tied=False, cap=30.0)
     """
 
     causal: ClassVar[bool] = True
@@ -178,7 +187,17 @@ class NextToken(Output):
 @register
 @dataclass(frozen=True)
 class Blanks(Output):
-    """Logits of the token that belongs at every position. `transform`: a map, GELU and LayerNorm first, as in BERT."""
+    """Logits of the token that belongs at every position, for masked language models.
+
+    Args:
+        tied: Use the embedding's table.
+        bias: Add a bias to the logits.
+        transform: Apply a map, GELU and LayerNorm first, as BERT does.
+        epsilon: Epsilon of that LayerNorm.
+
+    >>> import clearhead as ch
+    >>> spec = ch.presets.bert("tiny", vocabulary=50, output=ch.model.Blanks(transform=False))
+    """
 
     by_position: ClassVar[bool] = True
     tied: bool = True
@@ -198,10 +217,22 @@ class Blanks(Output):
 @register
 @dataclass(frozen=True)
 class Classes(Output):
-    """Logits of `count` classes, one row a sequence, from its first or last vector or the mean of all.
+    """Logits of classes, one row per sequence.
 
-    `hidden` puts a map and an activation between: tanh as BERT does, or ReLU as DistilBERT does. With `ngrams` the
-    logits of a linear model on the n-grams of the tokens are added: a wide part beside the Transformer.
+    Args:
+        count: Number of classes.
+        pool: Read the `first` or the `last` vector, or the `mean` of all.
+        hidden: Put a map and an activation between.
+        activation: `tanh` as in BERT, or `relu` as in DistilBERT.
+        ngrams: Adds the logits of a linear model on the n-grams of the tokens.
+
+    Raises:
+        OptionError: If a value is not allowed.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.bert("tiny", vocabulary=50, output=ch.model.Classes(3)).build()
+    >>> model(torch.randint(50, (2, 7))).shape
+    torch.Size([2, 3])
     """
 
     count: int
@@ -232,7 +263,19 @@ class Classes(Output):
 @register
 @dataclass(frozen=True)
 class Tags(Output):
-    """Logits of `count` tags at every position."""
+    """Logits of tags at every position.
+
+    Args:
+        count: Number of tags.
+
+    Raises:
+        OptionError: If it is not positive.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.bert("tiny", vocabulary=50, output=ch.model.Tags(5)).build()
+    >>> model(torch.randint(50, (2, 7))).shape
+    torch.Size([2, 7, 5])
+    """
 
     by_position: ClassVar[bool] = True
     count: int

@@ -30,7 +30,20 @@ __all__ = ["AttentionSpec", "Size", "base", "bert", "big", "classic", "gpt2", "l
 
 @public
 class Size(NamedTuple):
-    """Size of a model: blocks, width, heads and d_ff."""
+    """Size of a model: blocks, width, heads and d_ff.
+
+    Attributes:
+        n_layers: Blocks; for an encoder-decoder, on each side.
+        d_model: Width of the residual stream.
+        n_heads: Query heads.
+        n_kv_heads: Key and value heads.
+        d_ff: Hidden width of the feed-forward.
+
+    >>> import clearhead as ch
+    >>> size = ch.presets.Size(n_layers=2, d_model=16, n_heads=2, n_kv_heads=2, d_ff=32)
+    >>> len(ch.presets.gpt2(size, vocabulary=20).blocks)
+    2
+    """
 
     n_layers: int
     d_model: int
@@ -78,7 +91,24 @@ def classic(
     attention: AttentionSpec | None = None,
     tied: Tied = "three",
 ) -> EncoderDecoderSpec:
-    """Return the paper's encoder-decoder at any size: as many blocks in the decoder as in the encoder."""
+    """Return the paper's encoder-decoder at any size: as many blocks in the decoder as in the encoder.
+
+    Args:
+        vocabulary: Number of token ids.
+        size: Its size.
+        dropout: Dropout.
+        arrangement: Where norms and residuals are.
+        attention: Spec that takes the place of the default one.
+        tied: Which tables are shared, as in `EncoderDecoderSpec`.
+
+    Returns:
+        The spec.
+
+    >>> import clearhead as ch
+    >>> size = ch.presets.Size(n_layers=2, d_model=16, n_heads=2, n_kv_heads=2, d_ff=32)
+    >>> len(ch.presets.classic(20, size=size).decoder.blocks)
+    2
+    """
     self_attention = attention or AttentionSpec(heads=heads(size))
     block = BlockSpec(attention=self_attention, feed_forward=ReLU(size.d_ff), arrangement=arrangement, dropout=dropout)
     crossing = replace(block, cross=replace(self_attention, mask=None))
@@ -100,19 +130,58 @@ def classic(
 
 @public
 def tiny(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
-    """Return an encoder-decoder of 4 + 4 blocks, 128 wide: it learns a small corpus on two cores."""
+    """Return an encoder-decoder of 4 + 4 blocks, 128 wide: it learns a small corpus on two cores.
+
+    Args:
+        vocabulary: Number of token ids.
+        attention: Spec that takes the place of the default one.
+        dropout: Dropout.
+
+    Returns:
+        The spec.
+
+    >>> import clearhead as ch
+    >>> ch.presets.tiny(50).encoder.d_model
+    128
+    """
     return classic(vocabulary, size=Size(4, 128, 4, 4, 256), attention=attention, dropout=dropout)
 
 
 @public
 def base(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.1) -> EncoderDecoderSpec:
-    """Return the paper's base model: 6 + 6 blocks, 512 wide."""
+    """Return the paper's base model: 6 + 6 blocks, 512 wide.
+
+    Args:
+        vocabulary: Number of token ids.
+        attention: Spec that takes the place of the default one.
+        dropout: Dropout.
+
+    Returns:
+        The spec; `.build()` makes the model.
+
+    >>> import clearhead as ch
+    >>> ch.presets.base(1000).encoder.d_model
+    512
+    """
     return classic(vocabulary, size=Size(6, 512, 8, 8, 2048), attention=attention, dropout=dropout)
 
 
 @public
 def big(vocabulary: int, *, attention: AttentionSpec | None = None, dropout: float = 0.3) -> EncoderDecoderSpec:
-    """Return the paper's big model: 6 + 6 blocks, 1024 wide."""
+    """Return the paper's big model: 6 + 6 blocks, 1024 wide.
+
+    Args:
+        vocabulary: Number of token ids.
+        attention: Spec that takes the place of the default one.
+        dropout: Dropout.
+
+    Returns:
+        The spec.
+
+    >>> import clearhead as ch
+    >>> ch.presets.big(1000).encoder.d_model
+    1024
+    """
     return classic(vocabulary, size=Size(6, 1024, 16, 16, 4096), attention=attention, dropout=dropout)
 
 
@@ -125,7 +194,22 @@ def gpt2(
     attention: AttentionSpec | None = None,
     dropout: float = 0.1,
 ) -> DecoderSpec:
-    """Return a decoder like GPT-2: norm before, learned positions, GELU by tanh, biases, output tied."""
+    """Return a decoder like GPT-2: norm before, learned positions, GELU by tanh, biases, output tied.
+
+    Args:
+        size: A name, or a `Size`.
+        vocabulary: Number of token ids.
+        length: Number of positions.
+        attention: Spec that takes the place of the default one.
+        dropout: Dropout.
+
+    Returns:
+        The spec.
+
+    >>> import clearhead as ch
+    >>> len(ch.presets.gpt2("small").blocks)
+    12
+    """
     size = sized("GPT-2", size, GPT2)
     block = BlockSpec(
         attention=attention or AttentionSpec(heads=heads(size, bias=True), dropout=dropout),
@@ -151,9 +235,22 @@ def bert(
     attention: AttentionSpec | None = None,
     dropout: float = 0.1,
 ) -> EncoderSpec:
-    """Return an encoder like BERT, for one segment: norm after, learned positions, normed embeddings, GELU, biases.
+    """Return an encoder like BERT: norm after, learned positions, normed embeddings, GELU, biases; one segment.
 
-    `output` is for blanks; for classes give `Classes(count, hidden=True)`.
+    Args:
+        size: A name, or a `Size`.
+        vocabulary: Number of token ids.
+        length: Number of positions.
+        output: `Blanks()`; for classes `Classes(count, hidden=True)`.
+        attention: Spec that takes the place of the default one.
+        dropout: Dropout.
+
+    Returns:
+        The spec.
+
+    >>> import clearhead as ch
+    >>> len(ch.presets.bert("base").blocks)
+    12
     """
     size = sized("BERT", size, BERT)
     norm = LayerNorm(1e-12)
@@ -181,7 +278,22 @@ def llama(
     tied: bool = False,
     attention: AttentionSpec | None = None,
 ) -> DecoderSpec:
-    """Return a decoder like Llama: RMSNorm before, rotary positions in halves, SwiGLU, shared key heads, no bias."""
+    """Return a decoder like Llama: RMSNorm before, rotary positions in halves, SwiGLU, shared key heads, no bias.
+
+    Args:
+        size: A name, or a `Size`.
+        vocabulary: Number of token ids.
+        rotary_base: Base of the rotary frequencies.
+        tied: Tie the output to the embedding.
+        attention: Spec that takes the place of the default one.
+
+    Returns:
+        The spec.
+
+    >>> import clearhead as ch
+    >>> ch.presets.llama("110m").d_model
+    768
+    """
     size = sized("Llama", size, LLAMA)
     rotary = Rotary(pairing="halves", base=rotary_base)
     block = BlockSpec(

@@ -16,7 +16,12 @@ from clearhead.model.fast_step import DecodingModule
 
 
 class ModuleStep(NamedTuple):
-    """One value that a part makes."""
+    """One value that a part makes.
+
+    Attributes:
+        name: Its name.
+        of: The value that the map reads; `x` is the input.
+    """
 
     name: str
     formula: str = ""
@@ -31,7 +36,7 @@ class ModuleStep(NamedTuple):
 
 
 class Explained(DecodingModule):
-    """A module that says which values it makes; the last step is what it returns."""
+    """Base class of modules that name the values they make; the last step is what they return."""
 
     @property
     def steps(self) -> tuple[ModuleStep, ...]:

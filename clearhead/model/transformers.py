@@ -35,7 +35,22 @@ Tied = Literal["none", "two", "three", "embeddings"]
 @public
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec(CodeRepr):
-    """Spec of an encoder, which sees the whole sequence. With `output=None` it returns its last vectors."""
+    """Spec of an encoder, which sees the full sequence.
+
+    Args:
+        vocabulary: Number of token ids.
+        d_model: Width of the residual stream.
+        blocks: The blocks, first to last.
+        embedding: Spec of the embedding.
+        output: Spec of the output; with None the model returns its last vectors.
+
+    Raises:
+        OptionError: If blocks, embedding and output do not fit together.
+
+    >>> import clearhead as ch
+    >>> ch.presets.bert("tiny", vocabulary=50).d_model
+    128
+    """
 
     vocabulary: int
     d_model: int
@@ -81,7 +96,22 @@ class EncoderSpec(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class DecoderSpec(CodeRepr):
-    """Spec of a decoder, which never sees later tokens: every mask is causal, and a block may add one of its own."""
+    """Spec of a decoder. Every mask is causal; a block may add another.
+
+    Args:
+        vocabulary: Number of token ids.
+        d_model: Width of the residual stream.
+        blocks: The blocks, first to last.
+        embedding: Spec of the embedding.
+        output: Spec of the output.
+
+    Raises:
+        OptionError: If blocks, embedding and output do not fit together.
+
+    >>> from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, ReLU
+    >>> block = BlockSpec(attention=AttentionSpec(heads=2), feed_forward=ReLU(32))
+    >>> model = DecoderSpec(vocabulary=20, d_model=8, blocks=(block, block)).build()
+    """
 
     vocabulary: int
     d_model: int
@@ -130,9 +160,19 @@ class DecoderSpec(CodeRepr):
 class EncoderDecoderSpec(CodeRepr):
     """The classic Transformer: an encoder without output, and a decoder whose blocks all cross-attend to it.
 
-    `tied`: `two` shares one table between the decoder's embedding and the output, `three` with the encoder's embedding
-    too, `embeddings` between the two embeddings alone, `none` gives each its own; it has the last word over the
-    decoder's `output.tied`.
+    Args:
+        encoder: Spec of the encoder.
+        decoder: Spec of the decoder.
+        tied: `two` shares one table between the decoder's embedding and the output, `three` also with the encoder's
+            embedding, `embeddings` between the two embeddings only; `none` gives each its own. It overrides the
+            decoder's `output.tied`.
+
+    Raises:
+        OptionError: If the two do not fit together.
+
+    >>> import clearhead as ch
+    >>> ch.presets.tiny(vocabulary=50).tied
+    'three'
     """
 
     encoder: EncoderSpec
@@ -196,7 +236,10 @@ class EncoderDecoderSpec(CodeRepr):
 
 @final
 class Encoder(Tapped):
-    """Maps tokens to vectors of the whole sentence, and these to the output's logits.
+    """Map tokens to vectors, each of which depends on the full sentence, and these to the output's logits.
+
+    Args:
+        spec: Its spec.
 
     >>> import torch
     >>> from clearhead.model import presets
@@ -259,6 +302,9 @@ class Encoder(Tapped):
 @final
 class Decoder(Tapped):
     """Maps tokens to the logits of the next token, at every position.
+
+    Args:
+        spec: Its spec.
 
     >>> import torch
     >>> from clearhead.model import presets
@@ -341,6 +387,9 @@ def apply_output(model: Encoder | Decoder, states: Vectors, lengths: Tensor | No
 @final
 class EncoderDecoder(Tapped):
     """The classic Transformer: the decoder predicts the next target token from those before it and from the source.
+
+    Args:
+        spec: Its spec.
 
     >>> import torch
     >>> from clearhead.model import presets

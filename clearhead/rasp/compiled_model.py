@@ -22,7 +22,15 @@ SURE = 0.5
 @final
 @dataclass(frozen=True, kw_only=True)
 class TextLayout:
-    """Where a text begins among the tokens that a model is given, and which token is the attention sink."""
+    """Where a text begins among the tokens that a model reads, and which token is the attention sink.
+
+    Attributes:
+        sink: The token.
+
+    >>> from clearhead.rasp import TextLayout
+    >>> TextLayout().offset
+    1
+    """
 
     sink: str = "<s>"
     offset: int = 1
@@ -38,7 +46,19 @@ class TextLayout:
 class CompiledModel:
     """A compiled program. `model` is an ordinary encoder, decoder or encoder-decoder; `run` reads it as the program.
 
-    `directions` names every direction of the residual stream.
+    Attributes:
+        model: The model.
+        ids: By token, its id.
+        vocabulary: By side, the tokens.
+        answers: What the columns of the output mean.
+        numeric: Whether the program answers with numbers.
+        length: Longest text.
+        directions: A name for every direction of the residual stream.
+        layouts: By side, where a text begins.
+
+    >>> from clearhead import rasp
+    >>> rasp.compile(rasp.PROGRAMS["reverse"].output, "abc", length=4).run("abc")
+    ['c', 'b', 'a']
     """
 
     def __init__(

@@ -50,11 +50,29 @@ def compile(
     weighting: Weighting = AVERAGING,
     sharpness: float = 1.0,
 ) -> CompiledModel:
-    """Compile a RASP program into a model for up to `length` of these tokens: an encoder, or a decoder if `causal`.
+    """Compile a RASP program into a model. A program that reads a source becomes an encoder-decoder.
 
-    With `Argmax(ties="average")` the attention is exact. With another weighting the scores, whole numbers two apart,
-    are multiplied by `sharpness` first; then `Softmax()` is wrong by about exp(-sharpness). A program that reads a
-    source becomes an encoder-decoder.
+    With `Argmax(ties="average")` the attention is exact. With another weighting the scores, integers two apart, are
+    multiplied by `sharpness` first; then `Softmax()` is wrong by about exp(-sharpness).
+
+    Args:
+        program: The program.
+        vocabulary: Its tokens.
+        length: Longest text.
+        source_vocabulary: Tokens of the source, if it reads one.
+        causal: Make a decoder instead of an encoder.
+        weighting: The weighting of every head.
+        sharpness: Factor for the scores.
+
+    Returns:
+        The model, with `run`.
+
+    Raises:
+        ProgramError: If attention cannot compute the program.
+
+    >>> from clearhead import rasp
+    >>> rasp.compile(rasp.PROGRAMS["reverse"].output, "abc", length=4).run("abc")
+    ['c', 'b', 'a']
     """
     planned = plan(
         program,
@@ -71,7 +89,24 @@ def compile(
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProgramPlan:
-    """What a program will cost, and how it will be built."""
+    """What a program will cost, and how it will be built.
+
+    Attributes:
+        program: The program.
+        possible: The values that each sequence can have.
+        lowered: The program in terms of attention and feed-forward.
+        result: Where the result is in the residual stream.
+        levels: By side, what each layer computes.
+        directions: Directions of the residual stream.
+        kind: `encoder`, `decoder` or `encoder-decoder`.
+        weighting: The weighting.
+        similarity: The similarity.
+        layouts: By side, where a text begins.
+
+    >>> from clearhead import rasp
+    >>> rasp.plan(rasp.PROGRAMS["reverse"].output, "abc", length=4).kind
+    'encoder'
+    """
 
     program: Sequence
     possible: Possible
@@ -139,7 +174,24 @@ def plan(
     sharpness: float = 1.0,
     layouts: Mapping[str, TextLayout] | None = None,
 ) -> ProgramPlan:
-    """Plan how a program is built and what it costs: layers, heads, width. Raises where it cannot be."""
+    """Plan how a program is built and what it costs: layers, heads, width.
+
+    Args:
+        program: The program.
+        vocabulary: Its tokens.
+        length: Longest text.
+        source_vocabulary: Tokens of the source, if it reads one.
+        causal: Plan a decoder instead of an encoder.
+        weighting: The weighting of every head.
+        sharpness: Factor for the scores.
+        layouts: By side, where a text begins.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ProgramError: If attention cannot compute the program.
+    """
     layouts = layouts or {"target": TextLayout(), "source": TextLayout()}
     for tokens in (vocabulary, source_vocabulary or ()):
         if not isinstance(tokens, Iterable) or isinstance(tokens, Tensor):

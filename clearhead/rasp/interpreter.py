@@ -13,7 +13,20 @@ Values = list[Any]
 
 @public
 def run(program: language.Sequence, tokens: Row[Any], source: Row[Any] = ()) -> Values:
-    """Run the program on these tokens (and, for an encoder-decoder program, on this source)."""
+    """Run a program by its definition, without a model.
+
+    Args:
+        program: The program.
+        tokens: The text.
+        source: The source, if the program reads one.
+
+    Returns:
+        A value for each token.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.PROGRAMS["reverse"].output, "abc")
+    ['c', 'b', 'a']
+    """
     return Interpreter(tokens, source).of(program)
 
 

@@ -215,13 +215,39 @@ source_indices = Indices(side="source", name="source indices")
 
 @public
 def constant(value: Value, *, numeric: bool = False) -> ConstantSequence:
-    """Return a sequence of the same value everywhere."""
+    """Return a sequence of the same value everywhere.
+
+    Args:
+        value: The value.
+        numeric: Whether it is a number instead of a category.
+
+    Returns:
+        A sequence.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.constant("x"), "ab")
+    ['x', 'x']
+    """
     return ConstantSequence(value=value, numeric=numeric, name=str(value))
 
 
 @public
 def map(function: Callable[[Value], Value], inner: Sequence, *, numeric: bool = False, name: str = "") -> Map:
-    """Apply a function to each value; the result is categorical unless it is said to be `numeric`."""
+    """Apply a function to each value.
+
+    Args:
+        function: The function.
+        inner: A sequence.
+        numeric: Whether the results are numbers instead of categories.
+        name: A name for messages and pictures.
+
+    Returns:
+        A sequence.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.map(str.upper, rasp.tokens), "ab")
+    ['A', 'B']
+    """
     return Map(function=function, inner=inner, side=inner.side, numeric=numeric, name=name or f"map({inner.name})")
 
 
@@ -234,7 +260,22 @@ def sequence_map(
     numeric: bool = False,
     name: str = "",
 ) -> SequenceMap:
-    """Apply a function to two sequences, place by place."""
+    """Apply a function to two sequences, place by place.
+
+    Args:
+        function: The function.
+        first: Its first argument.
+        second: Its second argument.
+        numeric: Whether the results are numbers instead of categories.
+        name: A name for messages and pictures.
+
+    Returns:
+        A sequence.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.sequence_map(lambda token, place: token * place, rasp.tokens, rasp.indices), "abc")
+    ['', 'b', 'cc']
+    """
     same_side("sequence_map", first, second)
     name = name or f"map({first.name}, {second.name})"
     return SequenceMap(function=function, first=first, second=second, side=first.side, numeric=numeric, name=name)
@@ -242,13 +283,35 @@ def sequence_map(
 
 @public
 def numeric(inner: Sequence) -> Sequence:
-    """Return the same values as numbers."""
+    """Return the same values as numbers.
+
+    Args:
+        inner: A sequence.
+
+    Returns:
+        A sequence.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.numeric(rasp.indices), "ab")
+    [0.0, 1.0]
+    """
     return inner if inner.numeric else map(float, inner, numeric=True, name=inner.name)
 
 
 @public
 def categorical(inner: Sequence) -> Sequence:
-    """Return the same values as categories."""
+    """Return the same values as categories.
+
+    Args:
+        inner: A sequence.
+
+    Returns:
+        A sequence.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.categorical(rasp.indices), "ab")
+    [0, 1]
+    """
     return map(lambda value: value, inner, name=inner.name) if inner.numeric else inner
 
 
@@ -257,6 +320,23 @@ def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value]
     """Return, for each query, the keys for which `predicate(key, query)` holds.
 
     With keys of the source and queries of the target it is cross-attention.
+
+    Args:
+        keys: Values of the keys.
+        queries: Values of the queries.
+        predicate: Whether a query selects a key.
+        name: A name for messages and pictures.
+
+    Returns:
+        A selector.
+
+    Raises:
+        ProgramError: If queries of the source would read the target.
+
+    >>> from clearhead import rasp
+    >>> same = rasp.select(rasp.tokens, rasp.tokens, lambda key, query: key == query)
+    >>> rasp.run(rasp.selector_width(same), "aba")
+    [2, 1, 2]
     """
     if keys.side == "target" and queries.side == "source":
         raise ProgramError(
@@ -268,7 +348,19 @@ def select(keys: Sequence, queries: Sequence, predicate: Callable[[Value, Value]
 
 @public
 def past(selector: Selector | None = None, *, side: Side = "target") -> Selector:
-    """Select the keys that are not after the query; with a selector, those of its keys."""
+    """Select the keys that are not after the query.
+
+    Args:
+        selector: Select only among its keys; all if None.
+        side: The text, if there is no selector.
+
+    Returns:
+        A selector.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.selector_width(rasp.past()), "abc")
+    [1, 2, 3]
+    """
     positions = Indices(side=side, name="indices") if side == "source" else indices
     before = select(positions, positions, lambda key, query: key <= query, name="past")
     return before if selector is None else selector & before
@@ -276,7 +368,24 @@ def past(selector: Selector | None = None, *, side: Side = "target") -> Selector
 
 @public
 def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggregate:
-    """Return, at each query, the mean of the selected keys' numbers, or the category that the selected keys share."""
+    """Return, at each query, the mean of the selected keys' numbers, or the category that the selected keys share.
+
+    Args:
+        selector: Which keys each query selects.
+        values: The keys' values.
+        name: A name for messages and pictures.
+
+    Returns:
+        A sequence.
+
+    Raises:
+        ProgramError: If the values run along another text than the keys.
+
+    >>> from clearhead import rasp
+    >>> first = rasp.select(rasp.indices, rasp.constant(0), lambda key, query: key == query)
+    >>> rasp.run(rasp.aggregate(first, rasp.tokens), "abc")
+    ['a', 'a', 'a']
+    """
     if values.side != selector.key_side:
         raise ProgramError(
             f"aggregate: the keys are of the {selector.key_side} and the values ({values.name}) of the {values.side}; "
@@ -288,7 +397,19 @@ def aggregate(selector: Selector, values: Sequence, *, name: str = "") -> Aggreg
 
 @public
 def selector_width(selector: Selector, *, name: str = "") -> Width:
-    """Return, at each query, how many keys it selects."""
+    """Return, at each query, how many keys it selects.
+
+    Args:
+        selector: The selector.
+        name: A name for messages and pictures.
+
+    Returns:
+        A sequence of numbers.
+
+    >>> from clearhead import rasp
+    >>> rasp.run(rasp.selector_width(rasp.past()), "abc")
+    [1, 2, 3]
+    """
     return Width(selector=selector, side=selector.query_side, name=name or "width")
 
 

@@ -41,7 +41,24 @@ SHOWN_TOKENS = 4
 @public
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A RASP program, what it takes to compile it, and a plain Python function to test it against."""
+    """A RASP program, what it takes to compile it, and a plain Python function to test it against.
+
+    Attributes:
+        name: Its name.
+        about: What it computes.
+        output: The program.
+        vocabulary: Its tokens.
+        length: Longest text.
+        causal: Whether it becomes a decoder.
+        source_vocabulary: Tokens of the source, if it reads one.
+        example: A text.
+        source_example: A source.
+
+    >>> from clearhead import rasp
+    >>> program = rasp.PROGRAMS["reverse"]
+    >>> rasp.run(program.output, "abc") == program.plain("abc")
+    True
+    """
 
     name: str
     about: str

@@ -16,7 +16,12 @@ def to_stderr(line: str) -> None:
 
 
 class Logs:
-    """Writes events as JSON lines, or as text for people.
+    """Write events as JSON lines, or as text for people.
+
+    Args:
+        form: `text` or `json`.
+        write: Called with each line.
+        now: Returns the time.
 
     >>> Logs("text", write=print, now=lambda: "12:00:00").event("draining", seconds=30)
     12:00:00 draining seconds=30

@@ -41,10 +41,18 @@ class Tls:
 
 @final
 class Server:
-    """Serves tables of routes. It listens from when it is made; port 0 is any that is free, in `place`.
+    """Serve tables of routes over HTTP. It listens as soon as it is made.
 
-    `token` None: no token is asked for, and only this machine can reach it; the explorer then makes one of its own. A
-    token of one's own, with a fixed port, keeps the explorer's address the same when the server is started again.
+    Args:
+        services: `Api` or `ExplorerPages`.
+        host: Address to listen on.
+        port: Port; 0 takes a free one, which `place` names.
+        token: What a client must send. None asks for none, and only this machine can connect; the explorer then makes
+            one. A given token and a fixed port keep the explorer's address the same after a restart.
+        cors: Origins that may ask.
+        tls: Certificate and key.
+        limits: Limits on connections, sizes and times.
+        logs: Where events are written.
     """
 
     def __init__(

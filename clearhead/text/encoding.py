@@ -32,8 +32,13 @@ FATES = {"drop": "they are left out", "cut": "their beginning is kept", "split":
 @public
 @dataclass(frozen=True, kw_only=True)
 class Corpus(CodeRepr):
-    """The user's files. Without `dev`, one record in twenty is held out, at most a thousand: drawn by a hash of the
-    text, with each label in proportion, and records of the same text on one side.
+    """The user's files.
+
+    Args:
+        train: Text to train on.
+        dev: Validation text. If None, one record in twenty is held out, at most a thousand: drawn by a hash of the
+            text, with each label in proportion, and records of the same text on one side.
+        skip_bad: Skip records that cannot be read, instead of an error.
     """
 
     train: Source

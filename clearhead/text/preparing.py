@@ -63,11 +63,23 @@ held-out records have the text of training records.
 @public
 @dataclass(frozen=True, kw_only=True)
 class Tokenizing(CodeRepr):
-    """The choice of a tokeniser. `given` is a tokenizer.json to use as it is; `size` None is chosen from the corpus.
+    """The choice of a tokenizer.
 
-    `size_factor`: the size that is chosen, times this. `shared`: one tokeniser for source and target. `sample_mb`: of a
-    corpus of twice this or more, one of each n neighbouring records trains the tokeniser, drawn by hash, so that it
-    reads about this much or up to twice as much.
+    Args:
+        kind: Kind of tokenizer.
+        size: Size of the vocabulary; chosen from the corpus if None.
+        shared: One tokenizer for source and target.
+        lower: Make text lower-case.
+        given: A tokenizer.json to use unchanged.
+        sample_mb: Megabytes of text that train the tokenizer. In a corpus of twice this or more, one of each n
+            neighbouring records is drawn by hash.
+        size_factor: Factor for the size that is chosen.
+
+    Raises:
+        OptionError: If the kind is unknown, or a number is out of range.
+
+    >>> import clearhead as ch
+    >>> tokenizing = ch.training.Tokenizing(kind="bpe", size=8000)
     """
 
     kind: str = option(

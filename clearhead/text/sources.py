@@ -74,7 +74,12 @@ class Source(CodeRepr, ABC):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Aligned(Source):
-    """Files in pairs: line i of the target belongs to line i of the source."""
+    """Files in pairs: line i of the target belongs to line i of the source.
+
+    Args:
+        source: Files of the source.
+        target: Files of the target, as many.
+    """
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -110,14 +115,24 @@ class Aligned(Source):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Table(Source):
-    """Files with a record a line; `columns` are those that are read, and `fields` what they hold, in the same order.
+    """Files with one record per line.
 
-    The first line of a `tsv` or a `csv` file names its columns. For files without such a line, columns are numbers
-    counted from 1, as strings: ("1", "2"). A `tsv` file knows no quotes; a quoted field of a `csv` file may hold ends
-    of line; `semicolon` and `pipe` are such files with another sign for the comma. A line of a `jsonl` file, or an
-    element of its array, is an object, and columns are its keys. Lines of a `fasttext` file begin with `__label__`s;
-    a `conll` file has a word a line. `auto` goes by the name of the file and its first lines (`clearhead.text.forms`).
-    Lines without anything are passed over.
+    For files without a header line, columns are numbers counted from 1, as strings: ("1", "2"). A `tsv` file has no
+    quotes; a quoted field of a `csv` file may contain line ends; `semicolon` and `pipe` are such files with another
+    separator. A line of a `jsonl` file, or an element of its array, is an object whose keys are the columns. Lines of a
+    `fasttext` file begin with `__label__`; a `conll` file has one word per line. Empty lines are skipped.
+
+    Args:
+        paths: The files.
+        columns: Columns to read.
+        fields: What they hold, in the same order.
+        form: Format of the files; `auto` goes by their names and first lines.
+
+    Raises:
+        OptionError: If columns and fields do not match, or the form is unknown.
+
+    >>> import clearhead as ch
+    >>> table = ch.training.Table(paths=("pairs.tsv",), columns=("1", "2"), fields=("source", "target"))
     """
 
     paths: tuple[str, ...]
@@ -175,11 +190,14 @@ class Table(Source):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Documents(Source):
-    """Running text: a document a `line`, where blank lines are passed over, or a document a `file`.
+    """Running text.
 
-    A file comes as pieces of about a megabyte. They end at an end of line unless the line is longer than that, and
-    together they are the file's text, with line feeds as its ends of line; a megabyte or more of blank at its
-    beginning is left out.
+    A file is read in pieces of about a megabyte, cut at ends of lines. Together they are the file's text, with line
+    feeds as ends of lines; a megabyte or more of white space at its beginning is left out.
+
+    Args:
+        paths: Files or folders.
+        unit: A `line` is a document (blank lines are skipped), or a `file` is.
     """
 
     paths: tuple[str, ...]

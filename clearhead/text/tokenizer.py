@@ -88,11 +88,16 @@ class Span(NamedTuple):
 
 @final
 class Tokenizer:
-    """Text to ids and back. Saved as a tokenizer.json that Hugging Face loads.
+    """Text to ids and back, saved as a tokenizer.json that Hugging Face loads.
 
-    `vocabulary` is how many ids there are; `pad`, `unknown`, `start`, `end` and `mask` are those of the special tokens.
-    `special` has all of them. `kind` is one of `KINDS`, or "given" for a tokenizer from elsewhere; `lower`: it makes
-    text lower-case. `lossless`: every text comes back exactly; False promises nothing.
+    `vocabulary` is the number of ids; `pad`, `unknown`, `start`, `end` and `mask` are the special ones. `kind` is one
+    of `KINDS`, or "given" for a tokenizer from elsewhere. `lossless`: every text comes back exactly; False promises
+    nothing.
+
+    Args:
+        text: Content of a tokenizer.json.
+        name: Name of the file, for messages.
+        special: Ids of the special tokens; found by their usual names if None.
 
     >>> tokenizer = Tokenizer.train(["ein Haus", "kein Haus", "<s> ein Garten"])
     >>> ids = tokenizer.encode("<s>ein Haus")

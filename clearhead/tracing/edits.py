@@ -55,13 +55,29 @@ def site_steps() -> list[str]:
 @public
 @dataclass(frozen=True, kw_only=True)
 class Edit(CodeRepr):
-    """A change of a value: set `to` another, or multiplied (`times`); in one head, row and column, or in all.
+    """A change of one value inside a model: set it with `to`, or multiply it by `times`.
 
-    `at` is a site (`decoder.1.cross`) and `step` one of its steps; or they name a value of the stream together:
-    `at="decoder.1.cross", step="residual"`. `query` and `key` count along the axes of the same name; of a vector the
-    row is its place (`query` for queries, contexts and the stream, `key` for keys and values). `unit` is one number of
-    a vector: `at="encoder.0.feed_forward", step="hidden", unit=17`. `allowed` is the mask: True where the query may
-    attend.
+    `at` is a site (`decoder.1.cross`) and `step` one of its steps; or together they name a value of the residual
+    stream: `at="decoder.1.cross", step="residual"`. Leave out `head`, `query`, `key` or `unit` to change all of them.
+
+    Args:
+        at: Site, or the beginning of a value's name.
+        step: Step of the site, such as `weight` or `context`, or the end of the name. `allowed` is the mask: True where
+            the query may attend.
+        head: Number of the head.
+        query: Row along the queries; for contexts and values of the stream, the place of the token.
+        key: Column along the keys; for keys and values, the place of the token.
+        unit: One number of a vector: `at="encoder.0.feed_forward", step="hidden", unit=17`.
+        to: The new value.
+        times: Factor for the old value.
+
+    Raises:
+        OptionError: If not exactly one of `to` and `times` is given, or there is no such step.
+        PlaceError: If a number is negative.
+
+    >>> import clearhead as ch
+    >>> ch.Edit(at="decoder.1.cross", step="context", head=2, to=0)
+    Edit(at='decoder.1.cross', step='context', head=2, to=0)
     """
 
     at: str
@@ -160,9 +176,17 @@ class Edit(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Swap(CodeRepr):
-    """Another weighting for a site: `Swap(at="decoder.1.cross", weighting=ch.weighting.Argmax())`.
+    """Another weighting for one site.
 
-    A weighting that learns values (random features) has the values it would start training with.
+    A weighting that learns values (random features) gets the values with which it would start training.
+
+    Args:
+        at: Site, `decoder.1.cross`.
+        weighting: The weighting to use there.
+
+    >>> import clearhead as ch
+    >>> ch.Swap(at="decoder.1.cross", weighting=ch.weighting.Sparsemax())
+    Swap(at='decoder.1.cross', weighting=Sparsemax())
     """
 
     at: str

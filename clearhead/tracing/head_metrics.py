@@ -34,13 +34,26 @@ SAMPLE = 16
 class Readings:
     """The metrics of one head, means over its queries.
 
-    `entropy` in bits: 0 where each query looks at one key, log2 of the keys where it looks at all alike. `distance`:
-    how many places away it looks. `first`: how much weight is on the first key (an attention sink), in self-attention
-    over all queries but the first, whose own place it is. `itself`, `previous`, `same`, `induction`: how much weight is
-    on the query's own place, on the token before it, on other occurrences of its token, and on what followed that token
-    there; each over the queries that may attend to such a key, and None where none may, or where queries and keys are
-    of different sequences. `gain` is what W_O does with the head: how many times as long as its contexts is what it
-    adds to the residual stream; None in a trace that was loaded without its model, and where all contexts are 0.
+    `itself`, `previous`, `same` and `induction` are means over the queries that may attend to such a key. They are None
+    if no query may, or if queries and keys belong to different sequences.
+
+    Attributes:
+        entropy: In bits: 0 if each query looks at one key, log2 of the number of keys if it looks at all of them
+            equally.
+        distance: How many places away it looks.
+        first: Weight on the first key (an attention sink); in self-attention without the first query.
+        itself: Weight on the query's own place.
+        previous: Weight on the token before.
+        same: Weight on other occurrences of the query's token.
+        induction: Weight on the tokens that followed those occurrences.
+        gain: How many times as long as its contexts is what the head adds to the residual stream; None without the
+            model, or if all contexts are 0.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> found = ch.tracing.readings(ch.tracing.trace_model(model, torch.tensor([[3, 1, 3, 1]])), "decoder.0.attention")
+    >>> all(0 <= head.induction <= 1 for head in found)
+    True
     """
 
     entropy: float
@@ -124,9 +137,18 @@ def sum_rows(
 
 @public
 def readings(trace: Trace, site: Site | str, rows: int | None = None) -> list[Readings]:
-    """Return the metrics of every head of a site, `trace.decoder[1].cross` or its name.
+    """Return the metrics of every head of a site.
 
-    With `rows`, only about that many queries of a long text are read: blocks of them, spread evenly.
+    Args:
+        trace: The trace.
+        site: `trace.decoder[1].cross`, or its name.
+        rows: Read only about this many queries of a long text: blocks of them, evenly spread.
+
+    Returns:
+        The metrics of each head.
+
+    Raises:
+        OptionError: If `rows` is not a number or None, or there is no such site.
     """
     site = trace[site] if isinstance(site, str) else site
     if rows is not None and not isinstance(rows, int):
@@ -144,8 +166,16 @@ def output_gains(layer: Attention, site: Site) -> list[float | None]:
 
 
 class Lens(NamedTuple):
-    """The logit lens at one value of the residual stream: the answers if the model stopped there, a row per
-    position.
+    """The logit lens at one value of the residual stream: the answers if the model stopped there.
+
+    Attributes:
+        name: Name of the value.
+        rows: For each position, the most likely answers.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> ch.tracing.lens(ch.tracing.trace_model(model, torch.tensor([[3, 1, 4]])), model)[0].name
+    'decoder.embedding.out'
     """
 
     name: str
@@ -154,8 +184,19 @@ class Lens(NamedTuple):
 
 @public
 def lens(trace: Trace, model: Transformer, *, shown: int = 5) -> list[Lens]:
-    """Return the next-token distribution after every layer (the logit lens): the last norm and the unembedding on
-    each. `shown` is how many of the likeliest answers there are of each.
+    """Return the next-token distribution after every layer (the logit lens): the last norm and unembedding applied to
+    each.
+
+    Args:
+        trace: The trace.
+        model: Its model.
+        shown: How many of the most likely answers to return at each place.
+
+    Returns:
+        One lens for each value of the residual stream.
+
+    Raises:
+        OptionError: If `shown` is below 1, or the model answers nothing.
     """
     if shown < 1:
         raise OptionError(f"shown is how many likeliest answers to give, 1 or more; came {shown}")
@@ -197,7 +238,15 @@ def decode_stream(
 
 
 class Effect(NamedTuple):
-    """The effect of ablating a head: the change of the answer's log-probability, and how far all answers move."""
+    """The effect of ablating a head: the change of the answer's log-probability, and how far all answers move.
+
+    Attributes:
+        head: Number of the head.
+
+    >>> from clearhead.tracing import Effect
+    >>> Effect(head=0, change=-0.5, divergence=0.1).change
+    -0.5
+    """
 
     head: int
     change: float
@@ -214,7 +263,21 @@ def effects(
     n_heads: int,
     changes: Sequence[Change] = (),
 ) -> list[Effect]:
-    """Return the effect of ablating each head of a site. `forward` runs the model with changes and gives its logits."""
+    """Return the effect of ablating each head of a site.
+
+    Args:
+        model: The model.
+        forward: Runs the model with changes and returns its logits.
+        site: Name of the attention.
+        n_heads: How many heads it has.
+        changes: Changes that are made in any case.
+
+    Returns:
+        One effect for each head.
+
+    Raises:
+        OptionError: If `forward` does not return logits.
+    """
     with eval_mode(model):
         unchanged = forward(changes)
         if not isinstance(unchanged, Tensor) or unchanged.ndim < 2:

@@ -67,7 +67,19 @@ class Recording:
 def recording(model: nn.Module, changes: Sequence[Change] = ()) -> Iterator[Recording]:
     """Record the first forward pass inside; with `changes`, of the changed model.
 
-    Dropout of weights is left out, so that a training step too can be rebuilt.
+    Dropout of weights is left out, so that a training step can be rebuilt too.
+
+    Args:
+        model: The model.
+        changes: Edits and swaps.
+
+    Returns:
+        A context manager that yields the recording.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> with ch.tracing.recording(model) as recorded:
+    ...     _ = model(torch.tensor([[3, 1, 4]]))
     """
     names = names_of(model)
     check_changes(changes, names)

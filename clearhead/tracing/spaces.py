@@ -31,11 +31,21 @@ Table = Float[Tensor, "token token"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Spaces:
-    """Tables of the tokens at `places` against each other: cosines from -1 to 1, and the head's own scores.
+    """Tables of the tokens at `places` against each other: cosines from -1 to 1, and the head's scores.
 
-    `embedding`: of the two token embeddings, without positions. `query_key`: of the row's query and the column's key,
-    as they meet in the head (turned, where positions are rotary); `score` is what the head makes of the two. `value`:
-    of the two values.
+    Attributes:
+        places: Places of the tokens.
+        tokens: The tokens.
+        embedding: Cosines of the token embeddings, without positions.
+        query_key: Cosines of the row's query and the column's key, as they meet in the head (after rotary positions).
+        score: The head's scores of the same.
+        value: Cosines of the values.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> trace = ch.tracing.trace_model(model, torch.tensor([[3, 1, 4]]))
+    >>> ch.tracing.compare_spaces(trace, "decoder.0.attention", 0).value.shape
+    torch.Size([3, 3])
     """
 
     places: tuple[int, ...]
@@ -49,7 +59,20 @@ class Spaces:
 @torch.no_grad()
 @public
 def compare_spaces(trace: Trace, site: str, head: int, places: Sequence[int] | None = None) -> Spaces:
-    """Return how alike tokens are in the three spaces of a head of self-attention; all tokens unless some are named."""
+    """Return how similar tokens are in the three spaces of a head of self-attention.
+
+    Args:
+        trace: A trace with its model.
+        site: Name of the attention.
+        head: Number of the head.
+        places: Places of the tokens to compare; all if None.
+
+    Returns:
+        The tables.
+
+    Raises:
+        OptionError: If it is not self-attention, or there is no such place.
+    """
     attention = trace[site]
     if attention.slot != "attention":
         raise OptionError(

@@ -53,7 +53,18 @@ class Layer(NamedTuple):
 class Trace:
     """The forward pass of one text: its attentions (sites) and inner values by name, and its answers.
 
-    `stream` and `sites` are stored. The model computes what is between them again, when you ask for it.
+    `stream` and `sites` are stored. The model computes other values again when you ask for them.
+
+    Attributes:
+        kind: `encoder`, `decoder` or `encoder-decoder`.
+        sides: By side, the tokens.
+        sites: By name, the attentions.
+        stream: By name, the values of the residual stream.
+        task: Name of the run's task.
+        notes: What a reader should know, in sentences.
+        changes: Edits that were made.
+        answers: What the model answers at each place.
+        origin: Run, step and text.
     """
 
     kind: str
@@ -231,10 +242,22 @@ def trace_model(
     changes: Sequence[Change | TextChange] = (),
     pieces: Mapping[str, Sequence[str]] | None = None,
 ) -> Trace:
-    """Return the trace of one sequence of token ids, `(1, n)`; for an encoder-decoder of a source and a target.
+    """Return the trace of one sequence of token ids; for an encoder-decoder, of a source and a target.
 
-    `segments` are those of the tokens, for an encoder that has any. `pieces` are the tokens as they are shown, by side;
-    the ids themselves where they are not given.
+    Args:
+        model: The model.
+        tokens: Ids, `(1, n)`, for each side.
+        segments: Segments of the tokens, for an encoder that has any.
+        changes: Edits and swaps.
+        pieces: The tokens as they are shown, by side; the ids if None.
+
+    Returns:
+        The trace.
+
+    >>> import torch, clearhead as ch
+    >>> model = ch.presets.gpt2("tiny", vocabulary=20).build().eval()
+    >>> ch.tracing.trace_model(model, torch.tensor([[3, 1, 4]])).decoder[0].attention.head[0].weight.shape
+    torch.Size([3, 3])
     """
     check_rows(tokens)
     made = changes_for(changes, model, tokens, segments)

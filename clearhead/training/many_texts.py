@@ -59,9 +59,21 @@ class ExcitingText(NamedTuple):
 
 @public
 def repeats(run: Run | str | Path, *, count: int = 20, length: int = 24, seed: int = 0) -> list[list[int]]:
-    """Return rows of random tokens that are repeated once: the second half is known from the first alone.
+    """Return rows of random tokens that are repeated once: the second half can be predicted from the first.
 
-    Induction heads are found by them. A model that reads a special token first is given it.
+    Induction heads are found with them. A special token comes first if the model reads one.
+
+    Args:
+        run: A run, or the path of its folder.
+        count: Rows.
+        length: Tokens before the repeat.
+        seed: Random seed.
+
+    Returns:
+        Rows of ids.
+
+    Raises:
+        OptionError: If the model cannot read texts of that length.
     """
     run = as_run(run)
     tokenizer = run.tokenizer
@@ -128,8 +140,14 @@ def mean_readings(
 ) -> dict[str, Scatters]:
     """Return the metrics of every head as means over texts, with their scatter: `found[site]["induction"].mean`.
 
-    `texts` is a list of texts or of rows of ids, or a file with one text a line; `sites` are all, unless given; `rows`
-    is as in `ch.tracing.readings`.
+    Args:
+        run: A run, or the path of its folder.
+        texts: Texts, rows of ids, or a file with one text per line.
+        sites: Names of attentions; all if empty.
+        rows: As in `ch.tracing.readings`.
+
+    Returns:
+        By site and metric, the mean and the scatter for each head.
     """
     found = over_texts(run, texts, sites, lambda run, traced, site: readings(traced, site, rows))
     return {site: columns(per_text, [field.name for field in fields(Readings)]) for site, per_text in found.items()}
@@ -137,7 +155,16 @@ def mean_readings(
 
 @public
 def mean_effects(run: Run | str | Path, texts: TextSource, *, sites: Sequence[str] = ()) -> dict[str, Scatters]:
-    """Return the effects of ablating each head as means over texts, with scatter: `found[site]["change"].mean`."""
+    """Return the effects of ablating each head as means over texts, with scatter: `found[site]["change"].mean`.
+
+    Args:
+        run: A run, or the path of its folder.
+        texts: Texts, rows of ids, or a file with one text per line.
+        sites: Names of attentions; all if empty.
+
+    Returns:
+        By site and metric, the mean and the scatter for each head.
+    """
     found = over_texts(run, texts, sites, effects_in)
     return {site: columns(per_text, ["change", "divergence"]) for site, per_text in found.items()}
 
@@ -162,10 +189,18 @@ def columns(per_text: Sequence[Sequence[Any]], names: Sequence[str]) -> Scatters
 def exciting_texts(
     run: Run | str | Path, texts: TextSource, at: str, index: int, *, most: int = 10
 ) -> list[ExcitingText]:
-    """Return the texts in which a unit or a head is excited most, with the token where it is.
+    """Return the texts in which a unit or a head is most active, with the token where it is.
 
-    `at` is the value that has the unit, `decoder.1.feed_forward.hidden`, and `index` its number; or an attention, and
-    `index` a head of it: that is excited as much as the vector is long that it adds to the residual stream.
+    Args:
+        run: A run, or the path of its folder.
+        texts: Texts, rows of ids, or a file with one text per line.
+        at: The value that has the unit, `decoder.1.feed_forward.hidden`, or an attention.
+        index: Number of the unit or head. A head's activity is the length of the vector that it adds to the residual
+            stream.
+        most: How many texts to return.
+
+    Returns:
+        The texts, most active first.
     """
     run = as_run(run)
     names = names_of(run.model)

@@ -159,7 +159,15 @@ LEFT_OUT = ("kind", "step")
 class TensorBoard:
     """A writer of event files: curves such as train/loss and dev/bleu over the steps.
 
-    Only numbers go there, and those that are finite; texts stay in the metrics log.
+    Only finite numbers are written; texts stay in the metrics log.
+
+    Args:
+        folder: Folder of the event files.
+        resumed: Step at which a run was resumed.
+
+    >>> import pathlib, tempfile
+    >>> from clearhead.training import TensorBoard
+    >>> writer = TensorBoard(pathlib.Path(tempfile.mkdtemp()))
     """
 
     def __init__(self, folder: Path, *, resumed: int = 0) -> None:

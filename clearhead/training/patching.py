@@ -52,9 +52,21 @@ def attribute(
 ) -> Attribution:
     """Return what each part of a model adds to the logit of an answer (direct logit attribution).
 
-    With `other`, it is the difference of the two logits. Answers are tokens or labels as a trace shows them, or their
-    numbers; without `answer` it is the likeliest. `place` is a token of the text that answers, counted from 0, or from
-    -1 at the end; without it, where the explorer looks first. `source`, `target` and `edits` are as in `ch.trace`.
+    Args:
+        run: A run, or the path of its folder.
+        source: The text, as in `ch.trace`.
+        target: The target, as in `ch.trace`.
+        answer: A token or label as a trace shows it, or its number; the most likely one if None.
+        other: A second answer: then the difference of the two logits is attributed.
+        place: A token of the text that answers, counted from 0, or from -1 at the end; if None, the one the explorer
+            shows first.
+        edits: Changes of the model, as in `ch.trace`.
+
+    Returns:
+        The parts and what they add; they sum to the logit or the difference.
+
+    Raises:
+        OptionError: If there is no such answer or place.
     """
     run = as_run(run)
     traced = trace(run, source, target, edits=edits)
@@ -137,14 +149,30 @@ def patch(
     edits: Sequence[Change | TextChange] = (),
     progress: Progress | bool = True,
 ) -> PatchMap:
-    """Run a text once for each value and place, with that value as it is in the text `source` (activation patching).
+    """Run a text once for each value and place, with that value taken from the text `source` (activation patching).
 
-    `by` says what is patched: the residual stream after each `layer`, what each `attention` or `feed_forward` adds to
-    it, or each `head`. What is measured is the logit of `answer` less that of `other` at `place`: without them, the
-    likeliest answer to the source less the likeliest to the text, where the explorer looks first. Both texts need as
-    many tokens; a translator reads the same target in both, its own output for `text` unless one is given.
-    `source_run` takes the values from another run with the same tokenizer; `edits` change the model of `run`.
-    `progress` is told how much is done; True draws a bar on a terminal or in a notebook.
+    The metric is the logit of `answer` minus the logit of `other`. Both texts need the same number of tokens. A
+    translator reads the same target in both: the one given, or its own output for `text`.
+
+    Args:
+        run: A run, or the path of its folder.
+        text: The text whose answer is measured.
+        source: The text that values are taken from.
+        target: The target, for a translator or a language model.
+        by: What is patched: the residual stream after each `layer`, the output of each `attention` or `feed_forward`,
+            or each `head`.
+        answer: The most likely answer to the source if None.
+        other: The most likely answer to the text if None.
+        place: Token whose answer is measured; if None, the one the explorer shows first.
+        source_run: Another run with the same tokenizer, to take values from.
+        edits: Changes of the model of `run`.
+        progress: Called with how much is done; True draws a bar on a terminal or in a notebook.
+
+    Returns:
+        The metric for each value and place.
+
+    Raises:
+        OptionError: If the texts have different numbers of tokens, or there is no such answer.
     """
     run = as_run(run)
     giver = run if source_run is None else as_run(source_run)

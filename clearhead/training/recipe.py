@@ -59,9 +59,26 @@ def positive(owner: object, *names: str) -> None:
 @public
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(CodeRepr):
-    """AdamW, its schedule, and what the loss adds: label smoothing and R-Drop (0 for none).
+    """AdamW or Muon, its schedule, and what is added to the loss.
 
-    `method`: "muon" trains the linear maps inside blocks by Muon, with the same rate and decay, the rest by AdamW.
+    Args:
+        lr: Peak learning rate.
+        schedule: How the rate changes over the steps.
+        betas: Betas of AdamW.
+        epsilon: Epsilon of AdamW.
+        weight_decay: Weight decay.
+        clip: Largest norm of the gradient; None turns clipping off.
+        smoothing: Label smoothing.
+        r_drop: Weight of the R-Drop loss; 0 turns it off.
+        averaging: Average of the weights over steps.
+        method: `adamw`, or `muon` for the linear maps inside blocks, with the same rate and decay, and AdamW for the
+            rest.
+
+    Raises:
+        OptionError: If a value is out of range.
+
+    >>> import clearhead as ch
+    >>> optimizer = ch.training.Optimizer(lr=3e-4, averaging=ch.training.Ema())
     """
 
     lr: float = option(1e-3, "Peak learning rate.", takes="X", above=0)
@@ -100,7 +117,16 @@ class Optimizer(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Batching(CodeRepr):
-    """The text of a step: `tokens` or so, in passes of `micro_batch_tokens` at most; `context` is the longest row."""
+    """The text of a step.
+
+    Args:
+        tokens: About how many tokens a step has.
+        micro_batch_tokens: Most tokens of one pass; a step sums several (gradient accumulation). All of them if None.
+        context: Tokens of the longest row.
+
+    >>> import clearhead as ch
+    >>> batching = ch.training.Batching(tokens=2048, context=128)
+    """
 
     tokens: int = option(4096, "Batch size: tokens per step, about.", word="batch_tokens", takes="N", least=1)
     micro_batch_tokens: int | None = option(
@@ -125,9 +151,19 @@ class Batching(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Budget(CodeRepr):
-    """When training ends: after so many steps, minutes or epochs, whichever is given.
+    """When training ends: after this many steps, minutes or epochs, whichever is given.
 
-    `patience`: also when so many evaluations in a row have brought nothing better.
+    Args:
+        steps: Steps.
+        minutes: Minutes.
+        epochs: Passes over the text.
+        patience: Early stopping: also end after this many evaluations without improvement.
+
+    Raises:
+        OptionError: If not exactly one of the three is given, or a number is out of range.
+
+    >>> import clearhead as ch
+    >>> budget = ch.training.Budget(steps=100, patience=5)
     """
 
     steps: int | None = option(None, "Train for N steps.", takes="N", least=1)
@@ -151,10 +187,23 @@ class Budget(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Checkpointing(CodeRepr):
-    """How often to log, evaluate and save; how many checkpoints stay; which one is used in the end.
+    """How often to log, evaluate and save; how many checkpoints to keep; which one to use in the end.
 
-    `score_records`: of how many dev records outputs are made and scored at each evaluation, beside the loss of all.
-    `film`: whether weights at steps 0, 1, 2, 4, 8, … are kept for the explorer; None: if they take at most 200 MB.
+    Args:
+        log: Steps between lines of metrics.
+        evaluate: Steps between evaluations on the validation set.
+        save: Steps between further checkpoints; none if None.
+        checkpoints: How many of the newest to keep, besides the best.
+        select: Which one to use: `best` or `last`.
+        score_records: For how many validation records outputs are made and scored at each evaluation.
+        samples: How many samples an evaluation logs.
+        film: Keep weights at steps 0, 1, 2, 4, 8, … for the explorer; None: if they take at most 200 MB.
+
+    Raises:
+        OptionError: If a value is out of range.
+
+    >>> import clearhead as ch
+    >>> checkpointing = ch.training.Checkpointing(evaluate=50, film=False)
     """
 
     log: int = option(20, "Log metrics.", word="log_every", takes="STEPS", least=1)
@@ -182,14 +231,25 @@ class Checkpointing(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Machine(CodeRepr):
-    """Where and how it runs. `threads` None: as many as torch takes; the number is recorded, and kept when resuming.
+    """Where and how a training runs.
 
-    `graphs`: on a GPU a step is captured once for each shape and replayed, which spares launching its kernels.
-    `adapt_threads`: on a busy machine training uses fewer threads than `threads`, if that is quicker.
-    `activation_checkpointing`: between blocks only their inputs are kept, and the rest is computed again on the way
-    back: less memory for a third more work. `splits`: each micro-batch is computed in so many parts, which is the same
-    step in less memory. `parallel`: how several processes train together, if there are any. `keyed_dropout`: masks of
-    dropout that are the same on any number of processes; None: as soon as there are several, on a CPU.
+    Args:
+        device: `auto`, `cpu`, `cuda`, `cuda:1`.
+        precision: `float32`, `bfloat16`, or `auto`.
+        compile: Use torch.compile.
+        graphs: On a GPU, capture a step once for each shape and replay it, which saves the launches of its kernels.
+        deterministic: Reproduce a run bit for bit on the same machine, on a GPU too.
+        threads: CPU threads; torch's choice if None. The number is recorded, and kept when resuming.
+        adapt_threads: On a busy machine use fewer threads if that is quicker.
+        activation_checkpointing: Keep only the inputs of blocks and compute the rest again in the backward pass: less
+            memory for a third more work.
+        splits: Compute each micro-batch in this many parts: the same step in less memory.
+        parallel: How several processes train together: `ddp`, `fsdp` or `auto`.
+        keyed_dropout: Dropout masks that are the same on any number of processes; None: with several processes on a
+            CPU.
+
+    >>> import clearhead as ch
+    >>> machine = ch.training.Machine(device="cpu", threads=1)
     """
 
     device: str = option("auto", "Device: auto, cpu, cuda, cuda:1.", takes="NAME", names=("auto", "cpu", "cuda"))
@@ -286,14 +346,25 @@ class FineTuning(CodeRepr):
 @public
 @dataclass(frozen=True, kw_only=True)
 class Recipe(CodeRepr):
-    """One run. `model` is the spec itself, so that nothing about it is left to a version's defaults.
+    """Everything that decides what a run becomes. `model` is the spec itself, so nothing depends on a version's
+    defaults.
 
-    `parameters`: how many it shall have. Its width and depth are then chosen once the vocabulary is known.
-    `vectors` is a file of pre-trained word vectors that the token tables start from. With `fine_tuning` it starts from
-    the weights of another run, and uses its tokenisers, whatever `tokenizing` says.
-
-    `open` names the choices that `train` fits to the budget before the first step. The recipe that is written has none
-    left, and the `plan` of a budget in minutes: a resume follows it, and fits nothing anew.
+    Args:
+        task: Name of the task.
+        corpus: The text.
+        tokenizing: How text becomes tokens.
+        model: Spec of the model.
+        optimizer: How weights are updated.
+        batching: The text of a step.
+        budget: When training ends.
+        checkpointing: What is logged, evaluated and kept.
+        machine: Where it runs.
+        seed: Random seed.
+        parameters: How many the model should have: width and depth are then chosen once the vocabulary is known.
+        vectors: File of pre-trained word vectors that the token tables start from.
+        fine_tuning: The run to start from; its tokenizers are used, whatever `tokenizing` says.
+        open: Choices that `train` fits to the budget before the first step. A recipe that was written has none left.
+        plan: How a budget in minutes is spent, once it was fitted; a resume follows it.
     """
 
     task: str

@@ -41,10 +41,22 @@ def resume(
     data: Path | None = None,
     checkpoints: str | Path | None = None,
 ) -> Run:
-    """Resume a run from its newest whole checkpoint as if it had never stopped; or go further, with a new budget.
+    """Resume a run from its newest intact checkpoint as if it had never stopped; or continue with a new budget.
 
-    `lr` and `machine` take the place of the recipe's own, and are written into it. `checkpoints` is where the folder
-    of the checkpoints was moved to. If the run cannot be resumed, nothing in its folder is changed.
+    If the run cannot be resumed, nothing in its folder is changed.
+
+    Args:
+        path: The run folder.
+        budget: A new budget; the recipe's if None.
+        lr: Takes the place of the recipe's, and is written into it.
+        machine: Likewise.
+        watcher: Called with every line of metrics; None shows a line of progress.
+        log: Called with lines for the user.
+        data: Folder of the token ids.
+        checkpoints: Where the folder of the checkpoints was moved to.
+
+    Returns:
+        The run, with its best weights.
     """
     with joined() as processes:
         if not processes.is_first:

@@ -57,7 +57,14 @@ AnyTask = TypeVar("AnyTask", bound=Task)
 
 @final
 class Run:
-    """A trained model and what it can do. `model` is an ordinary nn.Module, in eval mode."""
+    """A trained model and what it can do; `ch.load` and `ch.train` return it.
+
+    Attributes:
+        folder: The run folder.
+        task: What it was trained for, with its tokenizers.
+        model: An ordinary nn.Module, in eval mode.
+        step: Training step of the weights.
+    """
 
     def __init__(self, folder: RunFolder, task: Task, model: Transformer, step: int) -> None:
         self.folder, self.task, self.model, self.step = folder, task, model, step
@@ -340,14 +347,26 @@ def load(
     merge: bool = True,
     log: Callable[[str], None] = to_stderr,
 ) -> Run:
-    """Return the run of a folder, with its best weights (its last, if its recipe says so; or those of a step).
+    """Return the run of a folder, with its best weights.
 
-    If that checkpoint is damaged, `log` is called with a line that says so, and the newest intact one is loaded.
-    Names, shapes and tokenisers are compared before a model is built. `parts` says where your own registered parts
-    are, if the run uses any: a module, its name, a class, or several of these. Nothing is imported because a file in
-    the folder says so.
-    `dtype`, one of `clearhead.model.int8.DTYPES`, is how weights are kept in memory, if not as they were saved.
-    `merge=False` keeps the adapters of LoRA beside the weights of a fine-tuned run, instead of adding them.
+    Names, shapes and tokenizers are compared before a model is built. If the checkpoint is damaged, `log` gets a line
+    about it and the newest intact one is loaded. Nothing is imported because a file in the folder names it.
+
+    Args:
+        path: The run folder.
+        device: `auto`, `cpu`, `cuda`, `cuda:1`.
+        dtype: How weights are kept in memory, one of `clearhead.model.int8.DTYPES`; as they were saved if None.
+        step: Checkpoint to load; if None the best one, or the last if the recipe chose that.
+        parts: Where your own registered parts are: a module, its name, a class, or several of these.
+        merge: False keeps LoRA adapters of a fine-tuned run apart from the weights.
+        log: Called with lines for the user.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunError: If the folder is not a run, or is damaged.
+        OptionError: If a name or step does not exist.
     """
     if not isinstance(path, str | Path):
         raise OptionError(f"path: expected the folder of a run, a str or a Path; came {type(path).__name__}")

@@ -48,7 +48,14 @@ class Schedule(CodeRepr, ABC):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
-    """Stays at the peak."""
+    """Stays at the peak.
+
+    Args:
+        warmup: Steps of linear warm-up.
+
+    >>> import clearhead as ch
+    >>> schedule = ch.training.Constant(warmup=100)
+    """
 
     def after(self, step: int, total: int) -> float:
         return 1.0
@@ -57,7 +64,14 @@ class Constant(Schedule):
 @final
 @dataclass(frozen=True, kw_only=True)
 class InverseSqrt(Schedule):
-    """Falls with the root of the step, as in the paper; it knows no end."""
+    """Fall with the square root of the step, as in the paper; it does not depend on the number of steps.
+
+    Args:
+        warmup: Steps of linear warm-up.
+
+    >>> import clearhead as ch
+    >>> schedule = ch.training.InverseSqrt(warmup=4000)
+    """
 
     def after(self, step: int, total: int) -> float:
         return math.sqrt(max(self.warmup, 1) / (step + 1))
@@ -66,7 +80,15 @@ class InverseSqrt(Schedule):
 @final
 @dataclass(frozen=True, kw_only=True)
 class CosineDecay(Schedule):
-    """Falls along half a cosine to `floor` of the peak at the end."""
+    """Fall along half a cosine.
+
+    Args:
+        warmup: Steps of linear warm-up.
+        floor: Share of the peak at the end.
+
+    >>> import clearhead as ch
+    >>> schedule = ch.training.CosineDecay(warmup=100, floor=0.0)
+    """
 
     floor: float = 0.1
 
@@ -82,9 +104,15 @@ class CosineDecay(Schedule):
 @final
 @dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay(Schedule):
-    """Stays at the peak, and falls in a line to `floor` over the last `decay` share of the steps.
+    """Stay at the peak, and fall linearly over the last steps.
 
-    A warm-up that reaches into that share leaves the steps after it to fall in.
+    Args:
+        warmup: Steps of linear warm-up. If it reaches into the decay, the fall takes the steps after it.
+        decay: Share of the steps in which the rate falls.
+        floor: Share of the peak at the end.
+
+    >>> import clearhead as ch
+    >>> schedule = ch.training.WarmupStableDecay(warmup=100, decay=0.1)
     """
 
     decay: float = 0.2
@@ -121,7 +149,11 @@ class Averaging(CodeRepr, ABC):
 @final
 @dataclass(frozen=True)
 class Unaveraged(Averaging):
-    """No averaging: the weights themselves."""
+    """No averaging: the weights themselves.
+
+    >>> import clearhead as ch
+    >>> averaging = ch.training.Unaveraged()
+    """
 
     def ema_weight(self, step: int, total: int) -> float:
         return 1.0
@@ -130,7 +162,17 @@ class Unaveraged(Averaging):
 @final
 @dataclass(frozen=True)
 class Ema(Averaging):
-    """An exponential moving average. It forgets faster at first: after t steps it covers at least t / 9 of them."""
+    """An exponential moving average. It forgets faster at first: after t steps it covers at least t / 9 of them.
+
+    Args:
+        decay: Weight of the old average.
+
+    Raises:
+        OptionError: If it is not between 0 and 1.
+
+    >>> import clearhead as ch
+    >>> averaging = ch.training.Ema(0.99)
+    """
 
     decay: float = 0.999
 
@@ -145,7 +187,18 @@ class Ema(Averaging):
 @final
 @dataclass(frozen=True)
 class Last(Averaging):
-    """The mean of a snapshot every `every` steps over the last `share` of the training; before it, the weights."""
+    """The mean of snapshots over the last part of training; before it, the weights.
+
+    Args:
+        share: Share of the training that is averaged.
+        every: Steps between snapshots.
+
+    Raises:
+        OptionError: If a number is out of range.
+
+    >>> import clearhead as ch
+    >>> averaging = ch.training.Last(share=0.1)
+    """
 
     share: float = 0.2
     every: int = 10

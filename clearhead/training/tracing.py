@@ -50,12 +50,23 @@ def trace(
     edits: Sequence[Change | TextChange] = (),
     method: Greedy | Sample | Beam | None = None,
 ) -> Trace:
-    """Trace a text. For a translator, `target=None` traces the model's own greedy output, and a note says so.
+    """Trace a text: keep every inner value of one forward pass, by name.
 
-    `run` is a run, or the path of its folder. A language model reads the source and, after it, the target. A model that
-    reads two texts is given a pair of them. `edits` change values inside, or with a `clearhead.circuits.EdgeEdit` what
-    edges carry; with edits and no target, the edited model's own output is traced. With a `method`, decoding is traced
-    step by step as it ran on the KV cache; for beam search `beams` has the trace of every output.
+    Args:
+        run: A run, or the path of its folder.
+        source: The text; a pair of texts for a model that reads two.
+        target: For a translator, the target; None traces its own greedy output, and a note tells you. A language model
+            reads it after the source.
+        edits: Changes of values (`Edit`, `Swap`) or of edges (`clearhead.circuits.EdgeEdit`). With edits and no target,
+            the edited model's own output is traced.
+        method: Trace decoding step by step as it ran on the KV cache. For beam search, `trace.beams` holds one trace
+            per output.
+
+    Returns:
+        The trace.
+
+    Raises:
+        OptionError: If an edit names something that does not exist, or a text does not fit the run.
     """
     run = as_run(run)
     source = check_text_or_pair("source", source)
@@ -169,12 +180,25 @@ def align(
     head: int | None = None,
     by: str = "words",
 ) -> Alignment:
-    """Return for each word of the target the source word that its cross-attention weighs most; None: its translation.
+    """Return, for each word of the target, the source word that its cross-attention weighs most.
 
-    `layer` and `head` choose the weights, counted from 0; by default they are the mean of all. The weights of a target
-    token are those of the step that writes it. Special tokens of the source are left out. By words, which blanks
-    separate, weights are added up over the tokens of a source word and averaged over those of a target word; with
-    `by="tokens"` every token counts alone. A text longer than the model reads is cut.
+    The weights of a target token are those of the step that writes it. Special tokens of the source are left out. By
+    words, weights are added over the tokens of a source word and averaged over the tokens of a target word. A text
+    longer than the model reads is cut.
+
+    Args:
+        run: A translator, or the path of its folder.
+        source: The source.
+        target: The target; the model's translation if None.
+        layer: Layer whose weights count, from 0; the mean of all if None.
+        head: Head whose weights count, from 0; the mean of all if None.
+        by: `words`, separated by white space, or `tokens`.
+
+    Returns:
+        Pairs of numbers; printed, they are in Moses format.
+
+    Raises:
+        OptionError: If `by` is unknown, or there is no such layer or head.
     """
     run = as_run(run)
     task = run.asked(Translate)

@@ -62,17 +62,29 @@ def train(
 ) -> Run:
     """Train a new run, and return it loaded with its best weights.
 
-    It follows a `recipe`, or the options of `clearhead train`, in the same words and with the same checks:
+    Give a recipe, or the options of `clearhead train` under the same names and with the same checks:
     `train("runs/de-en", task="translate", source="train.de", target="train.en", minutes=10)`. They are in
-    docs/options.md.
+    docs/options.md. Under torchrun every process calls it and they train together, with the arguments of the first one.
 
-    `initial` is a run to start from, or its folder: its model, weights and tokenisers take the place of the recipe's.
-    `watcher` is called with every line of metrics; None shows a line of progress.
-    `data` is where token ids are kept, in the run folder unless several runs share them; `checkpoints` is a folder of
-    their own for checkpoints, on another disk for instance. `spent` seconds of a budget of minutes are gone already, as
-    those of starting a program. `spool` copies text that can be read only once into the folder that it is given, and
-    returns the corpus of the copies. Under torchrun every process calls it, and they train together; what the first one
-    is given counts.
+    Args:
+        path: Run folder to make.
+        recipe: Everything that decides what the run becomes; None if options are given.
+        initial: A run to start from, or its folder: its model, weights and tokenizers take the place of the recipe's.
+        watcher: Called with every line of metrics; None shows a line of progress.
+        log: Called with lines for the user.
+        data: Folder for token ids; in the run folder if None.
+        checkpoints: Folder for checkpoints, on another disk for instance.
+        spent: Seconds of a budget of minutes that are already used.
+        spool: Copies text that can be read only once into the folder it is given, and returns the corpus of the copies.
+        options: Options of `clearhead train`.
+
+    Returns:
+        The run.
+
+    Raises:
+        OptionError: If an option is missing or out of range, or both a recipe and options are given.
+        DataError: If a text file cannot be used.
+        RunError: If the folder cannot be used.
     """
     began = time.perf_counter() - spent
     if recipe is not None and options:

@@ -81,7 +81,16 @@ POSITIONS = (*options("embedded position"), *options("position"), "none")
 
 @public
 def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> Recipe:
-    """Return the recipe for a task, by name, on this corpus."""
+    """Return the recipe for a task, by name, on this corpus.
+
+    Args:
+        task: Name of the task.
+        corpus: The text.
+        machine: Where it will run.
+
+    Returns:
+        The recipe.
+    """
     kind = task_named(task)
     on_gpu = choose_device(machine.device).type == "cuda"
     return replace(kind.default_recipe(corpus, text_bytes(corpus), on_gpu), task=name_of(kind), machine=machine)
@@ -93,7 +102,15 @@ def map_blocks(spec: Spec, change: Callable[[BlockSpec], BlockSpec]) -> Spec:
 
 @public
 def map_attention(spec: Spec, change: Callable[[AttentionSpec], AttentionSpec]) -> Spec:
-    """Return the model with every attention slot changed, cross-attention included."""
+    """Return the model with every attention slot changed, cross-attention included.
+
+    Args:
+        spec: Spec of a model.
+        change: Takes and returns the spec of an attention.
+
+    Returns:
+        The changed spec.
+    """
 
     def changed(block: BlockSpec) -> BlockSpec:
         cross = None if block.cross is None else change(block.cross)
@@ -360,7 +377,16 @@ def with_part(spec: Spec, name: str, value: str, *, context: int) -> Spec:
 
 @public
 def with_parts(spec: Spec, values: Mapping[str, str], *, context: int) -> Spec:
-    """Return the model with several parts changed, whatever the order in which they are given."""
+    """Return the model with several parts changed, whatever the order in which they are given.
+
+    Args:
+        spec: Spec of a model.
+        values: By option, the new value.
+        context: Context length, for positions that have one.
+
+    Returns:
+        The changed spec.
+    """
     for name in sorted(values, key=lambda name: [*PARTS, name].index(name)):
         spec = with_part(spec, name, values[name], context=context)
     return spec

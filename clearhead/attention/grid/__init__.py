@@ -166,8 +166,16 @@ def small_kernels() -> Iterator[None]:
 
 @public
 def check_part(part: Part | Mask) -> Report:
-    """Test a similarity, weighting, position or mask of your own: run the grid of tests that Clearhead's own parts
-    pass.
+    """Test a similarity, weighting, position or mask of your own: run the grid of tests that built-in parts pass.
+
+    Args:
+        part: The part.
+
+    Returns:
+        A report; print it to see what failed.
+
+    Raises:
+        OptionError: If it is not such a part.
     """
     axis = next((axis for kind, axis in AXIS_OF.items() if isinstance(part, kind)), None)
     if axis is None:

@@ -29,7 +29,19 @@ KERNELS: dict[str, Kernel] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel that runs, the reason, costs that may surprise, and why each other kernel does not run."""
+    """The kernel that runs, and why; what `which_kernel` returns.
+
+    Attributes:
+        kernel: Name of the kernel.
+        reason: Why it was chosen.
+        notes: Costs that may surprise.
+        refused: By kernel, why it does not run.
+
+    >>> import torch, clearhead as ch
+    >>> q = torch.randn(2, 5, 8)
+    >>> ch.which_kernel(q, q, q).refused["argmax"]
+    'it computes argmax, and no other weighting'
+    """
 
     kernel: str
     reason: str

@@ -18,7 +18,7 @@ Angles = tuple[Tensor, ...]
 
 @kind("position")
 class Position(Part):
-    """Acts inside attention: turns queries and keys by their positions, or adds a bias to each score."""
+    """Base class of positions inside attention: they rotate queries and keys, or add a bias to each score."""
 
     bias_kind: ClassVar[str] = "none"
     """Kind of bias, by which kernels are chosen: `none`, `fixed`, or `learned` (it needs a gradient)."""
@@ -63,14 +63,26 @@ class Position(Part):
 @final
 @dataclass(frozen=True)
 class NoPosition(Position):
-    """No position: attention that does not know the order of tokens."""
+    """No position: attention that does not know the order of tokens.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, position=ch.positions.NoPosition())
+    """
 
     words: ClassVar[str] = "no positions"
 
 
 @kind("embedded position")
 class EmbeddedPosition(Part, ABC):
-    """Added to the embeddings, before any attention: `encoding = spec.embed(d_model); x + encoding(n)`."""
+    """Base class of positions that are added to the embeddings: `encoding = spec.embed(d_model); x + encoding(n)`.
+
+    Attributes:
+        skips: Id of a token that takes no position; None if every token takes one.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.positions.Sinusoidal, ch.positions.EmbeddedPosition)
+    True
+    """
 
     scales_tokens: ClassVar[bool] = False
     """Whether its vectors are as large as 1, so that token vectors beside them are scaled by √d_model to be so too."""

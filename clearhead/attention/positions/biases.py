@@ -23,7 +23,11 @@ def alibi_slope(head: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor:
 @final
 @dataclass(frozen=True)
 class ALiBi(Position):
-    """ALiBi (Press et al., 2022): subtracts slope × distance from each score, with a fixed slope for each head."""
+    """ALiBi (Press et al., 2022): subtracts slope × distance from each score, with a fixed slope for each head.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, position=ch.positions.ALiBi())
+    """
 
     words: ClassVar[str] = "ALiBi bias"
     bias_kind: ClassVar[str] = "fixed"
@@ -41,8 +45,17 @@ class ALiBi(Position):
 class T5Bias(Position):
     """T5's bias: a learned number for each head and bucket of distances. Far distances share a bucket.
 
-    `two_sided` keeps half of the buckets for keys after the query; without it those share the bucket of distance 0.
-    `shared`: all layers of a stack have one table, as in T5.
+    Args:
+        buckets: Number of buckets.
+        reach: Distances from here on share the last bucket.
+        two_sided: Keep half of the buckets for keys after the query; if False they share the bucket of distance 0.
+        shared: All layers of a stack use one table, as in T5.
+
+    Raises:
+        OptionError: If a number is out of range.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, position=ch.positions.T5Bias(buckets=8, reach=16))
     """
 
     words: ClassVar[str] = "T5 bias"

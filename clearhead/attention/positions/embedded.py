@@ -27,10 +27,21 @@ def sinusoid(positions: Tensor, d_model: int, *, base: float, layout: Layout) ->
 @final
 @dataclass(frozen=True)
 class Sinusoidal(EmbeddedPosition):
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same; `halves` puts all sines before the cosines.
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same.
 
-    `first` is the p of the first token. `skips` is the id of a token that takes no position: it gets zeros, and the
-    tokens after it count on as if it were not there. M2M100 has both.
+    Args:
+        layout: `interleaved` as in the formula; `halves` puts all sines before the cosines.
+        base: Base of the frequencies.
+        first: The p of the first token.
+        skips: Id of a token that takes no position: it gets zeros, and later tokens are counted without it. M2M100 has
+            this and `first`.
+
+    Raises:
+        OptionError: If a value is out of range.
+
+    >>> import clearhead as ch
+    >>> ch.positions.Sinusoidal().embed(4)(2)[0].tolist()
+    [0.0, 1.0, 0.0, 1.0]
     """
 
     scales_tokens: ClassVar[bool] = True
@@ -92,11 +103,20 @@ class SinusoidalTable(PositionTable):
 @final
 @dataclass(frozen=True)
 class Learned(EmbeddedPosition):
-    """A learned vector for each of `length` positions.
+    """A learned vector for each position.
 
-    `first` is the row of position 0 in the table: RoBERTa and BART have rows before it that no position uses. `skips`
-    is the id of a token that takes no position, as RoBERTa's padding: it gets the row before the first, and the tokens
-    after it count on as if it were not there.
+    Args:
+        length: How many positions there are.
+        first: Row of position 0 in the table; RoBERTa and BART have unused rows before it.
+        skips: Id of a token that takes no position, as RoBERTa's padding: it gets the row before the first, and later
+            tokens are counted without it.
+
+    Raises:
+        OptionError: If a number is out of range.
+
+    >>> import clearhead as ch
+    >>> ch.positions.Learned(8).embed(4)(3).shape
+    torch.Size([3, 4])
     """
 
     length: int

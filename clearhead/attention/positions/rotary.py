@@ -27,13 +27,22 @@ cos_and_sin_op = Operator(
 @final
 @dataclass(frozen=True)
 class Rotary(Position):
-    """Rotary positions (Su et al., 2021): turns pairs of entries by position x frequency.
+    """Rotary positions (Su et al., 2021): turn pairs of entries by position x frequency.
 
     In kernelized attention it turns them before φ.
 
-    `pairing`: `interleaved` pairs (0, 1), (2, 3), … as the paper does; `halves` pairs (0, d/2), (1, d/2 + 1), … as
-    Llama does. `width`: how many entries turn, from the first; the rest stay as they are. `scaling` changes the
-    frequencies for longer texts.
+    Args:
+        pairing: `interleaved` pairs (0, 1), (2, 3), … as the paper does; `halves` pairs (0, d/2), (1, d/2 + 1), … as
+            Llama does.
+        base: Base of the frequencies.
+        width: How many entries turn, from the first; all if None.
+        scaling: Changes the frequencies for longer texts.
+
+    Raises:
+        OptionError: If a value is out of range.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, position=ch.positions.Rotary(pairing="halves"))
     """
 
     words: ClassVar[str] = "rotary positions"

@@ -15,7 +15,12 @@ from clearhead.registry import kind, register
 
 @kind("rotary scaling")
 class RotaryScaling(CodeRepr, ABC):
-    """Changes how fast the pairs of a rotary position turn."""
+    """Base class: change how fast the pairs of a rotary position turn.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.positions.YaRNScaling, ch.positions.RotaryScaling)
+    True
+    """
 
     @abstractmethod
     def scale(self, frequency: Tensor, base: float) -> Tensor:
@@ -26,7 +31,14 @@ class RotaryScaling(CodeRepr, ABC):
 @register
 @dataclass(frozen=True)
 class LinearScaling(RotaryScaling):
-    """Every frequency divided by `factor`: position p turns as p / factor did (Chen et al., 2023)."""
+    """Every frequency divided by `factor` (Chen et al., 2023).
+
+    Args:
+        factor: Position p turns as p / factor did.
+
+    >>> import clearhead as ch
+    >>> position = ch.positions.Rotary(scaling=ch.positions.LinearScaling(4.0))
+    """
 
     factor: float
 
@@ -41,10 +53,19 @@ class LinearScaling(RotaryScaling):
 @register
 @dataclass(frozen=True)
 class Llama3Scaling(RotaryScaling):
-    """Divides by `factor` only what turns slowly, as Llama 3.1 does.
+    """Divide only the slow frequencies, as Llama 3.1 does.
 
-    A pair that turned fewer than `low` times within the `original` context is divided; one that turned more than
-    `high` times stays; in between the two are mixed.
+    Args:
+        factor: Divisor of the slow frequencies.
+        low: Pairs that turn fewer times than this within the `original` context are divided.
+        high: Pairs that turn more times than this stay; in between the two are mixed.
+        original: Context length of the pre-training.
+
+    Raises:
+        OptionError: If a number is out of range.
+
+    >>> import clearhead as ch
+    >>> scaling = ch.positions.Llama3Scaling(8.0, low=1.0, high=4.0, original=8192)
     """
 
     factor: float
@@ -67,11 +88,19 @@ class Llama3Scaling(RotaryScaling):
 @register
 @dataclass(frozen=True)
 class YaRNScaling(RotaryScaling):
-    """Divides by `factor` what turns slowly, along a straight line over the pairs (Peng et al., 2023).
+    """Divide the slow frequencies, along a straight line over the pairs (Peng et al., 2023).
 
-    The line begins at the pair that turns `fast` times within the `original` context and ends at that which turns
-    `slow` times; `whole` rounds both outwards to whole pairs. YaRN also makes the scores larger: that is the
-    temperature of the weighting, `Softmax(temperature=...)`.
+    YaRN also makes the scores larger: that is the temperature of the weighting, `Softmax(temperature=...)`.
+
+    Args:
+        factor: Divisor of the slow frequencies.
+        original: Context length of the pre-training.
+        fast: The line begins at the pair that turns this often within the original context.
+        slow: It ends at the pair that turns this often.
+        whole: Round both ends outwards to an integer.
+
+    >>> import clearhead as ch
+    >>> scaling = ch.positions.YaRNScaling(4.0, original=2048)
     """
 
     factor: float

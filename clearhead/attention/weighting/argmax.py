@@ -22,11 +22,21 @@ SUMMARIES: dict[Ties, str] = {
 @final
 @dataclass(frozen=True)
 class Argmax(Weighting):
-    """All the weight of a row on its best key. Of keys that tie, `ties` says whether the first wins, the last, or all.
+    """Put all the weight of a row on its best key.
 
-    Scores within `tolerance` x max(1, |maximum|) of the row's maximum are tied.
     Equal keys do not give equal bits, so a tie needs a tolerance; it is the same on every kernel and with a cache.
-    `gradient`: `straight-through` passes back softmax's gradient, `none` lets only the values learn.
+
+    Args:
+        ties: Which of tied keys gets the weight: `first`, `last`, or `average` for all of them.
+        gradient: `straight-through` passes back softmax's gradient; with `none` only the values learn.
+        tolerance: Scores within tolerance x max(1, |maximum|) of the row's maximum are tied.
+
+    Raises:
+        OptionError: If a value is not allowed.
+
+    >>> import torch, clearhead as ch
+    >>> ch.explain(torch.eye(2), torch.eye(2), torch.eye(2), weighting=ch.weighting.Argmax()).weight.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     form: ClassVar[str] = "argmax"

@@ -17,7 +17,7 @@ Amounts = Literal["exponential", "score", "none"]
 
 @kind("weighting")
 class Weighting(Part, ABC):
-    """Turns scores into weights, row by row: a row's weights depend on its own scores only."""
+    """Base class: turns scores into weights, row by row. A row's weights depend on its own scores only."""
 
     form: ClassVar[str] = "rows"
     """Kind by which kernels are chosen: `softmax`, `argmax`, `kernelized`, or `rows` for another function of a row."""
@@ -64,6 +64,18 @@ class Weighting(Part, ABC):
 
 
 def softmax_rows(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Return softmax in which a row with nothing allowed is zero, forward and backward."""
+    """Return softmax in which a row with nothing allowed is zero, forward and backward.
+
+    Args:
+        scores: Rows of scores.
+        allowed: True where a query may attend.
+
+    Returns:
+        The weights.
+
+    >>> import torch, clearhead as ch
+    >>> ch.weighting.softmax_rows(torch.zeros(2, 2), torch.tensor([[True, True], [False, False]])).tolist()
+    [[0.5, 0.5], [0.0, 0.0]]
+    """
     empty = ~allowed.any(-1, keepdim=True)
     return torch.softmax(scores.masked_fill(empty, 0), -1).masked_fill(empty, 0)

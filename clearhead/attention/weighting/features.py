@@ -25,7 +25,12 @@ MOST_FEATURES = 1 << 16
 
 @kind("feature map")
 class Features(Part, ABC):
-    """A feature map φ: it turns vectors of d_head numbers into vectors of features that are 0 or more."""
+    """Base class of feature maps φ: from vectors of d_head numbers to vectors of features that are 0 or more.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.weighting.Relu, ch.weighting.Features)
+    True
+    """
 
     kind: ClassVar[str] = "plain"
     """`elu` or `relu`, which kernels may compute themselves; else `plain`."""
@@ -40,9 +45,13 @@ class Features(Part, ABC):
 
 
 class LogFeatures(Features):
-    """A feature map that returns log φ: its features are exponentials, and may be too large for a float.
+    """Base class of feature maps that return log φ, because their features may be too large for a float.
 
     Normalised attention with it works on the logarithms throughout, and no row is lost to overflow or underflow.
+
+    >>> import clearhead as ch
+    >>> issubclass(ch.weighting.RandomFeatures, ch.weighting.LogFeatures)
+    True
     """
 
     @abstractmethod
@@ -56,7 +65,11 @@ class LogFeatures(Features):
 @final
 @dataclass(frozen=True)
 class Elu(Features):
-    """elu(x) + 1 (Katharopoulos et al., 2020)."""
+    """elu(x) + 1 (Katharopoulos et al., 2020).
+
+    >>> import clearhead as ch
+    >>> weighting = ch.weighting.Kernelized(ch.weighting.Elu())
+    """
 
     kind: ClassVar[str] = "elu"
 
@@ -69,7 +82,11 @@ class Elu(Features):
 @final
 @dataclass(frozen=True)
 class Relu(Features):
-    """relu(x). A query that shares no positive feature with any key gets zeros."""
+    """relu(x). A query that shares no positive feature with any key gets zeros.
+
+    >>> import clearhead as ch
+    >>> weighting = ch.weighting.Kernelized(ch.weighting.Relu())
+    """
 
     kind: ClassVar[str] = "relu"
 
@@ -80,7 +97,11 @@ class Relu(Features):
 @final
 @dataclass(frozen=True)
 class SoftmaxFeatures(Features):
-    """softmax over the vector's own entries."""
+    """softmax over the vector's own entries.
+
+    >>> import clearhead as ch
+    >>> weighting = ch.weighting.Kernelized(ch.weighting.SoftmaxFeatures())
+    """
 
     def map(self, vectors: Tensor) -> Tensor:
         return torch.softmax(vectors, -1)
@@ -115,10 +136,21 @@ def seeded_projection(count: int, width: int, seed: int) -> Tensor:
 @final
 @dataclass(frozen=True)
 class RandomFeatures(LogFeatures):
-    """FAVOR+ (Choromanski et al., 2021): φ(q)·φ(k) is exp(factor · q·k) on average, factor 1/√d_head unless given.
+    """FAVOR+ (Choromanski et al., 2021): φ(q)·φ(k) is exp(factor · q·k) on average.
 
-    A layer draws its own projection and saves it with its parameters; a bare spec draws from `seed`. How many features
-    are enough depends on the size of the vectors: `for_accuracy` says it.
+    A layer draws its own projection and saves it with its parameters. How many features are enough depends on the size
+    of the vectors; `for_accuracy` computes it.
+
+    Args:
+        count: Number of features.
+        factor: 1/√d_head if None.
+        seed: Seed of the projection of a bare spec, outside a layer.
+
+    Raises:
+        OptionError: If a number is out of range.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, weighting=ch.weighting.Kernelized(ch.weighting.RandomFeatures(64)))
     """
 
     count: int = 128

@@ -16,12 +16,20 @@ from clearhead.errors import OptionError
 @final
 @dataclass(frozen=True)
 class Kernelized(Weighting):
-    """weight = φ(q)·φ(k), over the row's sum unless `normalised=False`. It takes no similarity: φ is its own.
+    """Linear attention: weight = φ(q)·φ(k). It takes no similarity: φ takes its place. A row whose sum is 0 gets zeros.
 
-    `features` is a name (elu, relu, softmax, random) or a part. A row whose sum is 0 gets zeros.
+    Random features are exponentials of any size. If normalised, their score is log φ(q)·φ(k) and the weights are its
+    softmax, which is the same and never overflows; otherwise it is φ(q)·φ(k) as for the others.
 
-    Random features are exponentials of any size. Normalised, their score is log φ(q)·φ(k), and the weights are its
-    softmax, which is the same and never overflows; unnormalised it is φ(q)·φ(k) as with the others.
+    Args:
+        features: A name (elu, relu, softmax, random) or a part.
+        normalised: Divide by the row's sum.
+
+    Raises:
+        OptionError: If there is no such feature map.
+
+    >>> import clearhead as ch
+    >>> layer = ch.Attention(16, heads=4, weighting=ch.weighting.Kernelized("relu"))
     """
 
     form: ClassVar[str] = "kernelized"

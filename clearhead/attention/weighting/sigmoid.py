@@ -13,10 +13,16 @@ from clearhead.attention.weighting.base import Weighting
 @final
 @dataclass(frozen=True)
 class Sigmoid(Weighting):
-    """sigmoid(score + offset).
+    """sigmoid(score + offset), for each score alone.
 
-    Without an offset it is minus the logarithm of how many keys the query may attend, so that a row of scores near 0
-    has weights that sum to about one, whatever its length.
+    Args:
+        offset: If None, minus the logarithm of how many keys the query may attend, so that the weights of a row of
+            scores near 0 sum to about one, whatever its length.
+
+    >>> import torch, clearhead as ch
+    >>> zero = torch.zeros(1, 2)
+    >>> ch.explain(zero, zero, zero, weighting=ch.weighting.Sigmoid(0.0)).weight.item()
+    0.5
     """
 
     sums_to_one: ClassVar[bool] = False

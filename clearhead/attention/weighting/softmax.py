@@ -13,7 +13,19 @@ from clearhead.errors import OptionError
 @final
 @dataclass(frozen=True)
 class Softmax(Weighting):
-    """softmax(score / temperature)."""
+    """softmax(score / temperature).
+
+    Args:
+        temperature: Divisor of the scores.
+
+    Raises:
+        OptionError: If it is not positive.
+
+    >>> import torch, clearhead as ch
+    >>> weight = ch.explain(torch.eye(2), torch.eye(2), torch.eye(2), weighting=ch.weighting.Softmax(0.1)).weight
+    >>> weight.round(decimals=2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
 
     form: ClassVar[str] = "softmax"
     temperature: float = 1.0

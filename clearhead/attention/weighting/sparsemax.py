@@ -13,7 +13,12 @@ from clearhead.attention.weighting.base import Weighting
 @final
 @dataclass(frozen=True)
 class Sparsemax(Weighting):
-    """max(score - τ, 0), with τ such that the row sums to one."""
+    """max(score - τ, 0), with τ such that the row sums to one.
+
+    >>> import torch, clearhead as ch
+    >>> ch.explain(3 * torch.eye(2), torch.eye(2), torch.eye(2), weighting=ch.weighting.Sparsemax()).weight.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
 
     @property
     def page_arithmetic(self) -> dict[str, Any]:

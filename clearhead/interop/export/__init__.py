@@ -61,12 +61,24 @@ def check_exportable(to: str, spec: Spec, task: str, tokenizers: tuple[str, ...]
 def export(
     run: Run | str | Path, *, to: str, path: str | Path, quantization: str | None = None, step: int | None = None
 ) -> Exported:
-    """Write a run for another program, and return what its check has measured.
+    """Write a run for another program, and return what its check measured.
 
-    `step` is the checkpoint to take of a run folder, the best one if it is None.
-    `to` is one of `FORMATS`. What the format cannot express is refused by name with an OptionError. The folder is
-    written beside `path`, loaded by the other program and compared with the run; only then is it renamed to `path`.
-    RunError where it differs.
+    The folder is written under a temporary name, loaded by the other program and compared with the run; only then is it
+    renamed to `path`.
+
+    Args:
+        run: A run, or the path of its folder.
+        to: Name of the format, one of `FORMATS`.
+        path: Folder to write.
+        quantization: Name of a quantization that the format has; none if None.
+        step: Checkpoint of a run folder; the best one if None.
+
+    Returns:
+        What was written, and how far its outputs are from the run's.
+
+    Raises:
+        OptionError: If the format cannot express something in the run; the message names it.
+        RunError: If the exported model's outputs differ.
     """
     target = Path(path)
     quantized_as = check_target(to, target, quantization)

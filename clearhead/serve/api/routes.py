@@ -62,14 +62,20 @@ def find_adapters(run: Run, adapters: Sequence[Run]) -> dict[str, Run]:
 
 @final
 class Api(Service):
-    """Runs and their workers. Models answer at the names of their folders, or at `names`.
+    """Runs and their workers, for `Server`. Models answer under the names of their folders, or under `names`.
 
-    `adapters` are runs that were fine-tuned by LoRA from one of them, loaded with `merge=False`. They answer at
-    NAME:FOLDER, are decoded in the same batch as the run they came from, and have its weights, which are there once.
+    Args:
+        runs: The runs.
+        names: A name for each.
+        adapters: Runs fine-tuned from one of them by LoRA, loaded with `merge=False`. They answer at NAME:FOLDER and
+            share the batch and the weights of the run they came from.
+        scheduler: Decodes the jobs of a run; by default they share a batch.
+        model_threads: Give each run that decodes on the CPU its own process with this many threads, if the system can
+            fork.
+        replicas: How many such processes each run has, each with its own batch.
 
-    `scheduler` decodes the jobs of a run; by default they share a batch. With `model_threads` each run that decodes on
-    the CPU has a process of its own, with so many threads, where the system can fork; `replicas` of them, each with a
-    batch of its own, where that is more than 1.
+    Raises:
+        OptionError: If names are missing or used twice, or an adapter fits no run.
     """
 
     def __init__(
