@@ -21,7 +21,7 @@ from release.bom import write_beside
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "clearhead")
-PAGE = ("index.html", "live.html", "page.html")
+PAGE = ("index.html", "live.html")
 """What `make web` builds, and a user of the wheel cannot."""
 BELONGS = re.compile(
     r"""clearhead/([\w/]+\.py|py\.typed|cli/completions\.json|exercises/[a-z]+/(\d\d-)?[a-z0-9-]+\.md)

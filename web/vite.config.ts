@@ -3,23 +3,20 @@ import { defineConfig } from "vitest/config";
 
 import { icon, inline } from "./inline.ts";
 
-/** Pages that are one file: a saved trace, and a model that runs in the browser. */
-const SINGLE: Record<string, string> = { page: "page.html", live: "live.html" };
-
-/** Three builds into one folder: the explorer in parts, and (`--mode page`, `--mode live`) the pages of one file. */
+/** Two builds into one folder: the explorer in parts, and (`--mode live`) the page of one file. */
 export default defineConfig(({ mode }) => ({
   base: "./",
-  plugins: [svelte(), icon(), ...(mode in SINGLE ? [inline()] : [])],
+  plugins: [svelte(), icon(), ...(mode === "live" ? [inline()] : [])],
   build: {
     outDir: "../clearhead/serve/static",
-    emptyOutDir: !(mode in SINGLE),
+    emptyOutDir: mode !== "live",
     target: "es2023",
     assetsInlineLimit: 0,
-    modulePreload: mode in SINGLE ? false : { polyfill: false },
+    modulePreload: mode === "live" ? false : { polyfill: false },
     cssCodeSplit: false,
     rolldownOptions: {
-      input: SINGLE[mode] ?? "index.html",
-      output: mode in SINGLE ? { codeSplitting: false } : {},
+      input: mode === "live" ? "live.html" : "index.html",
+      output: mode === "live" ? { codeSplitting: false } : {},
     },
   },
   resolve: mode === "test" ? { conditions: ["browser"] } : {},

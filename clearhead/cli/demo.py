@@ -22,7 +22,6 @@ from clearhead.model import PreNorm, presets
 from clearhead.model.presets import Size
 from clearhead.options import Option
 from clearhead.serve import live
-from clearhead.serve.page import is_built
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.training import Batching, Budget, Checkpointing, CosineDecay, Machine, Optimizer, Recipe, Run, load
@@ -100,24 +99,21 @@ def demo(
         run = load(home.path, device="cpu") if before else train_demo(home, demo_seed, steps, quiet=quiet)
         results = demo_page.inspect_run(run, evaluate_demo(run, demo_seed), learned=LEARNED, asked=ASKED, mapped=MAPPED)
         demo_page.write_opening(results)
-        files = write_pages(results)
+        page = write_page(results)
     if as_json:
-        show_json(demo_page.as_object(results, files))
+        show_json(demo_page.as_object(results, page))
     else:
-        show(*demo_page.render_page(results, files, earlier=before))
+        show(*demo_page.render_page(results, page, earlier=before))
 
 
-def write_pages(results: demo_page.DemoResults) -> demo_page.Pages:
-    """Write the pages for a browser: one translation, and the model itself; not those that are not built."""
-    saved = demo_page.page_path(results.run) if is_built() else None
-    live_file = demo_page.live_page_path(results.run) if live.is_built() else None
-    if saved is not None:
-        with os_errors_as_run_errors(saved):
-            write_text(saved, results.html)
-    if live_file is not None:
-        with os_errors_as_run_errors(live_file):
-            write_text(live_file, live.live_page(results.run).text)
-    return demo_page.Pages(saved, live_file)
+def write_page(results: demo_page.DemoResults) -> Path | None:
+    """Write the page for a browser, with the model in it; None where it is not built."""
+    if not live.is_built():
+        return None
+    page = results.run.folder.path / "live.html"
+    with os_errors_as_run_errors(page):
+        write_text(page, live.live_page(results.run).text)
+    return page
 
 
 def find_demo(folder: RunFolder) -> int | None:

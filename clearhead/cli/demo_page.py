@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -14,10 +14,9 @@ from clearhead.cli.attention_map import SwappedQueries, Weights, attention_map, 
 from clearhead.cli.number_words import HELD_OUT_DIGITS, ROUND, Numbers, english, german
 from clearhead.cli.progress import format_duration
 from clearhead.cli.screen import named_row, prose, rule
-from clearhead.serve.page import page_of
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import Traced
-from clearhead.tracing.survey import View, information, survey, views
+from clearhead.tracing.survey import View, information, views
 from clearhead.tracing.trace import Trace
 from clearhead.training.run import Run
 from clearhead.training.tracing import trace
@@ -74,29 +73,6 @@ class DemoResults:
     """Of numbers that are not in the training text."""
     looks: tuple[TracedTranslation, ...]
     view: View
-
-    @property
-    def html(self) -> str:
-        """Return the page for a browser: the first of the translations, with every number."""
-        traced = self.looks[0].traced
-        return page_of(traced, survey(traced.trace), view=self.view).text
-
-
-class Pages(NamedTuple):
-    """The pages for a browser that were written; None where they are not built."""
-
-    saved: Path | None = None
-    """One translation with every number."""
-    live: Path | None = None
-    """The model itself, for any text."""
-
-
-def page_path(run: Run) -> Path:
-    return run.folder.path / "attention.html"
-
-
-def live_page_path(run: Run) -> Path:
-    return run.folder.path / "live.html"
 
 
 NO_PAGE = "the page for a browser is not built: run `make web`"
@@ -187,8 +163,8 @@ def find_swap(translation: TracedTranslation, weight: Weights) -> SwappedQueries
     return swap(translation.target, translation.source, weight)
 
 
-def render_page(results: DemoResults, files: Pages, *, earlier: bool) -> Page:
-    """Return the whole page. `files` are those for a browser; `earlier`: the run was there."""
+def render_page(results: DemoResults, page: Path | None, *, earlier: bool) -> Page:
+    """Return the whole page. `page` is the one for a browser; `earlier`: the run was there."""
     yield rule(TITLE)
     if earlier:
         yield prose("Trained earlier, and used again; [chosen]clearhead demo --again[/] trains a new one.")
@@ -221,7 +197,7 @@ def render_page(results: DemoResults, files: Pages, *, earlier: bool) -> Page:
     yield Text()
     yield legend()
     yield Text()
-    yield from render_next_steps(results, files)
+    yield from render_next_steps(results, page)
 
 
 def render_score(row: Mapping[str, Any]) -> RenderableType:
@@ -273,12 +249,11 @@ def join_pieces(pieces: Sequence[str]) -> str:
     return "".join(pieces[:-1]).replace("▁", " ").strip()
 
 
-def render_next_steps(results: DemoResults, files: Pages) -> Page:
+def render_next_steps(results: DemoResults, page: Path | None) -> Page:
     folder = results.run.folder
     quoted = shlex.quote(str(folder.path))
     for name, value in (
-        ("open", NO_PAGE if files.saved is None else str(files.saved)),
-        *([] if files.live is None else [("any text", str(files.live))]),
+        ("open", NO_PAGE if page is None else str(page)),
         ("scores", str(folder.evaluation)),
         ("curves", str(folder.curves)),
         ("text", str(folder.path / "data-files")),
@@ -291,12 +266,11 @@ def render_next_steps(results: DemoResults, files: Pages) -> Page:
     yield Text()
 
 
-def as_object(results: DemoResults, files: Pages) -> dict[str, Any]:
+def as_object(results: DemoResults, page: Path | None) -> dict[str, Any]:
     """Return the same for a program; `head` counts from 0, and null is the mean."""
     return {
         "path": str(results.run.folder.path),
-        "page": None if files.saved is None else str(files.saved),
-        "live_page": None if files.live is None else str(files.live),
+        "page": None if page is None else str(page),
         "evaluation": dict(results.evaluation),
         "learned": [asdict(translation) | {"right": translation.right} for translation in results.learned],
         "translations": [asdict(translation) | {"right": translation.right} for translation in results.translations],

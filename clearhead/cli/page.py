@@ -9,8 +9,7 @@ from clearhead.cli.screen import show_json, write
 from clearhead.exercises.lesson import find_lesson, lesson_tags
 from clearhead.files import write_text
 from clearhead.options import Option
-from clearhead.serve.live import check_built, check_size, live_page
-from clearhead.serve.page import PLACE
+from clearhead.serve.live import PLACE, check_built, check_size, live_page
 from clearhead.tracing import Trace
 from clearhead.tracing.edits import Edit
 from clearhead.training.claiming import check_output

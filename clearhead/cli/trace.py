@@ -18,8 +18,9 @@ from clearhead.decoding import Beam
 from clearhead.errors import WordError, no_such
 from clearhead.files import write_text
 from clearhead.options import Option
-from clearhead.serve.page import check_built, page_of
+from clearhead.serve.live import check_built
 from clearhead.serve.questions.trace import AskTrace, meta_of
+from clearhead.serve.recorded import saved_page
 from clearhead.serve.traced import Traced
 from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Head
@@ -51,10 +52,6 @@ SiteName = Annotated[
     str | None, Option(help="The attention layer to show: decoder.1.cross, encoder.0.attention …", takes="NAME")
 ]
 HeadName = Annotated[str | None, Option(help="The head of that layer, counted from 0, or mean.", takes="N")]
-Layers = Annotated[
-    str | None,
-    Option(help="html: layers to store with exact numbers; without it, what fits into 5 MB.", takes="0,5"),
-]
 Attributed = Annotated[bool, Option(help="Show what each head and feed-forward adds to the answer's logit.")]
 PatchText = Annotated[
     str | None,
@@ -82,9 +79,15 @@ def trace(
     beam: BeamWidth = None,
     site: SiteName = None,
     head: HeadName = None,
-    html: Annotated[Path | None, Option(help="Write one HTML page that opens without a network.", takes="FILE")] = None,
+    html: Annotated[
+        Path | None,
+        Option(
+            help="Write the explorer, opened on this text, as one HTML file: up to 5 million parameters with the model "
+            "in it, beyond with the weights of every head.",
+            takes="FILE",
+        ),
+    ] = None,
     svg: Annotated[Path | None, Option(help="Write the head as an SVG drawing.", takes="FILE")] = None,
-    layers: Layers = None,
     attribute: Attributed = False,
     patch_from: PatchText = None,
     by: PatchBy = "layer",
@@ -112,16 +115,16 @@ def trace(
     sites = names_of(loaded.model).sites
     among = select_sites(list(sites), site, head)
     chosen_head = None if head is None else select_head(sites[among[0]].shape.n_heads, among[0], head)
-    exact = None if layers is None else sites_of(list(sites), layers)
     method = None if beam is None else Beam(width=beam)
     texts = [split_pair(one) if pairs else one for one in (text, patch_from or text)]
     asked = {"answer": answer, "other": other, "place": place}
     traced = tracing.trace(loaded, texts[0], target_text, method=method)
     surveys = survey(traced)
     view = clearest({name: surveys[name] for name in among}) if head is None else View(among[0], chosen_head)
-    request = AskTrace(source=text, target=target_text, step=loaded.step)
+    target = target_text if beam is None else traced.sides["decoder"].ids[1:]
+    request = AskTrace(source=text, target=target, step=loaded.step)
     looked = SurveyedTrace(traced=Traced(request, loaded, traced), surveys=surveys, view=view)
-    files = write_files(looked, html=html, svg=svg, exact=exact)
+    files = write_files(looked, html=html, svg=svg)
     made_by = MadeBy(
         attribution=attribute_trace(loaded, traced, **asked) if attribute else None,
         patches=patching.patch(loaded, texts[0], texts[1], target_text, by=by, **asked)
@@ -154,38 +157,21 @@ def select_head(n_heads: int, site: str, head: str) -> int | None:
     return int(head)
 
 
-def sites_of(sites: Sequence[str], layers: str) -> list[str]:
-    """Return the sites of these layers, numbers or names with commas between them."""
-    layer_of = {name: name.split(".")[1] for name in sites}  # a site is called decoder.1.cross
-    names: list[str] = []
-    for wanted_layer in (part.strip() for part in layers.split(",")):
-        matching = [name for name, layer in layer_of.items() if wanted_layer in (name, layer)]
-        if not matching:
-            raise WordError(
-                "layers",
-                f"there is no layer {wanted_layer!r}: there are 0 to {max(map(int, layer_of.values()))}, and "
-                f"{', '.join(sites)}",
-            )
-        names += matching
-    return list(dict.fromkeys(names))
-
-
-def write_files(
-    looked: SurveyedTrace, *, html: Path | None, svg: Path | None, exact: Sequence[str] | None
-) -> Mapping[str, WrittenFile]:
+def write_files(looked: SurveyedTrace, *, html: Path | None, svg: Path | None) -> Mapping[str, WrittenFile]:
     """Write the files that were asked for, each atomically."""
     files: dict[str, WrittenFile] = {}
     if svg is not None:
-        files["svg"] = write_file(svg, draw_svg(as_drawing(looked)))
+        files["svg"] = write_file(svg, draw_svg(as_drawing(looked)), looked.name)
     if html is not None:
-        page = page_of(looked.traced, looked.surveys, view=looked.view, exact=exact)
-        files["html"] = write_file(html, page.text, exact=page.exact)
+        page, reason = saved_page(looked.traced, looked.view)
+        held = "The model is in it" if reason is None else f"8-bit weights of every head: {reason}"
+        files["html"] = write_file(html, page.text, held)
     return files
 
 
-def write_file(path: Path, text: str, exact: Sequence[str] | None = None) -> WrittenFile:
+def write_file(path: Path, text: str, held: str) -> WrittenFile:
     write_text(path, text)
-    return WrittenFile(path=path, size=path.stat().st_size, exact=exact)
+    return WrittenFile(path=path, size=path.stat().st_size, held=held)
 
 
 def as_object(

@@ -3,7 +3,7 @@ and with --attribute and --patch-from, what made an answer, part by part and pla
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -40,11 +40,11 @@ Page = Iterator[RenderableType]
 
 
 class WrittenFile(NamedTuple):
-    """A file that was written; of a page, the sites that it has every number of."""
+    """A file that was written, and what it holds."""
 
     path: Path
     size: int
-    exact: Sequence[str] | None
+    held: str
 
 
 @final
@@ -214,14 +214,7 @@ def render_files(looked: SurveyedTrace, files: Mapping[str, WrittenFile]) -> Pag
         size = f"{file.size / 1e6:.2f} MB" if file.size >= 1e5 else f"{file.size / 1e3:.1f} kB"
         line = Text.assemble((f"  {kind:<6}", "quiet"), f"{file.path}  {size}")
         yield Group(Text.assemble(line, no_wrap=True, overflow="ignore"))
-        if file.exact is not None:
-            n = len(looked.trace.sites)
-            exact_sites = (
-                "every attention" if len(file.exact) == n else f"{', '.join(file.exact)} ({len(file.exact)} of {n})"
-            )
-            yield Padding(Text(f"8-bit weights of every head; every number of {exact_sites}.", "quiet"), INDENT_FILE)
-        elif kind == "svg":
-            yield Padding(Text(looked.name, "quiet"), INDENT_FILE)
+        yield Padding(Text(file.held, "quiet"), INDENT_FILE)
     yield Padding(Text(describe_check(looked), "quiet"), (0, 2))
 
 

@@ -2,11 +2,12 @@
 
 The page is the explorer with the engine of web/src/live/ in place of the server. Into it go the run's facts, the plan
 of its model (`live_plan`), its tokenisers and task (`live_text`) and its weights: float32 up to a million parameters,
-beyond that float16, rounded to the nearest.
+beyond that float16, rounded to the nearest. Where the model cannot be in it, answers about one text are (`recorded`).
 """
 
 import base64
 import copy
+import json
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,20 +15,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, RunError
 from clearhead.model.int8 import count_weights
 from clearhead.model.sizes import build_for_shapes
 from clearhead.serve.curves import Curves
 from clearhead.serve.live_plan import Planner, known_weightings
 from clearhead.serve.live_text import task_plan, tokenizer_plan
-from clearhead.serve.page import PLACE, read_template, script_json
 from clearhead.serve.questions.positions import PositionsMessage, positions
-from clearhead.serve.questions.run import RunFacts, run_facts
+from clearhead.serve.questions.run import Example, Opening, RunFacts, run_facts
 from clearhead.training.folder import RunFolder
+from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.run import Run
 
 TEMPLATE = Path(__file__).parent / "static" / "live.html"
 """The page without a model, as `make web` builds it."""
+PLACE = '<script type="application/json" id="clearhead-data">'
+"""The tag after which the run's facts and the plan go."""
 WEIGHTS = '<script type="text/plain" id="clearhead-weights">'
 """The tag after which the weights go."""
 POSITIONS = 64
@@ -41,6 +44,13 @@ LARGEST = 65_504
 VERSION = 1
 
 
+class PinnedText(NamedTuple):
+    """A text that a page opens on, and the head that it shows of it."""
+
+    example: Example
+    opening: Opening
+
+
 class LivePage(NamedTuple):
     """What goes into a page: JSON without a "<" in it, and the weights in base64; `text` is the page itself."""
 
@@ -48,6 +58,7 @@ class LivePage(NamedTuple):
     weights: str
     parameters: int
     dtype: str
+    """What the weights are stored as; "uint8" where they are those of attention, and the model is not in the page."""
 
     @property
     def text(self) -> str:
@@ -67,21 +78,46 @@ def check_built() -> None:
 def check_size(folder: RunFolder) -> None:
     """Raise OptionError where a run's model is too large for a page, before its weights are read."""
     folder.origin()
-    check_count(folder, sum(parameter.numel() for parameter in build_for_shapes(folder.spec()).parameters()))
+    check_count(folder, sum(parameter.numel() for parameter in build_for_shapes(folder.spec()).parameters()), MOST)
 
 
-def check_count(folder: RunFolder, parameters: int) -> None:
-    if parameters > MOST:
+def check_count(folder: RunFolder, parameters: int, most: int) -> None:
+    if parameters > most:
         raise OptionError(
-            f"{folder.path}: has {parameters:,} parameters, and a page that runs by itself holds {MOST:,} at most. "
+            f"{folder.path}: has {parameters:,} parameters, and a page that runs by itself holds {most:,} at most. "
             "Open the run with `clearhead look`, or save one text with `clearhead trace RUN TEXT --html FILE`"
         )
 
 
-def live_page(run: Run) -> LivePage:
-    """Return the page of a run. OptionError where it is too large, or has a part that the page cannot compute."""
+def read_template(file: Path, *tags: str) -> list[str]:
+    """Return the text of a built page in pieces, cut after each of these tags: what goes there goes between them."""
+    if not file.is_file():
+        raise RunError(f"the page is not built: there is no {file}; run `make web`")
+    pieces = [file.read_text(encoding="utf-8")]
+    for tag in tags:
+        before, tag_found, after = pieces.pop().partition(tag)
+        if not tag_found:
+            raise RunError(f"{file}: has no place for the numbers; run `make web`")
+        pieces += [before + tag_found, after]
+    return pieces
+
+
+def script_json(data: object) -> str:
+    """Return JSON that can be inside a script: there is no "<" in it, so nothing ends the script."""
+    text = json.dumps(replace_nonfinite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def deflate(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content, 6)).decode()
+
+
+def live_page(run: Run, pinned: PinnedText | None = None, *, most: int | None = None) -> LivePage:
+    """Return the page of a run, which opens on the pinned text. OptionError where the run has more than `most`
+    parameters (None: MOST), or a part that the page cannot compute.
+    """
     parameters = count_weights(run.model)
-    check_count(run.folder, parameters)
+    check_count(run.folder, parameters, MOST if most is None else most)
     dtype = page_dtype(parameters)
     model = copy.deepcopy(run.model)  # the plan is of the rounded weights, and the run keeps its own
     round_weights(model)
@@ -91,7 +127,7 @@ def live_page(run: Run) -> LivePage:
     weightings = known_weightings()
     data = {
         "version": VERSION,
-        "run": page_facts(run, list(weightings)),
+        "run": page_facts(run, pinned) | {"weightings": list(weightings)},
         "plan": planner.plan,
         "task": task_plan(run)
         | {"tokenizer": [tokenizers.index(tokenizer) for tokenizer in run.task.tokenizers.values()]},
@@ -101,8 +137,7 @@ def live_page(run: Run) -> LivePage:
         "positions": position_words(run),
         "dtype": str(dtype).removeprefix("torch."),
     }
-    weights = base64.b64encode(zlib.compress(block, 6)).decode()
-    return LivePage(script_json(data), weights, parameters, data["dtype"])
+    return LivePage(script_json(data), deflate(block), parameters, data["dtype"])
 
 
 def position_words(run: Run) -> PositionsMessage:
@@ -114,11 +149,12 @@ def position_words(run: Run) -> PositionsMessage:
     return facts
 
 
-def page_facts(run: Run, weightings: list[str]) -> RunFacts:
+def page_facts(run: Run, pinned: PinnedText | None = None) -> RunFacts:
     """Return the facts of a run for a page: without its path on disk, and without checkpoints."""
     facts = run_facts(run, Curves(run.folder.metrics))
     facts["path"], facts["steps"], facts["training"] = run.folder.path.resolve().name, [run.step], False
-    facts["weightings"] = weightings
+    if pinned is not None:
+        facts["examples"], facts["opening"] = [pinned.example], pinned.opening
     return facts
 
 

@@ -10,13 +10,8 @@ import torch
 from playwright.sync_api import expect
 
 import clearhead as ch
-from clearhead.serve.explorer import Explorer
-from clearhead.serve.page import is_built, page_of
-from clearhead.serve.questions.trace import AskTrace
 from clearhead.tracing.names import Names
-from clearhead.tracing.survey import View, survey
-from tests.browser.looking import missing
-from tests.browser.watching import SITE, SOURCE, VIEWS, Tabs, comes_to, rests, says, shown, state
+from tests.browser.watching import SITE, SOURCE, VIEWS, comes_to, rests, says, shown, state
 from tests.covering import share_of
 
 pytestmark = pytest.mark.slow
@@ -125,22 +120,3 @@ def test_the_banner_fits_a_phone(tabs):
     page = tabs.open("head", window=PHONE, edits=json.dumps([HEAD_OFF, OTHER_OFF]))
     expect(page.get_by_test_id("edit-banner")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_a_saved_page_says_what_is_changed(chromium, demo, tmp_path):
-    if not is_built():
-        missing("the explorer's page is not built; run `make web`")
-    traced = AskTrace(source=SOURCE, target=None, edits=[HEAD_OFF], step=demo.step).traced(Explorer(demo))
-    file = tmp_path / "page.html"
-    view = View(site=SITE, head=0)
-    file.write_text(page_of(traced, survey(traced.trace), view=view).text, encoding="utf-8")
-    tabs = Tabs(chromium, file.as_uri())
-    page = tabs.context().new_page()
-    page.goto(file.as_uri())
-    for name in ("model", "head", "steps"):
-        page.get_by_test_id(f"nav-{name}").click()
-        expect(page.get_by_test_id("edit-banner")).to_contain_text("This page was saved from a changed model")
-        expect(page.get_by_test_id("edit-banner")).to_contain_text("head 1 off")
-        expect(page.get_by_test_id("undo")).to_have_count(0)
-    tabs.check()
-    tabs.close()

@@ -313,31 +313,3 @@ def test_nothing_hangs_over_on_a_phone_and_small_text_can_be_read(case, chromium
         assert min(sizes) >= 11
     tabs.check()
     tabs.close()
-
-
-@pytest.mark.parametrize("case", ["translator"], indirect=True)
-def test_a_saved_page_opens_its_boxes_without_a_server(case, chromium, tmp_path):
-    """Of a short text every token is there; the weights of the model are not."""
-    from clearhead.serve.page import page_of
-    from clearhead.serve.questions.trace import AskTrace
-    from clearhead.serve.traced import Traced
-    from clearhead.tracing.survey import clearest, survey
-
-    run, text, made, _ = case
-    found, file = survey(made), tmp_path / "page.html"
-    traced = Traced(AskTrace(source=text, target=None, step=run.step), run, made)
-    file.write_text(page_of(traced, found, view=clearest(found)).text)
-    tabs = Tabs(chromium, file.as_uri())
-    page = tabs.context(width=2000, height=1000).new_page()
-    page.goto(f"{file.as_uri()}#/model")
-    shown(page, "model")
-    for name in ("encoder.0.attention.norm", "decoder.0.cross", "decoder.0.feed_forward"):
-        open_box(page, name, token=1, key=1, head=HEAD)
-        for value in made.inner.names.boxes[name].values:
-            place, number, _ = read(page, value.name)
-            whole = made.value(value.name)
-            vector = whole if value.rows == "none" else whole[HEAD, 1] if value.per_head else whole[1]
-            assert says(number, vector[place if len(vector) > 1 else 0].item()), value.name
-    assert "weights of the model are not on this page" in page.get_by_test_id("box-values").inner_text()
-    tabs.check()
-    tabs.close()

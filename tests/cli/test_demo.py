@@ -22,9 +22,8 @@ from clearhead.cli.progress import PlainProgress, open_progress
 from clearhead.cli.screen import show
 from clearhead.model import presets
 from clearhead.model.presets import Size
-from clearhead.serve import page as serve_page
+from clearhead.serve import live
 from clearhead.serve.curves import Curves
-from clearhead.serve.live import live_page
 from clearhead.serve.questions.run import run_facts
 from clearhead.tracing.survey import views
 from clearhead.training.folder import RunFolder
@@ -52,9 +51,9 @@ def small_recipe(corpus, seed):
 
 def shrink(monkeypatch, folder):
     """Makes the demo one of a few steps on a few numbers, with a page that is built."""
-    template = folder / "page.html"
-    template.write_text(f"<html>{serve_page.PLACE}</script></html>", encoding="utf-8")
-    monkeypatch.setattr(serve_page, "TEMPLATE", template)
+    template = folder / "live.html"
+    template.write_text(f"<html>{live.PLACE}</script>\n{live.WEIGHTS}</script></html>", encoding="utf-8")
+    monkeypatch.setattr(live, "TEMPLATE", template)
     monkeypatch.setattr(demo, "demo_recipe", small_recipe)
     monkeypatch.setattr(demo, "TRAIN", 150)
     monkeypatch.setattr(demo, "HELD_OUT", 20)
@@ -133,9 +132,7 @@ def test_it_trains_and_leaves_a_run_with_its_text_scores_and_page(made, small):
             say(number) for number in drawn.train
         ]
         assert lines(made.path / "data-files" / f"held-out.{side}") == [say(number) for number in drawn.held_out]
-    data = page_data(made.path / "attention.html")
-    assert data["meta"]["source"] == german(demo.MAPPED[0])
-    assert set(data["exact"]) == {one["name"] for one in data["meta"]["sites"]}
+    assert page_data(made.path / "live.html")["run"]["examples"][0]["source"] == german(demo.MAPPED[0])
 
 
 def test_every_page_opens_on_the_number_that_is_named_first(made, small):
@@ -143,9 +140,8 @@ def test_every_page_opens_on_the_number_that_is_named_first(made, small):
     opening = run_facts(there, Curves(there.folder.metrics))
     assert opening["examples"] == [{"source": german(number)} for number in (24, 48_067, 777_777)]
     assert re.fullmatch(r"decoder\.[01]\.cross", opening["opening"]["site"])
-    assert page_data(made.path / "attention.html")["run"]["opening"] == opening["opening"]
-    live = json.loads(live_page(there).data)["run"]
-    assert (live["examples"], live["opening"]) == (opening["examples"], opening["opening"])
+    page = page_data(made.path / "live.html")["run"]
+    assert (page["examples"], page["opening"]) == (opening["examples"], opening["opening"])
 
 
 def test_the_view_is_one_in_which_the_first_number_swaps(made, monkeypatch):
@@ -178,7 +174,7 @@ def test_the_page_says_what_came_of_it_in_80_columns(made, small):
     for number in (*demo.LEARNED, *demo.ASKED):
         assert f"✗ {number:>7,}  {german(number)}\n" in made.out
         assert f"wanted: {english(number)}" in said
-    assert "open        runs/demo/attention.html\n" in made.out
+    assert "open        runs/demo/live.html\n" in made.out
     assert "Trained earlier" not in made.out
 
 
@@ -225,7 +221,7 @@ def test_json_holds_all_that_is_shown(command, there):
     answer = json.loads(out, parse_constant=pytest.fail)
     assert code == 0
     assert answer["evaluation"] == json.loads((there / "evaluation.json").read_text(encoding="utf-8"))
-    assert (answer["path"], answer["page"]) == (str(there), str(there / "attention.html"))
+    assert (answer["path"], answer["page"]) == (str(there), str(there / "live.html"))
     assert [one["number"] for one in answer["translations"]] == list(demo.ASKED)
     assert [one["right"] for one in answer["translations"]] == [
         one["output"] == english(one["number"]) for one in answer["translations"]
@@ -238,12 +234,12 @@ def test_json_holds_all_that_is_shown(command, there):
 
 
 def test_where_the_page_is_not_built_the_demo_says_how_and_goes_on(command, monkeypatch, there, tmp_path):
-    monkeypatch.setattr(serve_page, "TEMPLATE", tmp_path / "nothing.html")
-    (there / "attention.html").unlink()
+    monkeypatch.setattr(live, "TEMPLATE", tmp_path / "nothing.html")
+    (there / "live.html").unlink()
     code, out, err = command("demo", "--output", str(there))
     assert (code, err) == (0, "")
     assert "  open        the page for a browser is not built: run `make web`\n" in out
-    assert not (there / "attention.html").exists()
+    assert not (there / "live.html").exists()
     assert json.loads(command("demo", "--output", str(there), "--json")[1])["page"] is None
 
 
@@ -259,13 +255,13 @@ def test_the_maps_are_those_of_the_trace(command, there):
 
 
 def test_a_second_time_the_run_is_used_again(command, monkeypatch, there):
-    page = (there / "attention.html").read_bytes()
+    page = (there / "live.html").read_bytes()
     weights = sorted(there.glob("checkpoints/*/*"))
     monkeypatch.setattr(demo, "train_demo", pytest.fail)
     code, out, err = command("demo", "--output", str(there))
     assert (code, err) == (0, "")
     assert "  Trained earlier, and used again; clearhead demo --again trains a new one.\n" in out
-    assert (there / "attention.html").read_bytes() == page
+    assert (there / "live.html").read_bytes() == page
     assert sorted(there.glob("checkpoints/*/*")) == weights
 
 

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from clearhead.serve import live
-from clearhead.serve.live import WEIGHTS
-from clearhead.serve.page import PLACE
+from clearhead.serve.live import PLACE, WEIGHTS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "plain_terminal")
 

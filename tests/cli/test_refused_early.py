@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from clearhead.cli import trace
-from clearhead.serve import live, page
+from clearhead.serve import live
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Documents
 from clearhead.text.tokenizer import Tokenizer
@@ -245,7 +245,6 @@ def test_an_export_without_its_package(without, refused, to, package):
 
 def test_a_page_that_is_not_built(translator, unloaded, refused, monkeypatch):
     monkeypatch.setattr(live, "TEMPLATE", unloaded / "live.html")
-    monkeypatch.setattr(page, "TEMPLATE", unloaded / "page.html")
     refused("page", translator.folder.path, "-o", "out.html", said="the page is not built")
     refused("trace", translator.folder.path, "eins", "--html", "out.html", said="the page is not built")
 
@@ -266,7 +265,6 @@ def test_a_model_that_is_too_large_for_a_page(translator, unloaded, refused, mon
         ),
         (["--head", "0"], "--head: a head of which attention? Say --site too"),
         (["--site", "decoder.0.cross", "--head", "99"], "--head: decoder.0.cross has heads 0 to"),
-        (["--html", "a.html", "--layers", "0,9"], "--layers: there is no layer '9'"),
     ],
 )
 def test_a_text_is_not_traced(translator, refused, monkeypatch, options, said):

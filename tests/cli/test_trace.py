@@ -10,7 +10,7 @@ import torch
 import clearhead as ch
 from clearhead.cli import run
 from clearhead.cli import trace as trace_verb
-from clearhead.serve import page as serve_page
+from clearhead.serve import live
 
 TEXT = "zwei drei vier"
 
@@ -30,10 +30,10 @@ def command(capsys, plain_terminal):
 @pytest.fixture
 def template(monkeypatch, tmp_path):
     """A page that is built: what is left of it is where the data go."""
-    path = tmp_path / "static" / "page.html"
+    path = tmp_path / "static" / "live.html"
     path.parent.mkdir()
-    path.write_text(f"<html>{serve_page.PLACE}</script></html>", encoding="utf-8")
-    monkeypatch.setattr(serve_page, "TEMPLATE", path)
+    path.write_text(f"<html>{live.PLACE}</script>{live.WEIGHTS}</script></html>", encoding="utf-8")
+    monkeypatch.setattr(live, "TEMPLATE", path)
     return path
 
 
@@ -157,10 +157,31 @@ def test_a_page_is_written_and_its_size_is_told(command, translator, template, t
     code, out, _ = command("trace", translator.folder.path, TEXT, "--device", "cpu", "--html", file)
     assert code == 0
     assert f"html  {file}" in out
-    assert "8-bit weights of every head; every number of every attention." in out
-    found = asked(command, translator, "--html", file, "--layers", "decoder.0.cross")
+    assert "The model is in it" in out
+    found = asked(command, translator, "--html", file)
     assert found["files"]["html"]["bytes"] == file.stat().st_size
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_page_opens_on_what_the_beam_wrote(command, translator, template, tmp_path):
+    file = tmp_path / "page.html"
+    options = ["--device", "cpu", "--beam", "2", "--site", "decoder.0.cross", "--head", "1", "--html", file]
+    assert command("trace", translator.folder.path, TEXT, *options)[0] == 0
+    data = json.loads(file.read_text(encoding="utf-8").partition(live.PLACE)[2].partition("</script>")[0])
+    wrote = ch.trace(translator, TEXT, method=ch.Beam(width=2)).sides["decoder"].ids[1:]
+    assert data["run"]["examples"] == [{"source": TEXT}]
+    assert data["run"]["opening"] == {"site": "decoder.0.cross", "head": 1, "target": wrote}
+
+
+def test_of_a_large_model_the_page_has_the_weights_and_the_reason_is_told(
+    command, translator, template, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("clearhead.serve.recorded.LIVE", 10)
+    code, out, _ = command("trace", translator.folder.path, TEXT, "--device", "cpu", "--html", tmp_path / "page.html")
+    said = " ".join(out.split())
+    assert code == 0
+    assert "8-bit weights of every head:" in said
+    assert "parameters, and a page that runs by itself holds 10 at most" in said
 
 
 @pytest.mark.parametrize(
@@ -174,7 +195,6 @@ def test_a_page_is_written_and_its_size_is_told(command, translator, template, t
         (["--head", "1"], 2, "--head: a head of which attention? Say --site too"),
         (["--site", "decoder.0.cross", "--head", "2"], 2, "decoder.0.cross has heads 0 to 1, and their mean; came 2"),
         (["--site", "decoder.0.cross", "--head", "-1"], 2, "has heads 0 to 1, and their mean; came -1"),
-        (["--html", "x.html", "--layers", "0,9"], 2, "--layers: there is no layer '9': there are 0 to 0"),
         (["--svg", "no/such/folder/x.svg"], 1, "no/such/folder"),
     ],
 )
@@ -203,7 +223,7 @@ def test_no_run_and_no_page_are_told(command, translator, tmp_path, monkeypatch)
     code, _, err = command("trace", tmp_path / "nothing", TEXT)
     assert code == 1
     assert "nothing" in err
-    monkeypatch.setattr(serve_page, "TEMPLATE", tmp_path / "page.html")
+    monkeypatch.setattr(live, "TEMPLATE", tmp_path / "live.html")
     code, _, err = command("trace", translator.folder.path, TEXT, "--device", "cpu", "--html", tmp_path / "x.html")
     assert code == 1
     assert "run `make web`" in err

@@ -204,11 +204,11 @@ def test_every_command_runs(home, monkeypatch, capsys):
     """Run all that end by themselves; `train` and `compare` as far as the recipes, with every option looked at."""
     from clearhead.cli import compare
     from clearhead.experiments import probes
-    from clearhead.serve import page as serve_page
+    from clearhead.serve import live
 
-    template = home / "page.html"
-    template.write_text(f"<html>{serve_page.PLACE}</script></html>", encoding="utf-8")
-    monkeypatch.setattr(serve_page, "TEMPLATE", template)
+    template = home / "live.html"
+    template.write_text(f"<html>{live.PLACE}</script>{live.WEIGHTS}</script></html>", encoding="utf-8")
+    monkeypatch.setattr(live, "TEMPLATE", template)
     monkeypatch.setattr(compare, "comparison_of", Compared)
     monkeypatch.setattr(probes, "MOST_EXAMPLES", 50)
     monkeypatch.setattr("clearhead.training.machine.MOST_STEPS", 1)

@@ -80,8 +80,7 @@ def test_a_file_that_does_not_belong_is_found(tmp_path):
     with ZipFile(tmp_path / "bad.whl", "w") as archive:
         for name in ("clearhead/serve/static/index.html", *strays):
             archive.writestr(name, "")
-    missing = {"clearhead/serve/static/live.html", "clearhead/serve/static/page.html"}
-    assert set(stray_files(tmp_path / "bad.whl")) == strays | missing
+    assert set(stray_files(tmp_path / "bad.whl")) == strays | {"clearhead/serve/static/live.html"}
 
 
 def test_its_metadata_says_what_a_registry_shows(environment):
@@ -109,10 +108,9 @@ def test_a_trace_is_the_wheels(environment, bare):
 
 
 @pytest.mark.thorough  # tests/cli/test_demo.py, and what the wheel's demo needs is seen in `bare` and by `look`
-def test_the_demo_trains_and_writes_its_pages(environment, demo):
+def test_the_demo_trains_and_writes_its_page(environment, demo):
     assert demo["evaluation"]["steps"] == 2
-    for page in ("page", "live_page"):
-        assert "<title>" in (environment.work / demo[page]).read_text(encoding="utf-8")[:3000]
+    assert "<title>" in (environment.work / demo["page"]).read_text(encoding="utf-8")[:3000]
     assert not (environment.work / "runs/demo/curves.svg").exists()  # there is no matplotlib
 
 

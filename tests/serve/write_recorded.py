@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.question import Matrix
+from clearhead.serve.recorded import answer_name
 from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.run import load
 from tests.serve.asking import ask
@@ -39,12 +40,8 @@ def record(explorer: Explorer) -> dict[str, object]:
         ("readings", {}),
         ("cell", {"site": SITE, "head": 1, "query": 6, "key": 3}),
     ]
-    answers = {name_of(name, given): ask(explorer, name, given, meta["id"]) for name, given in asked}
+    answers = {answer_name(name, given): ask(explorer, name, given, meta["id"]) for name, given in asked}
     return {"run": run | {"path": run["name"]}, "trace": meta, **answers}
-
-
-def name_of(question: str, given: dict[str, object]) -> str:
-    return f"{question} {json.dumps(given, sort_keys=True, separators=(',', ':'))}"
 
 
 def plain(value: object) -> object:

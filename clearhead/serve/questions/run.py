@@ -135,6 +135,8 @@ class Opening(TypedDict):
 
     site: str
     head: int | Literal["mean"]
+    target: NotRequired[str | list[int]]
+    """The output of the first example that a saved page shows, where it is not the model's own."""
 
 
 class RunFacts(TypedDict):

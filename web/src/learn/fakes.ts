@@ -1,6 +1,6 @@
 /** Runs made up for tests: their numbers come out of sines, and every answer is worked out from the same vectors. */
 
-import { rowSteps, type RowInputs, type Weighting } from "../lib/arithmetic";
+import { dot, weigh, type Weighed, type Weighting } from "../lib/arithmetic";
 import {
   type Answering,
   type Answers,
@@ -168,28 +168,29 @@ class FakeSource {
     return askOwn(this as unknown as Answering, name, asked);
   }
 
-  exact(): boolean {
-    return true;
+  private vector(site: SiteMeta, head: number, role: number, at: number): number[] {
+    const made = Array.from({ length: D }, (_, unit) => number(site.name.length + site.layer, head, role, at, unit));
+    return this.kind === "linear" && role < 2 ? made.map(Math.abs) : made;
   }
 
-  private inputs(name: string, head: number, query: number): RowInputs {
+  /** A query's row, from scores to a context. */
+  private steps(name: string, head: number, query: number): Weighed & Omit<Row, "masked"> & { masked: number[] } {
     const site = this.meta.sites.find((one) => one.name === name)!;
-    const [seed, keys] = [name.length + site.layer, Array.from({ length: site.n_key }, (_, key) => key)];
-    const of = (role: number, at: number): number[] => {
-      const made = Array.from({ length: D }, (_, unit) => number(seed, head, role, at, unit));
-      return this.kind === "linear" && role < 2 ? made.map(Math.abs) : made;
-    };
-    return {
-      ...{ query: of(0, query), keys: keys.map((key) => of(1, key)), values: keys.map((key) => of(2, key)) },
-      ...{ scale: site.scale[0], weighting: WEIGHTINGS[this.kind], blocked: this.kind === "linear" ? 0 : -Infinity },
-      allowed: keys.map((key) => !site.arithmetic.causal || key <= query),
-    };
+    const keys = Array.from({ length: site.n_key }, (_, key) => key);
+    const allowed = keys.map((key) => !site.arithmetic.causal || key <= query);
+    const asks = this.vector(site, head, 0, query);
+    const score = keys.map((key) => dot(asks, this.vector(site, head, 1, key)));
+    const scaled = score.map((one) => one * site.scale[0]);
+    const masked = scaled.map((one, key) => (allowed[key] ? one : this.kind === "linear" ? 0 : -Infinity));
+    const weighed = weigh(WEIGHTINGS[this.kind], masked);
+    const values = keys.map((key) => this.vector(site, head, 2, key));
+    const context = asks.map((_, unit) => dot(weighed.weight, values.map((value) => value[unit]))); // prettier-ignore
+    return { ...weighed, query: asks, score, scaled, masked, allowed, context };
   }
 
   async row({ site, head, query }: Required<AskRow>): Promise<Row> {
-    const inputs = this.inputs(site, head as number, query);
-    const steps = rowSteps(inputs);
-    return { ...steps, masked: steps.masked.map((one) => (one === -Infinity ? null : one)), allowed: inputs.allowed };
+    const steps = this.steps(site, head as number, query);
+    return { ...steps, masked: steps.masked.map((one) => (one === -Infinity ? null : one)) };
   }
 
   async column({ trace: id, site: name, head, key }: Required<AskColumn>): Promise<{ weight: number[] }> {
@@ -201,7 +202,7 @@ class FakeSource {
   }
 
   async cell({ site, head, query, key }: Required<AskCell>): Promise<Partial<Cell>> {
-    const steps = rowSteps(this.inputs(site, head, query));
+    const steps = this.steps(site, head, query);
     const [exponential, total] = [steps.exponential[key], steps.total];
     return { masked: steps.masked[key], exponential, total, weight: steps.weight[key], ties: [key] };
   }
@@ -216,8 +217,9 @@ class FakeSource {
   }
 
   async vectors({ ...asked }: Required<AskVectors>): Promise<Matrix> {
-    const { values } = this.inputs(asked.site!, asked.head!, 0);
-    return { rows: values.length, columns: D, data: Float32Array.from(values.flatMap((one) => Array.from(one))) };
+    const site = this.meta.sites.find((one) => one.name === asked.site)!;
+    const values = Array.from({ length: site.n_key }, (_, key) => this.vector(site, asked.head!, 2, key));
+    return { rows: values.length, columns: D, data: Float32Array.from(values.flat()) };
   }
 
   async stream({ side }: Required<AskStream>): Promise<{ rows: { name: string; norm: number[]; cosine: number[] }[] }> {

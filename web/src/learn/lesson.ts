@@ -105,12 +105,11 @@ export function answeringSide(run: RunFacts): SideName {
 /** Self-attentions of the answering side whose every step is there, or at least their weights. */
 export function selfSites(lesson: Lesson): SiteMeta[] {
   const side = answeringSide(lesson.run);
-  const own = lesson.meta.sites.filter((site) => site.slot === "attention" && site.side === side);
-  return own.filter((site) => lesson.source.exact(site.name));
+  return lesson.meta.sites.filter((site) => site.slot === "attention" && site.side === side);
 }
 
 export function crossSites(lesson: Lesson): SiteMeta[] {
-  return lesson.meta.sites.filter((site) => site.slot === "cross" && lesson.source.exact(site.name));
+  return lesson.meta.sites.filter((site) => site.slot === "cross");
 }
 
 export function place(values: ArrayLike<number>, better: (one: number, other: number) => boolean): number {

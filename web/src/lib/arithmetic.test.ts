@@ -1,18 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import {
-  argmax,
-  cellOf,
-  cosine,
-  dot,
-  kernelized,
-  mix,
-  type RowInputs,
-  rowSteps,
-  sigmoid,
-  softmax,
-  sparsemax,
-} from "./arithmetic";
+import { argmax, cosine, dot, kernelized, sigmoid, softmax, sparsemax } from "./arithmetic";
 
 const total = (parts: number[]): number => parts.reduce((sum, part) => sum + part, 0);
 
@@ -93,73 +81,5 @@ describe("others", () => {
     expect(weight[0]).toBeCloseTo(0.75, 12);
     expect(weight[1]).toBeCloseTo(0.25, 12);
     expect(weight.slice(2)).toEqual([0, 0]);
-  });
-});
-
-describe("a row and its cell", () => {
-  const inputs: RowInputs = {
-    query: [1, 2],
-    keys: [
-      [1, 0],
-      [0, 1],
-      [5, 5],
-    ],
-    values: [
-      [1, 0],
-      [0, 1],
-      [9, 9],
-    ],
-    scale: 0.5,
-    weighting: { kind: "softmax", temperature: 1 },
-    bias: [0, 0.25, 0],
-    blocked: -Infinity,
-    allowed: [true, true, false],
-  };
-
-  it("goes from score to context", () => {
-    const steps = rowSteps(inputs);
-    expect(steps.score).toEqual([1, 2, 15]);
-    expect(steps.scaled).toEqual([0.5, 1, 7.5]);
-    expect(steps.masked).toEqual([0.5, 1.25, -Infinity]);
-    expect(steps.weight[2]).toBe(0);
-    expect(steps.context).toEqual(mix(steps.weight, inputs.values));
-  });
-
-  it("every number of a cell fits the others", () => {
-    const cell = cellOf(inputs, 1, { kind: "softmax", n_query: 1, n_key: 3 });
-    expect(total(cell.products)).toBe(cell.score);
-    expect(cell.exponential).toBeCloseTo(Math.exp(cell.masked! - cell.highest!), 14);
-    expect(cell.weight).toBeCloseTo(cell.exponential! / cell.total!, 14);
-    expect(cell.share).toEqual(cell.value.map((part) => part * cell.weight));
-    expect(cellOf(inputs, 2, { kind: "softmax", n_query: 1, n_key: 3 })).toMatchObject({
-      masked: null,
-      weight: 0,
-      allowed: false,
-    });
-  });
-
-  it("a score that is no product of query and key shows no products", () => {
-    const cell = cellOf({ ...inputs, score: [3, 5, 7] }, 1, { kind: "softmax", n_query: 1, n_key: 3 });
-    expect(cell).toMatchObject({ score: 5, products: [] });
-  });
-
-  it("what blocks is what the weighting says: of kernelized 0, not −inf", () => {
-    const steps = rowSteps({
-      ...inputs,
-      blocked: 0,
-      scale: 1,
-      bias: null,
-      weighting: { kind: "kernelized", normalised: true },
-    });
-    expect(steps.masked).toEqual([1, 2, 0]);
-    expect(steps.weight).toEqual([1 / 3, 2 / 3, 0]);
-  });
-
-  it("weights that it cannot compute are those it was given, and shares of nothing", () => {
-    const own: RowInputs = { ...inputs, weighting: null, weight: [0.5, 0.3, 0] };
-    expect(rowSteps(own)).toMatchObject({ weight: [0.5, 0.3, 0], masked: rowSteps(inputs).masked });
-    const cell = cellOf(own, 1, { kind: "rows", n_query: 1, n_key: 3 });
-    expect(cell).toMatchObject({ kind: "rows", weight: 0.3, exponential: null, total: null });
-    expect(cell.context).toEqual(mix([0.5, 0.3, 0], inputs.values));
   });
 });

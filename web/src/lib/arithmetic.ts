@@ -1,7 +1,5 @@
 /** The arithmetic of attention on plain arrays: what the page shows is what this computes. −inf stands for "blocked". */
 
-import type { Cell, WeightingKind } from "./source";
-
 /** How a row of scores becomes weights: what `Weighting.page_arithmetic` of a part says. */
 export type Weighting =
   | { kind: "softmax"; temperature: number }
@@ -20,30 +18,6 @@ export interface Weighed {
   total: number;
   /** The keys that tie for the highest, for argmax. */
   ties: number[];
-}
-
-/** What one query meets: everything a row of attention is made from. */
-export interface RowInputs {
-  query: number[];
-  keys: ArrayLike<number>[];
-  values: ArrayLike<number>[];
-  scale: number;
-  /** Null where the weights cannot be computed here: then they are given. */
-  weighting: Weighting | null;
-  weight?: ArrayLike<number> | null;
-  /** What stands in place of a score where the query may not attend. */
-  blocked: number;
-  bias?: ArrayLike<number> | null;
-  allowed: boolean[];
-  /** Scores that are no product of query and key. */
-  score?: ArrayLike<number> | null;
-}
-
-export interface RowSteps extends Weighed {
-  score: number[];
-  scaled: number[];
-  masked: number[];
-  context: number[];
 }
 
 export function dot(a: ArrayLike<number>, b: ArrayLike<number>): number {
@@ -128,67 +102,6 @@ export function weigh(weighting: Weighting, masked: ArrayLike<number>): Weighed 
     case "sparsemax":
       return sparsemax(masked);
   }
-}
-
-/** Weights that come from elsewhere: they are shares of nothing. */
-function given(masked: ArrayLike<number>, weight: ArrayLike<number>): Weighed {
-  return { weight: Array.from(weight), highest: top(masked), exponential: [], total: 0, ties: [] };
-}
-
-/** One query's row, step by step: score, scaled, masked, weight, context. */
-export function rowSteps(inputs: RowInputs): RowSteps {
-  const score = inputs.keys.map((key, place) => inputs.score?.[place] ?? dot(inputs.query, key));
-  const scaled = score.map((one) => one * inputs.scale);
-  const masked = scaled.map((one, key) => (inputs.allowed[key] ? one + (inputs.bias?.[key] ?? 0) : inputs.blocked));
-  const weighed = inputs.weighting === null ? given(masked, inputs.weight!) : weigh(inputs.weighting, masked);
-  return { ...weighed, score, scaled, masked, context: mix(weighed.weight, inputs.values) };
-}
-
-/** The cell of one key in that row, every number named; `kind` is the site's. */
-export function cellOf(
-  inputs: RowInputs,
-  key: number,
-  { kind, ...size }: { kind: WeightingKind; n_query: number; n_key: number },
-): Cell {
-  const steps = rowSteps(inputs);
-  const value = Array.from(inputs.values[key]);
-  const shared = kind === "softmax" || kind === "kernelized";
-  const seen = steps.masked.map((one, place) => (inputs.allowed[place] ? one : -Infinity));
-  return {
-    kind,
-    query: inputs.query,
-    key: Array.from(inputs.keys[key]),
-    products: inputs.score ? [] : inputs.query.map((part, place) => part * inputs.keys[key][place]),
-    score: steps.score[key],
-    scale: inputs.scale,
-    scaled: steps.scaled[key],
-    bias: inputs.bias?.[key] ?? 0,
-    allowed: inputs.allowed[key],
-    masked: finite(steps.masked[key]),
-    highest: finite(steps.highest),
-    temperature: inputs.weighting?.kind === "softmax" ? inputs.weighting.temperature : 1,
-    exponential: shared ? steps.exponential[key] : null,
-    total: shared ? steps.total : null,
-    weight: steps.weight[key],
-    value,
-    share: value.map((part) => part * steps.weight[key]),
-    context: steps.context,
-    ties: argmax(seen).ties,
-    input: null,
-    input_start: null,
-    latent: null,
-    turn: null,
-    ...size,
-  };
-}
-
-/** The weighted sum of the values. */
-export function mix(weight: ArrayLike<number>, values: ArrayLike<number>[]): number[] {
-  const made = new Array<number>(values[0]?.length ?? 0).fill(0);
-  values.forEach((value, key) => {
-    for (let place = 0; place < made.length; place++) made[place] += weight[key] * value[place];
-  });
-  return made;
 }
 
 /** null for −inf, as JSON has it. */

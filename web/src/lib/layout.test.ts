@@ -1,12 +1,11 @@
 import { describe, expect, it } from "vitest";
 
-import { RecordedSource } from "../../dev/recorded";
+import { recorded as source } from "../../dev/recorded";
 import { cableOf, countsOf, diagramOf, entryOf, grid, laneOf, layersThatFit, someLayers, windowOf } from "./layout";
 import type { Meta, RunFacts } from "./source";
 
-const source = new RecordedSource();
 const run: RunFacts = await source.ask("run", {});
-const meta: Meta = await source.ask("trace", { source: "vier" });
+const meta: Meta = await source.ask("trace", { source: "achtundvierzigtausendsiebenundsechzig" });
 
 function decoderOnly(layers: number): [RunFacts, Meta] {
   const side = { ...run.sides[0], side: "decoder" as const, n_layers: layers };

@@ -654,6 +654,8 @@ export interface ProgramFacts {
 export interface Opening {
   site: string;
   head: number | "mean";
+  /** The output of the first example that a saved page shows, where it is not the model's own. */
+  target?: string | number[];
 }
 
 export interface RunFacts {

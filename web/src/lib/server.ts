@@ -52,10 +52,6 @@ export class ServerSource implements Source {
     return new ServerSource(this.base, this.fetcher, this.kept, signal);
   }
 
-  exact(): boolean {
-    return true;
-  }
-
   lastAsked<Name extends QuestionName>(name: Name): Asks<Name> | undefined {
     return this.kept.last.get(name) as Asks<Name> | undefined;
   }

@@ -1,4 +1,4 @@
-/** The types of everything a view can ask for, and the interface that both the server and the saved page answer. */
+/** The types of everything a view can ask for, and the interface that the server, a live page and a recorded one answer. */
 
 import type { Questions } from "./messages";
 import type { ViewName } from "./views";
@@ -26,6 +26,8 @@ export class SourceError extends Error {
 export interface Source {
   /** The views this source has the numbers for. */
   readonly views: readonly ViewName[];
+  /** True where it has answers about one text alone. */
+  readonly pinned?: boolean;
   /** True where it can be asked for the weights of every step that the run has kept. */
   readonly everyStep?: boolean;
   /** True where tiles can be asked for as the attention rollout. */
@@ -36,8 +38,6 @@ export interface Source {
   other?(): Source;
   /** The same source, whose requests are aborted with the signal unless somebody else waits for them too. */
   during(signal: AbortSignal): Source;
-  /** Whether every step of a site can be asked for; where not, there are only its weights. */
-  exact(site: string): boolean;
   /** The answer to a question; about a trace by the id of a Meta that "trace" has answered. */
   ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>>;
 }

@@ -168,7 +168,7 @@ export class Explorer {
     }
     // Learn goes to the place of its chapter, where nobody has chosen one.
     if (state.site === null && !("learn" in state.own)) this.openOn(this.run.opening, saysNothing(hash));
-    const first = { source: this.run.examples[0]?.source ?? "" };
+    const first = { source: this.run.examples[0]?.source ?? "", target: this.run.opening?.target };
     await this.load(state.request ?? first, { push: false, unchanged: state.unchanged });
     if (this.meta === null && state.request !== null) await this.askInstead(first);
     this.tellAbsent(state.view);

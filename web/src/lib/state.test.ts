@@ -48,7 +48,6 @@ function sourceOf(own: Answering, views: ViewName[] = []): Source {
     views,
     ask: (name, asked) => askOwn(own, name, asked),
     during: () => source,
-    exact: () => true,
   };
   return source;
 }

@@ -112,10 +112,6 @@ export class LiveSource implements Source {
     return new LiveSource(this.shared, signal);
   }
 
-  exact(): boolean {
-    return true;
-  }
-
   /** An answer that is asked for once; about a trace that the engine has let go, the trace is made anew first. */
   async ask<Name extends QuestionName>(name: Name, asked: Asks<Name>): Promise<Answers<Name>> {
     if (name === "run") return this.shared.run as Answers<Name>;

@@ -1,6 +1,6 @@
 /** The weights of a page: base64 of zlib's format into float32 tensors. float16 becomes float32 when it is read. */
 
-import { inflate } from "../lib/embedded";
+import { inflate } from "../lib/inflate";
 import type { Live } from "./plan";
 import type { Tensor } from "./tensor";
 

@@ -602,7 +602,6 @@ export const de: Text = {
     close: "Schließen",
   },
   steps: {
-    held: (site) => `Von ${site} hat diese Seite nur die Gewichte, nicht die Vektoren, aus denen sie entstanden.`,
     intro: "Vektoren, Scores, Gewichte, eine Summe: für eine Query, mit ihren echten Zahlen.",
     cellWords: (score, scaled, weight) =>
       `Die Rechnung einer Zelle: Score ${score}, skaliert ${scaled}, Gewicht ${weight}.`,
@@ -611,7 +610,6 @@ export const de: Text = {
     stepFor: (step, name, token) => `${step} · ${name} für „${token}“`,
     workedOut: (from, to) => `„${from}“ → „${to}“, ausgerechnet`,
     strongest: (key) => `Der stärkste Key ist ${key}, `,
-    everyNumber: "Jede Zahl gibt es hier für",
     withWeight: (weight) => `mit Gewicht ${weight}.`,
     query: "Query",
     key: "Key",
@@ -788,7 +786,6 @@ export const de: Text = {
     unchanged: "Gezeigt ist das unveränderte Modell.",
     setAside: "Diese Eingriffe sind beiseitegelegt:",
     changed: "Das Modell ist geändert:",
-    savedChanged: "Diese Seite stammt von einem geänderten Modell:",
     remove: (title, words) => `Zurücknehmen: ${title}, ${words}`,
     change: (title, words) => `Ändern: ${title}, ${words}`,
     nothing: "Noch ist nichts geändert: einen Kopf ausschalten oder unten eine Zelle wählen.",
@@ -1286,6 +1283,8 @@ export const de: Text = {
     float32: "Das Modell steckt in dieser Seite und läuft im Browser. Kein Text verlässt diesen Computer.",
     float16:
       "Das Modell steckt in dieser Seite und läuft im Browser, seine Gewichte auf float16 gerundet. Kein Text verlässt diesen Computer.",
+    uint8:
+      "Gespeichert von einem Text: die Gewichte der Attention aller Köpfe, jedes in 8 Bit. Das Modell ist zu groß für eine Seite, oder es hat einen Teil, den eine Seite nicht rechnen kann.",
     more: (views) =>
       `${views}, der Film des Trainings, Rollout und A | B brauchen den Lauf selbst: clearhead look LAUF.`,
     noView: (view) => `Die Ansicht ${view} hat diese Seite nicht. Den Lauf öffnen: clearhead look LAUF`,

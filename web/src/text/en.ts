@@ -616,8 +616,6 @@ export const en = {
   },
   /** The view of the four steps. */
   steps: {
-    held: (site: string): string =>
-      `Of ${site} this page holds the weights alone, not the vectors they were made from.`,
     intro: "Vectors, scores, weights, a sum: one query at a time, with its real numbers.",
     cellWords: (score: string, scaled: string, weight: string): string =>
       `The arithmetic of one cell: score ${score}, scaled ${scaled}, weight ${weight}.`,
@@ -626,7 +624,6 @@ export const en = {
     stepFor: (step: number, name: string, token: string): string => `${step} · ${name} for “${token}”`,
     workedOut: (from: string, to: string): string => `“${from}” → “${to}”, worked out`,
     strongest: (key: string): string => `The strongest key is ${key}, `,
-    everyNumber: "Every number is here for",
     withWeight: (weight: string): string => `with weight ${weight}.`,
     query: "query",
     key: "key",
@@ -807,7 +804,6 @@ export const en = {
     unchanged: "The unchanged model is shown.",
     setAside: "These edits are set aside:",
     changed: "The model is changed:",
-    savedChanged: "This page was saved from a changed model:",
     remove: (title: string, words: string): string => `Remove: ${title}, ${words}`,
     change: (title: string, words: string): string => `Change: ${title}, ${words}`,
     nothing: "Nothing is changed yet: switch a head off, or choose a cell below.",
@@ -1316,6 +1312,8 @@ export const en = {
     float32: "The model is in this page and runs in your browser. No text leaves this computer.",
     float16:
       "The model is in this page and runs in your browser, its weights rounded to float16. No text leaves this computer.",
+    uint8:
+      "Saved from one text: the attention weights of every head, each in 8 bits. The model is too large for a page, or has a part that a page cannot compute.",
     more: (views: string): string =>
       `${views}, the film of the training, rollout and A | B need the run itself: clearhead look RUN.`,
     noView: (view: string): string => `This page does not have the view ${view}. Open the run: clearhead look RUN`,

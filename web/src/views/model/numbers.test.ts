@@ -1,13 +1,12 @@
 import { describe, expect, it } from "vitest";
 
-import { RecordedSource } from "../../../dev/recorded";
+import { recorded as source } from "../../../dev/recorded";
 import { countsOf, diagramOf } from "../../lib/layout";
 import { tokenDetails } from "./details";
 import { curvePath, curvesOf, knotsOf, normRange, thickness } from "./numbers";
 
-const source = new RecordedSource();
 const run = await source.ask("run", {});
-const meta = await source.ask("trace", { source: "vier" });
+const meta = await source.ask("trace", { source: "achtundvierzigtausendsiebenundsechzig" });
 const streams = {
   encoder: await source.ask("stream", { trace: meta.id, side: "encoder" }),
   decoder: await source.ask("stream", { trace: meta.id, side: "decoder" }),

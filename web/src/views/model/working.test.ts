@@ -1,11 +1,10 @@
 import { describe, expect, it } from "vitest";
 
-import { RecordedSource } from "../../../dev/recorded";
+import { recorded as source } from "../../../dev/recorded";
 import { boxTitle, boxWords, firstPlaces, inWords, largestPlaces, rowsOf, workedOut } from "./working";
 
-const source = new RecordedSource();
 const run = await source.ask("run", {});
-const meta = await source.ask("trace", { source: "vier" });
+const meta = await source.ask("trace", { source: "achtundvierzigtausendsiebenundsechzig" });
 const [encoder, decoder] = run.sides;
 const boxNamed = (name: string) => [...encoder.boxes, ...decoder.boxes].find((box) => box.name === name)!;
 const numbersOf = (name: string) => source.ask("box", { trace: meta.id, box: name, token: 1, key: 0, head: 0 });
