@@ -39,7 +39,7 @@ help:
 	@echo "make web        build the explorer's page (the others do so by themselves)"
 	@echo "make wheel      build dist/clearhead-*.whl, with the page inside; prints its size and its files"
 	@echo "make docs       build the site into build/site"
-	@echo "make bench      measure this CPU beside other engines in the same run, and write docs/benchmarks-cpu.md: a quarter of an hour"
+	@echo "make bench      measure this CPU beside other engines in the same run, and write benchmarks/results/cpu.md: a quarter of an hour"
 	@echo "make test       the tests of every law: ten minutes on two quiet cores"
 	@echo "make test-fast  three cases of each that takes no more than a fifth of a second: 75 seconds"
 	@echo "make test-all   every test, whole products instead of pairs, all with shapes checked, with coverage"

@@ -1,5 +1,5 @@
-"""Measure the figures of docs/benchmarks.md (`python -m benchmarks gpu`) and docs/benchmarks-cpu.md (`… cpu`) anew, and
-write these pages; `… report FILE FILE` writes the first from several runs."""
+"""Measure the figures of gpu.md (`python -m benchmarks gpu`) and cpu.md (`… cpu`) in benchmarks/results anew, and write
+these pages; `… report FILE FILE` writes the first from several runs."""
 
 import importlib
 import sys

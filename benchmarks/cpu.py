@@ -1,6 +1,6 @@
 """What Clearhead does on this CPU, beside its peers in the same run: `make bench`, about a quarter of an hour.
 
-python -m benchmarks cpu                   # everything, and docs/benchmarks-cpu.md
+python -m benchmarks cpu                   # everything, and benchmarks/results/cpu.md
 python -m benchmarks cpu --only decoding   # some parts, printed only
 
 The scripts do the measuring, each in a process of its own; this runs them one after the other and keeps their tables.
@@ -64,7 +64,7 @@ def page(found: dict[str, str]) -> str:
         "",
         "Measured and written by `make bench`, each with its peers in the same run:",
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores; {versions_of(*PEERS)}.",
-        "What the columns mean, and longer runs: [benchmarks/README.md](../benchmarks/README.md).",
+        "What the columns mean, and longer runs: [benchmarks/README.md](../README.md).",
         "",
     ]
     for name, text in found.items():
@@ -75,7 +75,7 @@ def page(found: dict[str, str]) -> str:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--folder", type=Path, default=Path("docs"), help="where benchmarks-cpu.md is written")
+    parser.add_argument("--folder", type=Path, default=Path("benchmarks/results"), help="where cpu.md is written")
     asked = parser.parse_args(arguments)
     found = {}
     for name in asked.only:
@@ -83,5 +83,5 @@ def main(arguments: list[str]) -> None:
         found[name] = PARTS[name]()
         print(f"{found[name]}\n{name}: {time.perf_counter() - begin:.0f} s\n", flush=True)
     if asked.only == list(PARTS):
-        (asked.folder / "benchmarks-cpu.md").write_text(page(found), encoding="utf-8")
-        print(f"{asked.folder / 'benchmarks-cpu.md'} is written")
+        (asked.folder / "cpu.md").write_text(page(found), encoding="utf-8")
+        print(f"{asked.folder / 'cpu.md'} is written")

@@ -1,9 +1,9 @@
 """What Clearhead does on a GPU, beside its peers in the same run, with the hardware's ceilings measured on the spot.
 
-python -m benchmarks gpu                      # everything, and docs/benchmarks.md with its plots
+python -m benchmarks gpu                      # everything, and benchmarks/results/gpu.md with its plots
 python -m benchmarks gpu --only masks linear  # some sections
 python -m benchmarks gpu --only decoding static_cache --json benchmarks/results/gpu-later.json
-python -m benchmarks report                   # docs/benchmarks.md with its plots, from the runs of benchmarks/results
+python -m benchmarks report                   # gpu.md with its plots, from the runs of benchmarks/results
 
 A whole run is kept in benchmarks/results/gpu.json, in place of all runs before it.
 """
@@ -459,9 +459,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--json", type=Path, help="a file for what was measured, which `report` reads")
-    parser.add_argument(
-        "--folder", type=Path, default=Path("docs"), help="where benchmarks.md is written, after all sections"
-    )
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="where gpu.md is written, after all sections")
     parser.add_argument("--job", choices=list(JOBS), help="compile for this, and measure when a line is read")
     asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():

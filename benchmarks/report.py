@@ -1,6 +1,6 @@
-"""Write docs/benchmarks.md and its plots from what `python -m benchmarks gpu --json FILE` measured, in several runs.
+"""Write gpu.md and its plots from what `python -m benchmarks gpu --json FILE` measured, in several runs.
 
-python -m benchmarks report [FILE ...] [--folder docs]     # the files of benchmarks/results, unless others are given
+python -m benchmarks report [FILE ...] [--folder FOLDER]     # the files of benchmarks/results, unless others are given
 
 If several files measured the same thing, the last one counts. A ratio is said to the fastest peer first. A peer of
 another run is marked, with the ratio within its own run if there is one.
@@ -78,8 +78,8 @@ HEADLINES = (
 EXPLANATION = """\
 The table compares with the fastest peer first; its figure is in brackets, in the row's unit. A target is what was to be
 reached. *In another run* means on another host of the same kind. Hosts differ, most of all for engines that wait for
-Python ([decision 0010](decisions/0010-every-number-and-the-gpu.md)), so such a ratio is rough. All texts of a batch
-have one length, and all outputs too; unequal ones were not measured.
+Python ([decision 0010](../../docs/decisions/0010-every-number-and-the-gpu.md)), so such a ratio is rough. All texts of
+a batch have one length, and all outputs too; unequal ones were not measured.
 """
 
 
@@ -184,7 +184,7 @@ def page(found: dict[str, Any], plots: dict[str, str]) -> str:
         "",
         "Measured by `python -m benchmarks gpu`, and written by `python -m benchmarks report`:",
         f"{'; '.join(found['sources'])}.",
-        "The CPU's figures are in [benchmarks-cpu.md](benchmarks-cpu.md).",
+        "The CPU's figures are in [cpu.md](cpu.md).",
         "",
         "In short, to the fastest peer that was measured:",
         "",
@@ -222,15 +222,13 @@ def curve_table(points: Sequence[dict[str, Any]], plot: str) -> list[str]:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="runs to report (those of benchmarks/results)")
-    parser.add_argument(
-        "--folder", type=Path, default=Path("docs"), help="where benchmarks.md and figures/ are written"
-    )
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="where gpu.md and figures/ are written")
     asked = parser.parse_args(arguments)
     write_page(load_runs(asked.files or stored_runs()), asked.folder)
 
 
 def stored_runs() -> list[Path]:
-    """Return the runs that the page in docs/ is made of, the first one first."""
+    """Return the runs that the page is made of, the first one first."""
     return sorted(RESULTS.glob("gpu*.json"), key=lambda path: path.stem)
 
 
@@ -239,12 +237,12 @@ def load_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def write_page(runs: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write benchmarks.md and its plots into a folder."""
+    """Write gpu.md and its plots into a folder."""
     found = merge(runs)
     plots = {}
     for plot in dict.fromkeys(one["plot"] for one in found["points"]):
         plots[plot] = f"growth-{plot.replace(' ', '-')}.svg"
         some = [one for one in found["points"] if one["plot"] == plot]
         save_svg(lambda some=some, plot=plot: draw(some, plot), folder / "figures" / plots[plot], what="the plot")
-    (folder / "benchmarks.md").write_text(page(found, plots), encoding="utf-8")
-    print(f"{folder / 'benchmarks.md'}: {len(found['figures'])} figures, {len(plots)} plots")
+    (folder / "gpu.md").write_text(page(found, plots), encoding="utf-8")
+    print(f"{folder / 'gpu.md'}: {len(found['figures'])} figures, {len(plots)} plots")

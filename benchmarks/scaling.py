@@ -1,6 +1,6 @@
 """Estimates of the estimator beside what is measured: steps on an H200, and 1 to 4 processes on a CPU.
 
-    python -m benchmarks.scaling gpu       # beside the steps of docs/benchmarks.md; nothing is run on a GPU
+    python -m benchmarks.scaling gpu       # beside the steps of benchmarks/results/gpu.md; nothing is run on a GPU
     python -m benchmarks.scaling cpu       # DDP and FSDP2 on gloo, 1, 2 and 4 processes: memory, bytes sent, time
     python -m benchmarks.scaling figures   # docs/figures/scaling/*.svg
 
@@ -44,7 +44,7 @@ MEASURED = {
     "base, 256 x 128": (presets.base(32_768), 128, 128, 256, 888e3, 513e3),
 }
 """Model, lengths, sequences, and tokens a second of a compiled and of an eager (captured) step on one H200, from
-docs/benchmarks.md and docs/decisions/0010-every-number-and-the-gpu.md.
+benchmarks/results/gpu.md and docs/decisions/0010-every-number-and-the-gpu.md.
 """
 
 SMALL: dict[str, tuple[Spec, int, int, int]] = {

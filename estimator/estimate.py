@@ -55,7 +55,7 @@ Parallel = Literal["ddp", "fsdp"]
 class Rates:
     """What the machines can do; the defaults are an H200's.
 
-    Matrix products, copies and memory were measured on one (docs/benchmarks.md). A link's rate is what NCCL gets of
+    Matrix products, copies and memory were measured on one (results/gpu.md). A link's rate is what NCCL gets of
     NVLink's 450 GB/s, by its maintainers (NVIDIA/nccl-tests#212); the network's is 96 % of an adapter of 400 Gbit/s for
     each GPU; latencies are those of NCCL's own model of a ring (src/graph/tuning.cc). No second GPU was at hand.
 

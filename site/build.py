@@ -31,14 +31,17 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 UNSEARCHED = ("docs/decisions/", "docs/releases/", "benchmarks/results/", "tests/", "CHANGELOG.md")
 """Beginnings of pages that the search finds by their titles alone: what people look for is in the guide."""
-FOLDERS = ("docs/decisions", "docs/releases", "docs/figures")
+FOLDERS = ("docs/decisions", "docs/releases", "docs/figures", "benchmarks/results/figures")
 PAGES = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "CODE_OF_CONDUCT.md",
     "benchmarks/README.md",
+    "benchmarks/results/attack.md",
     "benchmarks/results/checks.md",
+    "benchmarks/results/cpu.md",
+    "benchmarks/results/gpu.md",
     "benchmarks/results/trainings.md",
     "tests/docs/statements.md",
 )

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md is what its generator makes of the runs that are kept, and compares with the fastest peer."""
+"""The page of GPU benchmarks is what its generator makes of the runs kept, and compares with the fastest peer."""
 
 import copy
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.report import RESULTS, STATIC, load_runs, merge, page, stored_runs
 
-PAGE = Path(__file__).parents[1] / "docs/benchmarks.md"
+PAGE = Path(__file__).parents[1] / "benchmarks/results/gpu.md"
 DECODING = "decoding base, batch 1, greedy"
 
 

@@ -54,7 +54,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--join", type=Path, nargs="*", default=[], metavar="JSON", help="take the rows of earlier runs; attack --only"
     )
-    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/results/attack.md")
     parser.add_argument(
         "--mutations", action="store_true", help="break the package, one promise at a time, and attack it"
     )

@@ -15,7 +15,7 @@ from typing import Any
 from tests.attack import forking
 
 BEGIN, END = "<!-- attack table: begin -->", "<!-- attack table: end -->"
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[2] / "benchmarks/results/attack.md"
 SHOWN = 20
 
 
@@ -153,7 +153,7 @@ def as_text(rows: Sequence[Row]) -> str:
 def as_markdown(
     rows: Sequence[Row], notices: Callable[[str], str], *, seed: int, seconds: float, commits: set[str]
 ) -> str:
-    """Return the table for docs/reliability.md, with its seed, date, commits and machine, and the mutants of each
+    """Return the table of results/attack.md, with its seed, date, commits and machine, and the mutants of each
     attack.
     """
     import torch
