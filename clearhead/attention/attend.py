@@ -3,12 +3,14 @@
 from torch import Tensor
 
 from clearhead.attention import reference
+from clearhead.attention.context_parallel import attend_split
 from clearhead.attention.kernels import Choice, explain_choice, run
 from clearhead.attention.kernels.fused import attend_directly
 from clearhead.attention.masks import Mask
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
 from clearhead.attention.request import AttentionOptions
+from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.calls import public
@@ -31,6 +33,7 @@ def attend(
     key_positions: Tensor | None = None,
     dropout: float = 0.0,
     kernel: str = "auto",
+    split: SequenceSplit | None = None,
 ) -> Tensor:
     """Return the context of every query: the values, weighted by how well each key fits.
 
@@ -48,6 +51,7 @@ def attend(
         key_positions: Absolute positions of the keys; 0, 1, 2, … by default.
         dropout: Share of the weights that is set to 0.
         kernel: Name of a kernel, or `auto`.
+        split: If given, the tensors are this process's part of a sequence, and the mask is that of the whole one.
 
     Returns:
         Contexts, `(batch, head, query, d_value)`.
@@ -65,12 +69,13 @@ def attend(
     torch.Size([2, 5, 3])
     """
     plain = similarity is None and weighting is SOFTMAX and position is NO_POSITION and kernel in ("auto", "fused")
-    if plain and query_positions is None and key_positions is None and dropout == 0:
+    if plain and query_positions is None and key_positions is None and dropout == 0 and split is None:
         direct = attend_directly(query, key, value, mask)
         if direct is not None:
             return direct
     options = AttentionOptions(similarity, weighting, position, mask, dropout, kernel)
-    context = run(kernel, options.inputs((query, key, value), (query_positions, key_positions)))
+    inputs = options.inputs((query, key, value), (query_positions, key_positions), split)
+    context = run(kernel, inputs) if split is None else attend_split(kernel, inputs, split)
     return context if query.ndim == 4 else context.view(*query.shape[:-1], value.shape[-1])
 
 

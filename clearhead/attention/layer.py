@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import reference
+from clearhead.attention.context_parallel import attend_split
 from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, map_jointly
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import Choice, explain_choice, run
@@ -16,6 +17,7 @@ from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
 from clearhead.attention.request import AttentionOptions
+from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.calls import public
@@ -109,11 +111,20 @@ class Attention(Tapped):
         mask: Mask | Tensor | None = None,
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
+        split: SequenceSplit | None = None,
     ) -> Float[Tensor, "... query d_out"]:
-        """Return attention from one source, from two (the second gives keys and values) or from three."""
+        """Return attention from one source, from two (the second gives keys and values) or from three.
+
+        With a `split` the source is this process's part of a sequence, and the mask is that of the whole one.
+        """
         sources = self.sources(query_source, key_source, value_source)
-        call = self.call(sources, mask, (query_positions, key_positions), self.dropout if self.training else 0.0)
-        out = self.finish(run(self.kernel, call) if self.runner is None else self.runner(call))
+        dropout = self.dropout if self.training else 0.0
+        call = self.call(sources, mask, (query_positions, key_positions), dropout, split)
+        if split is not None:
+            context = attend_split(self.kernel, call, split)
+        else:
+            context = run(self.kernel, call) if self.runner is None else self.runner(call)
+        out = self.finish(context)
         return out if query_source.ndim == 3 else out.squeeze(0)
 
     def finish(self, context: Float[Tensor, "batch head query d_value"]) -> Float[Tensor, "batch query d_out"]:
@@ -216,11 +227,12 @@ class Attention(Tapped):
         mask: Mask | Tensor | None,
         positions: tuple[Tensor | None, Tensor | None],
         dropout: float,
+        split: SequenceSplit | None = None,
     ) -> AttentionInputs:
         # Made for each call and not kept: a kernel, a mask or a part of a built layer may be replaced.
         joint_mask = self.mask if mask is None else self.mask & mask
         options = AttentionOptions(self.similarity, self.weighting, self.position, joint_mask, dropout, self.kernel)
-        return options.inputs(self.project(*sources), positions)
+        return options.inputs(self.project(*sources), positions, split)
 
     def check_source(self, name: str, source: Tensor, weight: Tensor | None) -> Tensor:
         """Return the source as `(batch, n, d_model)`; its device and dtype must be those of the layer's parameters."""

@@ -107,6 +107,13 @@ def numbers_on(numbers: Numbers, device: torch.device) -> Tensor:
     return numbers if isinstance(numbers, Tensor) else numbers.on(device)
 
 
+def numbers_at(numbers: Numbers, places: slice) -> Numbers:
+    """Return the numbers of some places, `(batch or 1, n)`, wherever they are."""
+    if isinstance(numbers, Tensor):
+        return numbers[..., places]
+    return ListedNumbers(numbers.copies[0][..., places])
+
+
 def at_position(numbers: Numbers, cells: ScoreIndex, position: Tensor) -> Tensor:
     """Return the id at a position of each batch row; -1 outside the ids that were given."""
     ids = numbers_on(numbers, cells.key.device)

@@ -30,6 +30,7 @@ from clearhead.attention.mask_numbers import (
     at_position,
     check_device,
     check_per_row,
+    numbers_at,
     numbers_on,
     read_runs,
     row_numbers,
@@ -37,7 +38,7 @@ from clearhead.attention.mask_numbers import (
 from clearhead.attention.parts import structure_of, words_of
 from clearhead.attention.score_index import Positions, ScoreIndex, box, four_axes
 from clearhead.calls import CodeRepr, public
-from clearhead.errors import DtypeError, OptionError, ShapeError
+from clearhead.errors import DtypeError, OptionError, ShapeError, UnsupportedError
 from clearhead.registry import kind, register
 
 __all__ = [
@@ -85,6 +86,18 @@ class Mask(CodeRepr, ABC):
         `query` are positions `(n_query,)`, and keys count from 0. The range may reach beyond the keys there are.
         """
         return None
+
+    def part(self, queries: slice, keys: slice) -> "Mask":
+        """Return the mask of these queries and keys alone, by their indices. A rule over positions is the same for any
+        part; masks that read tensors by index override this.
+        """
+        if self.kind == Mask.kind:
+            raise UnsupportedError(
+                f"{type(self).__name__} does not say what it is for a part of a sequence, which context parallelism "
+                "needs: define part(self, queries, keys) in its class; return self if `allowed` reads only cells.query "
+                "and cells.key"
+            )
+        return self
 
     @property
     def sees_itself(self) -> bool:
@@ -332,6 +345,9 @@ class CrossDocument(Mask):
         key = at_position(self.key_ids, cells, cells.key_index)
         return (query == key) & (query >= 0)
 
+    def part(self, queries: slice, keys: slice) -> Mask:
+        return CrossDocument(numbers_at(self.query_ids, queries), numbers_at(self.key_ids, keys))
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -380,6 +396,10 @@ class TensorMask(Mask):
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return cells.lookup(self.table)
 
+    def part(self, queries: slice, keys: slice) -> Mask:
+        table = self.table if self.table.shape[2] == 1 else self.table[:, :, queries]
+        return TensorMask(table if table.shape[3] == 1 else table[..., keys])
+
 
 @final
 @dataclass(frozen=True)
@@ -426,6 +446,9 @@ class Both(Mask):
             first, stop = torch.maximum(first, seen[0]), torch.minimum(stop, seen[1])
         return first, stop
 
+    def part(self, queries: slice, keys: slice) -> Mask:
+        return Both(tuple(part.part(queries, keys) for part in self.parts))
+
     @property
     def sees_itself(self) -> bool:
         return all(part.sees_itself for part in self.parts)
@@ -460,6 +483,9 @@ class Either(Mask):
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return self.left.allowed(cells) | self.right.allowed(cells)
 
+    def part(self, queries: slice, keys: slice) -> Mask:
+        return Either(self.left.part(queries, keys), self.right.part(queries, keys))
+
 
 @final
 @dataclass(frozen=True)
@@ -479,6 +505,9 @@ class Not(Mask):
 
     def allowed(self, cells: ScoreIndex) -> Tensor:
         return ~self.mask.allowed(cells)
+
+    def part(self, queries: slice, keys: slice) -> Mask:
+        return Not(self.mask.part(queries, keys))
 
 
 # Masks that hold tensors or functions belong to a call: no file holds them.

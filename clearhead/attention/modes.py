@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-BlockDropout = Callable[[Tensor, slice, int], Tensor]
-"""Function that drops of the weights `(batch, head, query, key)` of a block of queries, of so many in all: the same
-whenever it is called.
+BlockDropout = Callable[[Tensor, slice, slice, tuple[int, int]], Tensor]
+"""Function that drops of the weights `(batch, head, query, key)` of a block of queries and keys, of so many of each in
+all: the same whenever it is called.
 """
 BLOCK_DROPOUT: ContextVar[Callable[[float], BlockDropout] | None] = ContextVar("block dropout", default=None)
 """Makes the dropout, by a share, of a call whose blocks are computed twice; None where torch's generator draws it."""

@@ -16,6 +16,7 @@ from clearhead.attention.modes import can_read
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position
 from clearhead.attention.score_index import Positions, four_axes
+from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.errors import DeviceError, DtypeError, OptionError, ShapeError
@@ -47,9 +48,15 @@ class AttentionOptions:
         check_name(self.kernel)
 
     def inputs(
-        self, tensors: tuple[Tensor, Tensor, Tensor], positions: tuple[Tensor | None, Tensor | None] = (None, None)
+        self,
+        tensors: tuple[Tensor, Tensor, Tensor],
+        positions: tuple[Tensor | None, Tensor | None] = (None, None),
+        split: SequenceSplit | None = None,
     ) -> AttentionInputs:
-        """Return what a kernel is given, after checking the tensors, the positions and the mask against each other."""
+        """Return what a kernel is given, after checking the tensors, the positions and the mask against each other.
+
+        With a `split` the tensors hold this process's part of sequences, and the mask is that of whole ones.
+        """
         check_tensors(*tensors)
         query, key, value = tensors
         if query.ndim != 4:
@@ -57,25 +64,36 @@ class AttentionOptions:
         explicit = given_positions(query, key, positions)
         position, learned = self.position, isinstance(self.position, nn.Module)
         if position.turns and not learned:
-            turned_at = explicit or Positions.aligned(query.shape[2], key.shape[2], query.device)
+            turned_at = explicit or default_positions(query, key, split)
             query, key = position.turn(query, turned_at.query), position.turn(key, turned_at.key)
         weighting, mask = self.weighting, as_mask(self.mask)
         similarity = weighting.similarity if self.similarity is None else self.similarity
         inputs = AttentionInputs(query, key, value, similarity, weighting, position, mask, explicit, self.dropout)
         if type(mask).check is not Mask.check:
-            mask.check(inputs.extent)
+            mask.check(inputs.extent if split is None else inputs.extent._replace(n_query=split.n, n_key=split.n))
         check_made_for("similarity", similarity, inputs)
         check_made_for("weighting", weighting, inputs)
         check_made_for("position", position, inputs)
-        return turn_by_learned(inputs) if learned and position.turns else inputs
+        return turn_by_learned(inputs, split) if learned and position.turns else inputs
 
 
-def turn_by_learned(inputs: AttentionInputs) -> AttentionInputs:
-    """Return the inputs turned by a position with parameters: NaN that the mask hides would reach their gradient."""
+def default_positions(query: Tensor, key: Tensor, split: SequenceSplit | None) -> Positions:
+    if split is not None:
+        return split.positions(query.device)
+    return Positions.aligned(query.shape[2], key.shape[2], query.device)
+
+
+def turn_by_learned(inputs: AttentionInputs, split: SequenceSplit | None) -> AttentionInputs:
+    """Return the inputs turned by a position with parameters: NaN that the mask hides would reach their gradient.
+
+    Of a split sequence nothing is zeroed: whether a key is seen depends on the queries of other processes.
+    """
     readable = can_read(inputs.query) and can_read(inputs.key)
-    if not inputs.unmasked and not (readable and ordinary(inputs.query) and ordinary(inputs.key)):
+    harmless = inputs.unmasked or (readable and ordinary(inputs.query) and ordinary(inputs.key))
+    if not harmless and split is None:
         inputs = inputs.set_hidden_to_zero(sight(inputs, block_rows(inputs, BLOCK_NUMBERS)))
-    positions, turn = inputs.positions, inputs.position.turn
+    positions = inputs.given_positions or default_positions(inputs.query, inputs.key, split)
+    turn = inputs.position.turn
     return inputs.replace(query=turn(inputs.query, positions.query), key=turn(inputs.key, positions.key))
 
 

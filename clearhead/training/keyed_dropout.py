@@ -127,14 +127,14 @@ class KeyedDropout(TorchFunctionMode):
         keys, site = self.keys, self.sites
         self.sites += 1
 
-        def drop(weight: Tensor, block: slice, n_query: int) -> Tensor:
+        def drop(weight: Tensor, queries: slice, key_places: slice, size: tuple[int, int]) -> Tensor:
             check_rows(weight, keys)
-            n_heads, n_key = weight.shape[1], weight.shape[3]
-            heads, queries, key_indices = (
+            n_query, n_key = size
+            heads, query_indices, key_indices = (
                 torch.arange(*ends, dtype=torch.int32, device=keys.device)
-                for ends in ((0, n_heads), (block.start, block.stop), (0, n_key))
+                for ends in ((0, weight.shape[1]), (queries.start, queries.stop), (key_places.start, key_places.stop))
             )
-            indices = (heads.view(-1, 1, 1) * n_query + queries.view(-1, 1)) * n_key + key_indices
+            indices = (heads.view(-1, 1, 1) * n_query + query_indices.view(-1, 1)) * n_key + key_indices
             return weight * scaled(keep_mask(keys, site, indices.flatten(), p), weight, p)
 
         return drop

@@ -45,8 +45,10 @@ class Blockwise(Kernel):
             call = call.zero_hidden(sight(call, rows))
         query, key = call.similarity.prepare(call.query, call.key)
         tensors = (query, key, call.value)
+        make_dropout = BLOCK_DROPOUT.get() if call.dropout else None
+        drop = None if make_dropout is None else make_dropout(call.dropout)
         if rows >= call.n_query or draws_once(call):
-            return context(call, tensors, slice(0, call.n_query)).to(dtype)
+            return context(call, tensors, slice(0, call.n_query), drop).to(dtype)
         if under_torch_func():  # which computes any derivative, and keeps what it needs for it
             return torch.cat([context(call, tensors, block) for block in blocks_of(call, rows)], 2).to(dtype)
         if torch.compiler.is_compiling():
@@ -54,8 +56,6 @@ class Blockwise(Kernel):
                 checkpoint(context, call, tensors, block, use_reentrant=False) for block in blocks_of(call, rows)
             ]
             return torch.cat(contexts, 2).to(dtype)
-        make_dropout = BLOCK_DROPOUT.get() if call.dropout else None
-        drop = None if make_dropout is None else make_dropout(call.dropout)
         return Blocks.apply(call, rows, drop, query, key, call.value, *call.parameters()).to(dtype)
 
 
@@ -158,7 +158,8 @@ def context(
     weight = reference.weigh(call, query[:, :, block], key, block).weight
     if drop is None:
         return reference.mix(call, weight, value)
-    return reference.mix(call.replace(dropout=0.0), drop(weight, block, call.n_query), value)
+    dropped = drop(weight, block, slice(0, call.n_key), (call.n_query, call.n_key))
+    return reference.mix(call.replace(dropout=0.0), dropped, value)
 
 
 def block_rows(call: AttentionInputs, block_numbers: int) -> int:

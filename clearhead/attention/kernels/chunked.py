@@ -86,9 +86,19 @@ def by_heads(call: AttentionInputs) -> list[AttentionInputs]:
     return [call.replace(query=query, key=key, value=value) for query, key, value in tensors]
 
 
-def in_chunks(call: AttentionInputs) -> Context:
+def in_chunks(call: AttentionInputs, before: "Sums | None" = None) -> Context:
+    """Return the context of a mapped call; `before` is the sum over keys before its first, as `state_after` gives it.
+
+    With documents it is the sum over that one which the first key belongs to.
+    """
     chunks = Chunks.of(call)
     mixed = block(chunks, 0)
+    if before is not None:
+        read, documents = read_sums(chunks, before), chunks.terms("document")
+        if documents:
+            positions = chunks.positions(chunks.query)
+            read = read.where(may_see(call, documents, positions, torch.zeros_like(positions[:, :, :1, :1])))
+        mixed = mixed + read
     for side, reach in ((BEFORE, reach_back(call)), (AFTER, reach_ahead(call))):
         furthest = chunks.furthest(side)
         n_whole = min(max((reach + 1) // chunks.length - 1, 0), furthest)
@@ -173,6 +183,12 @@ class Chunks:
             value=cut(F.pad(call.value, (0, 1), value=1.0), for_both, length),
         )
 
+    @staticmethod
+    def whole(call: AttentionInputs) -> "Chunks":
+        """Return all queries and keys as one chunk."""
+        query, key, value = (side.unsqueeze(2) for side in (call.query, call.key, F.pad(call.value, (0, 1), value=1.0)))
+        return Chunks(call=call, query=query, key=key, value=value)
+
     @property
     def length(self) -> int:
         return self.key.shape[3]
@@ -223,17 +239,26 @@ def block_seen(chunks: Chunks, shift: int) -> Bool[Tensor, "batch_or_1 1 chunk_o
 
 def from_sums(chunks: Chunks, side: int, count: int) -> Sums:
     """Return what the queries get from the `count` chunks next to their own on this side, which they see whole."""
-    sums = sums_behind(chunks, side, count).shift_chunks(side, chunks.query.shape[2])
-    if sums.peak is None:
-        read = Sums(chunks.query @ sums.amount)
-    else:
-        query, peak = lift_to_peak(chunks.query, sums.peak.mT)
-        read = Sums(query @ sums.amount, peak)
+    read = read_sums(chunks, sums_behind(chunks, side, count).shift_chunks(side, chunks.query.shape[2]))
     documents = chunks.terms("document")
     if not documents:
         return read
     positions = chunks.positions(chunks.query)
     return read.where(may_see(chunks.call, documents, positions, border(positions, side)))
+
+
+def read_sums(chunks: Chunks, sums: Sums) -> Sums:
+    """Return what the queries of each chunk get from sums over keys: one for each chunk, or one for all."""
+    if sums.peak is None:
+        return Sums(chunks.query @ sums.amount)
+    query, peak = lift_to_peak(chunks.query, sums.peak.mT)
+    return Sums(query @ sums.amount, peak)
+
+
+def state_after(chunks: Chunks) -> Sums:
+    """Return the sum of φ(k) vᵀ over all keys; with documents, over that of the place after the last key."""
+    sums = sums_behind(chunks, BEFORE, chunks.key.shape[2])
+    return map_sums(lambda part: part[:, :, -1:], sums)
 
 
 def sums_behind(chunks: Chunks, side: int, count: int) -> Sums:
