@@ -169,7 +169,8 @@ def main(args: Sequence[str] | None = None) -> None:
     """Runs a verb, and ends the process with its exit code."""
     words = sys.argv[1:] if args is None else args
     if COMPLETE in os.environ:
-        print_candidates(words)
+        for candidate in complete(words or [""]):
+            print("\t".join(candidate))
         return
     set_waiting(words)
     for stream in (sys.stdout, sys.stderr):
@@ -178,12 +179,6 @@ def main(args: Sequence[str] | None = None) -> None:
     code = run(words)
     gc.freeze()  # else Python looks at every object of torch before it ends: 0.15 s of processor instead of 0.7
     sys.exit(code)
-
-
-def print_candidates(words: Sequence[str]) -> None:
-    """Print what the last word may become, for a shell: a line for each, with a tab before what it is."""
-    for candidate in complete(words or [""]):
-        print("\t".join(candidate))
 
 
 def set_waiting(args: Sequence[str]) -> None:

@@ -278,17 +278,16 @@ def section_object(section: Section) -> dict[str, Any]:
         "name": section.name,
         "count": section.count,
         **totals,
-        "parts": [part_object(part, section.count) for part in section.parts],
-    }
-
-
-def part_object(part: PartSize, count: int) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "parameters": count * part.parameters,
-        "frozen": count * part.frozen,
-        "operations": count * part.operations,
-        "shares": list(part.shares),
+        "parts": [
+            {
+                "name": part.name,
+                "parameters": section.count * part.parameters,
+                "frozen": section.count * part.frozen,
+                "operations": section.count * part.operations,
+                "shares": list(part.shares),
+            }
+            for part in section.parts
+        ],
     }
 
 

@@ -106,7 +106,7 @@ def write(
         show(Text(f"{file} has {len(exercises)} empty functions now. Write the first, and run this again."))
     while True:
         seen = file.stat().st_mtime_ns
-        verdicts = check_in_order(exercises, file, spoken)
+        verdicts = keep(list(check_functions(exercises, file, language=spoken)), file)
         show(*verdict_page(verdicts), count_right(verdicts, len(exercises)))
         if not watch:
             return
@@ -122,11 +122,6 @@ def empty_functions(exercises: Sequence[Exercise], language: Language) -> str:
         about = textwrap.indent(f'"""{task.title}. {task.asked}\n"""', "    ")
         parts.append(f"def {each.fact('function')}:\n{about}\n    ...\n")
     return "\n\n".join(parts)
-
-
-def check_in_order(exercises: Sequence[Exercise], file: Path, language: Language) -> list[Verdict]:
-    """Check the answers in a file up to the first that is not right, and keep the progress."""
-    return keep(list(check_functions(exercises, file, language=language)), file)
 
 
 def keep(verdicts: list[Verdict], file: Path) -> list[Verdict]:

@@ -166,7 +166,11 @@ def train_first(folder: RunFolder, choices: Given, ways: RunOptions) -> None:
                 spent=process_seconds(),
                 spool=lambda data: spooled_corpus(recipe, choices, data),
             )
-    print_result(trained, as_json=ways.as_json)
+    evaluation = trained.folder.read_evaluation()
+    if ways.as_json:
+        show_json({"path": str(trained.folder.path), "task": trained.task.name, "evaluation": evaluation})
+    else:
+        show(*render_page(trained, evaluation))
 
 
 def without_option(args: Sequence[str], name: str) -> list[str]:
@@ -273,14 +277,6 @@ def watch_both(shown: Progress, board: Board | None) -> Watcher:
             board(line)
 
     return watcher
-
-
-def print_result(run: Run, *, as_json: bool) -> None:
-    evaluation = run.folder.read_evaluation()
-    if as_json:
-        show_json({"path": str(run.folder.path), "task": run.task.name, "evaluation": evaluation})
-    else:
-        show(*render_page(run, evaluation))
 
 
 def render_page(run: Run, evaluation: Mapping[str, Any]) -> Iterator[RenderableType]:

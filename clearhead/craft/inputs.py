@@ -200,11 +200,6 @@ def inputs(
             blocks["position"] = positions(length, waves)
     if length is None and waves is not None:
         raise OptionError("inputs: waves are for positions; say how many there are by length")
-    return place_blocks(blocks)
-
-
-def place_blocks(blocks: Mapping[str, InputBlock]) -> Inputs:
-    """Place the blocks one after another."""
     placed, first = {}, 0
     for name, block in blocks.items():
         placed[name] = InputBlock(name=name, labels=block.labels, first=first, vectors=block.vectors, waves=block.waves)

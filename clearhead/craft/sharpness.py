@@ -85,10 +85,7 @@ class Sharpness:
     @property
     def needed(self) -> float:
         """Return the scale at which softmax puts 1 - ε on what is wanted; inf where no scale does."""
-        return self.needed_for(self.epsilon)
-
-    def needed_for(self, epsilon: float) -> float:
-        scales = [scale_for(**case._asdict(), epsilon=epsilon) for case in self.cases]
+        scales = [scale_for(**case._asdict(), epsilon=self.epsilon) for case in self.cases]
         return max(scales, default=0.0)
 
     @property

@@ -142,7 +142,11 @@ def compare_jobs(
         failures=tuple(entry for entry in outcomes if isinstance(entry, FailedRun)),
         impossible=tuple(arm for arm in arms if isinstance(arm, Impossible)),
     )
-    write_comparison(comparison, home)
+    with os_errors_as_run_errors(home):
+        write_json(home / "comparison.json", comparison.to_json())
+        write_text(home / "comparison.md", comparison.markdown())
+    if comparison.outcomes and has_package("matplotlib"):
+        draw_comparison(comparison, home / "comparison.svg")
     return comparison
 
 
@@ -210,12 +214,3 @@ def outcome(job: TrainingJob, problem: str | None) -> FinishedRun | FailedRun:
     if job.recall is not None:
         recall = job.folder.read_own(job.folder.path / RECALL)
     return outcome_of(job.folder, arm=job.arm, data=Path(job.data), recall=recall)
-
-
-def write_comparison(comparison: Comparison, home: Path) -> None:
-    """Write comparison.json and comparison.md; comparison.svg where there is something to draw, and matplotlib."""
-    with os_errors_as_run_errors(home):
-        write_json(home / "comparison.json", comparison.to_json())
-        write_text(home / "comparison.md", comparison.markdown())
-    if comparison.outcomes and has_package("matplotlib"):
-        draw_comparison(comparison, home / "comparison.svg")

@@ -90,7 +90,9 @@ def import_model(
     if dtype not in STORED:
         raise OptionError(f"dtype: {dtype!r} cannot be imported; there are {', '.join(STORED)}")
     chosen_device = choose_device(device)
-    check_task(task)
+    task_names = (*TASKS, Embed.name)
+    if task is not None and task not in task_names:
+        raise OptionError(f"task: {no_such(task, task_names)}")
     target = Path(os.path.abspath(path))
     check_free(Path(path))
     check_writable(target)
@@ -159,13 +161,6 @@ def check_free(path: Path) -> None:
 def rows_of(spec: Spec) -> int:
     """Return how many tokens the model has a row for."""
     return spec.stacks[0].vocabulary
-
-
-def check_task(task: str | None) -> None:
-    """Raise OptionError for a task that a model cannot be imported for."""
-    task_names = (*TASKS, Embed.name)
-    if task is not None and task not in task_names:
-        raise OptionError(f"task: {no_such(task, task_names)}")
 
 
 def make_task(

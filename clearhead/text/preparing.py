@@ -130,7 +130,11 @@ def prepare(
 
     Instead of a choice, `tokenizing` may be the tokenisers themselves, by field: those of a pretrained model.
     """
-    check_records(corpus, layout)
+    for source in (corpus.train, corpus.dev):
+        if source is not None and not set(layout.fields) <= set(source.fields):
+            raise OptionError(
+                f"records of {' and '.join(layout.fields)} are needed; these have {' and '.join(source.fields)}"
+            )
     texts = digest_files(files_in(corpus))
     home = folder / content_key(corpus, layout, tokenizing, texts)
     pretrained = None if isinstance(tokenizing, Tokenizing) else tokenizing
@@ -191,14 +195,6 @@ def read_notes(home: Path) -> dict[str, Any]:
             "makes it anew"
         ) from error
     return notes
-
-
-def check_records(corpus: Corpus, layout: Layout) -> None:
-    for source in (corpus.train, corpus.dev):
-        if source is not None and not set(layout.fields) <= set(source.fields):
-            raise OptionError(
-                f"records of {' and '.join(layout.fields)} are needed; these have {' and '.join(source.fields)}"
-            )
 
 
 def content_key(

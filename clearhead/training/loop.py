@@ -37,7 +37,7 @@ from clearhead.training.pacing import Pacing
 from clearhead.training.parallel import build_model, choose_parallel
 from clearhead.training.recipe import CLASSES, Recipe
 from clearhead.training.reporting import LossWatch, Stopping, ignore, memory_mb, phase
-from clearhead.training.sharded_checkpoints import Saver, make_saver, restore_tensors
+from clearhead.training.sharded_checkpoints import Saver, ShardedSaver, WholeSaver, restore_tensors
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
 from clearhead.training.train_step import BatchStream, TrainState, split_rows, step_seed, training_tensors
@@ -176,7 +176,8 @@ class Trainer:
     def train(self, stopping: Stopping) -> None:
         """Train until the budget ends or a signal asks to stop; either way a checkpoint is saved."""
         self.train_state.model.train()
-        self.saver = make_saver(self.folder.checkpoints, self.train_state.parallel)
+        kind = ShardedSaver if self.train_state.parallel.shards else WholeSaver
+        self.saver = kind(self.folder.checkpoints, self.train_state.parallel.processes)
         if self.hold is None:
             self.run(stopping)
             self.saver.wait()
@@ -275,7 +276,9 @@ class Trainer:
         """Take one optimiser step, with random numbers of its own."""
         recipe = self.recipe
         passes = [next(batches) for _ in range(recipe.batching.passes)]
-        rate = recipe.optimizer.lr * self.schedule_share()
+        # In a budget of minutes a step may count for several planned ones.
+        share = recipe.optimizer.schedule.at(math.floor(self.position + 1e-6), total=self.planned_total)
+        rate = recipe.optimizer.lr * share
         ema_weight = recipe.optimizer.averaging.ema_weight(self.done + 1, self.total)
         self.train_state.hold_average(ema_weight)
         while not self.try_step(passes, rate):
@@ -316,10 +319,6 @@ class Trainer:
             torch.cuda.empty_cache()
         tokens = self.recipe.batching.at_once // self.splits
         self.log(f"out of GPU memory: micro-batches are halved, to about {tokens:,} tokens; the steps are the same")
-
-    def schedule_share(self) -> float:
-        """Return the share of the peak rate; in a budget of minutes a step may count for several planned ones."""
-        return self.recipe.optimizer.schedule.at(math.floor(self.position + 1e-6), total=self.planned_total)
 
     def write_step(self) -> None:
         total = self.train_state.totals()
@@ -362,8 +361,8 @@ class Trainer:
 
     def divergence_error(self, problem: str) -> RunError:
         return RunError(
-            f"{self.folder.path}: {problem} at step {self.done}: training has diverged. What was saved before is from "
-            "better days; train again with a lower --lr, or with more --warmup"
+            f"{self.folder.path}: {problem} at step {self.done}: training has diverged. Checkpoints saved before are "
+            "intact: continue with --resume and a lower --lr, or train again with more --warmup"
         )
 
     def report(self, line: Mapping[str, Any]) -> None:

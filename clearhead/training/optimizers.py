@@ -37,22 +37,6 @@ def move_all(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float)
     torch._foreach_lerp_(list(tensors), list(towards), share)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def add_all(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    """Add others to the tensors."""
-    if tensors:
-        torch._foreach_add_(list(tensors), list(others))  # pyright: ignore[reportPrivateImportUsage]
-
-
-def subtract_all(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    """Subtract others from the tensors."""
-    torch._foreach_sub_(list(tensors), list(others))  # pyright: ignore[reportPrivateImportUsage]
-
-
-def scale_all(tensors: Sequence[Tensor], factor: float | Tensor) -> None:
-    """Multiply the tensors by one number."""
-    torch._foreach_mul_(list(tensors), factor)  # pyright: ignore[reportPrivateImportUsage]
-
-
 @final
 class RoundAll(torch.autograd.Function):
     """Weights in a narrower dtype, all by one call; on the way back their gradients go into `grad` by one or two.
@@ -87,7 +71,8 @@ class RoundAll(torch.autograd.Function):
         else:
             wide = [torch.empty_like(weight) for weight in accumulated]
             copy_all(wide, new)
-            add_all(accumulated, wide)
+            if accumulated:
+                torch._foreach_add_(list(accumulated), list(wide))  # pyright: ignore[reportPrivateImportUsage]
         return (None,) * (2 + len(grads))
 
 
@@ -149,8 +134,8 @@ class Muon(AdamW):
             ahead = torch.stack(gradients).lerp_(torch.stack(momenta), MOMENTUM)
             steps = orthogonalize(ahead).to(ahead.dtype).mul_(rate * (STEP_SIZE * math.sqrt(max(d_out, d_in))))
             if group["weight_decay"]:
-                scale_all(matrices, 1 - rate * group["weight_decay"])
-            subtract_all(matrices, steps.unbind())
+                torch._foreach_mul_(list(matrices), 1 - rate * group["weight_decay"])  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_sub_(list(matrices), list(steps.unbind()))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def orthogonalize(matrices: Matrices) -> Matrices:

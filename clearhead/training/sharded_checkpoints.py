@@ -27,7 +27,6 @@ from clearhead.files import flush
 from clearhead.training import checkpoints as writing
 from clearhead.training.checkpoints import MODEL, TRAINING, Checkpoint, Checkpoints, copy_into
 from clearhead.training.distributed import Processes, new_gloo_group
-from clearhead.training.parallel import Parallel
 
 SHARDS = "sharded"
 """Where Distributed Checkpoint puts shards, in the folder it is given."""
@@ -185,12 +184,6 @@ def fix_scalars(path: Path, scalars: set[str]) -> None:
         assert len(text) == size
         file.seek(8)
         file.write(text)
-
-
-def make_saver(checkpoints: Checkpoints, parallel: Parallel) -> Saver:
-    """Return the saver for whole weights, or for shards."""
-    kind = ShardedSaver if parallel.shards else WholeSaver
-    return kind(checkpoints, parallel.processes)
 
 
 def restore_tensors(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:

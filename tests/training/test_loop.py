@@ -208,7 +208,7 @@ def test_epochs_are_counted_in_steps_of_several_passes(recipe, go):
 def test_divergence_is_told_with_its_step_and_never_saved(recipe, go, tmp_path, checkpointing):
     checkpointing = replace(checkpointing, score_records=0, samples=0)
     wild = replace(recipe, optimizer=Optimizer(lr=1e30, schedule=Constant(), clip=None), checkpointing=checkpointing)
-    with pytest.raises(RunError, match=r"at step \d+: training has diverged.*a lower --lr, or with more --warmup"):
+    with pytest.raises(RunError, match=r"at step \d+: training has diverged.*--resume and a lower --lr, or train again with more --warmup"):
         go(wild)
     for one in RunFolder(tmp_path / "run").checkpoints.all():
         for name in ("model.safetensors", "training.safetensors"):

@@ -65,8 +65,11 @@ class HuggingFace(Format):
 
     def write(self, run: Run, folder: Path, quantization: str) -> None:
         run = with_single_texts(run)
-        check_one_tokenizer(run)
-        expression = expression_of(run)
+        if len({tokenizer.fingerprint() for tokenizer in run.task.tokenizers.values()}) > 1:
+            raise OptionError("hf: source and target have a tokeniser each, and a folder of Hugging Face's has one")
+        expression = express(spec_of(run), run.task.name, run.task.context, first=architecture_of(run))
+        if not isinstance(expression, Expression):
+            raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(expression)}")
         # What the architecture says comes last: RoBERTa begins its positions after its padding token.
         config = token_ids(run) | expression.config | labels_of(run) | {"dtype": "float32"}
         tensors = their_tensors(run.model, expression)
@@ -89,13 +92,6 @@ class HuggingFace(Format):
 def with_single_texts(run: Run) -> Run:
     """Return a run that classifies pairs as one that classifies texts: its tokenizer.json says how two are joined."""
     return Run(run.folder, run.task.exported(), run.model, run.step)
-
-
-def expression_of(run: Run) -> Expression:
-    expressed = express(spec_of(run), run.task.name, run.task.context, first=architecture_of(run))
-    if not isinstance(expressed, Expression):
-        raise OptionError(f"no class of Hugging Face's expresses this model: {'; '.join(expressed)}")
-    return expressed
 
 
 def architecture_of(run: Run) -> str | None:
@@ -181,11 +177,6 @@ def their_tensors(model: nn.Module, expression: Expression) -> dict[str, Tensor]
     if expression.architecture.values is not None and expression.architecture.saves_values:
         tensors |= expression.architecture.values(config)
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items() if name not in copies}
-
-
-def check_one_tokenizer(run: Run) -> None:
-    if len({tokenizer.fingerprint() for tokenizer in run.task.tokenizers.values()}) > 1:
-        raise OptionError("hf: source and target have a tokeniser each, and a folder of Hugging Face's has one")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
