@@ -186,7 +186,7 @@ def svm_line(folder: Path, name: str) -> dict[str, object]:
 
 
 def ngram_line(folder: Path, name: str) -> dict[str, object]:
-    from clearhead.training.byte_ngrams import score_ngrams
+    from clearhead.training.baseline import score_ngrams
 
     train, test = ((folder / f"{name}-{part}.txt").read_bytes() for part in ("train", "test"))
     return {"name": "byte 7-gram", "bits_per_byte": round(score_ngrams([train], [test]).bits_per_byte, 4)}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.text.drawing import spread
+from clearhead.text.validation_split import spread
 
 BASE: dict[str, Any] = {
     "tokens": "bpe",

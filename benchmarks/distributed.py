@@ -23,8 +23,8 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Documents
 from clearhead.training import train_step
-from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, decoder
+from clearhead.training.reporting import read_metrics
 from clearhead.training.train import train
 from clearhead.training.variants import default_recipe
 

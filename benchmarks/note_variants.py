@@ -25,8 +25,8 @@ from clearhead.experiments.comparing import varied
 from clearhead.experiments.comparison import EXACT, LOSS, Measure, markdown_table, mean_of
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
-from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Recipe
+from clearhead.training.reporting import replace_nonfinite
 from clearhead.training.schedules import InverseSqrt
 from clearhead.training.tasks import Translate
 from clearhead.training.train import train

@@ -24,8 +24,8 @@ from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe, decoder
+from clearhead.training.reporting import read_metrics
 from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import CosineDecay, Ema, InverseSqrt, Last

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.measure import in_words
 from clearhead.colours import ROLES
-from clearhead.plots.figure import add_grid, save_svg
+from clearhead.plots.curves import add_grid, save_svg
 
 MARKS = ("o-", "s--", "^-", "v:", "D-", "x--", "P-.")
 COLOURS = (*ROLES.values(), "#333333", "#888888")

@@ -44,7 +44,7 @@ from measure import table
 from serving_offline import Pace, make_jobs
 
 import clearhead as ch
-from clearhead.cli.number_words import BELOW, german
+from clearhead.cli.demo_page import BELOW, german
 from clearhead.decoding import Greedy, generate
 
 CLOSE = 1e-4

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from clearhead.colours import ROLES
-from clearhead.plots.figure import DARK, QUIET, add_grid, save_svg
+from clearhead.plots.curves import DARK, QUIET, add_grid, save_svg
 
 # It takes a while to import, and most who import this file do not draw.
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ TOGETHER = {
     "the rest of the browser": (BROWSER,),
     "those that read transformers": (
         *("tests/interop/", "tests/model/test_peers_hf.py", "tests/model/test_peers_marian.py"),
-        *("tests/decoding/test_peers.py", "tests/training/tasks/test_classify_pairs.py"),
+        *("tests/decoding/test_peers.py", "tests/training/tasks/test_classify.py"),
         "tests/training/tasks/test_instruct.py",
     ),
 }

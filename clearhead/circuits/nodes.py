@@ -36,7 +36,7 @@ from clearhead.taps import replacing
 from clearhead.tracing import Trace, recording
 from clearhead.tracing.edits import Change, Edit
 from clearhead.tracing.names import Names, names_of
-from clearhead.tracing.stopping import check_stopped
+from clearhead.tracing.recording import check_stopped
 
 NodeKind = Literal["layer", "attention", "feed_forward", "head"]
 """What is patched: the residual stream after each layer, what attentions or feed-forwards add to it, or heads."""

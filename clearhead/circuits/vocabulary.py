@@ -25,8 +25,8 @@ from clearhead.circuits.forward import still
 from clearhead.errors import OptionError, PlaceError
 from clearhead.model.transformers import Decoder, Encoder, Transformer
 from clearhead.tracing.names import names_of
+from clearhead.tracing.recording import check_stopped
 from clearhead.tracing.site import head_outputs
-from clearhead.tracing.stopping import check_stopped
 
 BLOCK = 1 << 22
 """Numbers of a block of rows: 16 MB of float32."""

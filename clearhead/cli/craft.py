@@ -97,7 +97,7 @@ AsJson = Annotated[bool, Option(help="Print one JSON object.", word="json")]
 @flatten_groups
 def list_programs(as_json: AsJson = False) -> None:
     """List the programs: what each computes, and how many layers, heads and dimensions it takes."""
-    from clearhead.cli.craft_show import as_list, list_page
+    from clearhead.cli.craft_run import as_list, list_page
 
     if as_json:
         show_json({"programs": as_list()})
@@ -121,14 +121,14 @@ def show_program(
     A program of your own is a sequence, or a rasp.Program, in a Python file. The file is run, so run only what you
     trust. A sequence also needs --alphabet and --length.
     """
-    from clearhead.cli.craft_show import as_object, show_page
+    from clearhead.cli.craft_run import plan_object, show_page
 
     changes = ProgramChanges(vocabulary=alphabet, source_vocabulary=source_alphabet, length=length, causal=causal)
     ask = find_program(program, changes)
     with errors_with_line(ask.file):
         plan = ask.plan()
         if as_json:
-            show_json(as_object(ask, plan))
+            show_json(plan_object(ask, plan))
         else:
             show(*show_page(ask, plan))
 

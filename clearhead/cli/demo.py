@@ -11,7 +11,7 @@ import torch
 
 from clearhead import training
 from clearhead.cli import demo_page
-from clearhead.cli.number_words import Numbers, draw, spoken_numbers, write_pairs
+from clearhead.cli.demo_page import Numbers, draw, spoken_numbers, write_pairs
 from clearhead.cli.options import Quiet, new_folder
 from clearhead.cli.progress import open_progress
 from clearhead.cli.screen import show, show_json

@@ -29,8 +29,8 @@ from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, size
 from clearhead.options import Option
 from clearhead.serialization import CLASS, check_fields, check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import load_recipe
+from clearhead.training.reporting import replace_nonfinite
 
 EXAMPLES = """\b
 Examples:

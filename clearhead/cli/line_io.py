@@ -23,10 +23,10 @@ from clearhead.errors import OptionError
 from clearhead.model.int8 import DTYPES, check_dtype
 from clearhead.options import Option
 from clearhead.text.lines import Place, Problems, open_text, read_lines
-from clearhead.training.answers import one_line
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run, check_asked, load
 from clearhead.training.tasks import Task
+from clearhead.training.tasks.answering import one_line
 
 STDIN = "-"
 CHUNK = 256

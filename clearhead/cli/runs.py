@@ -20,8 +20,8 @@ from clearhead.model.sizes import counts_in
 from clearhead.options import Option
 from clearhead.serialization import check_type
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.recipe import Origin
+from clearhead.training.reporting import replace_nonfinite
 
 EXAMPLES = """\b
 Examples:

@@ -27,8 +27,8 @@ from clearhead.tracing.site import Head
 from clearhead.tracing.survey import View, clearest, survey
 from clearhead.training import load, patching, tracing
 from clearhead.training.claiming import check_output
-from clearhead.training.metrics import replace_nonfinite
 from clearhead.training.patching import attribute_trace
+from clearhead.training.reporting import replace_nonfinite
 from clearhead.training.tasks.answering import split_pair
 
 EXAMPLES = """\b

@@ -28,10 +28,10 @@ from clearhead.training.distributed import EndedElsewhere, ProcessFailed, check_
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Watcher
 from clearhead.training.machine import resolve_machine
-from clearhead.training.metrics import TensorBoard, import_writer
 from clearhead.training.parallel import check_together
 from clearhead.training.recipe import CLASSES, Budget, Machine, Recipe, load_recipe, own_modules
 from clearhead.training.recipe_options import GROUPS, ModelOptions, as_recipe, new_budget, new_machine
+from clearhead.training.reporting import TensorBoard, import_writer
 from clearhead.training.run import Run
 from clearhead.training.tasks import task_named
 from clearhead.training.text_options import spooled_corpus

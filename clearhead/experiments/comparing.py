@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import final
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
-from clearhead.experiments.comparison import Comparison, FailedRun, FinishedRun, Impossible, outcome_of
-from clearhead.experiments.comparison_plot import draw_comparison
+from clearhead.experiments.comparison import Comparison, FailedRun, FinishedRun, Impossible, draw_comparison, outcome_of
 from clearhead.experiments.workers import JOB, RECALL, TrainingJob, begin, prepare_text, read_job, run_all
 from clearhead.extras import has_package
 from clearhead.files import os_errors_as_run_errors, remove_partials, write_json, write_text

@@ -22,11 +22,11 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents
-from clearhead.training.answers import in_batches
 from clearhead.training.recipe import PLACEHOLDER, Batching, Budget, Checkpointing, Machine, Optimizer, Recipe, decoder
 from clearhead.training.run import Run
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import Generate, task_named
+from clearhead.training.tasks.answering import in_batches
 from clearhead.training.variants import with_position
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

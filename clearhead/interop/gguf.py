@@ -14,8 +14,7 @@ from clearhead.errors import OptionError
 from clearhead.extras import import_peer
 from clearhead.interop.architectures import find_architecture
 from clearhead.interop.config import Config
-from clearhead.interop.gguf_file import GGUF
-from clearhead.interop.gguf_tokenizer import tokenizer_json
+from clearhead.interop.gguf_file import GGUF, tokenizer_json
 from clearhead.interop.huggingface import Imported
 from clearhead.interop.tables import fill, unplaced_error
 from clearhead.model.sizes import SMALL, Bounded, TooManyNumbers

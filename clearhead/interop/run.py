@@ -26,7 +26,7 @@ from clearhead.extras import import_peer
 from clearhead.files import check_writable, replacing_folder
 from clearhead.interop.config import Config
 from clearhead.interop.gguf import read_gguf
-from clearhead.interop.gguf_tokenizer import read_tokenizer_of_gguf
+from clearhead.interop.gguf_file import read_tokenizer_of_gguf
 from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face, write_pooler
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.model.int8 import DTYPES, quantize

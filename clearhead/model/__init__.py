@@ -23,11 +23,11 @@ from clearhead.model.arrangements import (
 )
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.embedding import Embedding
+from clearhead.model.fast_step import Explained, ModuleStep
 from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
 from clearhead.model.int8 import Int8Linear, round_inputs
 from clearhead.model.norms import FrozenNorm, LayerNorm, Norm, RMSNorm
 from clearhead.model.outputs import Blanks, Classes, NextToken, Output, Tags
-from clearhead.model.steps import Explained, ModuleStep
 from clearhead.model.transformers import Decoder, DecoderSpec, Encoder, EncoderDecoder, EncoderDecoderSpec, EncoderSpec
 
 __all__ = [

@@ -8,6 +8,15 @@ cached decoding to the uncached forward for every kind of module.
 On a CPU a step spends its time on products of a few rows with a large matrix. MKL reads a matrix from memory two to
 four times as fast when it is the left factor and the rows are the right one; a single row is doubled for that, since
 for one it takes another routine. The figures are in docs/decisions/0006.
+
+Steps: the values that a part of a model makes on its way, by name, and how each follows from others.
+
+A norm, a feed-forward and an output say here what happens inside them, so that a trace has a name for every value and
+the explorer works each one out without knowing the part.
+
+>>> from clearhead.model.norms import RMSNorm
+>>> [step.name for step in RMSNorm().build(8).steps]
+['mean_square', 'normalized', 'gamma', 'out']
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -217,3 +226,36 @@ def multiply_by(weight: Tensor, bias: Tensor | None) -> FastStep:
     if is_large(weight):
         return lambda x: few_rows(x, weight, bias)
     return lambda x: F.linear(x, weight, bias)
+
+
+class ModuleStep(NamedTuple):
+    """One value that a part makes.
+
+    Attributes:
+        name: Its name.
+        of: The value that the map reads; `x` is the input.
+    """
+
+    name: str
+    formula: str = ""
+    """Formula in other values, whose names stand in braces; `{x}` is the input. Without braces: in words."""
+    map: str = ""
+    """The attribute that holds the linear map which makes the value from `of`; empty where no linear map does."""
+    of: str = "x"
+    learned: bool = False
+    """True if it is a learned vector, the same at every position."""
+    neutral: float = 0.0
+    """The number that changes nothing: 1 for a factor, 0 for what is added."""
+
+
+class Explained(DecodingModule):
+    """Base class of modules that name the values they make; the last step is what they return."""
+
+    @property
+    def steps(self) -> tuple[ModuleStep, ...]:
+        """Return the steps in the order they happen: each is tapped in `forward`, or returned by `explain`."""
+        return (ModuleStep("out"),)
+
+    def explain(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the steps that `forward` does not make by themselves, because one fused operation does it all."""
+        return {}

@@ -12,9 +12,8 @@ from clearhead.attention.heads import is_hooked, linear
 from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
-from clearhead.model.fast_step import FastStep, is_large, linear_step, plain_linear, through
+from clearhead.model.fast_step import Explained, FastStep, ModuleStep, is_large, linear_step, plain_linear, through
 from clearhead.model.fused_step import FusedFeedForward, FusedLinear, fusible_matrices
-from clearhead.model.steps import Explained, ModuleStep
 from clearhead.registry import kind, register
 
 Vectors = Float[Tensor, "batch n d_model"]

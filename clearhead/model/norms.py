@@ -13,8 +13,7 @@ from clearhead.attention.heads import is_hooked
 from clearhead.attention.parts import Norm
 from clearhead.errors import OptionError
 from clearhead.model import layer_norm_gpu
-from clearhead.model.fast_step import FastStep, StepNorm
-from clearhead.model.steps import Explained, ModuleStep
+from clearhead.model.fast_step import Explained, FastStep, ModuleStep, StepNorm
 from clearhead.registry import register
 
 Vectors = Float[Tensor, "*batch d_model"]

@@ -21,10 +21,9 @@ from torch.nn import functional as F
 from clearhead.attention.heads import linear
 from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
-from clearhead.model.fast_step import few_rows, is_large
+from clearhead.model.fast_step import Explained, ModuleStep, few_rows, is_large
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply, find_matrix, round_to_int8
 from clearhead.model.norms import LayerNorm
-from clearhead.model.steps import Explained, ModuleStep
 from clearhead.registry import kind, register
 from clearhead.taps import Tapped
 

@@ -10,7 +10,7 @@ from clearhead.files import open_regular
 from clearhead.system import NO_LINK, NO_WAIT, check_no_link, has_no_locks, is_alive, try_lock, unlock
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
-from clearhead.training.metrics import parse_line
+from clearhead.training.reporting import parse_line
 
 
 @final

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from clearhead.errors import ClearheadError
 from clearhead.serve.errors import ApiError, ClientGone, as_reply, error_object
 from clearhead.serve.logs import Logs
-from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.reporting import replace_nonfinite
 
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 DONE = b"data: [DONE]\n\n"

@@ -22,7 +22,7 @@ from clearhead.serve.params import Params, read_json
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.question import Matrix, Question, Thumbs, TraceQuestion, answer_type, read_question
 from clearhead.serve.replies import as_bytes, as_json, as_numbers
-from clearhead.tracing.stopping import StoppedError, stopping_when
+from clearhead.tracing.recording import StoppedError, stopping_when
 
 STATIC = Path(__file__).parent / "static"
 """The page, as `make web` builds it."""

@@ -24,7 +24,7 @@ from clearhead.serve.live_text import task_plan, tokenizer_plan
 from clearhead.serve.questions.positions import PositionsMessage, positions
 from clearhead.serve.questions.run import Example, Opening, RunFacts, run_facts
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.reporting import replace_nonfinite
 from clearhead.training.run import Run
 
 TEMPLATE = Path(__file__).parent / "static" / "live.html"

@@ -7,7 +7,7 @@ from jaxtyping import Float, UInt8
 from starlette.responses import Response
 from torch import Tensor
 
-from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.reporting import replace_nonfinite
 
 
 def as_json(answer: object, status: int = 200) -> Response:

@@ -20,7 +20,6 @@ from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, replacing_folder, sha256_of_file, write_sealed
 from clearhead.options import option
 from clearhead.serialization import check_fields, check_regular, to_json
-from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.kinds import KINDS
 from clearhead.text.lines import Problems
@@ -29,7 +28,7 @@ from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.table_readers import quote
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.text.validation_split import RULE
+from clearhead.text.validation_split import RULE, is_drawn
 
 Log = Callable[[str], None]
 FORMAT = 3

@@ -2,9 +2,8 @@
 
 from clearhead.tracing import sentence
 from clearhead.tracing.edits import Edit, Swap
-from clearhead.tracing.head_metrics import Effect, Lens, Readings, effects, lens, readings
+from clearhead.tracing.head_metrics import Effect, Lens, Readings, Spaces, compare_spaces, effects, lens, readings
 from clearhead.tracing.recording import recording
-from clearhead.tracing.spaces import Spaces, compare_spaces
 from clearhead.tracing.trace import Trace, trace_model
 
 __all__ = [

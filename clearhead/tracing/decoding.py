@@ -2,6 +2,12 @@
 
 In a beam, rows change places at every step: the keys of an output at one step are in another row than at the next. The
 log has, for each step, what every row computed and which row it came from, and follows an output back to the prompt.
+
+Decoding with an edited model: the same steps as `clearhead.generate`, while edits act inside the model.
+
+A KV cache holds what earlier steps computed, one query at a time, and an edit may name any query, key or weight of the
+whole text. So there is no cache: every step reads the whole text again, as a trace of it would. An edit of a place that
+is not decoded yet waits until it is.
 """
 
 import functools
@@ -10,20 +16,25 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.layer import Attention
 from clearhead.attention.score_index import Positions
 from clearhead.decoding import Hypothesis, Rules
+from clearhead.decoding.caches import Guest
 from clearhead.decoding.clock import SessionSize
 from clearhead.decoding.generating import decode, eval_mode
 from clearhead.decoding.method import DecodingMethod
+from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.request import Model, Request, check_request
-from clearhead.decoding.session import Session
+from clearhead.decoding.session import Prefill, Session
 from clearhead.taps import watching
+from clearhead.tracing.edits import Change, TextChange, changes_for
 from clearhead.tracing.names import Names, sides_of
 from clearhead.tracing.recording import RecordedAttention, Recording, recording
+from clearhead.tracing.site import overflow_of
 from clearhead.tracing.trace import Trace, make_trace
 
 
@@ -152,3 +163,59 @@ def join_attention(log: Log, path: str, rows: Sequence[int], layer: Attention, *
     )
     projected = (query, key) if layer.position.turns else None
     return RecordedAttention(call=call, context=context, kernel="cached", projected=projected)
+
+
+@final
+class EditedSession(Session):
+    """The rows of one input being continued, each read from its beginning at every step, under the changes."""
+
+    def __init__(self, changes: Sequence[Change | TextChange], model: Model, size: SessionSize) -> None:
+        super().__init__(model, size)
+        self.model, self.changes = model, changes
+        self.texts: Int[Tensor, "slot column"] = self.tokens.new_zeros(size.slots, size.columns)
+        self.source: list[Tensor] = []
+
+    def open_prefill(
+        self,
+        prompts: Sequence[Sequence[int]],
+        inputs: Sequence[Sequence[int]],
+        at_once: int,
+        begun: Memory | None = None,
+        adapters: Sequence[int] = (),
+    ) -> "EditedPrompt":
+        assert len(prompts) == 1, "edits name places of one text"
+        self.source = [] if self.encoder is None else [torch.tensor(inputs, device=self.device)]
+        return EditedPrompt(torch.tensor(prompts, device=self.device)[:, :-1])
+
+    def join(self, prefill: Prefill, guests: Sequence[Guest]) -> None:
+        self.texts[:, : prefill.tokens.shape[1]] = prefill.tokens
+
+    def copy_written(self, origins: Sequence[int], slots: Sequence[int]) -> None:
+        self.texts[list(slots)] = self.texts[list(origins)]
+
+    def compute_step(self) -> Float[Tensor, "row vocabulary"]:
+        """Return the logits of the next token of every row."""
+        last = int(self.clock.at[0])
+        self.texts[:, last] = self.tokens
+        rows = self.texts[: self.clock.rows, : last + 1]
+        source = [tokens.expand(len(rows), -1) for tokens in self.source]
+        changes = changes_for(self.changes, self.model, [*source, rows])
+        reaching = [change for change in changes if change.reaches(last + 1)]
+        with recording(self.model, reaching):
+            logits = self.model(*source, rows)[:, -1]
+        if reaching and not bool(logits.isfinite().all()):
+            raise overflow_of("decoder.output.logits", logits.dtype)
+        self.clock.at += self.moves
+        return logits
+
+
+@final
+class EditedPrompt(Prefill):
+    """A prompt that is read in every step, and so is not read before."""
+
+    def __init__(self, tokens: Int[Tensor, "row n"]) -> None:
+        self.tokens, self.source_tokens = tokens, 0
+
+    @property
+    def done(self) -> bool:
+        return True

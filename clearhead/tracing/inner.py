@@ -23,13 +23,13 @@ from clearhead.attention.layer import Attention
 from clearhead.decoding.generating import eval_mode
 from clearhead.errors import OptionError, TraceError
 from clearhead.model.arrangements import BranchConnection
-from clearhead.model.steps import Explained
+from clearhead.model.fast_step import Explained
 from clearhead.model.transformers import apply_output
 from clearhead.taps import replacing
 from clearhead.tracing.edits import ALL_ROWS, Change, apply_edits
 from clearhead.tracing.names import CONCAT, STEPS, DiagramBox, Names
+from clearhead.tracing.recording import check_stopped
 from clearhead.tracing.site import MATRICES, TOLERANCE, Site
-from clearhead.tracing.stopping import check_stopped
 
 
 class Products(NamedTuple):

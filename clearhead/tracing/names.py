@@ -29,7 +29,7 @@ from clearhead.attention.layer import Attention
 from clearhead.errors import OptionError, nearest
 from clearhead.model.arrangements import BranchConnection
 from clearhead.model.blocks import Block
-from clearhead.model.steps import Explained, ModuleStep
+from clearhead.model.fast_step import Explained, ModuleStep
 from clearhead.model.transformers import Decoder, Encoder, Transformer
 
 STEPS = ("query", "key", "value", "score", "scaled", "masked", "weight", "context")

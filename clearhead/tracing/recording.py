@@ -11,11 +11,19 @@ layers x n x d_model, never n x n.
 ...     _ = model(torch.randint(50, (1, 7)))
 >>> [*record.sites][:2], record.sites["decoder.0.attention"].kernel
 (['decoder.0.attention', 'decoder.1.attention'], 'fused')
+
+Cancel long work from outside: loops over blocks of rows check whether anyone still waits for the result.
+
+>>> with stopping_when(lambda: True):
+...     check_stopped()
+Traceback (most recent call last):
+clearhead.tracing.recording.StoppedError: nobody waits for this any more
 """
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import SupportsIndex, TypeVar, final, overload
 
@@ -30,7 +38,29 @@ from clearhead.errors import PlaceError
 from clearhead.taps import replacing, watching
 from clearhead.tracing.edits import Change, Edit, apply_edits, apply_to_inputs, check_changes, step_tap
 from clearhead.tracing.names import names_of
-from clearhead.tracing.stopping import check_stopped
+
+LEFT: ContextVar[Callable[[], bool] | None] = ContextVar("left", default=None)
+
+
+class StoppedError(Exception):
+    """Work was cancelled because nobody waits for its result. It is no fault, and no ClearheadError."""
+
+
+@contextlib.contextmanager
+def stopping_when(is_gone: Callable[[], bool]) -> Iterator[None]:
+    """Make `check_stopped` raise in this context once `is_gone()` is true. Other threads are not affected."""
+    before = LEFT.set(is_gone)
+    try:
+        yield
+    finally:
+        LEFT.reset(before)
+
+
+def check_stopped() -> None:
+    """Raise StoppedError where nobody waits for the result any more."""
+    is_gone = LEFT.get()
+    if is_gone is not None and is_gone():
+        raise StoppedError("nobody waits for this any more")
 
 
 @final

@@ -29,8 +29,7 @@ from clearhead.errors import OptionError, PlaceError, TraceError
 from clearhead.notebook import Display, Matrix, flow, heat_maps, paragraph
 from clearhead.tracing.arithmetic import Cell, Turn, cell_of, tie_mask, turn_of
 from clearhead.tracing.edits import apply_edits, step_tap
-from clearhead.tracing.recording import Counted, RecordedAttention
-from clearhead.tracing.stopping import check_stopped
+from clearhead.tracing.recording import Counted, RecordedAttention, check_stopped
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """How far a rebuilt context may be from the kernel's, times the larger of 1 and its largest number."""

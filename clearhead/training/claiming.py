@@ -19,8 +19,8 @@ from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, w
 from clearhead.training.checkpoints import MARKER, Checkpoints, check_no_link
 from clearhead.training.folder import NGRAMS, PRETRAINED, RunFolder
 from clearhead.training.holding import LOCK, Hold
-from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Recipe
+from clearhead.training.reporting import read_metrics
 
 BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints", PRETRAINED, NGRAMS)
 """Names that a run may have before its recipe.json."""

@@ -20,9 +20,9 @@ from clearhead.text.preparing import survey
 from clearhead.text.sources import Source
 from clearhead.training.claiming import check_output
 from clearhead.training.folder import RunFolder
+from clearhead.training.scores import ACCURACY, EvaluationOptions, ValidationSet
 from clearhead.training.tasks.base import Task, loss_of
 from clearhead.training.tasks.instruct import with_template
-from clearhead.training.tasks.measures import ACCURACY, EvaluationOptions, ValidationSet
 
 
 @runtime_checkable

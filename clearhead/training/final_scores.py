@@ -12,15 +12,13 @@ from typing import Any, TypeVar
 from clearhead.model.int8 import count_weights
 from clearhead.model.outputs import SHARES
 from clearhead.serialization import check_fields, hints_of
-from clearhead.training.baseline import Figures, LinearScore
-from clearhead.training.byte_ngrams import NgramScore
+from clearhead.training.baseline import Figures, LinearScore, NgramScore
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.fitting import LEAST_SCORED
 from clearhead.training.loop import Trainer
-from clearhead.training.metrics import read_metrics, replace_nonfinite
 from clearhead.training.pretrained import WIDE
-from clearhead.training.reporting import StoppedScoring, phase
+from clearhead.training.reporting import StoppedScoring, phase, read_metrics, replace_nonfinite
 from clearhead.training.run import Run, load
 
 MOST_ASSESSED = 2000

@@ -31,8 +31,8 @@ from clearhead.training.pretrained import prepare_parameters, without_wide, writ
 from clearhead.training.recipe import FineTuning, Machine, Recipe
 from clearhead.training.run import Run, best_step, load
 from clearhead.training.tasks import Embed, Task, name_of, task_named
-from clearhead.training.tasks.framing import Framing
 from clearhead.training.tasks.learning import with_article
+from clearhead.training.tasks.texts import Framing
 from clearhead.training.variants import default_recipe
 
 SHARE_OF_RATE = 0.2

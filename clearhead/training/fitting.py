@@ -35,8 +35,8 @@ from clearhead.training.machine import (
 from clearhead.training.pacing import FINAL, LINE, SCORING, TIMING
 from clearhead.training.recipe import Budget, Plan, Recipe, text_bytes
 from clearhead.training.schedules import CosineDecay, Last
+from clearhead.training.scores import FEWEST_BATCHES
 from clearhead.training.tasks import Task, task_named
-from clearhead.training.tasks.measures import FEWEST_BATCHES
 from clearhead.training.variants import with_dropout
 
 Log = Callable[[str], None]

@@ -26,11 +26,10 @@ from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.film import Film
 from clearhead.training.holding import Hold, hold_folder
-from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
-from clearhead.training.reporting import to_stderr
+from clearhead.training.reporting import read_metrics, to_stderr
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
-from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.texts import Framing
 
 MODEL_FIELDS: Mapping[str, Any] = {
     "task": str,

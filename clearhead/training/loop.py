@@ -32,11 +32,10 @@ from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import Hold
 from clearhead.training.machine import ThreadWatch, count_tokens, prepare_machine
-from clearhead.training.metrics import MetricsLog, read_metrics
 from clearhead.training.pacing import Pacing
 from clearhead.training.parallel import build_model, choose_parallel
 from clearhead.training.recipe import CLASSES, Recipe
-from clearhead.training.reporting import LossWatch, Stopping, ignore, memory_mb, phase
+from clearhead.training.reporting import LossWatch, MetricsLog, Stopping, ignore, memory_mb, phase, read_metrics
 from clearhead.training.sharded_checkpoints import Saver, ShardedSaver, WholeSaver, restore_tensors
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch

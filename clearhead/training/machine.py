@@ -23,9 +23,9 @@ from clearhead.training.distributed import current_processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import build_model, share_rows
 from clearhead.training.recipe import Machine, Recipe
+from clearhead.training.scores import ValidationSet
 from clearhead.training.tasks.base import Task, loss_of
 from clearhead.training.tasks.learning import Batch
-from clearhead.training.tasks.measures import ValidationSet
 from clearhead.training.train_step import BatchStream, TrainState
 
 TRIAL_SECONDS = 0.15

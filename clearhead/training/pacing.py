@@ -13,7 +13,7 @@ from typing import Any, final
 
 from clearhead.training.checkpoints import PACING_FIELDS
 from clearhead.training.recipe import Plan, Recipe
-from clearhead.training.tasks.measures import FEWEST_BATCHES
+from clearhead.training.scores import FEWEST_BATCHES
 
 TOLERANCE = 0.05
 """Steps this much slower or quicker than planned change nothing."""

@@ -39,8 +39,8 @@ from clearhead.training.claiming import claim, find_names
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import LOCK
 from clearhead.training.machine import resolve_machine
-from clearhead.training.metrics import MetricsLog
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
+from clearhead.training.reporting import MetricsLog
 from clearhead.training.tasks import Fill, Generate, Task, Translate, task_named
 from clearhead.training.train_step import TrainState, training_tensors
 

@@ -25,18 +25,16 @@ from clearhead.decoding.request import Model, check_request
 from clearhead.decoding.rules import USUAL_NEW
 from clearhead.errors import OptionError
 from clearhead.text.tokenizer import Span
-from clearhead.tracing.decoding import trace_decoding
-from clearhead.tracing.edited_decoding import EditedSession
+from clearhead.tracing.decoding import EditedSession, trace_decoding
 from clearhead.tracing.edits import Change, TextChange, check_changes
 from clearhead.tracing.inner import site_value
 from clearhead.tracing.names import names_of
 from clearhead.tracing.site import Site
 from clearhead.tracing.trace import Answers, Candidate, Trace, trace_model
-from clearhead.training.answers import check_text_or_pair, token_names
 from clearhead.training.run import Run, as_run
 from clearhead.training.tasks import Translate
-from clearhead.training.tasks.answering import Pair
-from clearhead.training.tasks.showing import TraceInputs, trace_pair
+from clearhead.training.tasks.answering import Pair, check_text_or_pair, token_names
+from clearhead.training.tasks.base import TraceInputs, trace_pair
 
 OWN_OUTPUT = "the target is its own greedy output"
 

@@ -192,7 +192,7 @@ MUTANTS = (
            "except KeyError as error:", "strangers-texts", r"error: Error -\d", 400),
     Mutant("errors that name no file", "files.py", 'f"{where}: was changed since', 'f"was changed since',
            "commands", "the error names no file", 60),
-    Mutant("logs that are not cut back", "training/metrics.py", "            self.file.truncate(size)\n", "",
+    Mutant("logs that are not cut back", "training/reporting.py", "            self.file.truncate(size)\n", "",
            "kill-random", "metrics", 12),
     *(Mutant(f"errors of a disk are raised as they are ({attack})", "files.py",
              "    except OSError as error:\n        raise RunError(\n",

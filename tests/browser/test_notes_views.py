@@ -7,8 +7,8 @@ import torch
 from playwright.sync_api import expect
 
 import clearhead as ch
+from clearhead.tracing.head_metrics import compare_spaces
 from clearhead.tracing.sequence_diagram import weight_text
-from clearhead.tracing.spaces import compare_spaces
 from tests.browser.looking import serving
 from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, rests, says, shown, steady
 from tests.training import small_runs

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 import clearhead as ch
-from clearhead.cli.number_words import german
+from clearhead.cli.demo_page import german
 from clearhead.serve.explorer import TRACES
 from tests.browser.watching import SITE, ask, comes_to, rests, says, shown
 

@@ -10,7 +10,7 @@ from clearhead.decoding.generating import decode
 from clearhead.decoding.request import check_request
 from clearhead.decoding.rules import Rules
 from clearhead.errors import OptionError
-from clearhead.tracing.edited_decoding import EditedSession
+from clearhead.tracing.decoding import EditedSession
 from clearhead.tracing.recording import recording
 from clearhead.tracing.trace import trace_model
 from tests.circuits.random_models import SPECS, make

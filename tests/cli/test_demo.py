@@ -16,8 +16,7 @@ import torch
 import clearhead as ch
 from clearhead.cli import demo, demo_page, run
 from clearhead.cli.attention_map import SwappedQueries, swap
-from clearhead.cli.demo_page import DemoTranslation, render_translation
-from clearhead.cli.number_words import ROUND, english, german
+from clearhead.cli.demo_page import ROUND, DemoTranslation, english, german, render_translation
 from clearhead.cli.progress import PlainProgress, open_progress
 from clearhead.cli.screen import show
 from clearhead.model import presets
@@ -28,8 +27,8 @@ from clearhead.serve.questions.run import run_facts
 from clearhead.tracing.survey import views
 from clearhead.training.folder import RunFolder
 from clearhead.training.holding import lock
-from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Budget
+from clearhead.training.reporting import read_metrics
 from clearhead.training.run import load
 from tests.training.small_demo import demo_once
 

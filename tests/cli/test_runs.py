@@ -9,7 +9,7 @@ import pytest
 from clearhead.cli import run
 from clearhead.files import seal, write_sealed
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import read_metrics
+from clearhead.training.reporting import read_metrics
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ def home(tmp_path_factory):
     """Make a folder with a run of the demo's shape that was trained one step, and the files that the commands name."""
     from clearhead import training
     from clearhead.cli.demo import demo_recipe, write_corpus
-    from clearhead.cli.number_words import draw
+    from clearhead.cli.demo_page import draw
     from clearhead.training.recipe import Budget, Checkpointing, Machine
 
     folder = tmp_path_factory.mktemp("statements")

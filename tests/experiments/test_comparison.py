@@ -19,10 +19,11 @@ from clearhead.experiments.comparison import (
     FinishedRun,
     Impossible,
     Measure,
+    draw_comparison,
+    figure_of,
     mean_of,
     outcome_of,
 )
-from clearhead.experiments.comparison_plot import draw_comparison, figure_of
 from clearhead.experiments.probes import PROBES
 from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import TASKS, Generate

@@ -36,7 +36,7 @@ from clearhead.training.recipe import Budget, Machine
 from clearhead.training.run import Run
 from clearhead.training.schedules import CosineDecay
 from clearhead.training.tasks import Generate
-from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.texts import Framing
 from clearhead.training.train import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,7 +12,7 @@ import clearhead as ch
 from clearhead.errors import OptionError
 from clearhead.interop.run import import_model
 from clearhead.text.sources import Table
-from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.texts import Framing
 from tests.interop import saved_models
 from tests.interop.saved_models import CLASSIFIERS, EMBEDDERS, FILLERS, LABELS, Pair, draw_texts
 from tests.rounding import ROUNDING, assert_equal_but_rounding

@@ -2,11 +2,14 @@
 
 import math
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clearhead.errors import RunError
-from clearhead.plots.curves import draw_curves, figure_of, smooth_values
+from clearhead.plots.curves import draw_curves, draw_grades, figure_of, smooth_values, spread
 
 STEPS = [{"kind": "step", "step": step, "loss": 9 / step, "lr": 1e-4 * step} for step in range(1, 11)]
 TRANSLATION = [{"bleu": 10.0 + at, "chrf": 30.0 + at, "exact_match": 0.01 * at, "bleu_signature": "v"} for at in (1, 2)]
@@ -113,3 +116,38 @@ def test_smoothing_is_the_mean_around_a_value():
     values[40] = math.nan
     assert math.isnan(smooth_values(values)[40])
     assert smooth_values(values)[41] == pytest.approx(sum(values[39:40] + values[41:44]) / 4)
+
+
+@given(st.lists(st.floats(0, 1), max_size=6).map(sorted), st.floats(0, 0.3))
+def test_labels_keep_their_order_and_their_distance(heights, gap):
+    moved = spread(heights, gap)
+    assert all(above - below >= gap - 1e-12 for below, above in pairwise(moved))
+    assert sum(moved) == pytest.approx(sum(heights), abs=1e-9)
+    if all(above - below >= gap for below, above in pairwise(heights)):
+        assert moved == pytest.approx(heights)
+
+
+def means():
+    return [
+        {
+            "axis": axis,
+            "method": method,
+            "programs": 3,
+            "average_precision_size": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1},
+        }
+        for axis in ("argmax", "rotated")
+        for method, mean in (("random", 0.4), ("exact", 0.9))
+    ]
+
+
+def test_a_panel_for_each_axis_and_the_best_method_on_top():
+    panels = [panel for panel in figure_of(means()).axes if panel.get_visible()]
+    assert [panel.get_title(loc="left") for panel in panels] == ["argmax: 3 programs", "rotated: 3 programs"]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["random", "exact"]
+    assert [line.get_xdata()[0] for line in panels[0].lines if len(line.get_xdata()) == 1] == [0.4, 0.9]
+
+
+def test_the_same_grades_give_the_same_bytes(tmp_path):
+    for name in ("one.svg", "two.svg"):
+        draw_grades(means(), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

@@ -11,7 +11,7 @@ import torch
 
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.live import live_page
-from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.reporting import replace_nonfinite
 from tests.browser.looking import missing
 from tests.once import made_once
 from tests.serve.asking import ask

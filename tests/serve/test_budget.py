@@ -292,7 +292,7 @@ def test_work_stops_within_a_block_when_its_reader_leaves(documents, client_of, 
 
 
 def test_a_forward_pass_stops_too(documents):
-    from clearhead.tracing.stopping import StoppedError, stopping_when
+    from clearhead.tracing.recording import StoppedError, stopping_when
 
     with stopping_when(lambda: True), pytest.raises(StoppedError):
         trace(documents, "the cat eats")

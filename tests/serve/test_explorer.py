@@ -24,16 +24,15 @@ from clearhead.serve.explorer import OTHERS_SHARE, TRACES, Explorer, model_bytes
 from clearhead.serve.questions.trace import AskTrace
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing.edits import Edit, Swap
-from clearhead.tracing.head_metrics import effects, lens, readings
+from clearhead.tracing.head_metrics import compare_spaces, effects, lens, readings
 from clearhead.tracing.recording import recording
 from clearhead.tracing.sentence import creature_exchange
 from clearhead.tracing.sequence_diagram import MOST_KEYS, draw_sequence, weight_text
-from clearhead.tracing.spaces import compare_spaces
 from clearhead.training.folder import RunFolder
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import ClassifyPairs
-from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.texts import Framing
 from clearhead.training.tracing import trace
 from tests.serve.asking import ask
 from tests.serve.conftest import Client, serving

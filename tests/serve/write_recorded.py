@@ -11,7 +11,7 @@ from pathlib import Path
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.questions.question import Matrix
 from clearhead.serve.recorded import answer_name
-from clearhead.training.metrics import replace_nonfinite
+from clearhead.training.reporting import replace_nonfinite
 from clearhead.training.run import load
 from tests.serve.asking import ask
 

@@ -10,12 +10,12 @@ import pytest
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.text import preparing
-from clearhead.text.drawing import is_drawn
 from clearhead.text.encoding import Corpus, Encoding
 from clearhead.text.lines import spool
 from clearhead.text.preparing import Tokenizing, content_key, describe_changes, open_prepared, prepare, sample
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.validation_split import is_drawn
 from clearhead.training.tasks import TASKS
 
 DE = [f"das Haus {i} größer" for i in range(60)]

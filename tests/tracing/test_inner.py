@@ -15,10 +15,10 @@ from clearhead.errors import OptionError, TraceError
 from clearhead.model import presets
 from clearhead.model.arrangements import Arrangement, BranchConnection, ConnectionStep, ParallelNorm, SandwichNorm
 from clearhead.model.blocks import AttentionSpec
+from clearhead.model.fast_step import ModuleStep
 from clearhead.model.feedforward import FeedForward, Network
 from clearhead.model.norms import LayerNorm, Norm
 from clearhead.model.outputs import Blanks, Classes
-from clearhead.model.steps import ModuleStep
 from clearhead.serve.explorer import Explorer
 from clearhead.taps import replacing
 from clearhead.tracing import inner as surprise_module

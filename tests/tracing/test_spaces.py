@@ -9,7 +9,7 @@ from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.model.blocks import AttentionSpec
 from clearhead.tracing import trace_model
-from clearhead.tracing.spaces import compare_spaces
+from clearhead.tracing.head_metrics import compare_spaces
 
 TOKENS = torch.tensor([[7, 3, 7, 1, 9]])
 

@@ -24,7 +24,7 @@ from clearhead.serialization import load_tensors, save_tensors
 from clearhead.text.preparing import open_prepared
 from clearhead.tracing.saving import HEADER
 from clearhead.tracing.trace import trace_model
-from clearhead.training.metrics import read_metrics
+from clearhead.training.reporting import read_metrics
 from clearhead.training.train import train
 from tests.attack.changing import RESEALED, change, change_json
 from tests.training import small_runs

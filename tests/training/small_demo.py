@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 
 from clearhead.cli.demo import ASKED, LEARNED, MAPPED, demo_recipe, write_corpus
-from clearhead.cli.demo_page import inspect_run, write_opening
-from clearhead.cli.number_words import draw
+from clearhead.cli.demo_page import draw, inspect_run, write_opening
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.train import train
 from tests.once import made_once

@@ -18,12 +18,11 @@ from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.evaluation import EvaluationOptions, ValidationSet, assess, evaluate
 from clearhead.training.losses import NOTHING
-from clearhead.training.scores import score_translations
+from clearhead.training.scores import FEWEST_BATCHES, score_translations
 from clearhead.training.tasks import Classify, Fill, Translate
 from clearhead.training.tasks.base import loss_of
 from clearhead.training.tasks.fill import with_blank
 from clearhead.training.tasks.generate import windows
-from clearhead.training.tasks.measures import FEWEST_BATCHES
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT, labelled, pairs, sentences, trained, write_lines
 from tests.training.tiny import recipe_for, work_on

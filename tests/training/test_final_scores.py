@@ -3,7 +3,7 @@
 import pytest
 
 from clearhead.errors import RunError
-from clearhead.training.byte_ngrams import NgramScore
+from clearhead.training.baseline import NgramScore
 from clearhead.training.final_scores import read_score
 from clearhead.training.recipe import Budget, Checkpointing
 from clearhead.training.train import train

@@ -14,9 +14,8 @@ from clearhead.errors import ClearheadError, RunError
 from clearhead.files import FORMAT, checksum, seal, write_sealed
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Budget, Checkpointing, Machine, Optimizer
-from clearhead.training.reporting import LossWatch
+from clearhead.training.reporting import LossWatch, read_metrics
 from clearhead.training.resume import resume
 from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay

@@ -10,8 +10,8 @@ from clearhead.attention.kernels import blockwise
 from clearhead.cuda_graphs import recording_kernels
 from clearhead.training import loop
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Machine, Optimizer
+from clearhead.training.reporting import read_metrics, without_times
 from clearhead.training.resume import resume
 from clearhead.training.schedules import CosineDecay, Ema, Last
 from clearhead.training.train import Stopped, train

@@ -17,8 +17,8 @@ from clearhead.training.machine import (
     with_serving_threads,
 )
 from clearhead.training.recipe import Machine
+from clearhead.training.scores import ValidationSet
 from clearhead.training.tasks.base import loss_of
-from clearhead.training.tasks.measures import ValidationSet
 from clearhead.training.train_step import TrainState
 from tests.training import small_runs
 from tests.training.tiny import recipe_for, work_on

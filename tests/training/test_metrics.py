@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.errors import OptionError, RunError
-from clearhead.training.metrics import TIMES, MetricsLog, TensorBoard, read_metrics, without_times
+from clearhead.training.reporting import TIMES, MetricsLog, TensorBoard, read_metrics, without_times
 from tests.peers import late
 
 STEP = {"kind": "step", "step": 100, "loss": 3.2, "lr": 0.001, "seconds": 12.3, "tokens_per_second": 66000.0}

@@ -9,7 +9,7 @@ import pytest
 from clearhead.training.loop import crosses
 from clearhead.training.pacing import FINAL, LEAVING, LONGEST, LONGEST_END, PRECISION, Pacing
 from clearhead.training.recipe import Budget, Checkpointing, Plan
-from clearhead.training.tasks.measures import FEWEST_BATCHES
+from clearhead.training.scores import FEWEST_BATCHES
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
 

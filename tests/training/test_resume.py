@@ -8,8 +8,8 @@ import pytest
 from clearhead.errors import RunError
 from clearhead.training import loop
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import read_metrics
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
+from clearhead.training.reporting import read_metrics
 from clearhead.training.resume import resume
 from clearhead.training.schedules import CosineDecay, Ema, InverseSqrt, Last
 from clearhead.training.train import Stopped, train

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import read_metrics
+from clearhead.training.reporting import read_metrics
 from tests.training import small_runs
 from tests.training.together import (
     command_of,

@@ -6,8 +6,8 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import prepare
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Trainer
-from clearhead.training.metrics import read_metrics, without_times
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
+from clearhead.training.reporting import read_metrics, without_times
 from clearhead.training.tasks import task_named
 from clearhead.training.variants import default_recipe, with_dropout
 from tests.training import small_runs

@@ -27,9 +27,9 @@ from clearhead.errors import ClearheadError
 from clearhead.training import checkpoints, distributed, loop
 from clearhead.training.distributed import EndedElsewhere, current_processes, joined
 from clearhead.training.folder import RunFolder
-from clearhead.training.metrics import read_metrics
 from clearhead.training.parallel import full_tensor
 from clearhead.training.recipe import Budget
+from clearhead.training.reporting import read_metrics
 from clearhead.training.resume import resume
 from clearhead.training.tasks import task_named
 from clearhead.training.train import train

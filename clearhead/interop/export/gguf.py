@@ -28,7 +28,7 @@ from clearhead.interop.export.samples import (
     written_frame,
 )
 from clearhead.interop.gguf import ENDS, FAMILIES, Family, interleave_rotary, read_gguf, tensor_names
-from clearhead.interop.gguf_tokenizer import tokenizer_metadata
+from clearhead.interop.gguf_file import tokenizer_metadata
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run
 

@@ -16,11 +16,11 @@ from clearhead.decoding.request import Model
 from clearhead.decoding.session import pad_right
 from clearhead.errors import ClearheadError
 from clearhead.interop.export.base import skipped_token, spec_of
-from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.validation_split import spread
 from clearhead.training.run import Run
-from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.texts import Framing
 
 COUNT, LONGEST = 24, 48
 """How many texts there are, and how many tokens of each are read."""

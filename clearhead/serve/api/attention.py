@@ -20,7 +20,7 @@ from clearhead.serve.params import Params
 from clearhead.tracing.names import Names
 from clearhead.tracing.trace import trace_model
 from clearhead.training.run import Run
-from clearhead.training.tasks.showing import TraceInputs
+from clearhead.training.tasks.base import TraceInputs
 
 DIGITS = 7
 """Decimal places of weights as numbers; in base64 they are exact."""

@@ -22,9 +22,9 @@ from clearhead.serve.errors import ApiError
 from clearhead.serve.events import Outgoing
 from clearhead.serve.params import Params
 from clearhead.training.tasks.answering import Passage, WritingOptions
-from clearhead.training.tasks.framing import Framing
+from clearhead.training.tasks.base import TraceInputs
 from clearhead.training.tasks.generate import MAX_NEW
-from clearhead.training.tasks.showing import TraceInputs
+from clearhead.training.tasks.texts import Framing
 
 USUAL_TOKENS = 16
 """New tokens of a completion, unless asked otherwise: OpenAI's."""

@@ -16,7 +16,7 @@ from clearhead.serve.errors import ApiError
 from clearhead.serve.events import EventStream, Producer, answer_in_time
 from clearhead.serve.limits import Limits
 from clearhead.serve.params import Fields, Params, read_fields
-from clearhead.training.tasks.showing import TraceInputs
+from clearhead.training.tasks.base import TraceInputs
 
 LONG = 20_000
 """Characters from which on a text is tokenised on another thread, so that the event loop goes on."""

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, final
 
 from clearhead.decoding.hypotheses import Candidates
 from clearhead.text.tokenizer import LOST, Tokenizer
-from clearhead.training.answers import continued, token_names
+from clearhead.training.tasks.answering import continued, token_names
 from clearhead.training.tasks.generate import Detokenizer
 
 Finish = Literal["stop", "length"]

@@ -23,7 +23,7 @@ from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import TraceQuestion
 from clearhead.serve.questions.run import examples
 from clearhead.serve.traced import TEXT, Traced
-from clearhead.tracing.stopping import check_stopped
+from clearhead.tracing.recording import check_stopped
 from clearhead.training.patching import contrast_texts
 from clearhead.training.rasp_run import compile_for_task
 from clearhead.training.tracing import encode_inputs

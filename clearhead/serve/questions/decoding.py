@@ -27,13 +27,12 @@ from clearhead.serve.questions.question import Question
 from clearhead.serve.questions.run import one_step
 from clearhead.serve.questions.trace import AskTrace, CandidateMessage
 from clearhead.serve.traced import check_below
-from clearhead.tracing.edited_decoding import EditedSession
+from clearhead.tracing.decoding import EditedSession
 from clearhead.tracing.edits import Change
 from clearhead.tracing.inner import mean_weight
-from clearhead.tracing.stopping import check_stopped
-from clearhead.training.answers import continued, token_names
+from clearhead.tracing.recording import check_stopped
 from clearhead.training.run import Run
-from clearhead.training.tasks.answering import Decoding
+from clearhead.training.tasks.answering import Decoding, continued, token_names
 from clearhead.training.tracing import encode_inputs
 
 GENERATED = 24

@@ -17,7 +17,7 @@ from clearhead.serve.traced import TEXT, Traced
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.tracing import compare_spaces, effects, readings
 from clearhead.tracing.site import Site
-from clearhead.training.answers import token_names
+from clearhead.training.tasks.answering import token_names
 
 LEAST_ROWS = 64
 """The fewest rows of a long text that the metrics of a head are read from."""

@@ -17,9 +17,9 @@ from clearhead.serve.params import bounded
 from clearhead.serve.program import RunProgram, load_program
 from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question
-from clearhead.text.drawing import spread
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST
+from clearhead.text.validation_split import spread
 from clearhead.tracing.names import DiagramBox, Names
 from clearhead.tracing.neurons import why_no_units
 from clearhead.training.run import Run

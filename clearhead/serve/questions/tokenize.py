@@ -11,8 +11,8 @@ from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question
 from clearhead.text.merges import MergeRules
 from clearhead.text.tokenizer import Span, Tokenizer
-from clearhead.training.answers import token_names
 from clearhead.training.run import Run
+from clearhead.training.tasks.answering import token_names
 
 LONGEST = 20_000
 """Characters of a text: more than anyone looks at token by token."""

@@ -23,10 +23,10 @@ from clearhead.serve.questions.trace import AskTrace
 from clearhead.serve.traced import check_below
 from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.tracing.names import names_of, sides_of
-from clearhead.tracing.stopping import check_stopped
+from clearhead.tracing.recording import check_stopped
 from clearhead.tracing.trace import Trace
-from clearhead.training.answers import token_names
 from clearhead.training.run import Run
+from clearhead.training.tasks.answering import token_names
 
 MOST_NEIGHBOURS = 50
 DOUBLE = 8

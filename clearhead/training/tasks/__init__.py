@@ -9,20 +9,17 @@ from clearhead.serialization import name_in_files
 from clearhead.text.encoding import Layout
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import encoder
+from clearhead.training.scores import ACCURACY, LOSS, Measure
 from clearhead.training.tasks.answering import Answer
-from clearhead.training.tasks.base import Task
-from clearhead.training.tasks.classify import Classify
-from clearhead.training.tasks.classify_pairs import ClassifyPairs
+from clearhead.training.tasks.base import Task, encode_for_trace
+from clearhead.training.tasks.classify import Classify, ClassifyPairs
 from clearhead.training.tasks.embed import Embed
 from clearhead.training.tasks.fill import Fill
-from clearhead.training.tasks.framing import Framing, frame_rows
 from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.instruct import Instruct
-from clearhead.training.tasks.label import Label
+from clearhead.training.tasks.label import Label, Tag
 from clearhead.training.tasks.learning import Batch, close_rows, to_batch
-from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
-from clearhead.training.tasks.showing import encode_for_trace
-from clearhead.training.tasks.tag import Tag
+from clearhead.training.tasks.texts import Framing, frame_rows
 from clearhead.training.tasks.translate import Translate
 
 __all__ = [

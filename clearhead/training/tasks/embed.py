@@ -17,10 +17,10 @@ from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.tracing.trace import Trace
 from clearhead.training.recipe import Recipe
+from clearhead.training.scores import EvaluationOptions
 from clearhead.training.tasks.answering import Answer, Pair
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
-from clearhead.training.tasks.measures import EvaluationOptions
 
 Pooling = Literal["mean", "first"]
 """How the vectors of a text's tokens become one: their mean, or that of the first token (`[CLS]`)."""

@@ -15,23 +15,21 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
-from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
+from clearhead.text.validation_split import spread
 from clearhead.tracing.trace import Trace
-from clearhead.training.answers import continued, in_batches
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, encoder, epochs
 from clearhead.training.schedules import CosineDecay, Ema
-from clearhead.training.tasks.answering import Answer
-from clearhead.training.tasks.base import Task
-from clearhead.training.tasks.framing import Framing, frame_rows
+from clearhead.training.scores import EvaluationOptions, ValidationSet
+from clearhead.training.tasks.answering import Answer, continued, in_batches
+from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
 from clearhead.training.tasks.learning import Batch, spec_name, to_batch
-from clearhead.training.tasks.measures import EvaluationOptions, ValidationSet
-from clearhead.training.tasks.showing import TraceInputs, encode_for_trace
+from clearhead.training.tasks.texts import Framing, frame_rows
 
 BLANK = "<mask>"
 """How a blank is written in a text."""

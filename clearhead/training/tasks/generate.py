@@ -25,25 +25,22 @@ from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.transformers import Transformer
 from clearhead.text.batches import BatchPlanner, Rows, Windows
-from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, Survey, chunks, split_records, texts_of, usable_records
 from clearhead.text.lines import Problems
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import LOST, Tokenizer
-from clearhead.training.answers import Written, continued, in_batches
-from clearhead.training.byte_ngrams import MOST_BYTES, ByteSample, NgramScore, score_ngrams
+from clearhead.text.validation_split import spread
+from clearhead.training.baseline import MOST_BYTES, ByteSample, NgramScore, score_ngrams
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, decoder, epochs
 from clearhead.training.schedules import CosineDecay, Ema
-from clearhead.training.scores import score_text
-from clearhead.training.tasks.answering import Answer, Decoding, Passage, WritingOptions
-from clearhead.training.tasks.base import Task
-from clearhead.training.tasks.framing import Framing
+from clearhead.training.scores import LOSS, EvaluationOptions, Measure, ValidationSet, score_text
+from clearhead.training.tasks.answering import Answer, Decoding, Passage, WritingOptions, Written, continued, in_batches
+from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
 from clearhead.training.tasks.learning import Batch, to_batch
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
-from clearhead.training.tasks.showing import TraceInputs, encode_for_trace
+from clearhead.training.tasks.texts import Framing
 
 MAX_NEW, TEMPERATURE = 200, 0.8
 """How much is written, and how it is drawn, unless asked otherwise."""

@@ -17,20 +17,20 @@ from clearhead.decoding import Greedy
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
 from clearhead.text.batches import BatchPlanner, ByLength, Rows
-from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout
 from clearhead.text.lines import Problems
 from clearhead.text.preparing import Prepared
 from clearhead.text.sources import Messages, Record, Source
 from clearhead.text.store import Store
 from clearhead.text.templates import ChatTemplate
-from clearhead.training.answers import continued
+from clearhead.text.validation_split import spread
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
+from clearhead.training.scores import LOSS, EvaluationOptions, ValidationSet
+from clearhead.training.tasks.answering import continued
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.generate import MAX_NEW, Generate
 from clearhead.training.tasks.learning import Batch, to_batch
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, ValidationSet
 
 
 @final

@@ -25,9 +25,8 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline, Figures
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks.framing import Framing, frame_rows
-from clearhead.training.tasks.measures import ACCURACY, LOSS, Measure
-from clearhead.training.tasks.texts import TaskTexts
+from clearhead.training.scores import ACCURACY, LOSS, Measure
+from clearhead.training.tasks.texts import Framing, TaskTexts, frame_rows
 
 Batch = dict[str, Tensor]
 Ids = NDArray[np.int64]

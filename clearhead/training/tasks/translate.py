@@ -17,24 +17,36 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.text.batches import Rows
-from clearhead.text.drawing import spread
 from clearhead.text.encoding import Corpus, Layout, chunks, texts_of, usable_records
 from clearhead.text.lines import Problems
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
+from clearhead.text.validation_split import spread
 from clearhead.tracing.trace import Trace
-from clearhead.training.answers import Written, in_batches, one_line, token_names
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import PLACEHOLDER, Batching, Budget, Checkpointing, Optimizer, Recipe, epochs
 from clearhead.training.schedules import InverseSqrt, Last
-from clearhead.training.scores import score_by_length, score_translations
-from clearhead.training.tasks.answering import Answer, Decoding, WritingOptions
-from clearhead.training.tasks.base import Task, stored_loss
-from clearhead.training.tasks.framing import Framing, frame_rows
+from clearhead.training.scores import (
+    LOSS,
+    EvaluationOptions,
+    Measure,
+    ValidationSet,
+    score_by_length,
+    score_translations,
+)
+from clearhead.training.tasks.answering import (
+    Answer,
+    Decoding,
+    WritingOptions,
+    Written,
+    in_batches,
+    one_line,
+    token_names,
+)
+from clearhead.training.tasks.base import Task, TraceInputs, stored_loss
 from clearhead.training.tasks.learning import Batch, spec_name, to_batch
-from clearhead.training.tasks.measures import LOSS, EvaluationOptions, Measure, ValidationSet
-from clearhead.training.tasks.showing import TraceInputs
+from clearhead.training.tasks.texts import Framing, frame_rows
 
 BEAM = 5
 """Hypotheses that are kept, unless another number is asked for."""

@@ -25,7 +25,7 @@ from clearhead.interop.export.samples import (
     special_tokens,
     token_names,
 )
-from clearhead.interop.gguf_tokenizer import tokenizer_metadata
+from clearhead.interop.gguf_file import tokenizer_metadata
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import Run

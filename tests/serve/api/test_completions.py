@@ -12,7 +12,7 @@ import pytest
 import clearhead as ch
 from clearhead.decoding import Greedy, Sample, TokenBytes
 from clearhead.decoding.grammar import json_grammar
-from clearhead.training.answers import continued
+from clearhead.training.tasks.answering import continued
 
 PROMPTS = ["the cat", "", "the dog eats the"]
 TALK = [{"role": "system", "content": "the cat eats."}, {"role": "user", "content": "and the dog?"}]

@@ -15,7 +15,7 @@ from clearhead.serve.explorer import Explorer
 from clearhead.serve.question_table import QUESTIONS
 from clearhead.serve.questions.circuit import suggest_text
 from clearhead.serve.questions.question import TraceQuestion
-from clearhead.tracing.stopping import StoppedError, stopping_when
+from clearhead.tracing.recording import StoppedError, stopping_when
 from clearhead.training.rasp_run import compile_to_run
 from clearhead.training.recipe import decoder
 from clearhead.training.run import load

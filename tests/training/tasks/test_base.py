@@ -7,8 +7,8 @@ import pytest
 from clearhead.errors import OptionError
 from clearhead.training.tasks import TASKS, Task, name_of, task_named
 from clearhead.training.tasks.answering import Answering
+from clearhead.training.tasks.base import Showing
 from clearhead.training.tasks.learning import Learning
-from clearhead.training.tasks.showing import Showing
 from tests.registering import registry_restored
 from tests.training.tasks.echo import echo_task
 
@@ -70,3 +70,13 @@ def test_commands_to_try_with_a_run():
 def test_other_programs_know_a_task_as_itself_unless_it_says_otherwise():
     task = echo_task()
     assert task.exported() is task
+
+
+def test_a_text_is_traced_with_its_start_token():
+    assert echo_task().trace_inputs("abc").pieces == {"encoder": ["<s>", "a", "b", "c"]}
+    with pytest.raises(OptionError, match="the text has 11 tokens, and the model was trained to read 8; shorten it"):
+        echo_task().trace_inputs("abcabcabca")
+
+
+def test_a_text_in_code_is_a_string():
+    assert echo_task().example_code("it's") == repr("it's")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from clearhead.text.encoding import Survey, split_records, texts_of
-from clearhead.training.byte_ngrams import score_ngrams
+from clearhead.training.baseline import score_ngrams
 from clearhead.training.recipe import Budget
 from clearhead.training.train import train
 from tests.training import small_runs
@@ -31,7 +31,7 @@ def test_the_ngram_is_counted_on_the_training_text_and_scored_on_the_dev_text(tm
     ]
     assert replace(found, seconds=0.0) == replace(score_ngrams(*sides), seconds=0.0)
     assert [found.text_bytes, found.dev_bytes] == [store.sizes["text"].text_bytes for store in stores]
-    monkeypatch.setattr("clearhead.training.byte_ngrams.PILOT_BYTES", found.train_bytes // 10)
+    monkeypatch.setattr("clearhead.training.baseline.PILOT_BYTES", found.train_bytes // 10)
     few, all_ = (task.baseline(recipe.corpus, work.prepared, seconds=seconds).train_bytes for seconds in (0.0, 1e3))
     assert few < 0.2 * found.train_bytes
     assert all_ == found.train_bytes

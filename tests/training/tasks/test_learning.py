@@ -6,8 +6,8 @@ from clearhead.errors import OptionError
 from clearhead.model import presets
 from clearhead.text.preparing import Corpus, Layout, Tokenizing, prepare
 from clearhead.text.sources import Table
+from clearhead.training.scores import Measure
 from clearhead.training.tasks.learning import count_labels, describe_labels
-from clearhead.training.tasks.measures import Measure
 from tests.training.small_runs import write_lines
 from tests.training.tasks.echo import Echo, echo_task
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from num2words import num2words
 
-from clearhead.cli.number_words import BELOW, ROUND, draw, english, german, spoken_numbers, write_pairs
+from clearhead.cli.demo_page import BELOW, ROUND, draw, english, german, spoken_numbers, write_pairs
 from clearhead.errors import OptionError
 from clearhead.text.lines import Problems
 
