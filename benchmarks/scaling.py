@@ -345,7 +345,7 @@ def curve(workload: Workload, form: Form, tokens: int | None, value: Callable[[E
 
 
 def draw_figures() -> list[Path]:
-    """Draw the figures of docs/scaling.md."""
+    """Draw the figures of estimator/README.md."""
     gib: Callable[[Estimate], float] = lambda one: one.memory.total / GIB  # noqa: E731
     limit = (139.0 - 4.0, "an H200, less 4 GiB")
     memory = [

@@ -83,18 +83,6 @@ DEEP: dict[str, tuple[str, dict[str, str], int, str]] = {
         1280,
         "dark",
     ),
-    "deep-sorted-light": (
-        "heads",
-        {"order": "highest", "by": "previous", "least": "60"},
-        1280,
-        "light",
-    ),
-    "deep-phone-light": (
-        "heads",
-        {"site": "decoder.12.attention", "head": "3"},
-        390,
-        "light",
-    ),
 }
 """Pictures of a decoder of many layers, on its own example: the view, its state, the width and the theme."""
 

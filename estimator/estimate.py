@@ -6,7 +6,7 @@ it computes (in bfloat16 where the run is in bfloat16), and scatters the sums of
 
 Memory that stays is exact to the byte (`sharding`). What a pass needs is counted on tensors without data (`step_cost`).
 Times are estimates: matrix products at the rate measured for products, everything else by the bytes it moves, links by
-their rate and latency. docs/scaling.md sets them beside measured steps, and says what is left out.
+their rate and latency. estimator/README.md sets them beside measured steps, and says what is left out.
 """
 
 import functools

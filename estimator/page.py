@@ -157,7 +157,7 @@ def notes(plan: TrainingPlan) -> Iterator[RenderableType]:
     yield prose(
         f"Largest pass: tokens on each GPU at a time. Rates, {rates_source}: products {rates.matrix_tflops:g} TFLOP/s, "
         f"copies {rates.copy_gb_s:g} GB/s, links {rates.link_gb_s:g} GB/s, network {rates.network_gb_s:g} GB/s for "
-        "each GPU. docs/scaling.md tells how good the estimate is.",
+        "each GPU. estimator/README.md tells how good the estimate is.",
         style="quiet",
     )
     yield Text()

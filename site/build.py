@@ -39,10 +39,12 @@ PAGES = (
     "CODE_OF_CONDUCT.md",
     "benchmarks/README.md",
     "benchmarks/results/attack.md",
+    "benchmarks/results/circuits.md",
     "benchmarks/results/checks.md",
     "benchmarks/results/cpu.md",
     "benchmarks/results/gpu.md",
     "benchmarks/results/trainings.md",
+    "estimator/README.md",
     "tests/docs/statements.md",
 )
 SECTION = re.compile(r"^\*\*(\w[\w ]*)\*\*$(.*?)(?=^\*\*|\Z)", re.MULTILINE | re.DOTALL)

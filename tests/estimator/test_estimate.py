@@ -143,7 +143,7 @@ def test_rings_wait_for_every_gpu_and_trees_for_few():
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_the_measured_steps_of_an_h200_are_near():
-    """The constants were fitted to GPT-2's steps; base is the check (docs/scaling.md)."""
+    """The constants were fitted to GPT-2's steps; base is the check (estimator/README.md)."""
     gpt2 = Workload(spec=presets.gpt2("small", vocabulary=50_304, dropout=0.0), source=1, target=1024)
     made = Job(workload=gpt2, gpus=1, sequences=32, micro=32).estimate(DDP)
     assert made.time.total == pytest.approx(32 * 1024 / 549e3, rel=0.01)

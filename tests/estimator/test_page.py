@@ -55,7 +55,7 @@ def test_nonsense_is_told_in_two_lines(capsys):
 
 @pytest.mark.slow
 def test_the_pages_in_the_docs_are_what_is_printed(capsys):
-    text = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "estimator" / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"```text\n\$ python -m estimator ([^\n]*)\n(.*?)```", text, re.DOTALL)
     assert len(commands) == 2
     for args, page in commands:

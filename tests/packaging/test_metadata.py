@@ -35,8 +35,8 @@ def test_the_public_workflow_calls_what_our_own_ci_calls():
 
 
 def runs_recorded() -> set[tuple[str, str]]:
-    """Return systems and Pythons with a run of all tests in docs/stability.md: a closing line without failures."""
-    _, _, section = read("docs/stability.md").partition("\n## What was run where\n")
+    """Return systems and Pythons with a run of all tests in checks.md: a closing line without failures."""
+    _, _, section = read("benchmarks/results/checks.md").partition("\n## What was run where\n")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     whole = [row for row in rows if re.match(r"`make test`|all tests", row[2]) and re.fullmatch(PASSED, row[3])]
     return {(row[0].partition(",")[0], row[1]) for row in whole}
@@ -87,7 +87,8 @@ def test_a_form_for_issues_can_be_read(form):
 
 def test_what_security_says_is_tested_is_a_page_with_a_table():
     assert "docs/reliability.md" in read("SECURITY.md")
-    assert "## The table" in read("docs/reliability.md")
+    assert "benchmarks/results/attack.md" in read("docs/reliability.md")
+    assert "| attack | what it does | tried | survived |" in read("benchmarks/results/attack.md")
 
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "notebooks/README.md", "paper.md"])
