@@ -148,9 +148,10 @@ class Cache(KVSource):
         return self.memory
 
     def take(self, read: "Cache", rows: Int[Tensor, "guest"], slots: Int[Tensor, "guest"]) -> None:
-        """Copy rows of the caches of prompts into slots."""
+        """Copy rows of the caches of prompts into slots. A longer one of them may still wait for its place."""
         for cached, new in zip(self.memory, read.memory, strict=False):
-            cached[:, :, : new.shape[2]].index_copy_(0, slots, new.index_select(0, rows))
+            n = min(cached.shape[2], new.shape[2])
+            cached[:, :, :n].index_copy_(0, slots, new[:, :, :n].index_select(0, rows))
 
     def allocate(self, like: Sequence[Tensor], columns: int) -> None:
         """Allocate memory with this many columns for vectors shaped like these, and copy the old columns into it."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import serving_mixed
+from benchmarks.differences import compare
 from clearhead.decoding import Beam, Greedy, Rules, Sample
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.scheduler import Chosen, Finished, Job
@@ -66,6 +67,19 @@ def test_requests_of_every_kind_together_get_what_each_gets_alone(seed):
     assert facts["longer than a piece"] > 0
     assert facts["with an adapter"] > 0
     assert (facts["with a grammar"] > 0) == GRAMMARS
+
+
+def test_a_job_joins_while_a_longer_one_that_was_read_with_it_waits_for_its_place():
+    """The source of 80 tokens is wider than what is allocated for the source of 3."""
+    torch.manual_seed(0)
+    model = presets.tiny(20).build().double().eval()
+    batch, rules = ContinuousBatch(model, slots=4), Rules(max_new=3)
+    jobs = [
+        Job(inputs=(1, 2, 3), prefix=(1,), rules=rules),
+        Job(inputs=(1, 2) * 40, prefix=(1,), rules=rules, method=Beam(width=4)),
+    ]
+    for job, found in zip(jobs, decode(batch, jobs), strict=True):
+        assert compare(model, job, found).verdict == "equal"
 
 
 def test_sums_begin_at_zero_in_a_slot_that_was_computed_before_anyone_had_it():
