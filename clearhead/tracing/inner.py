@@ -84,7 +84,7 @@ class InnerValues:
         at, _, step = name.rpartition(".")
         if name in self.stream:
             return self.stream[name][rows]
-        if at in self.sites and step in (*STEPS, CONCAT):
+        if at in self.sites and (step in STEPS or (step == CONCAT and not self.changes)):
             return site_value(self.sites[at], step, rows)
         if at in self.sites and step.startswith(("projected_", "mapped_", "latent_")):
             return self.project(at, step, rows)

@@ -201,8 +201,10 @@ def test_what_is_changed_by_name_is_changed_there_and_after_it(edit):
         rows = rows if edit.head is None else value[:, edit.head]
         part = rows[..., slice(None) if edit.unit is None else edit.unit]
         part.copy_(part * edit.times if edit.to is None else torch.full_like(part, edit.to))
+        changed.append(value)
         return value
 
+    changed = []
     with torch.no_grad():
         plain = model(*tokens)
         with replacing(model, replaced):
@@ -213,6 +215,8 @@ def test_what_is_changed_by_name_is_changed_there_and_after_it(edit):
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     trace = trace_model(model, *tokens, changes=[edit])
     torch.testing.assert_close(trace.value("decoder.output.logits"), wanted[0])
+    found = trace.value(edit.name)
+    torch.testing.assert_close(found, changed[0].view_as(found))  # of a batch of one
     for name in trace.names:
         assert trace.value(name, slice(1, 2)).isfinite().all() or name.endswith(".masked")
 
