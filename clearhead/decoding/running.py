@@ -150,12 +150,13 @@ def advance_beams(
 
     `log_probs` are those of all rows of the batch.
     """
-    values, tokens = (part.tolist() for part in top(log_probs, max([job.keep for job in jobs])))
+    rows = [row for job in jobs for row in job.rows]
+    values, tokens = (iter(part.tolist()) for part in top(log_probs[rows], max([job.keep for job in jobs])))
     moves: Moves = []
     slots, chosen = list[int](), list[int]()
     for job in jobs:
-        own = job.rows
-        moves += job.advance([values[row] for row in own], [tokens[row] for row in own], likeliest.get(job.ticket, ()))
+        own_values, own_tokens = ([next(part) for _ in job.rows] for part in (values, tokens))
+        moves += job.advance(own_values, own_tokens, likeliest.get(job.ticket, ()))
         if not job.decided:
             slots += job.rows
             chosen += [node.token for node in job.beams]
