@@ -187,10 +187,14 @@ class Matcher:
         return allowed
 
     def take(self, token: int) -> None:
-        if not self.is_complete:
+        if not self.is_stopped:
             self.matcher.consume_token(token)
 
     @property
-    def is_complete(self) -> bool:
-        """Check whether nothing can follow."""
+    def is_stopped(self) -> bool:
+        """Check whether nothing can follow: the output is complete, or the grammar has passed its bounds."""
         return self.matcher.is_stopped()
+
+    @property
+    def is_complete(self) -> bool:
+        return self.is_stopped and not self.matcher.is_error()

@@ -18,7 +18,7 @@ class Hypothesis:
         log_probs: Log-probability of each token.
         score: What hypotheses are ranked by: the sum of log-probabilities, in beam search over length **
             length_penalty.
-        ended: Whether it ended with an end token.
+        ended: Whether it ended with an end token, or its grammar is complete.
         candidates: For each step, the most likely tokens and their log-probabilities, if asked for.
 
     >>> import clearhead as ch

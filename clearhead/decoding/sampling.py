@@ -203,7 +203,8 @@ class RowJob(Running):
     def done(self) -> bool:
         if len(self.tokens) == self.rules.max_new or self.tokens[-1] in self.rules.end:
             return True
-        return self.matcher is not None and self.matcher.is_complete
+        return self.matcher is not None and self.matcher.is_stopped
 
     def hypotheses(self) -> list[Hypothesis]:
-        return [Hypothesis.of(self.tokens, self.log_probs, self.rules.end, self.candidates)]
+        found = Hypothesis.of(self.tokens, self.log_probs, self.rules.end, self.candidates)
+        return [replace(found, ended=True) if self.matcher is not None and self.matcher.is_complete else found]

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from clearhead.decoding import Beam, Greedy, Rules, Sample, generate
+from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, grammar
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.grammar import Grammar, TokenBytes, json_grammar
 from clearhead.decoding.scheduler import Job
@@ -119,6 +119,23 @@ def test_a_second_job_goes_on_where_the_first_was(library, tokenizer, tokens, mo
         batch, [Job(inputs=(5, begun), rules=Rules(max_new=3, grammar=Grammar("regex", "12?a")), begun=(begun,))]
     )
     assert text_of(tokens, found, -1) in ("a", "2a")
+
+
+def test_an_output_has_ended_where_its_grammar_is_complete_and_not_where_it_passes_its_bounds(library, monkeypatch):
+    torch.manual_seed(0)
+    model = presets.gpt2("tiny", vocabulary=256).build().double()
+    text = 'start: "a"~5 s~2 "d"\ns: "x" | "x" "y" | "x" "y" "y"'
+    for most, ended in ((1000, True), (20, False)):
+        byte_tokens = TokenBytes(lambda: [bytes([byte]) for byte in range(256)])
+        rules = Rules(max_new=200, grammar=Grammar("lark", text, byte_tokens))
+        limits = library.LLParserLimits(step_max_items=most, verbose_errors=False)
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                grammar, "make_matcher", lambda *made, at=limits: library.LLMatcher(*made, limits=at, log_level=0)
+            )
+            [found] = generate(model, [5], rules=rules)
+        assert 0 < len(found.tokens) < 200
+        assert found.ended == ended == text_of(byte_tokens, found, -1).endswith("d")
 
 
 def test_a_grammar_that_no_token_can_begin_gives_nothing(library, model):

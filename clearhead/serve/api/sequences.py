@@ -26,8 +26,8 @@ async def follow(served: Served, text: Passage, writing: OutputText, *, each_tok
     Without `each_token` there is one piece, at the end. When the caller stops iterating, the row in the batch is freed.
     """
     job: Job | None = text.first
-    ended = False
-    while job is not None and not ended and not writing.stopped:
+    over = ended = False
+    while job is not None and not over and not writing.stopped:
         decoding = served.worker.decode(served.job(job), each_token=each_token or bool(writing.stops.strings))
         try:
             while not writing.stopped:
@@ -36,7 +36,8 @@ async def follow(served: Served, text: Passage, writing: OutputText, *, each_tok
                     [hypothesis] = event.hypotheses
                     if not decoding.each_token:
                         writing.add_all(hypothesis.tokens, hypothesis.log_probs, hypothesis.candidates)
-                    ended = hypothesis.ended or len(hypothesis.tokens) < job.rules.max_new
+                    over = hypothesis.ended or len(hypothesis.tokens) < job.rules.max_new  # nothing more is allowed
+                    ended = over and (hypothesis.ended or job.rules.grammar is None)  # a grammar may pass its bounds
                     break
                 if piece := writing.add(event.token, event.log_prob, event.candidates):
                     yield piece
