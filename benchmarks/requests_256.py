@@ -22,7 +22,7 @@ from clearhead.decoding import Rules
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.scheduler import Finished, Job
 from clearhead.interop.architectures import ARCHITECTURES
-from clearhead.interop.config import Config
+from clearhead.interop.tables import Config
 
 Request = tuple[tuple[int, ...], int]
 """A prompt, and how many new tokens."""

@@ -194,7 +194,7 @@ def new_recipe(choices: Given, ways: RunOptions) -> Recipe:
     recipe = as_recipe(choices) if ways.recipe is None else file_recipe(ways.recipe, choices)
     if ways.must_export is None:
         return recipe
-    from clearhead.interop.export.choosing import exportable_recipe
+    from clearhead.interop.export import exportable_recipe
 
     named = [word for word in given_of(choices, ModelOptions) if word not in ("size", "dropout")]
     may_change = not (ways.recipe or named or "from_" in choices or "vectors" in choices)

@@ -13,10 +13,9 @@ from torch import Tensor
 from clearhead.errors import OptionError
 from clearhead.extras import import_peer
 from clearhead.interop.architectures import find_architecture
-from clearhead.interop.config import Config
 from clearhead.interop.gguf_file import GGUF, tokenizer_json
 from clearhead.interop.huggingface import Imported
-from clearhead.interop.tables import fill, unplaced_error
+from clearhead.interop.tables import Config, fill, unplaced_error
 from clearhead.model.sizes import SMALL, Bounded, TooManyNumbers
 from clearhead.serialization import shorten
 

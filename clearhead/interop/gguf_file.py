@@ -23,7 +23,7 @@ from torch import Tensor
 from clearhead.errors import DataError, OptionError
 from clearhead.extras import import_peer
 from clearhead.files import open_regular
-from clearhead.interop.config import Config
+from clearhead.interop.tables import Config
 from clearhead.interop.tokenizer import ImportedTokenizer, checked_template
 from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import SpecialIds, Tokenizer

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from clearhead.errors import OptionError, RunError
 from clearhead.interop.architectures import Architecture, find_architecture
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow, fill, unplaced_error
+from clearhead.interop.tables import Config, TensorRow, fill, unplaced_error
 from clearhead.interop.tensor_files import Tensors, read_object
 from clearhead.model.sizes import SMALL, Bounded, Spec, TooManyNumbers
 from clearhead.model.transformers import Transformer

@@ -24,10 +24,10 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError, no_such
 from clearhead.extras import import_peer
 from clearhead.files import check_writable, replacing_folder
-from clearhead.interop.config import Config
 from clearhead.interop.gguf import read_gguf
 from clearhead.interop.gguf_file import read_tokenizer_of_gguf
 from clearhead.interop.huggingface import Imported, read_generation, read_hugging_face, write_pooler
+from clearhead.interop.tables import Config
 from clearhead.interop.tokenizer import ImportedTokenizer, read_tokenizer
 from clearhead.model.int8 import DTYPES, quantize
 from clearhead.model.sizes import Spec

@@ -13,7 +13,7 @@ import tokenizers as library
 from clearhead.bounds import TEMPLATE_BYTES
 from clearhead.errors import DataError, OptionError
 from clearhead.files import read_bytes
-from clearhead.interop.config import Config
+from clearhead.interop.tables import Config
 from clearhead.interop.tensor_files import file_in, read_object
 from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import (

@@ -31,12 +31,11 @@ from clearhead.errors import OptionError, TraceError
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
 from clearhead.notebook import Display, bars, flow, heat_maps, paragraph, spell, token_line
 from clearhead.registry import Parts
-from clearhead.tracing.content import Answers, Candidate, Side, TraceContent, TraceOrigin
 from clearhead.tracing.edits import ALL_ROWS, Change, TextChange, changes_for
 from clearhead.tracing.inner import InnerValues, read_surprise, roll_out, site_value
 from clearhead.tracing.names import CONCAT, STEPS, list_near, sides_of
 from clearhead.tracing.recording import Counted, Recording, recording
-from clearhead.tracing.saving import load_trace, save_trace
+from clearhead.tracing.saving import Answers, Candidate, Side, TraceContent, TraceOrigin, load_trace, save_trace
 from clearhead.tracing.site import MANY, SIDE, SMALL, Head, Site
 
 WEIGHTS = 40_000_000

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.craft.building import model_of
 from clearhead.craft.design import layer
 from clearhead.craft.designs import by_content, by_position, combine
 from clearhead.craft.inputs import inputs
+from clearhead.craft.ready import model_of
 from clearhead.errors import ShapeError
 
 WORDS = ["the", "blue", "creature", "sees"]

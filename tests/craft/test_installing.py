@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 import clearhead as ch
 from clearhead.craft import ready
-from clearhead.craft.building import model_of
 from clearhead.craft.designs import by_position
 from clearhead.craft.fitting import fit_content, fit_position, vectors_reaching
 from clearhead.craft.inputs import inputs
 from clearhead.craft.installing import install
+from clearhead.craft.ready import model_of
 from clearhead.model import presets
 from clearhead.tracing.head_metrics import readings
 from clearhead.tracing.trace import trace_model

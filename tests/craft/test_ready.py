@@ -9,8 +9,8 @@ import torch
 
 import clearhead as ch
 from clearhead.craft import ready
-from clearhead.craft.building import model_of
 from clearhead.craft.inputs import inputs
+from clearhead.craft.ready import model_of
 from clearhead.model.blocks import FromSelf, KVSources
 from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.tracing.head_metrics import readings

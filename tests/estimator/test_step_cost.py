@@ -40,7 +40,7 @@ def saved_until_the_last_block(model, inputs, lengths):
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [DECODER, BOTH], ids=["decoder", "encoder-decoder"])
 def test_activations_are_what_autograd_saves(spec, monkeypatch):
-    monkeypatch.setattr("clearhead.attention.kernels.short.FEW_KEYS", 0)  # a CPU keeps the weights of few keys
+    monkeypatch.setattr("clearhead.attention.kernels.fused.FEW_KEYS", 0)  # a CPU keeps the weights of few keys
     inputs, lengths = example_inputs(spec, 5, 11, 13)
     saved = saved_until_the_last_block(quiet(spec).build().train(), inputs, lengths)
     counted = measure_pass(spec, batch=5, source=11, target=13, arithmetic="float32").activations

@@ -17,9 +17,8 @@ from torch.overrides import TorchFunctionMode
 from clearhead import Rules, generate
 from clearhead.interop import read_hugging_face
 from clearhead.interop.architectures import ARCHITECTURES
-from clearhead.interop.config import Config
 from clearhead.interop.huggingface import table_rows
-from clearhead.interop.tables import gather
+from clearhead.interop.tables import Config, gather
 from clearhead.taps import watching
 from tests.model.copying import randomised
 from tests.peers import late

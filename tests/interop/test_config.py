@@ -4,7 +4,7 @@ import pytest
 
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import find_architecture
-from clearhead.interop.config import Config
+from clearhead.interop.tables import Config
 
 
 def config(**values):

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from clearhead.files import parse_json
-from clearhead.interop.config import Config
 from clearhead.interop.gguf_file import GGUF, LONGEST, tokenizer_json
+from clearhead.interop.tables import Config
 from clearhead.interop.tensor_files import Tensors
 from clearhead.interop.tokenizer import with_special_tokens
 from clearhead.text.lines import Problems

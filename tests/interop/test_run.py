@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 import clearhead as ch
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
-from clearhead.interop.config import Config
 from clearhead.interop.export import export
 from clearhead.interop.run import fetch_from_hub, ignored_settings, import_model
+from clearhead.interop.tables import Config
 from clearhead.model.int8 import SCALE, count_weights, dequantize, int8_maps
 from clearhead.model.lora import Lora
 from clearhead.text.batches import Rows

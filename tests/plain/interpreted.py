@@ -21,7 +21,7 @@ from triton.runtime import interpreter
 import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
-from clearhead.attention.kernels import argmax_gpu, linear_gpu, linear_plan, tiles
+from clearhead.attention.kernels import argmax_gpu, block_masks, linear_gpu, linear_plan
 from clearhead.decoding import beam_gpu, greedy_gpu, one_query_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.continuous import ContinuousBatch
@@ -230,9 +230,9 @@ def tiles_problems():
         stop = first + torch.randint(0, 600, (batch, n_query))
         first[-1], stop[-1, : n_query // 2] = 0, n_key  # full tiles
         first[0, n_query // 3 :] = n_key  # nothing
-        made = tiles.list_range_tiles(first, stop, n_key)
+        made = block_masks.list_range_tiles(first, stop, n_key)
         cut, end = made[0].long(), made[1].long()
-        wanted = tiles.list_counted_tiles(tiles.count_range_cells(cut, end, n_key).unsqueeze(1))
+        wanted = block_masks.list_counted_tiles(block_masks.count_range_cells(cut, end, n_key).unsqueeze(1))
         sees = first.clamp(min=0) < stop.clamp(max=n_key)
         right = [torch.equal(cut, first.clamp(min=0) * sees), torch.equal(end, stop.clamp(max=n_key) * sees)]
         for at in range(0, 8, 2):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.errors import RunError
-from clearhead.plots.curves import draw_curves, draw_grades, figure_of, smooth_values, spread
+from clearhead.plots.curves import draw_curves, draw_grades, figure_of, grades_figure, smooth_values, spread
 
 STEPS = [{"kind": "step", "step": step, "loss": 9 / step, "lr": 1e-4 * step} for step in range(1, 11)]
 TRANSLATION = [{"bleu": 10.0 + at, "chrf": 30.0 + at, "exact_match": 0.01 * at, "bleu_signature": "v"} for at in (1, 2)]
@@ -141,7 +141,7 @@ def means():
 
 
 def test_a_panel_for_each_axis_and_the_best_method_on_top():
-    panels = [panel for panel in figure_of(means()).axes if panel.get_visible()]
+    panels = [panel for panel in grades_figure(means()).axes if panel.get_visible()]
     assert [panel.get_title(loc="left") for panel in panels] == ["argmax: 3 programs", "rotated: 3 programs"]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["random", "exact"]
     assert [line.get_xdata()[0] for line in panels[0].lines if len(line.get_xdata()) == 1] == [0.4, 0.9]

@@ -17,9 +17,8 @@ from torch.nn.attention.flex_attention import BlockMask, FlexKernelOptions, flex
 
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
-from clearhead.attention.kernels.block_masks import MaskTiles, tiles_of
+from clearhead.attention.kernels.block_masks import TILE, MaskTiles, tiles_of
 from clearhead.attention.kernels.fused import Fused, scale_query, with_nan
-from clearhead.attention.kernels.tiles import TILE
 from clearhead.attention.modes import assumed_finite, under_torch_func
 from clearhead.attention.score_index import ScoreIndex, read_at
 from clearhead.compiling import missing_compiler

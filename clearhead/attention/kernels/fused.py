@@ -1,12 +1,23 @@
 """Fused: torch's scaled_dot_product_attention, with Clearhead's rule for masks around it.
 
 Boolean masks mean "may attend" there too; what torch lacks is added here: positions other than top-left for causal,
-zeros for rows that see nothing, no leak from keys nobody sees, and packed documents one by one (`documents.py`).
+zeros for rows that see nothing, no leak from keys nobody sees, and packed documents one by one.
+
+Packed documents, attended to one by one: no matrix of truth values, and no score of two documents is computed.
+
+A query sees keys of its own document alone, so attention to each document by itself is the definition. Documents of one
+length that follow each other are a batch of sequences: of eight documents of 2,048 tokens one call is made.
+
+Softmax attention to few keys in training on a CPU: two batched products around a softmax, and their gradients.
+
+Torch's fused kernel works through blocks of 32 queries and up to 512 keys, and computes the weights again in the
+backward pass. With fewer than 32 keys, as in a batch of short sentences, each block is mostly empty, and to keep the
+weights costs little: forward and backward take less time here. Figures: docs/decisions/0023.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, final
 
@@ -15,10 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clearhead.attention.inputs import FLOATS, HALF, AttentionInputs, KernelFacts, Visibility, ordinary
-from clearhead.attention.kernels.base import Context, Kernel, differentiable_once
+from clearhead.attention.kernels.base import Context, Kernel, Refused, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
-from clearhead.attention.kernels.documents import Rows, attend_documents
-from clearhead.attention.kernels.short import attend_short, serves_short
+from clearhead.attention.mask_numbers import EqualDocuments
 from clearhead.attention.masks import Both, Causal, Document, Everything
 from clearhead.attention.modes import assumed_finite, can_read, under_torch_func
 from clearhead.attention.positions import NoPosition
@@ -26,6 +36,110 @@ from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.similarity import ScaledDot, Similarity
 from clearhead.attention.weighting import Softmax
 from clearhead.cuda_graphs import is_recorded
+
+FEW_KEYS = 32
+
+
+def serves_short(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Check for a call in training with few keys, as many heads for keys as for queries, and no learned bias."""
+    return (
+        can_read(query)  # first: a compiler is to make no guard of what follows
+        and key.shape[2] < FEW_KEYS
+        and query.shape[1] == key.shape[1]
+        and torch.is_grad_enabled()
+        and (query.requires_grad or key.requires_grad or value.requires_grad)
+        and not (mask is not None and mask.requires_grad)
+        and query.dtype in (torch.float32, torch.float64)
+    )
+
+
+def attend_short(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, scale: float
+) -> Context:
+    """Return what `scaled_dot_product_attention` does. `mask` is truth values (True = may attend) or a bias."""
+    if causal:
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril_()
+    return ShortSoftmax.apply(mask, scale, query, key, value)  # pyright: ignore[reportReturnType]
+
+
+@final
+class ShortSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mask: Tensor | None, scale: float, *sources: Tensor) -> Tensor:
+        batch, heads, n_query, _ = sources[0].shape
+        query, key, value = (x.reshape(batch * heads, x.shape[2], -1) for x in sources)
+        score = torch.baddbmm(query.new_empty(1), query, key.transpose(1, 2), beta=0, alpha=scale)
+        if mask is not None:
+            apart = score.view(batch, heads, n_query, -1)
+            # Not added as -inf: the score of a key that is NaN would stay NaN.
+            apart.masked_fill_(~mask, float("-inf")) if mask.dtype is torch.bool else apart.add_(mask)
+        weight = torch.softmax(score, -1)
+        ctx.scale = scale
+        ctx.save_for_backward(*sources, query, key, value, weight)
+        return torch.bmm(weight, value).view(batch, heads, n_query, -1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        *sources, query, key, value, weight = ctx.saved_tensors
+        with torch.no_grad():
+            rows = grad.reshape(*weight.shape[:2], -1)
+            d_value = torch.bmm(weight.transpose(1, 2), rows)
+            d_weight = torch.bmm(rows, value.transpose(1, 2))
+            d_score = torch.ops.aten._softmax_backward_data(d_weight, weight, -1, weight.dtype)
+            nothing = query.new_empty(1)
+            d_query = torch.baddbmm(nothing, d_score, key, beta=0, alpha=ctx.scale)
+            d_key = torch.baddbmm(nothing, d_score.transpose(1, 2), query, beta=0, alpha=ctx.scale)
+        gradients = [
+            gradient.view_as(source) for gradient, source in zip((d_query, d_key, d_value), sources, strict=True)
+        ]
+        if torch.is_grad_enabled():  # a graph of the gradients is asked for, and there is none
+            gradients = [Refused.apply("fused", gradient, grad, *sources) for gradient in gradients]
+        return None, None, *gradients
+
+
+Attend = Callable[[Tensor, Tensor, Tensor], Context]
+Tensors = tuple[Tensor, Tensor, Tensor]
+Rows = Sequence[Sequence[EqualDocuments]]
+
+
+def attend_documents(tensors: Tensors, rows: Rows, attend: Attend) -> Context:
+    """Return the context of every query, by `attend`, which computes it for whole documents.
+
+    `rows` are the runs of each batch row, or one row of runs for all of them.
+    """
+    if len(rows) == 1:
+        return attend_runs(tensors, rows[0], attend)
+    # The gradient of `split` is one cat; that of a slice would be a tensor of zeros as large as the whole.
+    by_row = zip(*(tensor.split(1) for tensor in tensors), strict=True)
+    return join([attend_runs(row, runs, attend) for row, runs in zip(by_row, rows, strict=True)], 0)
+
+
+def attend_runs(tensors: Tensors, runs: Sequence[EqualDocuments], attend: Attend) -> Context:
+    """Return the context of sequences that are all packed in the same way."""
+    if len(runs) == 1:
+        return attend_run(tensors, runs[0], attend)
+    sizes = [run.repeats * run.length for run in runs]
+    by_run = zip(*(tensor.split(sizes, 2) for tensor in tensors), strict=True)
+    return join([attend_run(some, run, attend) for some, run in zip(by_run, runs, strict=True)], 2)
+
+
+def attend_run(tensors: Tensors, run: EqualDocuments, attend: Attend) -> Context:
+    """Return the context of documents of one length; zeros, without a gradient, where there is no document."""
+    query, _, value = tensors
+    if not run.document:
+        return value.new_zeros(*query.shape[:3], value.shape[-1])
+    if run.repeats == 1:
+        return attend(*tensors)
+    query, key, value = (tensor.unflatten(2, (run.repeats, -1)).transpose(1, 2).flatten(0, 1) for tensor in tensors)
+    return attend(query, key, value).unflatten(0, (-1, run.repeats)).transpose(1, 2).flatten(2, 3)
+
+
+def join(parts: list[Tensor], axis: int) -> Tensor:
+    """Concatenate along the batch or the positions; in memory, heads are within positions, as torch's kernels leave
+    them and a layer's output map wants them.
+    """
+    return torch.cat([part.transpose(1, 2) for part in parts], min(axis, 1)).transpose(1, 2)
+
 
 SCALED_DOT, SOFTMAX, NO_POSITION = ScaledDot(), Softmax(), NoPosition()
 ENOUGH_KEYS = 32

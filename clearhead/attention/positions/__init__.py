@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from clearhead.attention.positions.base import EmbeddedPosition, NoPosition, Position
 from clearhead.attention.positions.biases import ALiBi, T5Bias
 from clearhead.attention.positions.embedded import Learned, Sinusoidal
-from clearhead.attention.positions.rotary import Rotary
-from clearhead.attention.positions.scaling import LinearScaling, Llama3Scaling, RotaryScaling, YaRNScaling
+from clearhead.attention.positions.rotary import LinearScaling, Llama3Scaling, Rotary, RotaryScaling, YaRNScaling
 from clearhead.registry import Examples, register
 
 __all__ = [

@@ -10,7 +10,7 @@ from clearhead.interop.architectures.llama import LLAMA_FAMILY
 from clearhead.interop.architectures.marian import MARIAN_FAMILY
 from clearhead.interop.architectures.parallel import PARALLEL_FAMILY
 from clearhead.interop.architectures.t5 import T5
-from clearhead.interop.config import Config
+from clearhead.interop.tables import Config
 
 __all__ = ["ARCHITECTURES", "Architecture", "find_architecture"]
 

@@ -15,8 +15,7 @@ from clearhead.attention.heads import Heads
 from clearhead.attention.positions import LinearScaling, Llama3Scaling, NoPosition, Rotary, RotaryScaling, YaRNScaling
 from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow
+from clearhead.interop.tables import Config, TensorRow
 from clearhead.model import GELU, AttentionSpec, FeedForward, NextToken, ReLU, SiLU
 from clearhead.model.sizes import Spec
 from clearhead.serialization import shorten

@@ -12,8 +12,7 @@ from typing import Any, final
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Learned
 from clearhead.interop.architectures import base
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow, expand
+from clearhead.interop.tables import Config, TensorRow, expand
 from clearhead.model import Blanks, Classes, Embedding, EncoderSpec, FeedForward, LayerNorm, Output, PostNorm
 from clearhead.model.blocks import AttentionSpec, BlockSpec
 from clearhead.model.sizes import Spec

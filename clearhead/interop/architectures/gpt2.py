@@ -6,8 +6,7 @@ from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Learned
 from clearhead.attention.similarity import Dot
 from clearhead.interop.architectures import base
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow, expand
+from clearhead.interop.tables import Config, TensorRow, expand
 from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, FeedForward, LayerNorm, NextToken, PreNorm
 from clearhead.model.sizes import Spec
 

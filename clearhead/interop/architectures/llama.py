@@ -31,8 +31,7 @@ from clearhead.interop.architectures.base import (
     read_rope,
     write_rope,
 )
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow, expand
+from clearhead.interop.tables import Config, TensorRow, expand
 from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, NextToken, RMSNorm
 from clearhead.model.arrangements import Arrangement, PreNorm, SandwichNorm
 from clearhead.model.feedforward import FeedForward, GeGLU, SwiGLU

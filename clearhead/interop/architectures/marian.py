@@ -25,8 +25,7 @@ from clearhead.interop.architectures.base import (
     norm,
     pairs,
 )
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow, expand
+from clearhead.interop.tables import Config, TensorRow, expand
 from clearhead.model import AttentionSpec, BlockSpec, Embedding, FeedForward, LayerNorm, NextToken, PostNorm, PreNorm
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec, Tied

@@ -13,8 +13,7 @@ from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Rotary
 from clearhead.interop.architectures import base
 from clearhead.interop.architectures.base import read_rope, write_rope, write_width
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow, expand
+from clearhead.interop.tables import Config, TensorRow, expand
 from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, FeedForward, LayerNorm, NextToken
 from clearhead.model.arrangements import Arrangement, ParallelNorm, PreNorm
 from clearhead.model.sizes import Spec

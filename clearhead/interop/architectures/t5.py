@@ -13,8 +13,7 @@ from clearhead.attention.positions import T5Bias
 from clearhead.attention.similarity import Dot
 from clearhead.errors import OptionError
 from clearhead.interop.architectures.base import Architecture, attention, expect, expect_heads, norm, pairs
-from clearhead.interop.config import Config
-from clearhead.interop.tables import TensorRow, expand
+from clearhead.interop.tables import Config, TensorRow, expand
 from clearhead.model import AttentionSpec, BlockSpec, Embedding, NextToken, PreNorm, RMSNorm
 from clearhead.model.feedforward import GELU, FeedForward, GeGLU, ReLU, SiLU, SwiGLU
 from clearhead.model.sizes import Spec

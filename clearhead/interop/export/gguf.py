@@ -13,7 +13,6 @@ from clearhead.decoding import Rules
 from clearhead.errors import OptionError
 from clearhead.extras import import_peer, peer_version
 from clearhead.interop.architectures import ARCHITECTURES
-from clearhead.interop.config import Config
 from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
 from clearhead.interop.export.samples import (
@@ -29,6 +28,7 @@ from clearhead.interop.export.samples import (
 )
 from clearhead.interop.gguf import ENDS, FAMILIES, Family, interleave_rotary, read_gguf, tensor_names
 from clearhead.interop.gguf_file import tokenizer_metadata
+from clearhead.interop.tables import Config
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run
 

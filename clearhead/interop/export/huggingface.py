@@ -18,12 +18,11 @@ from clearhead.attention.positions import Sinusoidal
 from clearhead.errors import OptionError
 from clearhead.files import write_text
 from clearhead.interop.architectures import ARCHITECTURES, Architecture
-from clearhead.interop.config import Config
 from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
 from clearhead.interop.export.huggingface_check import check_with_transformers, model_card
 from clearhead.interop.export.samples import special_ids, special_tokens, token_names, written_frame
 from clearhead.interop.huggingface import is_pooler, read_pooler
-from clearhead.interop.tables import gather
+from clearhead.interop.tables import Config, gather
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.text.tokenizer import Tokenizer

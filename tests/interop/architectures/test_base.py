@@ -11,7 +11,7 @@ from clearhead.attention.weighting import Softmax
 from clearhead.errors import OptionError
 from clearhead.interop.architectures import ARCHITECTURES
 from clearhead.interop.architectures.base import differences, expect, name_activation, plain, read_rope, write_rope
-from clearhead.interop.config import Config
+from clearhead.interop.tables import Config
 from clearhead.model import GELU, AttentionSpec, ReLU, SiLU, SwiGLU, presets
 from tests.interop.architectures.test_llama import SCALINGS
 

@@ -11,7 +11,7 @@ from clearhead import masks
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from clearhead.interop.architectures import ARCHITECTURES, find_architecture
-from clearhead.interop.config import Config
+from clearhead.interop.tables import Config
 from clearhead.interop.tensor_files import read_object
 from clearhead.model import LayerNorm, PreNorm, presets
 from tests.covering import few

@@ -83,7 +83,7 @@ def test_older_names_and_defaults_of_rotary_positions(kind, tmp_path):
 
 
 def read_config(path):
-    from clearhead.interop.config import Config
+    from clearhead.interop.tables import Config
 
     return Config(json.loads(path.read_text()), "config.json")
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from clearhead.errors import OptionError
 from clearhead.interop import read_hugging_face
 from clearhead.interop.architectures.t5 import T5
-from clearhead.interop.config import Config
 from clearhead.interop.export import check_exportable
+from clearhead.interop.tables import Config
 from clearhead.model import presets
 from tests.covering import few
 from tests.interop.peers import same_translation, save, translator_is_read

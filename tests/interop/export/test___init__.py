@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from clearhead.errors import OptionError
-from clearhead.interop.export import FORMATS, check_exportable
-from clearhead.interop.export.choosing import exportable_recipe
+from clearhead.interop.export import FORMATS, check_exportable, exportable_recipe
 from clearhead.interop.export.huggingface import Expression, express
 from clearhead.model import presets
 from clearhead.model.presets import Size
