@@ -7,9 +7,10 @@ what its user may read.
 
 import traceback
 import types
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -41,16 +42,27 @@ def run_functions(path: Path, asked: Mapping[str, Sequence[Sequence[Any]]]) -> G
     yield from stream_bounded(function_answers, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
 
 
-def run_program(path: Path, texts: Sequence[str], *, alphabet: str, length: int) -> Answer:
-    """Run a file's program, its `answer`, on each of these texts; and say what it compiles into."""
-    arguments = {"source": read_source(path), "texts": list(texts), "alphabet": alphabet, "length": length}
-    return call_bounded(program_answers, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
+@final
+@dataclass(frozen=True, kw_only=True)
+class ProgramCode:
+    """The code of a program, its `answer`. A process that ran a stranger's is ended; one that ran ours is kept."""
 
+    source: str
+    where: str
+    """Where it is from, for messages."""
+    is_ours: bool = False
 
-def run_lines(path: Path, text: str) -> list[list[Any]]:
-    """Return what each named sequence of a file's program computes for a text."""
-    arguments = {"source": read_source(path), "text": text}
-    return call_bounded(program_lines, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
+    def run(self, texts: Sequence[str], *, alphabet: str, length: int) -> Answer:
+        """Run the program on each of these texts, and say what it compiles into."""
+        return self.call(program_answers, {"texts": list(texts), "alphabet": alphabet, "length": length})
+
+    def lines(self, text: str) -> list[list[Any]]:
+        """Return what each named sequence computes for a text."""
+        return self.call(program_lines, {"text": text})
+
+    def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        given = {"source": self.source, "confined": not self.is_ours, **arguments}
+        return call_bounded(function, given, BOUNDS, where=self.where, error=DataError, reuse=self.is_ours)
 
 
 def read_source(path: Path) -> str:
@@ -109,11 +121,9 @@ def explain(error: BaseException) -> str:
     return f"{where}{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"
 
 
-def program_answers(*, source: str, texts: list[str], alphabet: str, length: int) -> Answer:
-    forbid_writing()
-    confine()
+def program_answers(*, source: str, confined: bool, texts: list[str], alphabet: str, length: int) -> Answer:
     try:
-        defined = define(source)
+        defined = define_program(source, confined=confined)
         program = defined.get("answer")
         if program is None or program is Ellipsis:
             return {"missing": True}
@@ -135,12 +145,18 @@ def text_answer(program: Program, text: str) -> Any:
         return {"error": explain(error)}
 
 
-def program_lines(*, source: str, text: str) -> list[list[Any]]:
+def define_program(source: str, *, confined: bool) -> dict[str, Any]:
+    """Run a program's code. From then on, what is confined reaches nothing outside its process."""
+    if confined:
+        forbid_writing()
+        confine()
+    return define(source)
+
+
+def program_lines(*, source: str, confined: bool, text: str) -> list[list[Any]]:
     """Return what each named sequence of an answer computes for a text; of a selector, the keys of each query."""
-    forbid_writing()
-    confine()
     interpreter, found = Interpreter(text, ""), []
-    for name, each in define(source).items():
+    for name, each in define_program(source, confined=confined).items():
         try:
             if isinstance(each, Selector):
                 found.append([name, interpreter.selected_keys(each)])

@@ -9,10 +9,11 @@ from clearhead.calls import public
 from clearhead.errors import OptionError, no_such
 from clearhead.exercises.answers import (
     Answer,
+    ProgramCode,
     call_answer,
     pack,
+    read_source,
     run_functions,
-    run_program,
     text_answer,
     unpack,
     uses_numpy,
@@ -32,6 +33,7 @@ from clearhead.exercises.judging import (
     judge_slip,
     texts_of,
 )
+from clearhead.exercises.menus import write_program
 from clearhead.exercises.verdict import Verdict
 from clearhead.rasp.language import Sequence as Program
 
@@ -81,8 +83,25 @@ def check_file(exercise: Exercise, path: Path, *, language: Language = "en") -> 
         return next(check_functions([exercise], path, language=language))
     if exercise.kind in ASKED:
         return ASKED[exercise.kind](exercise, ask_file(path), language)
-    answer = run_program(path, texts_of(exercise), alphabet=exercise.fact("alphabet"), length=LONGEST)
-    return WRITTEN[exercise.kind](exercise, answer, language, path=path)
+    return check_program(exercise, ProgramCode(source=read_source(path), where=str(path)), language=language)
+
+
+def check_program(exercise: Exercise, code: ProgramCode, *, language: Language = "en") -> Verdict:
+    """Check a program's code, run in a process with bounds."""
+    answer = code.run(texts_of(exercise), alphabet=exercise.fact("alphabet"), length=LONGEST)
+    return WRITTEN[exercise.kind](exercise, answer, language, lines_for=code.lines)
+
+
+def check_menus(exercise: Exercise, lines: Sequence[str], *, language: Language = "en") -> Verdict:
+    """Check a puzzle's answer that was made by menus, as one in a file is checked."""
+    if not exercise.menus:
+        raise OptionError(f"{exercise.name} is not solved by menus: {exercise_names()} are")
+    source = write_program(lines, exercise.fact("alphabet"))
+    return check_program(exercise, ProgramCode(source=source, where=exercise.name, is_ours=True), language=language)
+
+
+def exercise_names() -> str:
+    return ", ".join(each.name for each in EXERCISES.values() if each.menus)
 
 
 def ask_file(path: Path) -> Ask:

@@ -1,8 +1,9 @@
 """An exercise: what is asked, hints, what is right, a solution, and slips with what to say of them, in one small file.
 
 The file is Markdown. After lines of `key: value` come sections: the English text, the German text (a title, what is
-asked, and `## Hint` or `## Hinweis` below), `# Checker` and `# Solution` with a block of code each, and a `# Slip` for
-each wrong answer that is known: a line `en:`, a line `de:`, and its code.
+asked, and `## Hint` or `## Hinweis` below), `# Checker` and `# Solution` with a block of code each, `# Menus` with the
+lines of a puzzle's solution by menus, and a `# Slip` for each wrong answer that is known: a line `en:`, a line `de:`,
+and its code.
 """
 
 import functools
@@ -69,6 +70,8 @@ class Exercise:
     tasks: Mapping[Language, Statement]
     checker: str
     solution: str
+    menus: tuple[str, ...]
+    """The lines of a solution by menus; none where menus do not have what it needs."""
     slips: tuple[Slip, ...]
 
     def fact(self, name: str) -> str:
@@ -98,7 +101,8 @@ def read_exercise(text: str, *, name: str, kind: str) -> Exercise:
         raise DataError(
             f"{name}.md: expected an English section, a German one, # Checker and # Solution, in this order"
         )
-    english, german, checker, solution, *slips = sections
+    english, german, checker, solution, *rest = sections
+    menus = [body for title, body in rest if title == "Menus"]
     return Exercise(
         name=name,
         kind=kind,
@@ -106,7 +110,8 @@ def read_exercise(text: str, *, name: str, kind: str) -> Exercise:
         tasks={"en": read_task(*english), "de": read_task(*german)},
         checker=code_in(checker[1]),
         solution=code_in(solution[1]),
-        slips=tuple(read_slip(body) for _, body in slips),
+        menus=tuple(line for body in menus for line in body.splitlines() if not line.startswith(FENCE)),
+        slips=tuple(read_slip(body) for title, body in rest if title == "Slip"),
     )
 
 

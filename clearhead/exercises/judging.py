@@ -5,12 +5,12 @@ An answer is asked for by name (`Ask`): in this process, or in one with bounds. 
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from clearhead.exercises.answers import Answer, call_answer, pack, run_lines, text_answer, unpack
+from clearhead.exercises.answers import Answer, call_answer, pack, text_answer, unpack
 from clearhead.exercises.comparing import SAID, describe, first_difference, same_row, show_row
 from clearhead.exercises.designs import ENOUGH, design_cases, design_roles, grade_design, read_vectors
 from clearhead.exercises.exercise import Exercise, Language, Slip, run_code
@@ -26,6 +26,8 @@ LONGEST, ALPHABET = 6, 4
 Calls = Mapping[str, Sequence[Sequence[Any]]]
 Ask = Callable[[Calls], dict[str, list[Answer]]]
 """Gives, for each function that is named, its answers to these calls."""
+LinesFor = Callable[[str], list[list[Any]]]
+"""Gives what each named line of a program computes for a text."""
 
 
 def ask_here(defined: Mapping[str, Any]) -> Ask:
@@ -40,8 +42,8 @@ def ask_here(defined: Mapping[str, Any]) -> Ask:
     return ask
 
 
-def not_yet(exercise: Exercise, language: Language, *lines: str) -> Verdict:
-    return Verdict(name=exercise.name, state="not yet", lines=lines, language=language)
+def not_yet(exercise: Exercise, language: Language, *lines: str, credit: float | None = None) -> Verdict:
+    return Verdict(name=exercise.name, state="not yet", lines=lines, language=language, credit=credit)
 
 
 def same_mistake(exercise: Exercise, calls: Calls, answers: Mapping[str, Sequence[Answer]]) -> Slip | None:
@@ -137,19 +139,22 @@ def judge_design(exercise: Exercise, ask: Ask, language: Language) -> Verdict:
     credit, worst = grade_design(exercise, vectors)
     facts = {"credit": f"{credit:.0%}", "word": worst.sentence[worst.place], "text": " ".join(worst.sentence)}
     if worst.share >= ENOUGH:
-        return Verdict(name=exercise.name, state="right", lines=(said["designed"].format(**facts),), language=language)
+        lines = (said["designed"].format(**facts),)
+        return Verdict(name=exercise.name, state="right", lines=lines, language=language, credit=credit)
     line = said["credit" if worst.output is None else "output"].format(
         **facts, share=f"{worst.share:.0%}", output=show_numbers(worst.output), wanted=show_numbers(worst.wanted)
     )
     slip = same_mistake(exercise, calls, answers)
-    return not_yet(exercise, language, line, *([] if slip is None else [slip.said[language]]))
+    return not_yet(exercise, language, line, *([] if slip is None else [slip.said[language]]), credit=credit)
 
 
 def show_numbers(numbers: Sequence[float] | None) -> str:
     return f"[{', '.join(f'{number:.2f}' for number in numbers or ())}]"
 
 
-def judge_mystery(exercise: Exercise, answer: Answer, language: Language, *, path: Path | None = None) -> Verdict:
+def judge_mystery(
+    exercise: Exercise, answer: Answer, language: Language, *, lines_for: LinesFor | None = None
+) -> Verdict:
     """Judge the edges that an answer marks against the true ones, and its program on every text."""
     if (none := without_values(exercise, answer, language)) is not None:
         return none
@@ -163,7 +168,7 @@ def judge_mystery(exercise: Exercise, answer: Answer, language: Language, *, pat
     right, extra = marked & found.truth, sorted(marked - found.truth)
     counted = said["edges"].format(right=len(right), true=len(found.truth), extra=len(extra))
     lines = [] if marked == found.truth else [counted, *(said["extra edge"].format(edge=edge) for edge in extra[:1])]
-    written = judge_program(exercise, answer, language, path=path)
+    written = judge_program(exercise, answer, language, lines_for=lines_for)
     if written.is_right and not lines:
         return Verdict(name=exercise.name, state="right", lines=(counted,), language=language)
     slip = find_program_slip(exercise, texts_of(exercise), answer["values"], edges=marked)
@@ -185,7 +190,9 @@ def expected_of(exercise: Exercise, text: str) -> Sequence[Any]:
     return checks["expected"](text) if "expected" in checks else run(checks["program"], text)
 
 
-def judge_program(exercise: Exercise, answer: Answer, language: Language, *, path: Path | None = None) -> Verdict:
+def judge_program(
+    exercise: Exercise, answer: Answer, language: Language, *, lines_for: LinesFor | None = None
+) -> Verdict:
     """Compare a program with what is right on every text; the shortest on which they differ is shown."""
     if (none := without_values(exercise, answer, language)) is not None:
         return none
@@ -193,24 +200,27 @@ def judge_program(exercise: Exercise, answer: Answer, language: Language, *, pat
     for text, values in zip(texts, answer["values"], strict=True):
         if not same_row(right := expected_of(exercise, text), values):
             lines = list(counter_example(text, right, values, language))
-            lines += [] if path is None else list(describe_lines(run_lines(path, text), language))
+            computed = tuple(describe_lines(lines_for(text))) if lines_for is not None else ()
+            lines += ["  " + SAID[language]["line"].format(name=name, values=shown) for name, shown in computed]
             slip = find_program_slip(exercise, texts, answer["values"]) if exercise.kind == "program" else None
-            return not_yet(exercise, language, *lines, *([] if slip is None else [slip.said[language]]))
+            said = not_yet(exercise, language, *lines, *([] if slip is None else [slip.said[language]]))
+            return replace(said, computed=computed)
     return Verdict(
         name=exercise.name, state="right", lines=tuple(describe_cost(exercise, answer, language)), language=language
     )
 
 
 def counter_example(text: str, expected: Sequence[Any], came: Any, language: Language) -> Iterator[str]:
-    theirs = came["error"] if isinstance(came, dict) else show_row(came)
-    yield SAID[language]["text"].format(given=text, expected=show_row(expected), came=theirs)
+    right, theirs = show_row(expected), came["error"] if isinstance(came, dict) else show_row(came)
+    if right == theirs:  # the token 0 and the number 0
+        right, theirs = (" ".join(map(repr, row)) for row in (expected, came))
+    yield SAID[language]["text"].format(given=text, expected=right, came=theirs)
 
 
-def describe_lines(lines: Sequence[Sequence[Any]], language: Language) -> Iterator[str]:
-    """Yield what each named line of an answer computed."""
+def describe_lines(lines: Sequence[Sequence[Any]]) -> Iterator[tuple[str, str]]:
+    """Yield each named line of an answer, and what it computed."""
     for name, values in lines:
-        shown = values if isinstance(values, str) else show_values(values)
-        yield "  " + SAID[language]["line"].format(name=name, values=shown)
+        yield name, values if isinstance(values, str) else show_values(values)
 
 
 def show_values(values: Sequence[Any]) -> str:

@@ -34,6 +34,10 @@ class Verdict:
     state: State
     lines: tuple[str, ...] = ()
     language: Language = "en"
+    credit: float | None = None
+    """Of a head that was designed: the share of all weight that is where it should be."""
+    computed: tuple[tuple[str, str], ...] = ()
+    """Of a program that is wrong: its lines by name, and what each computes for the shortest text that shows it."""
 
     @property
     def is_right(self) -> bool:

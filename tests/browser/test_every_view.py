@@ -52,6 +52,7 @@ STATES = {
     "sequence": {"site": "decoder.0.cross", "head": 2, "query": 3},
     "circuit": {"against": "achtundvierzigtausenddreiundsechzig", "edges": 20, "method": "eap"},
     "neurons": {"box": "decoder.0.feed_forward", "token": 2},
+    "exercises": {"exercise": "length", "lines": "select | tokens | tokens | key == query\nwidth | line 1"},
     "tokens": {"text": "siebenhundert drei \u03a9", "at": 0},
 }
 """Each view somewhere else than where it opens."""

@@ -13,7 +13,7 @@ NUMBERED = (
     *("similarity", "meaning", "context", "positions", "neurons"),
 )
 """The views that a digit of the keyboard goes to."""
-VIEWS = (*NUMBERED, "circuit", "decoding", "tokens", "training", "intervene", "design")
+VIEWS = (*NUMBERED, "circuit", "decoding", "tokens", "training", "intervene", "design", "exercises")
 USUAL_SIZE = {"width": 1280, "height": 800}
 PATIENCE = 120_000
 """Milliseconds that anything on a page may take on a busy machine."""

@@ -42,7 +42,7 @@ def test_a_puzzle_is_written_checked_and_looked_at(command, tmp_path):
     assert command("solve", "reverse")[1].splitlines() == ["· reverse: not written yet"]
     (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
     _, out, _ = command("solve", "reverse")
-    assert out.startswith("✓ reverse: right\n    It compiles into 5 layers and 2 heads")
+    assert out.startswith("✓ reverse: right\n    It compiles into 4 layers and 2 heads")
     assert "craft look reverse.py:answer --alphabet 'abc' --length 6" in out
     assert "✓  reverse" in command("list")[1]
 

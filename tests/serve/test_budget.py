@@ -64,6 +64,9 @@ WITHOUT = {
     "sample": {"source": "eins", "mode": "greedy"},
     "neighbours": {"table": "encoder.embedding", "token": 5},
     "tokenize": {"text": "eins"},
+    "exercises": {},
+    "slip": {"name": "slip-1"},
+    "grade": {"name": "slip-1", "at": "decoder.0.attention", "step": "score", "formula": "query @ key.mT"},
 }
 """And those that are asked of the run."""
 

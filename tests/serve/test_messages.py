@@ -104,6 +104,10 @@ def test_every_reply_is_what_its_message_says(name, request, client_of):
     side = facts["sides"][0]["side"]
     check(client.get("api/neighbours", table=f"{side}.embedding", token=6, count=3), "neighbours")
     check(client.post("api/tokenize", {"text": f"{text} Ω"}), "tokenize")
+    check(client.get("api/exercises"), "exercises")
+    check(client.get("api/slip", name="slip-2"), "slip")
+    pointed = {"name": "slip-2", "at": "decoder.0.attention", "step": "score", "formula": "query @ key.mT"}
+    check(client.post("api/grade", pointed), "grade")
     word = text.split()[0]
     check(client.post("api/context", {"texts": [text, text], "word": word}), "context")
     if "decoding" not in facts["absent"]:

@@ -136,7 +136,8 @@ def generic(name: str, inner: list[ast.expr]) -> str:
     parts = [as_type(one) for one in inner]
     match name:
         case "list":
-            return f"({parts[0]})[]" if " | " in parts[0] else f"{parts[0]}[]"
+            is_union = isinstance(inner[0], ast.BinOp)
+            return f"({parts[0]})[]" if is_union else f"{parts[0]}[]"
         case "dict":
             # not every side is in a trace; of names that are any text the page asks only for those it was told
             record = f"Record<{parts[0]}, {parts[1]}>"

@@ -383,6 +383,101 @@ export interface AskSentence {
   token?: number;
 }
 
+export type Spoken = "en" | "de";
+
+/** What an exercise asks, and its hints. */
+export interface Asked {
+  name: string;
+  title: string;
+  asked: string;
+  hints: string[];
+}
+
+export interface Puzzle {
+  asked: Asked;
+  alphabet: string;
+  /** What may be chosen: by slot, the predicates, functions of one value and functions of two. */
+  menus: Record<string, string[]>;
+}
+
+/** A head to design. It is tried on every sentence. */
+export interface Goal {
+  asked: Asked;
+  roles: string[];
+  /** Every word with every place where it stands: a vector of each is graded. */
+  cases: [string, number][];
+  sentences: string[][];
+  causal: boolean;
+}
+
+export interface PageExercises {
+  puzzles: Puzzle[];
+  /** By operation, what it takes: sequences, selectors, or names from a menu. */
+  operations: Record<string, string[]>;
+  /** How many lines a program may have. */
+  most: number;
+  goals: Goal[];
+  slips: Asked[];
+}
+
+/** The exercises that can be solved in the page, in a language. */
+export interface AskExercises {
+  language?: Spoken;
+}
+
+export interface SlipStep {
+  name: string;
+  /** A matrix, or one for each head; null stands for −∞, and 1 and 0 for what may be attended to and may not. */
+  heads: (number | null)[][][];
+  /** What may be put in its place. */
+  formulas: string[];
+}
+
+export interface SlipSite {
+  at: string;
+  steps: SlipStep[];
+}
+
+/** Every number of a small model in which one step is computed wrongly, for one of its texts. */
+export interface SlipNumbers {
+  name: string;
+  texts: string[];
+  tokens: string[];
+  sites: SlipSite[];
+  logits: number[][];
+}
+
+/** The numbers of the model of the slip `name`, for one of its texts. */
+export interface AskSlip {
+  name: string;
+  text?: number;
+}
+
+/** What is said of an answer. */
+export interface Graded {
+  name: string;
+  /** right, not yet, empty or failed. */
+  state: string;
+  lines: string[];
+  /** Of a head: the share of all weight that is where it should be. */
+  credit: number | null;
+  /** Of a program that is wrong: what each line computes for the shortest text that shows it. */
+  computed: [string, string][];
+}
+
+/** Whether an answer to the exercise `name` is right: `lines` of a puzzle, `vectors` of a head, or a repair. */
+export interface AskGrade {
+  name: string;
+  language?: Spoken;
+  lines?: string[] | null;
+  /** By role, a vector for each case of the goal. */
+  vectors?: Record<string, number[][]>;
+  at?: string | null;
+  step?: string | null;
+  /** The step of a slip's model that is wrong, and the formula that repairs it. */
+  formula?: string | null;
+}
+
 /** Of each head, means over its queries; null where there is no such key for any query. Entropy is in bits. */
 export interface Readings {
   entropy: (number | null)[];
@@ -1117,6 +1212,9 @@ export interface Questions {
   sample: { asks: AskSample; answers: Sampled };
   sequence: { asks: AskSequence; answers: Sequence };
   sentence: { asks: AskSentence; answers: Sentence };
+  exercises: { asks: AskExercises; answers: PageExercises };
+  slip: { asks: AskSlip; answers: SlipNumbers };
+  grade: { asks: AskGrade; answers: Graded };
   readings: { asks: AskReadings; answers: Record<string, Readings> };
   effects: { asks: AskEffects; answers: Effects };
   vocabulary: { asks: AskVocabulary; answers: HeadTokens };
@@ -1155,6 +1253,9 @@ export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs
   sample: "sent",
   sequence: "json",
   sentence: "json",
+  exercises: "json",
+  slip: "json",
+  grade: "sent",
   readings: "json",
   effects: "json",
   vocabulary: "json",

@@ -4,7 +4,7 @@ export const GROUPS = {
   see: ["model", "heads", "head", "steps", "sequence"],
   understand: ["similarity", "meaning", "context", "positions", "neurons", "circuit"],
   use: ["decoding", "tokens", "training"],
-  change: ["intervene", "design"],
+  change: ["intervene", "design", "exercises"],
 } as const;
 
 export type GroupName = keyof typeof GROUPS;

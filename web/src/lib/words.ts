@@ -6,7 +6,15 @@ import { t } from "../text";
 import { spoken } from "../text/server";
 
 /** Views in which no head is looked at. */
-export const PLACELESS: readonly ViewName[] = ["context", "positions", "decoding", "neurons", "tokens", "circuit"];
+export const PLACELESS: readonly ViewName[] = [
+  "context",
+  "positions",
+  "decoding",
+  "neurons",
+  "tokens",
+  "circuit",
+  "exercises",
+];
 
 /** Views that show the changed model beside the unchanged one. */
 export const COMPARING: readonly ViewName[] = ["intervene", "design"];

@@ -25,6 +25,7 @@ export const de: Text = {
     sequence: { title: "Ablauf", about: "Attention als Sequenzdiagramm: wer wem was schickt" },
     circuit: { title: "Schaltkreis", about: "Die Kanten des Modells, die diese Antwort machen, und was jede tut" },
     neurons: { title: "Feed-forward", about: "Die verborgenen Einheiten einer Schicht: was jede beiträgt und fördert" },
+    exercises: { title: "Aufgaben", about: "Rätsel per Menü und Modelle mit einem Fehler, an jeder Eingabe geprüft" },
     tokens: { title: "Tokenizer", about: "Wie ein Text in Token zerlegt wird, Schritt für Schritt" },
   },
   film: {
@@ -1201,6 +1202,44 @@ export const de: Text = {
       sureAbout: "Die Wahrscheinlichkeit dieser ganzen Antwort nach dem Modell",
       open: "In der Ausgabe öffnen",
     },
+  },
+  exercises: {
+    intro:
+      "Programmiere Attention per Menü, oder finde den Schritt, den ein kleines Modell falsch rechnet. Geprüft wird genau, mit dem Code von clearhead learn.",
+    choose: "Aufgabe",
+    program: "In RASP programmieren",
+    slip: "Den Fehler finden",
+    solved: (count: number, all: number): string => `${count} von ${all} in diesem Browser gelöst`,
+    waiting: "Die Aufgaben werden gelesen …",
+    hint: "Hinweis zeigen",
+    line: "Zeile",
+    answer: "Antwort",
+    add: "Zeile anfügen:",
+    remove: (line: number): string => `Zeile ${line} entfernen`,
+    checking: "Jeder Text wird probiert …",
+    selectorLast: "Die letzte Zeile ist die Antwort. Eine Auswahl ist noch keine: Füge width oder aggregate an.",
+    compile: (name: string): string =>
+      `„Als Python kopieren“ gibt dieses Programm. Gespeichert als ${name}.py: clearhead craft look ${name}.py:answer zeigt seine Gewichte.`,
+    states: { right: "richtig", "not yet": "noch nicht", empty: "noch nicht geschrieben", failed: "bricht ab" },
+    slots: {
+      sequence: "Folge",
+      selector: "Auswahl",
+      predicate: "Bedingung",
+      function: "Funktion",
+      joining: "Funktion von zwei Werten",
+    },
+    operations: {
+      select: "Für jede Query die Keys, für die eine Bedingung gilt",
+      both: "Die Keys, die zwei Auswahlen beide treffen",
+      width: "Wie viele Keys jede Query auswählt",
+      aggregate: "Der Wert bei den ausgewählten Keys: ihr Mittel, oder was sie gemeinsam haben",
+      map: "Eine Funktion jedes Werts",
+      combine: "Eine Funktion von zwei Werten an derselben Stelle",
+    },
+    text: "Text",
+    point:
+      "Jede Zahl des Modells. Zeig auf den Schritt, der nicht aus denen davor folgt, und wähle, wie er zu rechnen ist.",
+    formula: "Formel wählen",
   },
   neurons: {
     about:

@@ -29,6 +29,7 @@ export const en = {
     sequence: { title: "Sequence", about: "Attention as a sequence diagram: who sends what to whom" },
     circuit: { title: "Circuit", about: "The edges of the model that make this answer, and what each of them does" },
     neurons: { title: "Feed-forward", about: "The hidden units of a layer, what each adds and promotes" },
+    exercises: { title: "Exercises", about: "Puzzles by menus and models with a slip, graded on every input" },
     tokens: { title: "Tokeniser", about: "How a text is cut into tokens, merge by merge" },
   },
   /** The step slider in the top bar. */
@@ -1233,6 +1234,44 @@ export const en = {
       sureAbout: "The model's probability of this whole answer",
       open: "Open in Decoding",
     },
+  },
+  exercises: {
+    intro:
+      "Program attention from menus, or find the step that a small model computes wrongly. Answers are graded exactly, by the code of clearhead learn.",
+    choose: "Exercise",
+    program: "Program it in RASP",
+    slip: "Find the slip",
+    solved: (count: number, all: number): string => `${count} of ${all} solved in this browser`,
+    waiting: "Reading the exercises …",
+    hint: "Show a hint",
+    line: "line",
+    answer: "answer",
+    add: "Add a line:",
+    remove: (line: number): string => `Remove line ${line}`,
+    checking: "Trying every text …",
+    selectorLast: "The last line is the answer. A selector is none yet: add width or aggregate.",
+    compile: (name: string): string =>
+      `“Copy as Python” gives this program. Saved as ${name}.py: clearhead craft look ${name}.py:answer shows its weights.`,
+    states: { right: "right", "not yet": "not yet", empty: "not written yet", failed: "stops with an error" },
+    slots: {
+      sequence: "sequence",
+      selector: "selector",
+      predicate: "predicate",
+      function: "function",
+      joining: "function of two values",
+    },
+    operations: {
+      select: "For each query, the keys for which a predicate holds",
+      both: "The keys that two selectors both choose",
+      width: "How many keys each query chooses",
+      aggregate: "The value at the chosen keys: their mean, or what they share",
+      map: "A function of each value",
+      combine: "A function of two values at the same place",
+    },
+    text: "Text",
+    point:
+      "Every number of the model. Point at the step that does not follow from the ones before it, then choose how it should be computed.",
+    formula: "choose a formula",
   },
   neurons: {
     about:

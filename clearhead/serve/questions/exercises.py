@@ -1,0 +1,280 @@
+"""Exercises that are solved in the page: puzzles and repairs by menus, heads by numbers. No code of a reader runs."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypedDict, final
+
+from clearhead.errors import OptionError
+from clearhead.exercises.checking import check, check_menus, find_exercise
+from clearhead.exercises.designs import design_cases, design_roles
+from clearhead.exercises.exercise import EXERCISES, Exercise
+from clearhead.exercises.menus import MOST_LINES, OPERATIONS, list_repairs, menu_of, write_program, write_repair
+from clearhead.exercises.slips import SlipModel, logits_of, steps_of
+from clearhead.serve.budget import JSON_OBJECT, Cost
+from clearhead.serve.explorer import Explorer
+from clearhead.serve.params import Params, bounded
+from clearhead.serve.questions.question import Question
+
+Spoken = Literal["en", "de"]
+LONGEST_LINE, WIDEST = 80, 32
+"""Characters of a line by menus; numbers of a vector."""
+
+
+class Asked(TypedDict):
+    """What an exercise asks, and its hints."""
+
+    name: str
+    title: str
+    asked: str
+    hints: list[str]
+
+
+class Puzzle(TypedDict):
+    asked: Asked
+    alphabet: str
+    menus: dict[str, list[str]]
+    """What may be chosen: by slot, the predicates, functions of one value and functions of two."""
+
+
+class Goal(TypedDict):
+    """A head to design. It is tried on every sentence."""
+
+    asked: Asked
+    roles: list[str]
+    cases: list[tuple[str, int]]
+    """Every word with every place where it stands: a vector of each is graded."""
+    sentences: list[list[str]]
+    causal: bool
+
+
+class PageExercises(TypedDict):
+    puzzles: list[Puzzle]
+    operations: dict[str, list[str]]
+    """By operation, what it takes: sequences, selectors, or names from a menu."""
+    most: int
+    """How many lines a program may have."""
+    goals: list[Goal]
+    slips: list[Asked]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskExercises(Question[PageExercises]):
+    """The exercises that can be solved in the page, in a language."""
+
+    turn: ClassVar = "files"
+    language: Spoken = "en"
+
+    def answer(self, explorer: "Explorer") -> PageExercises:
+        explorer.budget.check(Cost(memory=1000 * JSON_OBJECT), "the list of exercises", "raise the budget")
+        return {
+            "puzzles": [
+                {
+                    "asked": self.asked(each),
+                    "alphabet": (alphabet := each.fact("alphabet")),
+                    "menus": {slot: [*menu_of(slot, alphabet)] for slot in ("predicate", "function", "joining")},
+                }
+                for each in EXERCISES.values()
+                if each.menus
+            ],
+            "operations": {name: [*slots] for name, (slots, _) in OPERATIONS.items()},
+            "most": MOST_LINES,
+            "goals": [
+                {
+                    "asked": self.asked(each),
+                    "roles": [*design_roles(each)],
+                    "cases": design_cases(each),
+                    "sentences": [[*words] for words in each.checks["sentences"]()],
+                    "causal": each.checks.get("causal", False),
+                }
+                for each in EXERCISES.of_kind("design")
+            ],
+            "slips": [self.asked(each) for each in EXERCISES.of_kind("slip")],
+        }
+
+    def asked(self, exercise: Exercise) -> Asked:
+        task = exercise.tasks[self.language]
+        return {"name": exercise.name, "title": task.title, "asked": task.asked, "hints": [*task.hints]}
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        return ["import clearhead as ch", "[*ch.exercises.EXERCISES]"]
+
+
+class SlipStep(TypedDict):
+    name: str
+    heads: list[list[list[float | None]]]
+    """A matrix, or one for each head; null stands for −∞, and 1 and 0 for what may be attended to and may not."""
+    formulas: list[str]
+    """What may be put in its place."""
+
+
+class SlipSite(TypedDict):
+    at: str
+    steps: list[SlipStep]
+
+
+class SlipNumbers(TypedDict):
+    """Every number of a small model in which one step is computed wrongly, for one of its texts."""
+
+    name: str
+    texts: list[str]
+    tokens: list[str]
+    sites: list[SlipSite]
+    logits: list[list[float]]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskSlip(Question[SlipNumbers]):
+    """The numbers of the model of the slip `name`, for one of its texts."""
+
+    turn: ClassVar = "files"
+    name: str = bounded(longest=40)
+    text: int = bounded(0, least=0, below=3)
+
+    def answer(self, explorer: "Explorer") -> SlipNumbers:
+        made = SlipModel(exercise=find_kind(self.name, "slip"))
+        explorer.budget.check(Cost(memory=2000 * JSON_OBJECT), "the numbers of this model", "raise the budget")
+        trace = made.trace(made.texts[self.text])
+        return {
+            "name": self.name,
+            "texts": [*made.texts],
+            "tokens": made.texts[self.text].split(),
+            "sites": [site_numbers(at, steps_of(trace, at)) for at in made.sites],
+            "logits": logits_of(trace).tolist(),
+        }
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        text = SlipModel(exercise=find_kind(self.name, "slip")).texts[self.text]
+        return [
+            "import clearhead as ch",
+            f"trace = ch.exercises.trace_slip(ch.exercises.EXERCISES[{self.name!r}], {text!r})",
+            "trace.value(f'{trace.answer_side}.output.logits')",
+        ]
+
+
+def site_numbers(at: str, steps: Mapping[str, Any]) -> SlipSite:
+    matrices = {name: value.double() for name, value in steps.items() if name != "tokens"}
+    return {
+        "at": at,
+        "steps": [
+            {
+                "name": name,
+                "heads": [
+                    [[number if math.isfinite(number) else None for number in row] for row in matrix]
+                    for matrix in (value if value.ndim == 3 else value[None]).tolist()
+                ],
+                "formulas": list_repairs(name, steps),
+            }
+            for name, value in matrices.items()
+        ],
+    }
+
+
+class Graded(TypedDict):
+    """What is said of an answer."""
+
+    name: str
+    state: str
+    """right, not yet, empty or failed."""
+    lines: list[str]
+    credit: float | None
+    """Of a head: the share of all weight that is where it should be."""
+    computed: list[tuple[str, str]]
+    """Of a program that is wrong: what each line computes for the shortest text that shows it."""
+
+
+def read_vectors(params: Params) -> dict[str, list[list[float]]]:
+    """Return the vectors of a designed head by role; what is no number is refused where they are graded."""
+    given = params.values.get("vectors", {})
+    if not isinstance(given, dict) or not all(is_table(table) for table in given.values()):
+        raise params.value_error("vectors", f"expected lists of up to {WIDEST} finite numbers by role", given)
+    return given
+
+
+def is_table(table: object) -> bool:
+    rows = table if isinstance(table, list) else [None]
+    return len(rows) <= 1000 and all(
+        isinstance(row, list)
+        and 0 < len(row) <= WIDEST
+        and all(type(number) in (int, float) and abs(number) < 1e9 for number in row)
+        for row in rows
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskGrade(Question[Graded]):
+    """Whether an answer to the exercise `name` is right: `lines` of a puzzle, `vectors` of a head, or a repair."""
+
+    sent: ClassVar = True
+    turn: ClassVar = "files"
+    name: str = bounded(longest=40)
+    language: Spoken = "en"
+    lines: list[str] | None = bounded(None, most=MOST_LINES, longest=LONGEST_LINE)
+    vectors: dict[str, list[list[float]]] = dataclasses.field(default_factory=dict, metadata={"read": read_vectors})
+    """By role, a vector for each case of the goal."""
+    at: str | None = None
+    step: str | None = None
+    formula: str | None = None
+    """The step of a slip's model that is wrong, and the formula that repairs it."""
+
+    def answer(self, explorer: "Explorer") -> Graded:
+        explorer.budget.check(Cost(memory=1000 * JSON_OBJECT), "grading an exercise", "raise the budget")
+        exercise = find_exercise(self.name)
+        if exercise.kind == "program":
+            verdict = check_menus(exercise, self.lines or [], language=self.language)
+        elif exercise.kind == "design":
+            verdict = check(self.name, self.functions(exercise), language=self.language)
+        else:
+            verdict = check(self.name, self.repair(), language=self.language)
+        return {
+            "name": self.name,
+            "state": verdict.state,
+            "lines": [*verdict.lines],
+            "credit": verdict.credit,
+            "computed": [*verdict.computed],
+        }
+
+    def functions(self, exercise: Exercise) -> dict[str, Any]:
+        """Return query, key and value as functions of a word and its place."""
+        cases = design_cases(exercise)
+        if any(len(self.vectors.get(role, ())) != len(cases) for role in design_roles(exercise)):
+            raise OptionError(f"{self.name}: expected a vector of each role for each of {len(cases)} words and places")
+        tables = {role: dict(zip(cases, self.vectors[role], strict=True)) for role in design_roles(exercise)}
+        return {role: lambda word, place, table=table: table[word, place] for role, table in tables.items()}
+
+    def repair(self) -> dict[str, Any]:
+        find_kind(self.name, "slip")
+        repair = write_repair(self.step or "", self.formula or "")
+        return {"where": lambda: (self.at, self.step), "repair": repair}
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        exercise = find_exercise(self.name)
+        imports = ["import clearhead as ch", ""]
+        if exercise.kind == "program":
+            code = write_program(self.lines or [], exercise.fact("alphabet")).rstrip().splitlines()
+            return [*imports, *code, f"ch.exercises.check({self.name!r}, answer).state"]
+        if exercise.kind == "design":
+            cases = design_cases(exercise)
+            tables = [
+                f"{role} = dict(zip({cases}, {self.vectors[role]}, strict=True))" for role in design_roles(exercise)
+            ]
+            given = ", ".join(f"{role!r}: lambda *case: {role}[case]" for role in design_roles(exercise))
+            return [*imports, *tables, f"ch.exercises.check({self.name!r}, {{{given}}}).state"]
+        return [
+            *imports,
+            "from clearhead.exercises.menus import write_repair",
+            f"repair = write_repair({self.step!r}, {self.formula!r})",
+            f"where = {self.at!r}, {self.step!r}",
+            f"ch.exercises.check({self.name!r}, {{'where': lambda: where, 'repair': repair}}).state",
+        ]
+
+
+def find_kind(name: str, kind: str) -> Exercise:
+    """Return an exercise of a kind; OptionError where it is of another."""
+    if (found := find_exercise(name)).kind != kind:
+        raise OptionError(f"{name} is no {kind}; there are {', '.join(each.name for each in EXERCISES.of_kind(kind))}")
+    return found

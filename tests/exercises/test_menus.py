@@ -1,0 +1,88 @@
+"""Answers made by menus: every puzzle's own lines are right, every slip has a formula, and nothing else is read."""
+
+from dataclasses import replace
+
+import pytest
+
+from clearhead.errors import ClearheadError, OptionError, ProgramError
+from clearhead.exercises import EXERCISES, answers, check
+from clearhead.exercises.checking import check_menus
+from clearhead.exercises.exercise import run_code
+from clearhead.exercises.menus import MOST_LINES, REPAIRS, list_repairs, write_program, write_repair
+from clearhead.exercises.slips import EMBEDDING, STEPS, SlipModel, steps_of, trace_slip
+
+BY_MENUS = [pytest.param(each, id=each.name) for each in EXERCISES.values() if each.menus]
+SLIPS = [pytest.param(each, id=each.name) for each in EXERCISES.of_kind("slip")]
+
+
+def test_nearly_all_puzzles_can_be_solved_by_menus():
+    puzzles = {each.name for each in EXERCISES.of_kind("program")}
+    assert puzzles - {param.id for param in BY_MENUS} == {"largest-so-far", "addition"}
+
+
+@pytest.mark.parametrize("exercise", BY_MENUS)
+def test_the_lines_of_a_solution_are_right(exercise):
+    code = write_program(exercise.menus, exercise.fact("alphabet"))
+    assert check(exercise.name, run_code(code, exercise.name)["answer"]).is_right
+
+
+@pytest.mark.slow
+def test_a_wrong_program_shows_what_each_line_computes():
+    puzzle = EXERCISES["reverse"]
+    lines = [line.replace("key == query - 1", "key == query") for line in puzzle.menus]
+    verdict = check_menus(puzzle, lines)
+    assert verdict.lines[0] == "For a: expected a, came –."
+    assert verdict.lines[-1].startswith("It is one place too far")
+    assert dict(verdict.computed) == {"line_1": "[0]", "line_2": "1", "line_3": "1", "line_4": "[]", "answer": "–"}
+    right = check_menus(puzzle, puzzle.menus, language="de")
+    assert (right.is_right, right.lines[0][:13]) == (True, "Daraus werden")
+
+
+@pytest.mark.slow
+def test_a_program_that_takes_too_much_is_given_up(monkeypatch):
+    """Each pair is twice as long as the last."""
+    monkeypatch.setattr(answers, "BOUNDS", replace(answers.BOUNDS, seconds=5))
+    doubled = [f"combine | (a, b) | {name} | {name}" for name in ("tokens", *(f"line {n}" for n in range(1, 20)))]
+    with pytest.raises(ClearheadError, match=r"^reverse: "):
+        check_menus(EXERCISES["reverse"], doubled)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "has 1 to 20 lines; came 0"),
+        (["width | line 1"] * (MOST_LINES + 1), "came 21"),
+        (["import | os"], "line 1: 'import' is no operation; choose one of select, both, width"),
+        (["width"], "line 1: width takes 1 choices; came 0"),
+        (["select | tokens | tokens | __import__('os')"], r"line 1: .* is not in the menu: True, key == query"),
+        (['select | tokens | tokens | key == "d"'], r'not in the menu: .*key == "a", key == "b", key == "c"'),
+        (["width | line 1"], "line 1: 'line 1' is no selector of a line before; there is none yet"),
+        (["select | tokens | tokens | True", "aggregate | line 1 | line 1"], "line 2: 'line 1' is no sequence"),
+        (["aggregate | tokens | tokens"], "line 1: 'tokens' is no selector"),
+    ],
+)
+def test_what_is_in_no_menu_is_refused_by_its_line(lines, said):
+    with pytest.raises(ProgramError, match=said):
+        write_program(lines, "abc")
+
+
+def test_what_menus_do_not_have_is_refused_by_name():
+    with pytest.raises(OptionError, match="addition is not solved by menus: first-token, length"):
+        check_menus(EXERCISES["addition"], ["width | line 1"])
+
+
+@pytest.mark.parametrize("exercise", SLIPS)
+def test_one_formula_repairs_a_slip_and_no_other_does(exercise):
+    at, step = SlipModel(exercise=exercise).place
+    verdicts = {
+        formula: check(exercise.name, {"where": lambda: (at, step), "repair": write_repair(step, formula)})
+        for formula in list_repairs(step, steps_of(trace_slip(exercise), at))
+    }
+    assert [verdict.is_right for verdict in verdicts.values()].count(True) == 1
+    assert {verdict.state for verdict in verdicts.values()} <= {"right", "not yet"}
+
+
+def test_every_step_has_formulas_and_others_are_refused():
+    assert set(REPAIRS) == {*STEPS, *EMBEDDING}
+    with pytest.raises(OptionError, match=r"score: '1' is not in its menu: query @ key\.mT, "):
+        write_repair("score", "1")
