@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clearhead.attention.layer import Attention
     from clearhead.attention.parts import HeadShape
     from clearhead.attention.reference import Steps
+    from clearhead.attention.sequence_split import SequenceSplit
     from clearhead.compiling import compile
     from clearhead.decoding import Beam, Greedy, Rules, Sample, generate, score, stream
     from clearhead.errors import ClearheadError
@@ -43,6 +44,7 @@ __all__ = [
     "Rules",
     "Run",
     "Sample",
+    "SequenceSplit",
     "SlicedHeads",
     "Steps",
     "Swap",
@@ -108,6 +110,7 @@ CONTENTS = {
     "clearhead.attention.layer": ("Attention",),
     "clearhead.attention.parts": ("HeadShape",),
     "clearhead.attention.reference": ("Steps",),
+    "clearhead.attention.sequence_split": ("SequenceSplit",),
     "clearhead.compiling": ("compile",),
     "clearhead.decoding": ("Beam", "Greedy", "Rules", "Sample", "generate", "score", "stream"),
     "clearhead.errors": ("ClearheadError",),

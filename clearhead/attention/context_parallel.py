@@ -135,8 +135,11 @@ def join_blocks(contexts: list[Tensor], split: SequenceSplit) -> Context:
 
 
 def no_queries(gathered: Tensor, call: AttentionInputs) -> Context:
-    """Return the context of no query. It depends on what was gathered: other processes wait for its gradient."""
-    nothing = gathered.flatten()[:0].to(call.value.dtype)
+    """Return the context of no query. It depends on what was gathered and on learned parts: other processes wait for
+    the gradients.
+    """
+    tensors = (gathered, *call.parameters())
+    nothing = torch.cat([tensor.flatten()[:0].to(call.value.dtype) for tensor in tensors])
     return nothing.reshape(*call.query.shape[:2], 0, call.value.shape[-1])
 
 

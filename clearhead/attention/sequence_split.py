@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from clearhead.attention.score_index import Positions
+from clearhead.calls import public
 from clearhead.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -35,11 +36,19 @@ class Held(NamedTuple):
 
 
 @final
+@public
 @dataclass(frozen=True, eq=False)
 class SequenceSplit:
-    """Sequences of `n` places over the processes of a group, as process `rank` of `count` sees them.
+    """Sequences over the processes of a group, as one of them sees them. `SequenceSplit.over(group, n)` makes it.
 
-    >>> split = SequenceSplit(10, rank=1, count=2)
+    Args:
+        n: Number of places of a sequence.
+        rank: Number of this process in the group.
+        count: Number of processes.
+        group: The group; None for one process alone.
+
+    >>> import clearhead as ch
+    >>> split = ch.SequenceSplit(10, rank=1, count=2)
     >>> split.indices().tolist()                     # blocks 1 and 2 of four, three places each
     [3, 4, 5, 6, 7, 8]
     """

@@ -26,6 +26,7 @@ from clearhead.attention.masks import Mask
 from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout
+from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
 from clearhead.calls import CodeRepr, public
@@ -59,13 +60,18 @@ class KVSources(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class FromSelf(KVSource):
-    """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given."""
+    """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given.
+
+    With a `split` the vectors are this process's part of the sequence.
+    """
 
     mask: Mask | None = None
     positions: Tensor | None = None
+    split: SequenceSplit | None = None
 
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
-        return layer(x, mask=self.mask, query_positions=self.positions, key_positions=self.positions)
+        positions, split = self.positions, {} if self.split is None else {"split": self.split}
+        return layer(x, mask=self.mask, query_positions=positions, key_positions=positions, **split)
 
 
 @final

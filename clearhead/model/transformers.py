@@ -4,9 +4,10 @@ Each is built from a spec, a frozen description of every part. A model's forward
 run in training and, on caches, in decoding.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +17,7 @@ from clearhead.attention import masks
 from clearhead.attention.mask_numbers import numbers_on, row_numbers
 from clearhead.attention.masks import Mask
 from clearhead.attention.modes import can_read
+from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.blocks import BlockSpec, FromMemory, FromSelf, KVSources, Stack
@@ -23,6 +25,9 @@ from clearhead.model.embedding import Embedding, check_positions
 from clearhead.model.int8 import count_weights
 from clearhead.model.outputs import Blanks, NextToken, Output, ToVocabulary
 from clearhead.taps import Tapped
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Tokens = Int[Tensor, "batch n"]
 Lengths = Int[Tensor, "batch"] | Sequence[int]
@@ -249,6 +254,8 @@ class Encoder(Tapped):
     """
 
     decoder: ClassVar[None] = None
+    context_group: "ProcessGroup | None" = None
+    """Within `splitting_sequences`: the processes that sequences are split over."""
 
     def __init__(self, spec: EncoderSpec) -> None:
         super().__init__()
@@ -295,8 +302,15 @@ class Encoder(Tapped):
     ) -> Vectors:
         """Return the last vectors. Of row b the first `lengths[b]` tokens count; what follows is padding."""
         check_tokens("tokens", tokens, self.spec.vocabulary)
-        sources = KVSources(FromSelf(intersect(mask, padding(lengths, tokens))))
-        return self.stack(self.embedding(tokens, segments=segments), [sources] * len(self.stack.blocks))
+        split = split_of(self, tokens)
+        sources = KVSources(FromSelf(intersect(mask, padding(lengths, tokens)), split=split))
+        if split is None:
+            vectors = self.embedding(tokens, segments=segments)
+        else:
+            segments = None if segments is None else split.take(segments, 1)
+            positions = split.indices(tokens.device)
+            vectors = self.embedding(split.take(tokens, 1), positions=positions, segments=segments)
+        return self.stack(vectors, [sources] * len(self.stack.blocks))
 
 
 @final
@@ -313,6 +327,8 @@ class Decoder(Tapped):
     """
 
     encoder: ClassVar[None] = None
+    context_group: "ProcessGroup | None" = None
+    """Within `splitting_sequences`: the processes that sequences are split over."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         super().__init__()
@@ -354,9 +370,15 @@ class Decoder(Tapped):
             raise OptionError("this decoder has no cross-attention, and was given a memory to attend to")
         lengths = row_lengths(lengths, tokens)
         cross = None if memory is None else FromMemory(memory, padding(memory_lengths, memory), positions)
-        kv_sources = [KVSources(FromSelf(mask, positions), cross)] * len(self.stack.blocks)
         if positions is not None:
             check_positions(positions, tokens)
+        split = split_of(self, tokens)
+        if split is not None:
+            positions = None if positions is None else split.take(positions, -1)
+        kv_sources = [KVSources(FromSelf(mask, positions, split), cross)] * len(self.stack.blocks)
+        if split is not None:
+            tokens = split.take(tokens, 1)
+            positions = split.indices(tokens.device) if positions is None else positions
         states = self.states(tokens, kv_sources, positions=positions)
         return apply_output(self, states, lengths, tokens)
 
@@ -431,6 +453,27 @@ class EncoderDecoder(Tapped):
 
 Transformer = Encoder | Decoder | EncoderDecoder
 """Any model. `encoder` and `decoder` are itself, a part of it, or None where it has none; `stacks` has those it has."""
+
+
+@contextlib.contextmanager
+def splitting_sequences(model: Transformer, group: "ProcessGroup | None") -> Iterator[None]:
+    """Let a model compute this process's places of every sequence, in step with the others of the group; None: all.
+
+    It is called with whole sequences, and returns what belongs to the places of `SequenceSplit.over(group, n)`.
+    """
+    for stack in model.stacks:
+        stack.context_group = group
+    try:
+        yield
+    finally:
+        for stack in model.stacks:
+            stack.context_group = None
+
+
+def split_of(model: Encoder | Decoder, tokens: Tensor) -> SequenceSplit | None:
+    """Return which places of these sequences this process computes; None if all."""
+    group = model.context_group
+    return None if group is None else SequenceSplit.over(group, tokens.shape[1])
 
 
 def tie(model: EncoderDecoder, tied: Tied) -> None:

@@ -24,21 +24,22 @@ CHUNK_LOGITS = 1 << 28
 """Logits of a chunk, about."""
 
 
-def long_output(model: Transformer, task: Learning, batch: Batch) -> ToVocabulary | None:
-    """Return the output of a model if a batch has too many logits for it to be applied at once; None elsewhere.
+def long_output(model: Transformer, task: Learning, places: int) -> ToVocabulary | None:
+    """Return the output of a model if so many places have too many logits for it to be applied at once; else None.
 
     A part or task of the user's own may do more with logits than their loss, and compiled code fuses loss and output.
     """
     output = (model.decoder or model).output
     if type(output) is not ToVocabulary or output.tapped or torch.compiler.is_compiling():
         return None
-    too_many = batch["wanted"].numel() * len(output.table) > LOGITS_AT_ONCE
+    too_many = places * len(output.table) > LOGITS_AT_ONCE
     return output if too_many and is_built_in(model, task) else None
 
 
 def logits_by_chunk(model: Transformer, task: Learning, batch: Batch) -> Iterator[tuple[Logits, TargetIds]]:
     """Yield the logits of a batch and the targets there: all at once, or a chunk of places at a time."""
-    wanted, output = batch["wanted"].flatten(), long_output(model, task, batch)
+    wanted = batch["wanted"].flatten()
+    output = long_output(model, task, len(wanted))
     if output is None:
         yield task.logits(model, batch).flatten(0, -2), wanted
         return

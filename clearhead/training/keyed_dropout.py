@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from clearhead.attention.modes import BLOCK_DROPOUT, BlockDropout
+from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.errors import OptionError
 
 ROW_KEYS = "row_keys"
@@ -75,12 +76,13 @@ class KeyedDropout(TorchFunctionMode):
 
     The first axis of what is dropped must be the rows of the batch. OptionError where it is another, or where a
     function with a backward pass of its own drops: it may compute again there, outside of this mode. Attention that is
-    computed block by block is given masks for both times.
+    computed block by block is given masks for both times. With a `split` the second axis is this process's places of
+    the rows, which have the masks that they have in whole rows.
     """
 
-    def __init__(self, keys: Int[Tensor, "row"]) -> None:
+    def __init__(self, keys: Int[Tensor, "row"], split: SequenceSplit | None = None) -> None:
         super().__init__()
-        self.keys, self.sites = keys, 0
+        self.keys, self.sites, self.split = keys, 0, split
 
     def __enter__(self) -> "KeyedDropout":
         self.before = BLOCK_DROPOUT.set(self.drop_blocks)
@@ -115,9 +117,23 @@ class KeyedDropout(TorchFunctionMode):
         check_rows(input, self.keys)
         if not torch.is_grad_enabled():  # as in the forward pass of a function that has a backward pass of its own
             raise OptionError(RECOMPUTED)
-        mask = keep_mask(self.keys, self.sites, math.prod(input.shape[1:]), p)
+        mask = keep_mask(self.keys, self.sites, self.places_of(input), p)
         self.sites += 1
         return input * scaled(mask, input, p)
+
+    def places_of(self, input: Tensor) -> int | Int[Tensor, "place"]:
+        """Return the number of places in a row, or the numbers of those that this process has of them."""
+        size = math.prod(input.shape[1:])
+        if self.split is None:
+            return size
+        indices = self.split.indices(input.device).to(torch.int32)
+        if input.ndim != 3 or input.shape[1] != len(indices):
+            raise OptionError(
+                f"keyed_dropout: what is dropped of a split sequence must be (row, place, number); came "
+                f"{tuple(input.shape)}. Train with --no-keyed-dropout, or without context"
+            )
+        width = input.shape[2]
+        return (indices.unsqueeze(1) * width + torch.arange(width, dtype=torch.int32, device=input.device)).flatten()
 
     def drop_blocks(self, p: float) -> BlockDropout:
         """Take the next site, and return what drops of the weights of attention there, a block of queries at a time.

@@ -3,18 +3,23 @@
 Every process reads the whole batch of a step, which depends on the seed and the step alone, and takes its share of the
 rows. Gradients are divided by the targets of the whole batch, and added up: so the steps are those of one process, for
 any number of them. A process without a row takes part with one that asks for nothing.
+
+With a context of several processes, each group of them has the same rows, and each process in it its places of every
+sequence. Weights, gradients and shards are those of all processes together, whichever rows and places they have.
 """
 
 import contextlib
+import functools
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from clearhead.devices import takes_foreach
@@ -25,9 +30,12 @@ from clearhead.model.transformers import Transformer
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import Recipe
+from clearhead.training.recipe import Recipe, read_parallel
 from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks.learning import Batch
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Forward = Callable[..., Any]
 """Computes the loss of a batch, and takes what options the pass has."""
@@ -47,8 +55,20 @@ class Parallel(ABC):
     shards = False
     """Whether a process has only a part of every weight."""
 
-    def __init__(self, processes: Processes) -> None:
-        self.processes = processes
+    def __init__(self, processes: Processes, context: int = 1) -> None:
+        self.processes, self.context = processes, context
+
+    @functools.cached_property
+    def context_group(self) -> "ProcessGroup | None":
+        """The neighbouring processes that this one shares its sequences with; None if it has whole ones.
+
+        It is made by all processes at once, when it is first asked for.
+        """
+        if self.context == 1:
+            return None
+        group, _ = dist.new_subgroups(self.context)
+        assert isinstance(group, dist.ProcessGroup)
+        return group
 
     def shard(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
         """Keep only this process's part of the weights; in the forward pass they are whole, and of this dtype."""
@@ -63,8 +83,8 @@ class Parallel(ABC):
         return contextlib.nullcontext()
 
     def share(self, batch: Batch) -> Batch:
-        """Return this process's rows of a batch."""
-        return share_rows(batch, self.processes.rank, self.processes.count)
+        """Return this process's rows of a batch: the same as those of the processes that it shares sequences with."""
+        return share_rows(batch, self.processes.rank // self.context, self.processes.count // self.context)
 
     @property
     def scale(self) -> float:
@@ -95,8 +115,8 @@ class SingleProcess(Parallel):
 class Replicated(Parallel):
     """DDP: each process has all weights, and gradients are added up while the backward pass computes more of them."""
 
-    def __init__(self, processes: Processes) -> None:
-        super().__init__(processes)
+    def __init__(self, processes: Processes, context: int = 1) -> None:
+        super().__init__(processes, context)
         self.wrapped: nn.parallel.DistributedDataParallel | None = None
 
     def wrap(self, module: nn.Module) -> Forward:
@@ -131,8 +151,8 @@ class Sharded(Parallel):
 
     shards = True
 
-    def __init__(self, processes: Processes, device: torch.device) -> None:
-        super().__init__(processes)
+    def __init__(self, processes: Processes, device: torch.device, context: int = 1) -> None:
+        super().__init__(processes, context)
         from torch.distributed.device_mesh import init_device_mesh
 
         self.mesh = init_device_mesh(device.type, (processes.count,))
@@ -229,13 +249,44 @@ def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, devi
     """Return how the processes train together; OptionError where the recipe asks for what that way cannot do."""
     if not processes.together:
         return SingleProcess(processes)
-    method = recipe.machine.parallel
+    method, context = read_parallel(recipe.machine.parallel)
     if method == "auto":
         method = "fsdp" if is_large(recipe, processes, model, device) else "ddp"
     if method == "fsdp":
         check_shardable(recipe)
         check_axes(model)
-    return Sharded(processes, device) if method == "fsdp" else Replicated(processes)
+    if context > 1:
+        check_splittable(recipe, recipe.model)
+        check_groups(processes.count, context)
+    return Sharded(processes, device, context) if method == "fsdp" else Replicated(processes, context)
+
+
+def check_groups(count: int, context: int) -> None:
+    """Raise OptionError where processes cannot be grouped so that each group shares its sequences."""
+    if count % context:
+        raise OptionError(
+            f"parallel: {count} processes cannot be grouped by context={context}; start a multiple of {context}, or "
+            "choose a context that divides them"
+        )
+
+
+def check_splittable(recipe: Recipe, spec: Spec) -> None:
+    """Raise OptionError where a sequence of a recipe's model cannot be split over processes."""
+    if len(spec.stacks) > 1:
+        raise OptionError(
+            "parallel: context splits the sequences of an encoder or a decoder, and this model has both; leave out "
+            "context"
+        )
+    (stack,) = spec.stacks
+    if stack.output is None or not stack.output.by_position:
+        raise OptionError(
+            "parallel: context is for models with an answer at every position; this one has an answer for a whole "
+            "sequence, which no process holds. Leave out context"
+        )
+    if stack.embedding.position is not None and stack.embedding.position.skips is not None:
+        raise OptionError("parallel: positions that tokens skip are counted over a whole sequence; leave out context")
+    if recipe.machine.compile:
+        raise OptionError("compile: is not offered with a context of several processes; leave out one of the two")
 
 
 def check_shardable(recipe: Recipe) -> None:
@@ -260,9 +311,12 @@ def check_axes(model: nn.Module) -> None:
 
 def check_together(recipe: Recipe) -> None:
     """Raise OptionError, before any text is read, for what several processes cannot do with a recipe."""
-    if recipe.machine.parallel == "fsdp":
+    method, context = read_parallel(recipe.machine.parallel)
+    if method == "fsdp":
         check_shardable(recipe)
         check_axes(build_for_shapes(recipe.model))
+    if context > 1:
+        check_splittable(recipe, recipe.model)
 
 
 def check_room(recipe: Recipe, processes: Processes) -> None:

@@ -7,7 +7,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final, get_args
 
 from clearhead.attention.heads import Heads
 from clearhead.calls import CodeRepr, public
@@ -39,6 +39,7 @@ Select = Literal["best", "last"]
 Method = Literal["adamw", "muon"]
 Precision = Literal["auto", "float32", "bfloat16"]
 ParallelWay = Literal["auto", "ddp", "fsdp"]
+CONTEXT = "context="
 Open = Literal[
     "budget", "vocabulary", "model", "dropout", "decay", "batch", "lr", "schedule", "warmup", "evaluate", "log"
 ]
@@ -53,6 +54,21 @@ def positive(owner: object, *names: str) -> None:
             raise OptionError(f"{type(owner).__name__}: {name} must be above 0; came {value}")
         if value == float("inf"):
             raise OptionError(f"{type(owner).__name__}: {name} must be finite; came {value}")
+
+
+def read_parallel(text: str) -> tuple[ParallelWay, int]:
+    """Return how processes train together, and how many of them share a sequence.
+
+    >>> read_parallel("fsdp,context=4"), read_parallel("ddp")
+    (('fsdp', 4), ('ddp', 1))
+    """
+    way, comma, rest = text.partition(",")
+    count = rest.removeprefix(CONTEXT)
+    if way not in get_args(ParallelWay) or (comma and not (rest.startswith(CONTEXT) and count.isdecimal())):
+        raise OptionError(f"parallel: auto, ddp or fsdp, or one of them with context, as fsdp,context=4; came {text!r}")
+    if comma and int(count) < 1:
+        raise OptionError(f"parallel: context is the number of processes that share a sequence; came {count}")
+    return cast(ParallelWay, way), int(count) if comma else 1
 
 
 @final
@@ -265,10 +281,12 @@ class Machine(CodeRepr):
         both=True,
     )
     splits: int = 1
-    parallel: ParallelWay = option(
+    parallel: str = option(
         "auto",
-        "Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory).",
+        "Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory); "
+        "fsdp,context=4 splits each sequence over 4 of them.",
         takes="WAY",
+        names=get_args(ParallelWay),
     )
     keyed_dropout: bool | None = option(
         None,
@@ -279,6 +297,7 @@ class Machine(CodeRepr):
     def __post_init__(self) -> None:
         check_declared(self)
         positive(self, "splits")
+        read_parallel(self.parallel)
 
 
 @final

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
 import torch
@@ -19,12 +19,13 @@ from torch.func import functional_call
 from clearhead.attention.kernels.launch import on_device
 from clearhead.attention.modes import assuming_finite
 from clearhead.attention.positions.embedded import SinusoidalTable
+from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.compiling import compile, register_operators
 from clearhead.cuda_graphs import capture_graph, warm_up
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.outputs import deferring
-from clearhead.model.transformers import Transformer
+from clearhead.model.transformers import Transformer, splitting_sequences
 from clearhead.registry import is_built_in
 from clearhead.text.store import Store
 from clearhead.training.checkpoints import named_tensors
@@ -38,6 +39,9 @@ from clearhead.training.recipe import Machine, Optimizer, Recipe
 from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks.base import Task
 from clearhead.training.tasks.learning import Batch
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @final
@@ -131,7 +135,7 @@ class TrainState:
         self.assumes_finite = built_in and not machine.compile
         dtype = torch.bfloat16 if self.rounds else None
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
-        self.loss_module = BatchLoss(model, task, optimizer)
+        self.loss_module = BatchLoss(model, task, optimizer, self.parallel.context_group)
         self.parallel.shard(self.loss_module, dtype)
         if self.averaged is not model:
             self.parallel.shard(self.averaged)
@@ -313,9 +317,11 @@ class BatchLoss(nn.Module):
     the masks of these.
     """
 
-    def __init__(self, model: Transformer, task: Task, optimizer: Optimizer) -> None:
+    def __init__(
+        self, model: Transformer, task: Task, optimizer: Optimizer, context_group: "ProcessGroup | None" = None
+    ) -> None:
         super().__init__()
-        self.model, self.task = model, task
+        self.model, self.task, self.context_group = model, task, context_group
         self.smoothing, self.r_drop = optimizer.smoothing, optimizer.r_drop
 
     def forward(self, batch: Batch) -> Loss:
@@ -324,13 +330,18 @@ class BatchLoss(nn.Module):
         if self.r_drop:
             batch = {name: torch.cat([one, one]) for name, one in batch.items()}
             keys = None if keys is None else torch.cat([keys, keys + 1])
-        long = None if self.r_drop else long_output(self.model, self.task, batch)
+        wanted, split = batch["wanted"], None
+        if self.context_group is not None:
+            split = SequenceSplit.over(self.context_group, wanted.shape[1])
+            wanted = split.take(wanted, 1, fill=NOTHING)
+        long = None if self.r_drop else long_output(self.model, self.task, wanted.numel())
         with (
-            contextlib.nullcontext() if keys is None else KeyedDropout(keys),
+            contextlib.nullcontext() if keys is None else KeyedDropout(keys, split),
             contextlib.nullcontext() if long is None else deferring(long),
+            splitting_sequences(self.model, self.context_group),
         ):
             logits = self.task.logits(self.model, batch).flatten(0, -2)
-        wanted = batch["wanted"].flatten()
+        wanted = wanted.flatten()
         if long is not None:
             return chunked_cross_entropy(long, logits, wanted, self.smoothing)
         if self.r_drop:

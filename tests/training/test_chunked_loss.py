@@ -77,9 +77,9 @@ def test_small_batches_and_outputs_of_the_users_own_are_left_alone(few_at_once, 
         pass
 
     model = SPEC.build()
-    assert long_output(model, TASK, batch()) is model.output
+    assert long_output(model, TASK, PLACES) is model.output
     model.output.__class__ = Own
-    assert long_output(model, TASK, batch()) is None
+    assert long_output(model, TASK, PLACES) is None
     model.output.__class__ = ToVocabulary
     monkeypatch.setattr(chunked_loss, "LOGITS_AT_ONCE", PLACES * VOCABULARY)
-    assert long_output(model, TASK, batch()) is None
+    assert long_output(model, TASK, PLACES) is None

@@ -109,6 +109,29 @@ def test_one_process_trains_alone_and_unfit_choices_are_refused(tmp_path):
         choose_parallel(sharded, TOGETHER, model, device)
 
 
+def test_sequences_that_cannot_be_split_are_refused_by_name(tmp_path):
+    def refused(make, match, *, processes=TOGETHER, **machine):
+        machine = Machine(**{"device": "cpu", "parallel": "ddp,context=2", **machine})
+        recipe = replace(recipe_for(make, tmp_path / make.__name__), machine=machine)
+        with pytest.raises(OptionError, match=match):
+            choose_parallel(recipe, processes, recipe.model.build(), torch.device("cpu"))
+        if processes is TOGETHER:
+            with pytest.raises(OptionError, match=match):
+                check_together(recipe)
+
+    refused(small_runs.translating, "splits the sequences of an encoder or a decoder, and this model has both")
+    refused(small_runs.classifying, "this one has an answer for a whole sequence, which no process holds")
+    refused(small_runs.documents, "compile: is not offered with a context of several processes", compile=True)
+    three = replace(TOGETHER, count=3)
+    refused(small_runs.documents, "3 processes cannot be grouped by context=2; start a multiple of 2", processes=three)
+
+
+@pytest.mark.parametrize("text", ["context=2", "ddp,4", "ddp,context=", "ddp,context=x", "tensor", "fsdp,context=0"])
+def test_a_way_to_train_together_that_is_none_is_refused(text):
+    with pytest.raises(OptionError, match="parallel: "):
+        Machine(parallel=text)
+
+
 def test_a_model_that_cannot_be_trained_here_is_refused_before_anything_is_read(tmp_path):
     recipe = replace(recipe_for(small_runs.classifying, tmp_path), machine=Machine(device="cpu"))
     check_room(recipe, Processes())

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")
 FEW = [
     *("ddp/translating", "ddp/documents:dropout"),
     *("fsdp/classifying:dropout", "fsdp/documents:lora"),
+    *("ddp+context=2/documents:dropout", "fsdp+context=2/documents"),
 ]
 """What every run of the tests compares: each task, each way with dropout and without. Every option in each way is in
 `test_every_option_on_two_processes`, and how an odd vocabulary is cut in tests/training/test_sharding.py.
@@ -107,6 +108,23 @@ def test_float32_gradients_and_losses_are_near_those_of_one_process(count, tmp_p
         print(f"{count} {run}: gradients {first:.1e}, the worst parameter by its norm {each:.1e}, losses {found:.1e}")
         assert first < 1e-6
         assert found < 1e-4
+
+
+@pytest.mark.thorough
+def test_sequences_over_two_and_four_processes_and_on_other_layouts(tmp_path):
+    """Rows and places are split on four processes; two, then one of them go on, with the losses of one."""
+    home, names = tmp_path / "together", ["kernelized", "t5-shared", "checkpointing", "argmax", "r-drop"]
+    names = [f"documents:{name}" for name in names]
+    runs = [f"{way}+context={count}/{name}" for way, count in (("ddp", 2), ("fsdp", 4)) for name in names]
+    layouts = {4: runs, 2: [run for run in runs if "=2" in run], 0: [run for run in runs if "=2" in run]}
+    one = None
+    for steps, (count, resumed) in enumerate(layouts.items(), 3):
+        one = alone(tmp_path / "one", names, steps=steps)
+        launch(count, home, "--runs", ",".join(resumed), "--steps", steps)
+        for run in resumed:
+            found = worst(losses(home / run), losses(one / name_of(run)))
+            print(f"{count} {run}: losses {found:.1e}")
+            assert found < 1e-9
 
 
 @pytest.mark.thorough

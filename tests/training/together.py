@@ -75,7 +75,8 @@ def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float6
                 if processes.send(RunFolder(run).exists()):
                     resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
                     continue
-                recipe = recipe_of(name, home, way, steps, **options) if processes.is_first else None
+                asked = way.replace("+", ",")  # `fsdp+context=2`: runs are listed with commas
+                recipe = recipe_of(name, home, asked, steps, **options) if processes.is_first else None
                 timed = (
                     name in OPTIONS and OPTIONS[name].near is None
                 )  # the first process takes steps of its own before
