@@ -19,8 +19,7 @@ EXAMPLES = """\b
 Examples:
   eval "$(clearhead completion bash)"
   clearhead completion bash >> ~/.bashrc
-  clearhead completion zsh > ~/.zfunc/_clearhead   # a folder of $fpath
-  clearhead completion fish > ~/.config/fish/completions/clearhead.fish"""
+  clearhead completion zsh > ~/.zfunc/_clearhead   # a folder of $fpath"""
 
 COMPLETE = "_CLEARHEAD_COMPLETE"
 """The variable that asks for candidates instead of a command."""
@@ -55,30 +54,17 @@ _clearhead() {{
 }}
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _clearhead "$@"; else compdef _clearhead clearhead; fi
 """
-FISH = f"""function __clearhead_candidates
-    set -l words (commandline -opc)
-    set -l current (commandline -ct)
-    set -l candidates (env {COMPLETE}=1 $words[1] $words[2..] "$current" 2>/dev/null)
-    if set -q candidates[1]
-        printf '%s\\n' $candidates
-    else
-        __fish_complete_path "$current"
-    end
-end
-complete --command clearhead --no-files --arguments '(__clearhead_candidates)'
-"""
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+SCRIPTS = {"bash": BASH, "zsh": ZSH}
 
 
 def completion(
     shell: Annotated[
-        str, typer.Argument(help="The shell: bash, zsh or fish.", metavar="SHELL", autocompletion=lambda: [*SCRIPTS])
+        str, typer.Argument(help="The shell: bash or zsh.", metavar="SHELL", autocompletion=lambda: [*SCRIPTS])
     ],
 ) -> None:
     """Print a script that completes commands, options, their values and run folders with TAB.
 
-    Bash and zsh: put `eval "$(clearhead completion bash)"` (or zsh) into ~/.bashrc (or ~/.zshrc, after compinit). Fish:
-    write the script to the file below.
+    Put `eval "$(clearhead completion bash)"` (or zsh) into ~/.bashrc (or ~/.zshrc, after compinit).
     """
     if shell not in SCRIPTS:
         raise WordError("SHELL", no_such(shell, SCRIPTS))

@@ -27,7 +27,7 @@ from clearhead.model.describe import Description, PartSize, Section, block_name
 from clearhead.model.describe import describe as describe_costs
 from clearhead.model.sizes import KINDS, PRESETS, Spec, named, parse_count, sized, spec_from_json, spec_to_json
 from clearhead.options import Option
-from clearhead.serialization import CLASS, check_fields, check_type
+from clearhead.serialization import CLASS, check_type
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import load_recipe
 from clearhead.training.reporting import replace_nonfinite
@@ -162,7 +162,7 @@ def read_model(model: str) -> tuple[Spec, Purpose | None]:
     written = read_json(path)
     if not isinstance(written, dict):
         raise RunError(f"{path}: expected a JSON object; came {type(written).__name__}")
-    if not {"format", "spec"}.isdisjoint(written):  # a file of a run
+    if "format" in written:  # a file of a run
         check_seal(written, str(path))
     if written.get(CLASS) == "Recipe":
         recipe = load_recipe(path)
@@ -171,14 +171,7 @@ def read_model(model: str) -> tuple[Spec, Purpose | None]:
     if CLASS in written:
         content = {name: value for name, value in written.items() if name not in SEAL}
         return spec_from_json(content, where=str(path)), None
-    if "spec" in written:  # a run's model.json
-        description = check_fields({name: written.get(name) for name in ("task", "context")}, DESCRIBED, str(path))
-        return spec_from_json(written["spec"], where=f"{path}: spec"), Purpose(**description)
-    raise RunError(f"{path}: describes no model; expected the JSON of a spec or a recipe, or a run's model.json")
-
-
-DESCRIBED: Mapping[str, Any] = {"task": str, "context": int}
-"""The fields of a model.json that are read without the rest of its run."""
+    raise RunError(f"{path}: describes no model; expected the JSON of a spec or a recipe")
 
 
 def read_run(folder: RunFolder) -> tuple[Spec, Purpose]:

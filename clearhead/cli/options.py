@@ -199,12 +199,6 @@ QUIET = "Print results and errors only, no progress."
 Quiet = Annotated[bool, Option(help=QUIET, short="q")]
 
 
-def given_words(group: Any) -> list[str]:
-    """Return the words of a group of options that differ from their defaults."""
-    defaults = {each.name: each.default for each in fields(group)}
-    return [each.word for name, each in declared_fields(type(group)) if getattr(group, name) != defaults[name]]
-
-
 def one_of(word: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
     """Return what a name stands for; an error of the option where there is no such name."""
     if name not in table:

@@ -13,7 +13,7 @@ from torch import Tensor
 from clearhead.errors import OptionError
 from clearhead.extras import import_peer
 from clearhead.interop.architectures import find_architecture
-from clearhead.interop.gguf_file import GGUF, tokenizer_json
+from clearhead.interop.gguf_file import GGUF
 from clearhead.interop.huggingface import Imported
 from clearhead.interop.tables import Config, fill, unplaced_error
 from clearhead.model.sizes import SMALL, Bounded, TooManyNumbers
@@ -168,12 +168,6 @@ def read_gguf(path: str | Path) -> Imported:
         end=end,
         config=config,
     )
-
-
-def read_gguf_tokenizer(path: str | Path) -> str:
-    """Return the tokeniser of a GGUF file as the text of a tokenizer.json."""
-    with GGUF(path) as file:
-        return tokenizer_json(file.metadata, str(path))
 
 
 def check_keys(family: Family, file: GGUF) -> None:

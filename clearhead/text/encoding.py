@@ -309,14 +309,6 @@ class Encoding:
         return [{name: row[start : start + most] for name, row in ids.items()} for start in starts]
 
 
-def read_split(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple[list[str], list[str], bool]]:
-    """Yield the texts and the labels of every record once more, and whether it is held out, as `Encoding.write` has
-    them.
-    """
-    for source, record, held_out in split_records(corpus, layout, survey):
-        yield texts_of(source, layout, record), labels_of(source, layout, record), held_out
-
-
 def split_records(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple[Source, Record, bool]]:
     """Yield every record once more with its source, and whether it is held out, as `Encoding.write` has it."""
     encoding = Encoding(layout, {}, survey.labels)

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import TextIOBase
 from pathlib import Path
 from types import FrameType
@@ -238,8 +238,6 @@ class StoppedScoring(RunError):
 
 MOST_BYTES = 1_000_000_000
 """The largest log that is read: some ten million lines."""
-TIMES = ("seconds", "tokens_per_second", "memory_mb")
-"""Keys whose numbers differ between two runs that are otherwise equal."""
 
 
 @final
@@ -363,11 +361,6 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise RunError(f"{path}:{number}: expected a JSON object; came {line.decode():.60}. Remove it, or mend it")
     return read
-
-
-def without_times(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines without what depends on the machine and the hour: equal for two equal runs."""
-    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
 GROUPS = {"step": "train", "evaluation": "dev"}

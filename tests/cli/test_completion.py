@@ -57,7 +57,7 @@ def test_the_formats_to_refuse_are_those_of_export():
         (["embed", "x", "--pooling", ""], ["mean", "first"]),
         (["describe", "gpt2-m"], ["gpt2-medium"]),
         (["help", "co"], ["compare", "completion"]),
-        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["completion", ""], ["bash", "zsh"]),
         (["train", "x", "--source", "de"], []),
         (["train", "x", "--nothing", "--sou"], ["--source"]),
         (["train", "x", "--lr", "--steps"], []),
@@ -152,22 +152,6 @@ def test_bash_gets_candidates(shell, words, values):
     asked = f"source .bash; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _clearhead clearhead; "
     asked += r"""[[ ${#COMPREPLY[@]} = 0 ]] || printf '%s\n' "${COMPREPLY[@]}" """
     assert answer_of("bash", "--norc", "-c", asked).splitlines() == values
-
-
-@slow
-@needs("fish")
-@pytest.mark.parametrize(
-    ("line", "values"),
-    [
-        ("clearhead compl", ["completion\tPrint a script that completes commands in your shell."]),
-        ("clearhead look runs/de-", ["runs/de-en", "runs/de-fr"]),
-        ("clearhead train x --select ", ["best", "last"]),
-        ("clearhead train x --text alo", ["alone/"]),
-    ],
-)
-def test_fish_gets_candidates(shell, line, values):
-    found = answer_of("fish", "--no-config", "-c", f"source .fish; complete -C '{line}'")
-    assert [candidate.strip() for candidate in found.splitlines()] == values
 
 
 @slow

@@ -11,7 +11,7 @@ import typer
 
 import clearhead.cli
 from clearhead.cli import run
-from clearhead.cli.options import Sectioned, Words, flatten_groups, given_words, one_of
+from clearhead.cli.options import Sectioned, Words, flatten_groups, one_of
 from clearhead.errors import WordError
 from clearhead.options import Given, Option, option, words_of
 
@@ -83,11 +83,6 @@ def test_the_help_lists_options_under_the_title_of_their_group(asked, capsys):
     page = capsys.readouterr().out
     places = ["Options:", "-o, --out FILE", "Colours:", "--ink NAME", "[default: black]", "Paper:", "--size N"]
     assert sorted(places, key=page.index) == ["Colours:", *places[3:], *places[:2]]
-
-
-def test_what_was_given_is_what_differs_from_its_default():
-    assert given_words(Colours()) == []
-    assert given_words(Colours(ink="blue", dark_mode=True)) == ["ink", "dark_mode"]
 
 
 def test_an_unknown_name_is_told_with_those_there_are():

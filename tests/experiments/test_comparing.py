@@ -16,7 +16,8 @@ from clearhead.experiments.workers import work
 from clearhead.model import presets
 from clearhead.model.presets import Size
 from clearhead.training.recipe import Budget, Checkpointing, Machine, decoder
-from clearhead.training.reporting import read_metrics, without_times
+from clearhead.training.reporting import read_metrics
+from tests.training.tiny import without_times
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "sketched_comparisons")]
 

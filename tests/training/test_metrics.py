@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.errors import OptionError, RunError
-from clearhead.training.reporting import TIMES, MetricsLog, TensorBoard, read_metrics, without_times
+from clearhead.training.reporting import MetricsLog, TensorBoard, read_metrics
 from tests.peers import late
 
 STEP = {"kind": "step", "step": 100, "loss": 3.2, "lr": 0.001, "seconds": 12.3, "tokens_per_second": 66000.0}
@@ -207,14 +207,6 @@ def test_a_broken_line_is_named(tmp_path, content, message):
 def test_a_file_that_is_not_there_is_an_error_of_the_run(tmp_path):
     with pytest.raises(RunError, match=r"metrics\.jsonl: the metrics cannot be read: No such file"):
         read_metrics(tmp_path / "metrics.jsonl")
-
-
-def test_two_equal_runs_differ_only_in_times():
-    other = STEP | {"seconds": 99.0, "tokens_per_second": 1.0}
-    assert without_times([STEP, EVALUATION]) == without_times([other, EVALUATION | {"memory_mb": 7}])
-    assert without_times([STEP]) != without_times([STEP | {"loss": 3.3}])
-    assert without_times([STEP]) == [{"kind": "step", "step": 100, "loss": 3.2, "lr": 0.001}]
-    assert TIMES == ("seconds", "tokens_per_second", "memory_mb")
 
 
 [EventAccumulator] = late("tensorboard.backend.event_processing.event_accumulator", "EventAccumulator")

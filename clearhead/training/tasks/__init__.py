@@ -18,7 +18,7 @@ from clearhead.training.tasks.fill import Fill
 from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.instruct import Instruct
 from clearhead.training.tasks.label import Label, Tag
-from clearhead.training.tasks.learning import Batch, close_rows, to_batch
+from clearhead.training.tasks.learning import Batch, to_batch
 from clearhead.training.tasks.texts import Framing, frame_rows
 from clearhead.training.tasks.translate import Translate
 
@@ -43,7 +43,6 @@ __all__ = [
     "Tag",
     "Task",
     "Translate",
-    "close_rows",
     "encode_for_trace",
     "encoder",
     "frame_rows",

@@ -19,14 +19,13 @@ from clearhead.model.transformers import Transformer
 from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Prepared
-from clearhead.text.store import Ragged, Store
+from clearhead.text.store import Store
 from clearhead.text.table_readers import list_names, quote
-from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.baseline import Baseline, Figures
 from clearhead.training.losses import NOTHING
 from clearhead.training.recipe import Recipe
 from clearhead.training.scores import ACCURACY, LOSS, Measure
-from clearhead.training.tasks.texts import Framing, TaskTexts, frame_rows
+from clearhead.training.tasks.texts import TaskTexts
 
 Batch = dict[str, Tensor]
 Ids = NDArray[np.int64]
@@ -136,15 +135,6 @@ def spec_name(spec: Spec) -> str:
 
 def with_article(family: str) -> str:
     return f"{'an' if family.startswith('e') else 'a'} {family}"
-
-
-def close_rows(rows: Ragged, batch: Rows, width: int, tokenizer: Tokenizer, *, filled: bool) -> tuple[Ids, Ids]:
-    """Return rows with an end token after each, and their lengths, the end counted.
-
-    They are padded to `width` if filled, else to the longest of them; one that has no room for its end is cut.
-    """
-    ids, _, lengths = frame_rows(rows, batch, width, Framing(after=(tokenizer.end,)), tokenizer.pad, filled=filled)
-    return ids, lengths
 
 
 def to_batch(arrays: Mapping[str, Ids], rows: int = 0) -> Batch:

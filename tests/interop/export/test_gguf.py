@@ -10,7 +10,8 @@ from clearhead.attention.positions import Rotary
 from clearhead.errors import OptionError
 from clearhead.interop.export import export
 from clearhead.interop.export.gguf import Gguf
-from clearhead.interop.gguf import read_gguf, read_gguf_tokenizer
+from clearhead.interop.gguf import read_gguf
+from clearhead.interop.gguf_file import GGUF, tokenizer_json
 from clearhead.model import presets
 from clearhead.model.feedforward import GELU
 from clearhead.model.presets import Size
@@ -68,13 +69,13 @@ def test_f32_comes_back_bit_by_bit(kind, tmp_path):
     assert {name: one.equal(ours[name]) for name, one in again.model.named_parameters()} == dict.fromkeys(ours, True)
     assert again.context == CONTEXT
     assert again.end == (run.tokenizer.end,)
-    assert read_gguf_tokenizer(tmp_path / "model.gguf")
 
 
 def test_the_tokeniser_in_it_gives_the_same_ids(tmp_path):
     run = run_of(SPECS["gpt2"], tmp_path, BPE)
     Gguf().write(run, tmp_path, "f16")
-    again = Tokenizer(read_gguf_tokenizer(tmp_path / "model.gguf"))
+    with GGUF(tmp_path / "model.gguf") as file:
+        again = Tokenizer(tokenizer_json(file.metadata, "model.gguf"))
     for text in (*TEXTS, "  two  spaces\n\nand lines", "größer als 99.99 €", "don't 🙂"):
         assert again.encode(text) == run.tokenizer.encode(text)
         assert again.decode(again.encode(text)) == text
