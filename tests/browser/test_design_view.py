@@ -71,3 +71,19 @@ def test_a_design_is_there_again_after_another_view(tabs):
     page.get_by_test_id("nav-design").click()
     expect(page.get_by_test_id("design-left")).to_have_text(left)
     comes_to(page, preset="first", scale=2.5)
+
+
+def test_a_goal_is_graded_on_every_sentence_with_partial_credit(tabs):
+    page = tabs.open("design")
+    page.get_by_test_id("design-goal").select_option("look-at-blue")
+    state_of = page.locator("[data-testid=verdict] [data-state]")
+    expect(state_of).to_have_attribute("data-state", "not yet")
+    expect(page.get_by_test_id("verdict")).to_contain_text("of the weight is right. The worst:")
+    for word in ("the", "a", "blue", "green", "old", "creature", "forest", "and", "one"):
+        page.get_by_role("button", name=f"{word} asks for blue", exact=True).click()
+    expect(state_of).to_have_attribute("data-state", "right")
+    expect(page.get_by_test_id("verdict")).to_contain_text("100% of all weight is where it should be")
+    page.get_by_test_id("design-goal").select_option("look-back")
+    expect(state_of).to_have_attribute("data-state", "not yet")
+    page.get_by_role("button", name="Previous token", exact=True).click()
+    expect(state_of).to_have_attribute("data-state", "right")

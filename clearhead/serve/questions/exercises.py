@@ -47,6 +47,8 @@ class Goal(TypedDict):
     """Every word with every place where it stands: a vector of each is graded."""
     sentences: list[list[str]]
     causal: bool
+    outputs: int
+    """How many numbers the head gives each word; 0 if only its weights are graded."""
 
 
 class PageExercises(TypedDict):
@@ -86,8 +88,9 @@ class AskExercises(Question[PageExercises]):
                     "asked": self.asked(each),
                     "roles": [*design_roles(each)],
                     "cases": design_cases(each),
-                    "sentences": [[*words] for words in each.checks["sentences"]()],
+                    "sentences": (sentences := [[*words] for words in each.checks["sentences"]()]),
                     "causal": each.checks.get("causal", False),
+                    "outputs": len(each.checks["result"](sentences[0], 0)) if "result" in each.checks else 0,
                 }
                 for each in EXERCISES.of_kind("design")
             ],

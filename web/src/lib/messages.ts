@@ -408,6 +408,8 @@ export interface Goal {
   cases: [string, number][];
   sentences: string[][];
   causal: boolean;
+  /** How many numbers the head gives each word; 0 if only its weights are graded. */
+  outputs: number;
 }
 
 export interface PageExercises {

@@ -404,6 +404,11 @@ export const de: Text = {
       "Die entworfenen Scores an Stelle der eigenen eines Kopfs, auf diesem Text; Queries und Keys eines trainierten Kopfs bleiben, wie sie sind, ebenso seine Values.",
     intoWords: "Eine Wahl von Schicht und Kopf, und ein Knopf, der den Entwurf dorthin schickt.",
     into: "In das Modell",
+    goal: "Ziel",
+    goalNote:
+      "Eine Aufgabe für den Kopf darunter: geprüft mit Softmax bei seiner Skala, an jedem Satz einer kleinen Grammatik.",
+    noGoal: "keins",
+    goalSentence: (count) => `Unten gezeigt, von ${count} Sätzen:`,
     needed: (scale) => `nötig ${scale}`,
     scaleAxis: "Skala",
     readCells: "Pfeiltasten lesen Zellen.",

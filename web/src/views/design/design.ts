@@ -41,6 +41,8 @@ export type Preset = "previous" | "first" | "same" | "looks";
 export const PRESETS: Record<Preset, string> = t.design.presets;
 
 export const MOST_WORDS = 8;
+/** A goal’s words all have a row. */
+export const MOST_ROWS = 12;
 export const DIMENSIONS = [2, 3, 4, 5, 6] as const;
 
 export function distinct(tokens: readonly string[]): string[] {

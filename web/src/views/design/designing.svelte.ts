@@ -33,13 +33,15 @@ import { t } from "../../text";
 /** More tokens than this are not drawn, nor sent. */
 export const MOST = 64;
 /** The words of the address that belong to a design. */
-export const OWN = ["design", "preset", "from", "to", "mine", "scale", "weighting", "epsilon"];
+export const OWN = ["design", "preset", "from", "to", "mine", "scale", "weighting", "epsilon", "goal"];
 const MINE = "the cute blue creature sees the blue creature";
 
 export class Designing {
   private readonly slider: Kept;
   private readonly mask: Resource<{ of: string; matrix: Matrix }>;
 
+  /** Whether words of the reader's own see no later ones, as a goal may have it. */
+  causal = $state(false);
   /** Words of the reader's own in place of the model's text. */
   readonly mine = $derived.by(() => this.explorer.kept("mine"));
   private readonly whole = $derived.by(() => {
@@ -147,7 +149,7 @@ export class Designing {
 
   /** Who may look at whom: as the trace has it; until it is there, as the site’s mask says. */
   private allowedBy(): Scene["allowed"] {
-    if (this.mine !== null) return () => true;
+    if (this.mine !== null) return this.causal ? (query, key) => key <= query : () => true;
     const { meta, site, headNumber: head } = this.explorer;
     const found = this.mask.value;
     const matrix = found?.of === `${meta?.id} ${site?.name} ${head}` ? found.matrix : null;

@@ -1,6 +1,6 @@
 /** A design as a word of the address, and back; what cannot be read is none. */
 
-import { type Design, DIMENSIONS, type KeyRow, MOST_WORDS, type QueryRow } from "./design";
+import { type Design, DIMENSIONS, type KeyRow, MOST_ROWS, type QueryRow } from "./design";
 
 type Row = [string, ...number[]];
 type Packed = [number, Row[], [string, string[], ...number[]][], number, number, number, number, number, Row[]?];
@@ -45,7 +45,7 @@ export function typed(text: string): number | null {
 function sound(design: Design): boolean {
   const { dimensions, keys, queries, values, content, near, fixed, offset, place } = design;
   const rows = (all: KeyRow[]): boolean =>
-    all.length <= MOST_WORDS &&
+    all.length <= MOST_ROWS &&
     all.every(({ word, vector }) => typeof word === "string" && vector.length === dimensions && numbers(vector));
   return (
     (DIMENSIONS as readonly number[]).includes(dimensions) &&
