@@ -12,7 +12,7 @@ their rate and latency. estimator/README.md sets them beside measured steps, and
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, final
 
 from torch import nn
@@ -74,6 +74,10 @@ class Rates:
     call_us: float = 8.4
     reserved_gib: float = RESERVED
     on_cpu: bool = False
+    attention_tflops: float | None = None
+    """Rate of attention's products; None: that of others."""
+    doubling_cost: float = 0.0
+    """Share by which attention takes longer with each doubling of the processes that share a sequence."""
 
     def __post_init__(self) -> None:
         for name in ("matrix_tflops", "copy_gb_s", "memory_gib", "link_gb_s", "network_gb_s", "gpus_per_node"):
@@ -123,10 +127,13 @@ class Form:
 
     parallel: Parallel
     checkpointing: bool = False
+    context: int = 1
+    """Number of GPUs that share a sequence."""
 
     @property
     def name(self) -> str:
-        return f"{self.parallel}{' + checkpointing' if self.checkpointing else ''}"
+        context = f",context={self.context}" if self.context > 1 else ""
+        return f"{self.parallel}{context}{' + checkpointing' if self.checkpointing else ''}"
 
 
 FORMS = tuple(Form(parallel=parallel, checkpointing=again) for parallel in ("ddp", "fsdp") for again in (False, True))
@@ -178,6 +185,21 @@ class Workload:
         description = describe(self.spec, source=self.source, target=self.target)
         blocks = sum(section.operations for section in description.sections if "block" in section.name)
         return description.operations, blocks
+
+    @functools.cached_property
+    def attention_flops(self) -> int:
+        """Forward FLOPs of one sequence that grow with the square of its length."""
+        one = describe(self.spec, source=1, target=1).operations
+        return max(0, self.forward_flops[0] - self.length * one)
+
+    @functools.cached_property
+    def key_value_bytes(self) -> list[int]:
+        """Bytes of the keys and values of one sequence, for each block."""
+        item = 2 if self.bfloat16 else 4
+        shapes = [
+            block.attention.head_layout.shape(stack.d_model) for stack in self.spec.stacks for block in stack.blocks
+        ]
+        return [2 * item * shape.n_kv_heads * shape.d_head * self.length for shape in shapes]
 
     def arithmetic(self, form: Form) -> Arithmetic:
         """Return how a pass computes in this form: as `train_step` and FSDP's mixed precision do."""
@@ -268,11 +290,15 @@ class Job:
     rates: Rates = Rates()
     sequences: int | None = None
     micro: int | None = None
+    context: int = 1
+    """Number of GPUs that share a sequence, in every form that is estimated."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise OptionError(f"gpus: 1 or more; came {self.gpus}")
-        if self.sequences is not None and self.sequences < self.gpus:
+        if self.context < 1 or self.gpus % self.context:
+            raise OptionError(f"gpus: {self.gpus} cannot be grouped by context={self.context}")
+        if self.sequences is not None and self.sequences < self.gpus // self.context:
             length = self.workload.length
             raise OptionError(
                 f"tokens: a step of {self.sequences * length:,} tokens has {self.sequences:,} sequences of {length:,}, "
@@ -280,21 +306,23 @@ class Job:
             )
 
     def estimate(self, form: Form) -> "Estimate":
-        """Return memory, communication and time of a step in this form."""
+        """Return memory, communication and time of a step in this form. A GPU has its part of `per_gpu` sequences."""
+        form = replace(form, context=self.context)
+        groups = self.gpus // self.context
         largest = self.largest(form)
-        per_gpu = largest or 1 if self.sequences is None else -(-self.sequences // self.gpus)
+        per_gpu = largest or 1 if self.sequences is None else -(-self.sequences // groups)
         micro = min(per_gpu, self.micro or max(largest, 1))
         passes = -(-per_gpu // micro)
         micro = -(-per_gpu // passes)
         return Estimate(
             form=form,
             gpus=self.gpus,
-            sequences=self.sequences or per_gpu * self.gpus,
+            sequences=self.sequences or per_gpu * groups,
             micro=micro,
             passes=passes,
             largest=largest,
             memory=self.memory(form, micro),
-            communication=self.communication(form, passes),
+            communication=self.communication(form, passes, per_gpu),
             time=self.time(form, per_gpu, passes),
             capacity=self.capacity,
         )
@@ -330,11 +358,13 @@ class Job:
         cost = work.pass_cost(form, micro)
         # DDP sums gradients where they are (gradient_as_bucket_view), and so needs no buffers of its own.
         copies, buffers = self.gathered() if sharded else (cost.copies, 0)
+        # Keys and values of a layer are whole in each GPU that shares the sequence, and so are their gradients.
+        whole = 2 * micro * max(work.key_value_bytes) if form.context > 1 else 0
         return Memory(
             *held_by_rank,
             copies=copies,
-            activations=cost.activations,
-            working=cost.peak - cost.activations,
+            activations=cost.activations // form.context,
+            working=(cost.peak - cost.activations) // form.context + whole,
             buffers=buffers,
         )
 
@@ -350,17 +380,23 @@ class Job:
         flat = largest.gathered(self.gpus)
         return item * (root.size + 2 * largest.size), item * (flat + largest.size) + 4 * flat
 
-    def communication(self, form: Form, passes: int) -> Communication:
-        """Return the bytes that each GPU sends, padding included; a few scalars (loss, gradient norm) are not."""
+    def communication(self, form: Form, passes: int, each: int = 0) -> Communication:
+        """Return the bytes that each GPU sends, padding included; a few scalars (loss, gradient norm) are not.
+
+        `each` is how many sequences a group of GPUs has, which send their keys and values to each other.
+        """
         peers = self.gpus - 1
+        keys = each * sum(self.workload.key_value_bytes) * (form.context - 1) // form.context
+        keys_gathered = keys * (2 if form.checkpointing else 1)
         if form.parallel == "ddp":
-            return Communication(0, 0, 2 * 4 * self.workload.trained * peers // self.gpus)
+            return Communication(keys_gathered, keys, 2 * 4 * self.workload.trained * peers // self.gpus)
         item = 2 if self.workload.bfloat16 else 4
         root, *blocks = self.workload.units
         gathered = root.gathered(self.gpus) + 2 * sum(unit.gathered(self.gpus) for unit in blocks)
         scattered = sum(unit.gathered(self.gpus, trained=True) for unit in self.workload.units)
         share, twice = peers / self.gpus, 2 if self.rates.on_cpu else 1
-        return Communication(round(passes * item * gathered * share), round(passes * 4 * twice * scattered * share), 0)
+        sent, summed = round(passes * item * gathered * share), round(passes * 4 * twice * scattered * share)
+        return Communication(sent + keys_gathered, summed + twice * keys, 0)
 
     def time(self, form: Form, each: int, passes: int) -> StepTime:
         """Return the time of a step of `each` sequences on every GPU in so many passes."""
@@ -369,6 +405,12 @@ class Job:
         shards = self.gpus if form.parallel == "fsdp" else 1
         moved = (UPDATE_BYTES + AVERAGE_BYTES * work.averaged) * work.trained / shards
         update = moved / (1e9 * rates.copy_gb_s)
+        # A block waits for its keys and values, forward, again if it is computed again, and for their gradients.
+        waits = each * sum(
+            (2 if form.checkpointing else 1) * rates.gather_seconds(form.context, size)
+            + rates.scatter_seconds(form.context, size)
+            for size in work.key_value_bytes
+        )
         compute = passes * (forward + backward)
         if form.parallel == "ddp":
             size = 4 * work.trained
@@ -377,7 +419,7 @@ class Job:
             # The first buckets are summed while the last pass goes on backward; the last one when it has ended.
             exposed = max(each_bucket, buckets * each_bucket - backward * (buckets - 1) / buckets)
             exposed = buckets * each_bucket if rates.on_cpu else exposed
-            return StepTime(compute, buckets * each_bucket, exposed, update)
+            return StepTime(compute, buckets * each_bucket + waits, exposed + waits, update)
         item = 2 if work.bfloat16 else 4
         root, *blocks = work.units
         gather = sum(rates.gather_seconds(self.gpus, item * unit.gathered(self.gpus)) for unit in blocks)
@@ -386,15 +428,20 @@ class Job:
         last = rates.scatter_seconds(self.gpus, 4 * root.gathered(self.gpus, trained=True))
         every = first + 2 * gather + scatter + last
         hidden = min(gather, forward) + min(gather + scatter, backward)
-        return StepTime(compute, passes * every, passes * (every if rates.on_cpu else every - hidden), update)
+        exposed = passes * (every if rates.on_cpu else every - hidden)
+        return StepTime(compute, passes * every + waits, exposed + waits, update)
 
     def compute_seconds(self, form: Form, sequences: float | int) -> tuple[float, float]:
         """Return the seconds of forward and of backward of a pass."""
         work, rates = self.workload, self.rates
         forward_flops, blocks = work.forward_flops
-        again = blocks if form.checkpointing else 0
-        products = (3 * forward_flops + again) * sequences / (PRODUCT_SHARE * 1e12 * rates.matrix_tflops)
-        traffic = work.pass_cost(form, max(1, round(sequences))).traffic
+        again, share = blocks if form.checkpointing else 0, sequences / form.context
+        times = 4 if form.checkpointing else 3
+        attention = times * work.attention_flops * share
+        rate = rates.attention_tflops or PRODUCT_SHARE * rates.matrix_tflops
+        products = ((3 * forward_flops + again) * share - attention) / (PRODUCT_SHARE * 1e12 * rates.matrix_tflops)
+        products += attention / (1e12 * rate) * (1 + rates.doubling_cost * math.log2(form.context))
+        traffic = work.pass_cost(form, max(1, round(sequences))).traffic / form.context
         compiled = work.compiled and form.parallel == "ddp"  # `clearhead train` compiles no model that is sharded
         moving = EAGER_CPU if rates.on_cpu else COMPILED if compiled else EAGER
         memory_seconds = moving * traffic / (1e9 * rates.copy_gb_s)

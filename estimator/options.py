@@ -24,6 +24,7 @@ class ScalingOptions:
 
     gpus: int = option(8, "Train on N GPUs.  [default: 8]", takes="N", least=1)
     parallel: str = option("auto", "ddp, fsdp, or auto: the quickest that fits.", takes="NAME", names=PARALLEL)
+    context: int = option(1, "GPUs that share a sequence.  [default: 1]", takes="N", least=1)
     tokens: int | None = option(
         None, "Batch size over all GPUs: tokens per step.  [default: the run's, or as many as fit]", takes="N", least=1
     )
@@ -85,7 +86,7 @@ def plan_training(
     tokens = options.tokens or (recipe.batching.tokens if recipe else None)
     micro = options.micro_batch_tokens or (recipe.batching.micro_batch_tokens if recipe else None)
     length = workload.length
-    least = length * options.gpus
+    least = length * max(1, options.gpus // options.context)
     if micro is not None and micro < least:
         raise WordError(
             "micro_batch_tokens",
@@ -95,6 +96,7 @@ def plan_training(
         job = Job(
             workload=workload,
             gpus=options.gpus,
+            context=options.context,
             rates=make_rates(machines, workload.bfloat16),
             sequences=None if tokens is None else max(1, round(tokens / length)),
             micro=None if micro is None else micro // least,
