@@ -61,6 +61,8 @@ class Attention(Tapped):
 
     runner: Runner | None = None
     """Runs each call in place of the layer's kernel: tracing records here, and edits change values here."""
+    int8_cache = False
+    """Whether decoding caches its keys and values as int8 (`clearhead.decoding.use_int8_cache`)."""
 
     def __init__(
         self,

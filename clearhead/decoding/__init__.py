@@ -15,7 +15,7 @@ from clearhead.decoding.grammar import Grammar, TokenBytes
 from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy, Sample
-from clearhead.decoding.session import which_step
+from clearhead.decoding.session import use_int8_cache, which_step
 
 __all__ = [
     "Beam",
@@ -30,5 +30,6 @@ __all__ = [
     "generate",
     "score",
     "stream",
+    "use_int8_cache",
     "which_step",
 ]

@@ -19,7 +19,7 @@ from typing import NamedTuple, cast, final
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -174,6 +174,8 @@ class ColumnCache(Cache):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.keys = self.values = torch.empty(0)
+        self.parts: list[Tensor] = []
+        """The part in use of each tensor."""
 
     @property
     @abstractmethod
@@ -196,7 +198,8 @@ class ColumnCache(Cache):
     def fit(self) -> None:
         if self.memory:
             self.reserve(*self.memory)
-            self.keys, self.values = (cached[: self.n_rows, :, : self.columns[0]] for cached in self.memory)
+            self.parts = [cached[: self.n_rows, :, : self.columns[0]] for cached in self.memory]
+            self.keys, self.values = self.parts[:2]
 
     def take_over(self, read: Cache, emptied: Tensor, rows: Tensor, slots: Tensor) -> None:
         """Empty some slots, and copy rows of the caches of prompts into some."""
@@ -209,9 +212,20 @@ class ColumnCache(Cache):
 
 @final
 class FullCache(ColumnCache):
-    """Every key and value of self-attention."""
+    """Every key and value of self-attention; as int8 codes with a scale for each, if the layer says `int8_cache`."""
 
     can_share = True
+
+    def __init__(self, clock: Clock, *, int8: bool = False) -> None:
+        super().__init__(clock)
+        self.int8 = int8
+
+    def encode(self, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Return keys and values as they are kept."""
+        if not self.int8:
+            return [key, value]
+        (key_codes, key_scale), (value_codes, value_scale) = round_to_int8(key), round_to_int8(value)
+        return [key_codes, value_codes, key_scale, value_scale]
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -224,31 +238,31 @@ class FullCache(ColumnCache):
 
     def filled(self) -> tuple[Tensor, Tensor]:
         clock = self.clock
-        if clock.common is None:
-            return self.keys, self.values
-        return self.keys.narrow(2, 0, clock.total), self.values.narrow(2, 0, clock.total)
+        parts = self.parts if clock.common is None else [part.narrow(2, 0, clock.total) for part in self.parts]
+        key, value = parts[:2]
+        return (key * parts[2], value * parts[3]) if self.int8 else (key, value)
 
     def write(self, key: PerHead, value: Float[Tensor, "row head n d_value"]) -> None:
         """Write the keys and values of the new columns."""
+        new = self.encode(key, value)
         if self.clock.reading:
-            new = key, value
-            self.memory = [torch.cat(pair, 2) for pair in zip(self.memory, new, strict=True)] if self.memory else [*new]
-            self.keys, self.values = self.memory
+            self.memory = [torch.cat(pair, 2) for pair in zip(self.memory, new, strict=True)] if self.memory else new
+            self.parts, (self.keys, self.values) = self.memory, self.memory[:2]
             return
-        memory, common = self.memory or self.reserve(key, value), self.clock.common
+        memory, common = self.memory or self.reserve(*new), self.clock.common
         if common is not None:
-            self.keys.narrow(2, common, 1).copy_(key)
-            self.values.narrow(2, common, 1).copy_(value)
+            for part, vectors in zip(self.parts, new, strict=True):
+                part.narrow(2, common, 1).copy_(vectors)
             return
-        for cached, new in zip(memory, (key, value), strict=True):
+        for cached, vectors in zip(memory, new, strict=True):
             places = self.clock.places(cached.shape[1], cached.shape[2])
-            cached.flatten(0, 2).index_copy_(0, places, new.reshape(-1, new.shape[3]))
+            cached.flatten(0, 2).index_copy_(0, places, vectors.reshape(-1, vectors.shape[3]))
 
     def make_room(self, layer: Attention) -> None:
         weight = cast(WholeMap, layer.key).linear.weight
         dtype = weight.dtype if weight.dtype.is_floating_point else torch.float32
         like = torch.empty(0, layer.shape.n_kv_heads, 1, layer.shape.d_head, dtype=dtype, device=self.clock.device)
-        self.reserve(like, like)
+        self.reserve(*self.encode(like, like))
 
     def search_beams(self, beams: int, columns: int) -> None:
         for index, old in enumerate(self.memory):
@@ -293,7 +307,7 @@ class FullCache(ColumnCache):
         def step(x: Tensor) -> Tensor:
             return output(attend_step(clock, heads, (clock.by_sentence(project(x)), *self.filled()), scale))
 
-        matrices = matrices_to_fuse(layer, clock.size.columns)
+        matrices = [] if self.int8 else matrices_to_fuse(layer, clock.size.columns)
         return FusedAttention(self, layer, step, scale, matrices) if matrices else step
 
     def project_step(self, layer: Attention) -> Callable[[Tensor], Float[Tensor, "row head 1 d"]]:
@@ -316,6 +330,13 @@ class FullCache(ColumnCache):
             return query
 
         return step
+
+
+def round_to_int8(vectors: PerHead) -> tuple[Int8[Tensor, "row head n d"], Float[Tensor, "row head n 1"]]:
+    """Return vectors as int8 codes, and the scale of each: its largest number is 127 times that."""
+    scale = vectors.abs().amax(-1, keepdim=True) / 127
+    codes = (vectors / scale.clamp(min=torch.finfo(scale.dtype).tiny)).round().clamp(-127, 127)
+    return codes.to(torch.int8), scale
 
 
 def attend_step(
@@ -648,7 +669,9 @@ def own_cache(layer: Attention, clock: Clock) -> Cache:
     if layer.sums and layer.mask.kinds == {"causal"}:
         return StateCache(clock)
     windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
-    return WindowCache(clock, min(windows)) if windows and min(windows) + 1 < clock.size.columns else FullCache(clock)
+    if windows and min(windows) + 1 < clock.size.columns:
+        return WindowCache(clock, min(windows))
+    return FullCache(clock, int8=layer.int8_cache)
 
 
 def cross_cache(layer: Attention, clock: Clock) -> CrossCache:

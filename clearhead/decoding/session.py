@@ -7,7 +7,7 @@ prompt is read before its sequence joins (`Prefill`), all but its last token, wh
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -21,7 +21,7 @@ from clearhead.decoding.caches import Caches, Guest, Guests, pair_columns
 from clearhead.decoding.clock import Clock, EncodedSource, SessionSize
 from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.recorded import Replay, can_record_on
-from clearhead.decoding.request import Model
+from clearhead.decoding.request import Model, check_model
 from clearhead.decoding.topk import LogSoftmax
 from clearhead.model.fast_step import FEW, FastStep, StepMatrix, find_unrecordable, is_observed
 from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
@@ -31,6 +31,7 @@ from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder
 
 Logits = Float[Tensor, "row vocabulary"]
+ModelT = TypeVar("ModelT", bound=Model)
 MUCH = 1 << 20
 """From this many logits on they are written into the same memory each step: fresh pages would take longer."""
 EVERYTHING = 1 << 30
@@ -363,6 +364,13 @@ def which_step(model: Model) -> StepChoice:
     >>> choice = ch.decoding.which_step(ch.presets.gpt2("tiny", vocabulary=20).build())
     """
     session = Session(model, SessionSize(1, 2))
+    choice = find_step(session)
+    if not any(layer.int8_cache for _, layer in session.caches.own):
+        return choice
+    return choice._replace(why=f"{choice.why}; keys and values are cached as int8, so that attention is not fused")
+
+
+def find_step(session: Session) -> StepChoice:
     if session.fast_step is None:
         return StepChoice("forward", "it is watched, hooked or under autocast, so that its forward must run")
     if session.recordable:
@@ -373,6 +381,30 @@ def which_step(model: Model) -> StepChoice:
         return StepChoice("fast", f"{strange.__name__} does not say `recordable = True` beside its forward")
     cache = next(cache for cache, layer in session.caches.layers if not cache.can_record(layer))
     return StepChoice("fast", f"the step of a {type(cache).__name__} changes with the column")
+
+
+@public
+def use_int8_cache(model: ModelT, *, on: bool = True) -> ModelT:
+    """Let decoding cache keys and values of self-attention as int8, each with a scale of its own, and return the model.
+
+    A token's key in a head is rounded by itself, so an output does not depend on its batch, nor on pieces of a prompt.
+    Windows, sums of kernelized attention and an encoder's output are cached as they are.
+
+    Args:
+        model: A decoder or an encoder-decoder.
+        on: Whether to; False for keys and values as they are computed.
+
+    Returns:
+        The same model.
+
+    >>> import clearhead as ch
+    >>> model = ch.decoding.use_int8_cache(ch.presets.gpt2("tiny", vocabulary=20).build())
+    >>> [output] = ch.generate(model, [5, 6], rules=ch.Rules(max_new=3))
+    """
+    check_model(model)
+    for block in model.decoder.stack.blocks:
+        block.attention.int8_cache = on
+    return model
 
 
 def warn_if_slow(session: Session) -> None:
