@@ -115,5 +115,5 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as place:
             gpt2 = Path(place) / "gpt2" if needs_gpt2(Path(name)) else None
             if gpt2 is not None:
-                small_gpt2.save(gpt2)
+                (small_gpt2.save_trained_here if "circuits" in name else small_gpt2.save)(gpt2)
             run_as_stranger(Path(name), Path(place), gpt2=gpt2, verb="write_outputs")

@@ -1,5 +1,6 @@
 """Every page of the guide runs, and prints what it says it prints; and the runner notices when one does not."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -24,11 +25,11 @@ def write(folder: Path, text: str) -> Path:
     return page
 
 
-LONG = ("export", "fine-tuning", "induction-heads", "why-q-k-v-differ", "how-layers-cooperate")
+LONG = ("export", "fine-tuning", "gpt2-circuits", "induction-heads", "why-q-k-v-differ", "how-layers-cooperate")
 """Pages that take most of a minute, or whose time is that of trainings, and whose every step has tests of its own:
 tests/interop/export and tests/plain/test_export_graphs.py, tests/training/test_fine_tuning.py and
 tests/interop/test_stranger.py, tests/tracing/test_head_metrics.py and test_edits.py,
-tests/attention/test_layer.py. Their commands are held to the options there are.
+tests/attention/test_layer.py, and the test of the recipe below. Their commands are held to the options there are.
 """
 
 
@@ -41,13 +42,33 @@ EVERY = [*PAGES, DOCS.parent / "README.md"]
 WITH_COMMANDS = [page for page in EVERY if any(block.shell for block in blocks(page))]
 
 
+def made_gpt2(page: Path, factory: pytest.TempPathFactory) -> Path:
+    if page.stem == "gpt2-circuits":
+        return (
+            made_once(factory, "gpt2-trained-here", lambda home: small_gpt2.save_trained_here(home / "gpt2")) / "gpt2"
+        )
+    return made_once(factory, "small-gpt2", small_gpt2.save)
+
+
+@pytest.mark.slow
+def test_the_gpt2_that_is_trained_here_is_written_as_gpt2s_files_and_read_back(tmp_path):
+    small_gpt2.save_trained_here(tmp_path / "gpt2", steps=3, lines=200)
+    assert json.loads((tmp_path / "gpt2/config.json").read_text(encoding="utf-8"))["model_type"] == "gpt2"
+    trained = ch.load(tmp_path / "gpt2-training/run", device="cpu")
+    again = ch.import_model(tmp_path / "gpt2", tmp_path / "again", device="cpu", log=lambda line: None)
+    text = "When Mary and John went to the store, John gave a drink to"
+    assert ch.trace(again, text).candidates[-1][0].text == ch.trace(trained, text).candidates[-1][0].text
+    before, after = (ch.attribute(run, text, answer=5).total for run in (trained, again))
+    assert before == pytest.approx(after, abs=1e-4)
+
+
 @pytest.mark.slow
 @named(WITH_COMMANDS)
 def test_page_as_a_stranger(page: Path, tmp_path, tmp_path_factory):
     if page.stem == "induction-heads":  # tests/browser/test_induction.py looks at the model that it trains
         run_once_as_stranger(page, tmp_path_factory)
     else:
-        gpt2 = made_once(tmp_path_factory, "small-gpt2", small_gpt2.save) if needs_gpt2(page) else None
+        gpt2 = made_gpt2(page, tmp_path_factory) if needs_gpt2(page) else None
         run_as_stranger(page, tmp_path, gpt2=gpt2)
 
 
