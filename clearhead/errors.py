@@ -143,6 +143,10 @@ class DataError(ClearheadError, ValueError):
     """
 
 
+class ShardError(DataError):
+    """A file of another machine cannot be had just now: what was prepared of the others stays, for another try."""
+
+
 class RunError(ClearheadError, RuntimeError):
     """A run folder cannot be used: another process uses it, it is damaged, not a run, or not writable.
 

@@ -2,22 +2,22 @@
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar, final
+from typing import Any, Literal, NamedTuple, final
 
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError
 from clearhead.text.lines import Problems
 from clearhead.text.sources import Record, Source
-from clearhead.text.store import StoreWriter
+from clearhead.text.store import IdRow, StoreWriter
 from clearhead.text.table_readers import list_names, quote
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.text.validation_split import TAIL, Drawn, DrawnDocument, TextHash, document_quotas, draw, record_quotas
+from clearhead.text.validation_split import TAIL, TextHash
 
 Ids = dict[str, list[int]]
+MANY_LABELS = 1 << 17
+"""What labels' numbers are below while nobody knows how many there are: a store keeps such a number in 32 bits."""
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
 """Records that are tokenised together: so many, or so much text."""
 MOST_BYTES = 500_000
@@ -141,146 +141,90 @@ def split_labels(text: str) -> list[str]:
     return [*dict.fromkeys(name for part in text.split(",") if (name := part.strip()))]
 
 
-class Placed(NamedTuple):
-    """A record, and the store its ids go to."""
+class Entry(NamedTuple):
+    """A record as ids, or a piece of a long one: its texts', the bytes that these had, the numbers of its labels, and
+    where the record ends the hash of its text.
+    """
 
-    record: Record
-    to: StoreWriter
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return self.record.fields
-
-
-Some = TypeVar("Some", Record, Placed)
+    ids: Mapping[str, IdRow]
+    n_bytes: Mapping[str, int]
+    numbers: list[int]
+    key: bytes | None
 
 
 class Encoding:
     """Encodes records and writes their ids to disk.
 
-    It counts the records that are `too_long`, and those with no token at all (`nothing`). `copies` of the
-    held-out records have the text of training records: some label has too few different texts for anything else.
+    It counts the records that are `too_long`, and those with no token at all (`nothing`). Where `labels` are None,
+    labels get numbers from 1 on as they come, and 0 stands for a token that goes on with a word.
     """
 
-    def __init__(self, layout: Layout, tokenizers: Mapping[str, Tokenizer], labels: tuple[str, ...]) -> None:
+    def __init__(self, layout: Layout, tokenizers: Mapping[str, Tokenizer], labels: tuple[str, ...] | None) -> None:
         self.layout, self.tokenizers, self.labels = layout, tokenizers, labels
-        self.numbers = {name: number for number, name in enumerate(labels)}
-        self.too_long = self.nothing = self.copies = 0
+        self.numbers = {name: number for number, name in enumerate(labels or ())}
+        self.going_on = len(labels or ())
+        self.too_long = self.nothing = 0
         self.sizes = {field: tokenizer.vocabulary for field, tokenizer in tokenizers.items()}
         if layout.label is not None:
-            self.sizes[layout.label] = len(labels) + (layout.label_of == "subword")
+            subword = layout.label_of == "subword"
+            self.sizes[layout.label] = MANY_LABELS if labels is None else len(labels) + subword
 
-    def write(self, corpus: Corpus, survey: Survey, home: Path) -> int:
-        """Write the stores `train` and `dev`; return how many records were too long."""
-        with StoreWriter(home / "train", self.sizes) as train, StoreWriter(home / "dev", self.sizes) as dev:
-            if corpus.dev is not None:
-                self.fill(corpus.train, train)
-                self.fill(corpus.dev, dev)
-            else:
-                placed = (
-                    Placed(record, dev if held_out else train) for record, held_out in self.split(corpus.train, survey)
-                )
-                self.spread(corpus.train, placed)
-            stores = {"training": train.close({}), "held-out": dev.close({})}
-        for name, store in stores.items():
-            if not len(store) or (self.layout.end and store.sizes[self.layout.texts[0]].tokens < 2):
-                raise DataError(f"there is no {name} record left; give more text, or a dev file of its own")
-        return self.too_long
+    def number_of(self, label: str) -> int:
+        return self.numbers.setdefault(label, len(self.numbers) + 1) if self.labels is None else self.numbers[label]
 
-    def split(self, source: Source, survey: Survey) -> Iterator[tuple[Record, bool]]:
-        """Return every record, and whether it is held out: of the validation set, not of the training set."""
-        if survey.records < 2 and not self.layout.end:
-            raise DataError("one record cannot be split into training and held-out ones; give more, or a dev file")
-        drawn = self.draw(source, survey)
-        if self.layout.end and drawn.short:
-            field = source.fields.index(self.layout.texts[0])
-            return cut_in_two(self.usable_records(source), survey.text_bytes, field=field)
-        self.copies = drawn.copies
-        return self.place(source, drawn)
-
-    def draw(self, source: Source, survey: Survey) -> Drawn:
-        """Draw the documents that are held out: too little if one is nearly all of the text."""
-        if survey.records < 2:
-            return Drawn(keys=frozenset(), copies=0, short=True)
-        if self.layout.end:
-            quotas = document_quotas(survey.text_bytes, survey.records)
-        else:
-            quotas = record_quotas(self.count_labels(source, survey), survey.records)
-        return draw(lambda: self.documents(source), quotas)
-
-    def count_labels(self, source: Source, survey: Survey) -> Counter[str | None]:
-        """Return how many records have each label, and under None how many have none."""
-        if self.layout.label is None:
-            return Counter({None: survey.records})
-        rows = (labels_of(source, self.layout, record) or [None] for record in self.usable_records(source))
-        return Counter(label for labels in rows for label in dict.fromkeys(labels))
-
-    def place(self, source: Source, drawn: Drawn) -> Iterator[tuple[Record, bool]]:
-        """Yield every record, and whether its document was drawn. A long document is hashed before its first piece is
-        here, so the corpus is read twice at once instead of being held in memory.
-        """
-        documents = self.documents(source)
-        begins, held_out = True, False
-        for record in self.usable_records(source):
-            if begins:
-                held_out = drawn.has(next(documents))
-            yield record, held_out
-            begins = record.ends
-
-    def documents(self, source: Source) -> Iterator[DrawnDocument]:
-        """Yield every document as the draw sees it."""
-        number, text_hash, n_bytes = 0, TextHash(), 0
-        for record in self.usable_records(source):
-            for text in texts_of(source, self.layout, record):
-                text_hash.add(text)
-                if record.ends:
-                    text_hash.add_border()
-                n_bytes += utf8_size(text)
-            if record.ends:
-                labels = tuple(dict.fromkeys(labels_of(source, self.layout, record))) or (None,)
-                amount = n_bytes if self.layout.end else 1
-                yield DrawnDocument(text_hash.key(), text_hash.own_key(number), labels, amount)
-                number, text_hash, n_bytes = number + 1, TextHash(), 0
-
-    def usable_records(self, source: Source) -> Iterator[Record]:
-        known_labels = None if self.layout.label is None else self.labels
-        return usable_records(source, self.layout, Problems(skip=True), known_labels)
+    def usable_records(
+        self, source: Source, problems: Problems | None = None, known_labels: tuple[str, ...] | None = None
+    ) -> Iterator[Record]:
+        known = known_labels if self.labels is None or self.layout.label is None else self.labels
+        return usable_records(source, self.layout, problems or Problems(skip=True), known)
 
     def fill(self, source: Source, store: StoreWriter) -> None:
         """Tokenise every usable record of a source, and add it to the store."""
-        self.spread(source, (Placed(record, store) for record in self.usable_records(source)))
+        for entry in self.encode(source, self.usable_records(source)):
+            self.add(store, entry)
 
-    def spread(self, source: Source, records: Iterable[Placed]) -> None:
-        """Tokenise these records of a source, and add each to its store."""
+    def encode(self, source: Source, records: Iterable[Record]) -> Iterator[Entry]:
+        """Tokenise records of a source, many at a time."""
         names = self.layout.texts
         index = [source.fields.index(name) for name in names]
+        text_hash = TextHash()
         for chunk in chunks(records):
             columns = [[record.fields[i] for record in chunk] for i in index]
             pairs = zip(names, columns, strict=True)
             encoded = [self.tokenizers[name].encode_batch(column) for name, column in pairs]
-            for (record, to), row, ids in zip(
-                chunk, zip(*columns, strict=True), zip(*encoded, strict=True), strict=True
-            ):
-                ids_of_record = dict(zip(names, ids, strict=True))
-                self.add(to, record, ids_of_record, dict(zip(names, map(utf8_size, row), strict=True)), source)
+            for record, texts, row in zip(chunk, zip(*columns, strict=True), zip(*encoded, strict=True), strict=True):
+                for text in texts:
+                    text_hash.add(text)
+                    if record.ends:
+                        text_hash.add_border()
+                ids = dict(zip(names, row, strict=True))
+                numbers = self.label_numbers(source, record, ids)
+                if self.layout.end and record.ends:
+                    ids[names[0]].append(self.tokenizers[names[0]].end)
+                n_bytes = dict(zip(names, map(utf8_size, texts), strict=True))
+                yield Entry(ids, n_bytes, numbers, text_hash.key() if record.ends else None)
+                text_hash = TextHash() if record.ends else text_hash
 
-    def add(self, store: StoreWriter, record: Record, ids: Ids, n_bytes: dict[str, int], source: Source) -> None:
-        if self.layout.end and record.ends:
-            name = self.layout.texts[0]
-            ids[name].append(self.tokenizers[name].end)
-        numbers = [self.numbers[name] for name in labels_of(source, self.layout, record)]
+    def label_numbers(self, source: Source, record: Record, ids: Ids) -> list[int]:
+        numbers = [self.number_of(name) for name in labels_of(source, self.layout, record)]
         if self.layout.label is not None and self.layout.label_of in BY_WORD:
             name = self.layout.texts[0]
             if self.layout.label_of == "subword":
                 words = words_of_tokens(self.tokenizers[name], record.fields[source.fields.index(name)])
                 before = zip([-1, *words], words, strict=False)
-                numbers = [len(self.labels) if word == last else numbers[word] for last, word in before]
+                numbers = [self.going_on if word == last else numbers[word] for last, word in before]
             self.check_words(record, ids, numbers)
-            ids[self.layout.label] = numbers
+        return numbers
+
+    def add(self, store: StoreWriter, entry: Entry) -> None:
+        """Add an entry to a store: cut, split or left out, as the layout has it."""
+        ids, n_bytes, label = dict(entry.ids), entry.n_bytes, self.layout.label
+        if label is not None and self.layout.label_of in BY_WORD:
+            ids[label] = entry.numbers
         for part in self.pieces(ids):
-            if self.layout.label is not None and self.layout.label_of not in BY_WORD:
-                part[self.layout.label] = numbers
-            store.add(part, n_bytes, ends=record.ends or self.layout.too_long != "keep")
+            if label is not None and self.layout.label_of not in BY_WORD:
+                part[label] = entry.numbers
+            store.add(part, n_bytes, ends=entry.key is not None or self.layout.too_long != "keep")
             n_bytes = {}  # the text is the same, and counts once
 
     def check_words(self, record: Record, ids: Ids, numbers: list[int]) -> None:
@@ -291,7 +235,7 @@ class Encoding:
                 "tokens are words; choose the tokeniser word"
             )
 
-    def pieces(self, ids: Ids) -> list[Ids]:
+    def pieces(self, ids: dict[str, IdRow]) -> list[dict[str, IdRow]]:
         """Return the records that a record becomes: itself, none, or shorter ones."""
         if self.layout.too_long == "keep":
             return [ids]
@@ -309,16 +253,23 @@ class Encoding:
         return [{name: row[start : start + most] for name, row in ids.items()} for start in starts]
 
 
-def split_records(corpus: Corpus, layout: Layout, survey: Survey) -> Iterator[tuple[Source, Record, bool]]:
-    """Yield every record once more with its source, and whether it is held out, as `Encoding.write` has it."""
-    encoding = Encoding(layout, {}, survey.labels)
-    parts = [(corpus.train, encoding.split(corpus.train, survey))]
+def split_records(corpus: Corpus, layout: Layout, notes: Mapping[str, Any]) -> Iterator[tuple[Source, Record, bool]]:
+    """Yield every record once more with its source, and whether it is held out, as the notes of a stream that is
+    prepared have it.
+    """
+    source = corpus.train
+    records = usable_records(source, layout, Problems(skip=True))
+    if corpus.dev is None and notes["cut"]:
+        field = source.fields.index(layout.texts[0])
+        yield from ((source, *placed) for placed in cut_in_two(records, notes["text_bytes"], field=field))
+        return
+    number, held_out = 0, frozenset(notes["held_out"])
+    for record in records:
+        yield source, record, number in held_out
+        number += record.ends
     if corpus.dev is not None:
-        train, dev = ((source, encoding.usable_records(source)) for source in (corpus.train, corpus.dev))
-        parts = [(train[0], ((record, False) for record in train[1])), (dev[0], ((record, True) for record in dev[1]))]
-    for source, records in parts:
-        for record, held_out in records:
-            yield source, record, held_out
+        for record in usable_records(corpus.dev, layout, Problems(skip=True)):
+            yield corpus.dev, record, True
 
 
 def words_of_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -356,9 +307,9 @@ def with_text(record: Record, field: int, text: str) -> Record:
     return record._replace(fields=(*record.fields[:field], text, *record.fields[field + 1 :]))
 
 
-def chunks(records: Iterable[Some]) -> Iterator[list[Some]]:
+def chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield records in lists of CHUNK_RECORDS or CHUNK_CHARACTERS, whichever comes first."""
-    chunk: list[Some] = []
+    chunk: list[Record] = []
     size = 0
     for record in records:
         chunk.append(record)

@@ -10,7 +10,7 @@ import stat
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader, RawIOBase
@@ -74,6 +74,16 @@ class Problems:
     def counts(self) -> dict[str, int]:
         """Return the number of problems of each kind."""
         return dict(self._counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was found, to be added to that of another process."""
+        return {"first": self._first, "counts": self.counts, "encodings": dict(self.encodings)}
+
+    def add_json(self, found: Mapping[str, Any]) -> None:
+        """Add what another process found, as `to_json` gives it."""
+        self._first = [*self._first, *found["first"]][: self.shown]
+        self._counts.update(found["counts"])
+        self.encodings.update(found["encodings"])
 
     def settle(self) -> None:
         """Raise DataError with the first problems and their number, unless they are skipped or there are none."""

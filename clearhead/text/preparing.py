@@ -1,8 +1,8 @@
 """Prepare the user's files for training: check, split, tokenise and store them, once for the same content.
 
-The corpus is read three times, each time as a stream: to check every line and count, to train the tokeniser (on a
-sample of a large corpus), and to store ids. Holding records out takes up to three more: to count labels, to draw, and
-to know the hash of a long document before its first piece is stored.
+The corpus is read once, as a stream, by all processes: each encodes parts of it (`clearhead.text.parts`). Where a
+tokeniser is to be trained, it is read once before, to check every line and to draw a sample. What is held out is drawn
+from hashes in the parts; only a stream of which the end is held out is tokenised again.
 """
 
 import errno
@@ -23,19 +23,35 @@ from clearhead.serialization import check_fields, check_regular, to_json
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.kinds import KINDS
 from clearhead.text.lines import Problems
+from clearhead.text.parts import (
+    HeldOut,
+    Part,
+    PartJob,
+    Team,
+    await_parts,
+    divide,
+    draw_held_out,
+    encode_parts,
+    estimate_bytes,
+    join_parts,
+    parts_folder,
+    survey_parts,
+)
 from clearhead.text.remote import identify, is_remote
-from clearhead.text.sources import Source
+from clearhead.text.sources import Record, Source
 from clearhead.text.store import Store
 from clearhead.text.table_readers import quote
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import RULE, is_drawn
 
 Log = Callable[[str], None]
-FORMAT = 3
+FORMAT = 4
 """The version of what is stored: another version is another key."""
 MOST_LABELS = 1000
 MOST_CHANGES = 5
 """Files that were changed since that are named."""
+TOKENIZERS = "tokenizers.json"
+"""In a folder of parts: which tokeniser each field has. Written when they are all there."""
 WHOLE = "whole.json"
 """Written last: where it is, everything else is complete."""
 NOTES = {
@@ -50,11 +66,13 @@ NOTES = {
     "too_long": int,
     "without_tokens": int,
     "copies": int,
+    "cut": bool,
+    "held_out": list[int],
     "texts": dict[str, str],
 }
 """The fields of whole.json beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those
-around it; `texts`, the BLAKE2b of the user's files; `copies`, how many
-held-out records have the text of training records.
+around it; `texts`, the BLAKE2b of the user's files; `copies`, how many held-out records have the text of training
+records; `held_out`, the numbers of the documents of a stream that are held out; `cut`, that it is its end instead.
 """
 
 
@@ -124,10 +142,13 @@ def prepare(
     tokenizing: Tokenizing | Mapping[str, Tokenizer],
     folder: Path,
     log: Log = print,
+    *,
+    team: Team | None = None,
 ) -> Prepared:
     """Return the ids of a corpus in this folder: written now, unless they are there from the same content.
 
-    Instead of a choice, `tokenizing` may be the tokenisers themselves, by field: those of a pretrained model.
+    Instead of a choice, `tokenizing` may be the tokenisers themselves, by field: those of a pretrained model. `team`
+    are the processes that take part, None for this one alone.
     """
     for source in (corpus.train, corpus.dev):
         if source is not None and not set(layout.fields) <= set(source.fields):
@@ -140,8 +161,9 @@ def prepare(
     if (home / WHOLE).exists():
         return open_prepared(home, tokenizers=pretrained)
     try:
-        with replacing_folder(home) as partial:
-            write_prepared(corpus, layout, tokenizing, partial, log, key=home.name, texts=texts)
+        with replacing_folder(home) as partial, parts_folder(home, partial) as parts:
+            work = PartJob(corpus.train, layout, None, corpus.skip_bad, parts)
+            write_prepared(corpus, work, tokenizing, partial, log, key=home.name, texts=texts, team=team or Team())
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and (home / WHOLE).exists():
             # Another run with the same text has written the same meanwhile.
@@ -269,61 +291,80 @@ def describe_changes(then: Mapping[str, str], corpus: Corpus) -> str | None:
 
 def write_prepared(
     corpus: Corpus,
-    layout: Layout,
+    work: PartJob,
     tokenizing: Tokenizing | Mapping[str, Tokenizer],
     home: Path,
     log: Log,
     *,
     key: str,
     texts: Mapping[str, str],
+    team: Team,
 ) -> None:
-    train_survey = survey(corpus.train, layout, Problems(skip=corpus.skip_bad), known_labels=None)
-    log(
-        f"{train_survey.records:,} records, {train_survey.text_bytes / 1e6:,.1f} MB of text"
-        + describe_skipped(train_survey.skipped)
-    )
-    dev_survey = None
-    if corpus.dev is not None:
-        known_labels = train_survey.labels if layout.label else None
-        dev_survey = survey(corpus.dev, layout, Problems(skip=corpus.skip_bad), known_labels)
-        log(f"{dev_survey.records:,} held-out records" + describe_skipped(dev_survey.skipped))
+    layout = work.layout
     if isinstance(tokenizing, Tokenizing):
-        tokenizers = make_tokenizers(corpus, layout, tokenizing, train_survey, log)
+        tokenizers = make_tokenizers(corpus, layout, tokenizing, work.folder, log)
     else:
-        tokenizers = tokenizing
+        tokenizers, team = tokenizing, Team()  # the other processes do not have them
+    train_job = work._replace(folder=work.folder / "train")
+    train = encode_together(train_job, tokenizers, team)
+    problems = Problems(skip=corpus.skip_bad)
+    survey = survey_parts(train, layout, problems)
+    check_survey(corpus.train, layout, survey, problems)
+    log(f"{survey.records:,} records, {survey.text_bytes / 1e6:,.1f} MB of text" + describe_skipped(survey.skipped))
+    dev, dev_skipped = None, {}
+    if corpus.dev is not None:
+        known_labels = survey.labels if layout.label else None
+        dev_job = work._replace(source=corpus.dev, labels=known_labels, folder=work.folder / "dev")
+        dev = encode_together(dev_job, tokenizers, team)
+        problems = Problems(skip=corpus.skip_bad)
+        dev_survey = survey_parts(dev, layout, problems)
+        check_survey(corpus.dev, layout, dev_survey, problems, known_labels)
+        dev_skipped = dict(dev_survey.skipped)
+        log(f"{dev_survey.records:,} held-out records" + describe_skipped(dev_skipped))
+    held_out = HeldOut() if dev is not None else draw_held_out(train, layout, survey)
+    encoding = Encoding(layout, tokenizers, survey.labels)
     files = save_tokenizers(tokenizers, home)
-    encoding = Encoding(layout, tokenizers, train_survey.labels)
-    encoding.write(corpus, train_survey, home)
-    for line in describe_losses(encoding):
+    join_parts(encoding, train, dev, held_out, source=corpus.train, home=home)
+    for line in describe_losses(encoding, held_out):
         log(line)
     bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()))
     notes = {
         "key": key,
         "files": {file: sha256_of_file(home / file) for file in bound},
-        "records": train_survey.records,
-        "text_bytes": train_survey.text_bytes,
-        "labels": train_survey.labels,
-        "skipped": dict(train_survey.skipped),
-        "dev_skipped": {} if dev_survey is None else dict(dev_survey.skipped),
+        "records": survey.records,
+        "text_bytes": survey.text_bytes,
+        "labels": survey.labels,
+        "skipped": dict(survey.skipped),
+        "dev_skipped": dev_skipped,
         "tokenizers": files,
         "too_long": encoding.too_long,
         "without_tokens": encoding.nothing,
-        "copies": encoding.copies,
+        "copies": held_out.copies,
+        "cut": held_out.cut,
+        "held_out": sorted(held_out.documents) if layout.end else [],
         "texts": dict(texts),
     }
     write_sealed(home / WHOLE, notes)
 
 
-def describe_losses(encoding: Encoding) -> Iterator[str]:
+def encode_together(job: PartJob, tokenizers: Mapping[str, Tokenizer], team: Team) -> list[Part]:
+    """Encode the parts of a job with the other processes, and open all of them."""
+    job.folder.mkdir(exist_ok=True)
+    team.announce(job)
+    encode_parts(job, tokenizers, 0, team.count)
+    return await_parts(job.folder, len(divide(job.source)))
+
+
+def describe_losses(encoding: Encoding, held_out: HeldOut) -> Iterator[str]:
     """Yield sentences about records that were left out, cut or split, and about copies that had to be held out."""
     layout = encoding.layout
     if encoding.too_long:
         yield f"{encoding.too_long:,} records have more than {layout.most} tokens: {FATES[layout.too_long]}"
     if encoding.nothing:
         yield f"{encoding.nothing:,} records have no token: they are left out"
-    if encoding.copies:
+    if held_out.copies:
         yield (
-            f"WARNING: {encoding.copies:,} held-out records have the text of training records, since there are too few "
+            f"WARNING: {held_out.copies:,} held-out records have the text of training records, since there are too few "
             "different texts: their scores will be too high; give more text, or a dev file"
         )
 
@@ -332,11 +373,18 @@ def describe_skipped(counts: Mapping[str, int]) -> str:
     return "".join(f"; {count:,} left out: {kind}" for kind, count in counts.items())
 
 
-def survey(source: Source, layout: Layout, problems: Problems, known_labels: tuple[str, ...] | None) -> Survey:
-    """Read everything once. Bad lines are reported here, before anything slow begins."""
+def survey(
+    source: Source,
+    layout: Layout,
+    problems: Problems,
+    known_labels: tuple[str, ...] | None,
+    watch: Callable[[int, Record], None] = lambda number, record: None,
+) -> Survey:
+    """Read everything once, and raise for bad lines. `watch` is called with every usable record and its number."""
     labels: dict[str, None] = {}
     records = text_bytes = 0
-    for record in usable_records(source, layout, problems, known_labels):
+    for number, record in enumerate(usable_records(source, layout, problems, known_labels)):
+        watch(number, record)
         text_bytes += sum(len(text.encode()) for text in texts_of(source, layout, record))
         records += record.ends
         if layout.label is not None:
@@ -345,43 +393,77 @@ def survey(source: Source, layout: Layout, problems: Problems, known_labels: tup
                 raise DataError(
                     f"{record.place}: more than {MOST_LABELS} different labels; is {layout.label!r} the right column?"
                 )
+    found = Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
+    check_survey(source, layout, found, problems, known_labels)
+    return found
+
+
+def check_survey(
+    source: Source, layout: Layout, survey: Survey, problems: Problems, known_labels: tuple[str, ...] | None = None
+) -> None:
+    """Raise DataError for bad lines, for a corpus without a record, and for labels between which there is no choice."""
     problems.settle()
-    if not records:
+    labels = survey.labels
+    if not survey.records:
         raise DataError(f"{', '.join(source.files)}: there is no usable record" + describe_skipped(problems.counts))
-    if layout.label_of == "many" and known_labels is None and not labels:
+    if layout.label is None or known_labels is not None:
+        return
+    if len(labels) > MOST_LABELS:
+        raise DataError(
+            f"{source.files[0]}: more than {MOST_LABELS} different labels; is {layout.label!r} the right column?"
+        )
+    if layout.label_of == "many" and not labels:
         raise DataError(f"{source.files[0]}: no record has a label; there must be one or more in {layout.label!r}")
-    if layout.label is not None and layout.label_of != "many" and known_labels is None and len(labels) < 2:
+    if layout.label_of != "many" and len(labels) < 2:
         raise DataError(
             f"{source.files[0]}: every record has the label {quote(next(iter(labels)))}; there must be two or more"
         )
-    return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
 
 
 def make_tokenizers(
-    corpus: Corpus, layout: Layout, tokenizing: Tokenizing, survey: Survey, log: Log
+    corpus: Corpus, layout: Layout, tokenizing: Tokenizing, folder: Path, log: Log
 ) -> dict[str, Tokenizer]:
-    """Return a tokeniser for each text field; the same for all where it is shared or given."""
+    """Return a tokeniser for each text field; the same for all where it is shared or given.
+
+    They are saved in `folder`, for the other processes and for a process that goes on after a kill.
+    """
     if tokenizing.given is not None:
-        tokenizer = Tokenizer.load(tokenizing.given)
-        return dict.fromkeys(layout.texts, tokenizer)
-    every = max(1, survey.text_bytes // (tokenizing.sample_mb * 1_000_000))
+        tokenizers = dict.fromkeys(layout.texts, Tokenizer.load(tokenizing.given))
+    elif (folder / TOKENIZERS).exists():
+        return load_tokenizers(folder)
+    else:
+        tokenizers = train_tokenizers(corpus, layout, tokenizing, log)
+    write_sealed(folder / TOKENIZERS, {"tokenizers": save_tokenizers(tokenizers, folder)})
+    return tokenizers
+
+
+def train_tokenizers(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, log: Log) -> dict[str, Tokenizer]:
+    """Read the training text once: raise for what is wrong with it, and train tokenisers on a sample."""
+    every = max(1, estimate_bytes(corpus.train) // (tokenizing.sample_mb * 1_000_000))
+    groups = [layout.texts] if tokenizing.shared else [(name,) for name in layout.texts]
+    samples: dict[tuple[str, ...], list[str]] = {group: [] for group in groups}
+
+    def sample(number: int, record: Record) -> None:
+        if is_drawn(number, every):
+            for group, texts in samples.items():
+                texts.extend(record.fields[corpus.train.fields.index(name)] for name in group)
+
+    survey(corpus.train, layout, Problems(skip=corpus.skip_bad), None, sample)
     if every > 1:
         log(f"the tokeniser is trained on one record in {every}, drawn by hash")
-    groups = [layout.texts] if tokenizing.shared else [(name,) for name in layout.texts]
     tokenizers: dict[str, Tokenizer] = {}
-    for group in groups:
-        sampled = sample(corpus, layout, group, every)
+    for group, texts in samples.items():
         kind, size, factor = tokenizing.kind, tokenizing.size, tokenizing.size_factor
-        trained = Tokenizer.train(sampled, kind, size, lower=tokenizing.lower, size_factor=factor)
+        trained = Tokenizer.train(texts, kind, size, lower=tokenizing.lower, size_factor=factor)
         tokenizers |= dict.fromkeys(group, trained)
     return tokenizers
 
 
-def sample(corpus: Corpus, layout: Layout, fields: tuple[str, ...], every: int) -> Iterator[str]:
-    index = [corpus.train.fields.index(name) for name in fields]
-    for n, record in enumerate(usable_records(corpus.train, layout, Problems(skip=True))):
-        if is_drawn(n, every):
-            yield from (record.fields[i] for i in index)
+def load_tokenizers(folder: Path) -> dict[str, Tokenizer]:
+    """Load the tokenisers that `make_tokenizers` saved."""
+    files = read_sealed(folder / TOKENIZERS)["tokenizers"]
+    loaded = {file: Tokenizer.load(folder / check_file_name(file, TOKENIZERS)) for file in set(files.values())}
+    return {field: loaded[file] for field, file in files.items()}
 
 
 def save_tokenizers(tokenizers: Mapping[str, Tokenizer], home: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from clearhead.errors import DataError
+from clearhead.errors import DataError, ShardError
 from clearhead.extras import has_package, how_to_install
 from clearhead.files import flush, partial_of
 from clearhead.system import try_lock
@@ -117,7 +117,7 @@ def options_of(protocol: str) -> Mapping[str, Any]:
 
 
 def persist(attempt: Callable[[], Got], path: str) -> Got:
-    """Return what an attempt gives, tried again where a store fails; DataError that names the shard at the end.
+    """Return what an attempt gives, tried again where a store fails; ShardError that names the shard at the end.
 
     A file that is not there, or not allowed, is not asked for again.
     """
@@ -130,7 +130,7 @@ def persist(attempt: Callable[[], Got], path: str) -> Got:
         except Exception as error:  # file systems of many packages, each with errors of its own
             if number == TRIES - 1:
                 said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-                raise DataError(
+                raise ShardError(
                     f"{path}: could not be fetched in {TRIES} tries ({said}). Nothing was left out: mend the "
                     "connection or the store, and start again; what was done stays"
                 ) from error

@@ -6,8 +6,8 @@ Aligned files, tables (with delimiters, JSON, Parquet, fastText, CoNLL) and docu
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Literal, NamedTuple, final, get_args
 
@@ -54,6 +54,14 @@ class Source(CodeRepr, ABC):
     @abstractmethod
     def records(self, problems: Problems) -> Iterator[Record]:
         """Yield the records. One with something wrong goes to `problems` and is left out."""
+
+    def shards(self) -> "list[Source]":
+        """Return sources that give its records one after another: of a file each, or of files that belong together."""
+        return [self]
+
+    def of_shards(self, shards: "Sequence[Source]") -> "Source":
+        """Return some of its shards as one source."""
+        return shards[0]
 
     def check_units(self, *, words: bool) -> None:
         """Raise DataError for files that tag words, unless `words` are what has labels."""
@@ -106,15 +114,39 @@ class Aligned(Source):
             raise DataError(f"aligned files come in pairs; there are {counts}")
         return list(zip(sources, targets, strict=True))
 
+    def shards(self) -> list[Source]:
+        return [Aligned(source=(source,), target=(target,)) for source, target in self.pairs()]
+
+    def of_shards(self, shards: Sequence[Source]) -> Source:
+        sides = [tuple(shard.files[side] for shard in shards) for side in (0, 1)]
+        return Aligned(source=sides[0], target=sides[1])
+
     def records(self, problems: Problems) -> Iterator[Record]:
         for source, target in self.pairs():
             yield from read_aligned(source, target, problems)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OfPaths(Source):
+    """A source whose files are read one after another."""
+
+    paths: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return files_of(self.paths)
+
+    def shards(self) -> list[Source]:
+        return [replace(self, paths=(path,)) for path in self.files]
+
+    def of_shards(self, shards: Sequence[Source]) -> Source:
+        return replace(self, paths=tuple(path for shard in shards for path in shard.files))
+
+
 @final
 @public
 @dataclass(frozen=True, kw_only=True)
-class Table(Source):
+class Table(OfPaths):
     """Files with one record per line.
 
     For files without a header line, columns are numbers counted from 1, as strings: ("1", "2"). A `tsv` file has no
@@ -135,7 +167,6 @@ class Table(Source):
     >>> table = ch.training.Table(paths=("pairs.tsv",), columns=("1", "2"), fields=("source", "target"))
     """
 
-    paths: tuple[str, ...]
     columns: tuple[str, ...]
     fields: tuple[str, ...]
     form: Form = "auto"
@@ -150,10 +181,6 @@ class Table(Source):
             raise OptionError(f"a table needs a column for each field; came {self.columns} for {self.fields}")
         if len(set(self.fields)) != len(self.fields):
             raise OptionError(f"the fields of a table must differ; came {self.fields}")
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return files_of(self.paths)
 
     def check(self) -> None:
         """Raise DataError also where a file does not have the columns, or its form is not known."""
@@ -189,7 +216,7 @@ class Table(Source):
 @final
 @public
 @dataclass(frozen=True, kw_only=True)
-class Documents(Source):
+class Documents(OfPaths):
     """Running text.
 
     A file is read in pieces of about a megabyte, cut at ends of lines. Together they are the file's text, with line
@@ -200,7 +227,6 @@ class Documents(Source):
         unit: A `line` is a document (blank lines are skipped), or a `file` is.
     """
 
-    paths: tuple[str, ...]
     unit: Unit = "file"
 
     fields = ("text",)
@@ -208,10 +234,6 @@ class Documents(Source):
     def __post_init__(self) -> None:
         check_paths("paths", self.paths)
         check_choice("unit", self.unit, get_args(Unit))
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return files_of(self.paths)
 
     def records(self, problems: Problems) -> Iterator[Record]:
         read = UNITS[self.unit]
@@ -221,22 +243,16 @@ class Documents(Source):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Messages(Source):
+class Messages(OfPaths):
     """Conversations as JSON lines: `messages`, a list of objects with `role` and `content`, the last of an assistant.
 
     The prompt of a record is the JSON of all messages but the last, whose content is the answer.
     """
 
-    paths: tuple[str, ...]
-
     fields = ("prompt", "answer")
 
     def __post_init__(self) -> None:
         check_paths("paths", self.paths)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return files_of(self.paths)
 
     def records(self, problems: Problems) -> Iterator[Record]:
         for path in self.files:

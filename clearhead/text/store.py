@@ -23,6 +23,8 @@ from clearhead.errors import RunError
 from clearhead.files import flush, read_sealed, write_sealed
 from clearhead.serialization import check_fields
 
+IdRow = Sequence[int] | NDArray[np.unsignedinteger]
+"""The ids of a record: as a tokeniser gives them, or as a store has them."""
 FULL = 1 << 20
 """The number of ids that a writer collects before they go to disk."""
 STORE = "store.json"
@@ -58,8 +60,11 @@ class Ragged:
         return len(self.ends)
 
     def __getitem__(self, row: int) -> NDArray[np.int64]:
-        start = self.ends[row - 1] if row else 0
-        return self.ids[start : self.ends[row]].astype(np.int64)
+        return self.ids_of(row).astype(np.int64)
+
+    def ids_of(self, row: int) -> NDArray[np.unsignedinteger]:
+        """Return a row as it lies in the file, without a copy."""
+        return self.ids[self.ends[row - 1] if row else 0 : self.ends[row]]
 
     def starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.where(rows > 0, self.ends[np.maximum(rows - 1, 0)], 0)
@@ -171,8 +176,11 @@ class FieldWriter:
         self.ends_file: BinaryIO = (folder / f"{name}.ends").open("wb")
         self.tokens = self.longest = self.text_bytes = self.current = 0
 
-    def add(self, ids: Sequence[int], n_bytes: int, *, ends: bool) -> None:
-        self.ids.extend(ids)
+    def add(self, ids: IdRow, n_bytes: int, *, ends: bool) -> None:
+        if isinstance(ids, np.ndarray):
+            self.ids.frombytes(ids.astype(self.dtype).tobytes())
+        else:
+            self.ids.extend(ids)
         self.tokens += len(ids)
         self.current += len(ids)
         self.text_bytes += n_bytes
@@ -222,7 +230,7 @@ class StoreWriter:
         self.fields = {name: FieldWriter(self.partial, name, size) for name, size in vocabularies.items()}
         self.n = 0
 
-    def add(self, record: Mapping[str, Sequence[int]], n_bytes: Mapping[str, int], *, ends: bool = True) -> None:
+    def add(self, record: Mapping[str, IdRow], n_bytes: Mapping[str, int], *, ends: bool = True) -> None:
         for name, field in self.fields.items():
             field.add(record[name], n_bytes.get(name, 0), ends=ends)
         self.n += ends

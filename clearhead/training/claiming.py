@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from clearhead.errors import ClearheadError, DataError, OptionError, RunError
+from clearhead.errors import ClearheadError, DataError, OptionError, RunError, ShardError
 from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, write_sealed
 from clearhead.training.checkpoints import MARKER, Checkpoints, check_no_link
 from clearhead.training.folder import NGRAMS, PRETRAINED, RunFolder
@@ -93,15 +93,16 @@ def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", 
 def leave_nothing(hold: Hold) -> Iterator[None]:
     """Remove what was written to a new folder, if training is refused before it begins.
 
-    An interrupted training keeps its files, and the same command continues it. What was there before stays too. The
-    folder is held from before the first look to after the last removal, so what is new there was made here.
+    An interrupted training keeps its files, and the same command continues it; so does one that could not get a shard
+    of its text. What was there before stays too. The folder is held from before the first look to after the last
+    removal, so what is new there was made here.
     """
     folder = RunFolder(hold.run)
     before = set(find_names(folder.path))
     try:
         yield
     except ClearheadError as error:
-        if hold.guarded and "run.json" not in before:
+        if hold.guarded and "run.json" not in before and not isinstance(error, ShardError):
             with contextlib.suppress(OSError, RunError):  # the first error counts
                 hold.check()
                 # recipe.json is the last file before training; but what the model starts from is read after it.

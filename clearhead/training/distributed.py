@@ -2,7 +2,7 @@
 error is shown.
 
 They are started by torchrun, or by `clearhead train --processes N`, which starts it. Nodes, the rendezvous and what
-happens when a process dies are torchrun's. The first process (rank 0) prepares the text, speaks and writes; the others
+happens when a process dies are torchrun's. The first process (rank 0) plans, speaks and writes; the others
 are told what to do over a gloo group of their own, on which they may wait for hours. Nothing that is sent is pickled.
 
 What torchrun says of a process that failed is left out: the process has said it in one message. Only of a process that

@@ -2,7 +2,6 @@
 and lengths that default recipes are made of, whatever the task.
 """
 
-import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -30,8 +29,8 @@ from clearhead.model.sizes import PARTS, Spec
 from clearhead.options import OWN, check_declared, option
 from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
+from clearhead.text.parts import estimate_bytes
 from clearhead.text.preparing import Tokenizing
-from clearhead.text.remote import is_remote, size_of
 from clearhead.text.sources import Aligned, Documents, Messages, Table
 from clearhead.training.schedules import AVERAGES, SCHEDULES, Averaging, CosineDecay, Schedule, Unaveraged
 
@@ -510,17 +509,11 @@ def changes(old: Recipe, new: Recipe) -> dict[str, Any]:
 
 PLACEHOLDER = 64
 """A vocabulary until the tokeniser is there."""
-PACKED = 3
-"""How much longer gzipped text is when it is unpacked."""
 
 
 def text_bytes(corpus: Corpus) -> int:
     """Return about how much text there is, from the sizes of the files."""
-    total = 0
-    for path in corpus.train.files:
-        if is_remote(path) or os.path.exists(path):
-            total += size_of(path) * (PACKED if path.endswith(".gz") else 1)
-    return total
+    return estimate_bytes(corpus.train)
 
 
 def epochs(count: int, n_tokens: float, batch: int, *, least: int = 500, most: int = 20_000) -> int:

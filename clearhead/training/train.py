@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +14,10 @@ from clearhead.calls import public
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import resized
-from clearhead.serialization import from_json
-from clearhead.text.encoding import Corpus
-from clearhead.text.preparing import Prepared, open_prepared, prepare
+from clearhead.serialization import from_json, to_json
+from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.parts import PartJob, Team, encode_parts
+from clearhead.text.preparing import Prepared, load_tokenizers, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import claiming
 from clearhead.training.baseline import Baseline
@@ -153,8 +154,23 @@ def prepare_run(
 
 
 def take_part(processes: Processes) -> Run:
-    """Train the run that the first process has prepared, on its own rows of the same batches, and print nothing."""
+    """Encode parts of the text that the first process announces, then train the run that it has prepared, on rows of
+    its own of the same batches, and print nothing.
+    """
     message = processes.send(None)
+    while "encode" in message:
+        job = message["encode"]
+        parts = Path(job["folder"])
+        source = from_json(job["source"], CLASSES, where="the first process's text")
+        layout = Layout(**{**job["layout"], "texts": tuple(job["layout"]["texts"])})
+        labels = None if job["labels"] is None else tuple(job["labels"])
+        encode_parts(
+            PartJob(source, layout, labels, job["skip_bad"], parts),
+            load_tokenizers(parts.parent),
+            processes.rank,
+            processes.count,
+        )
+        message = processes.send(None)
     folder = RunFolder(Path(message["run"]))
     recipe = from_json(message["recipe"], CLASSES, where="the first process's recipe")
     assert isinstance(recipe, Recipe)
@@ -276,7 +292,7 @@ def prepare_text(
     """Return the text of a run as ids, and its task; from a source to start from, with the tokenisers that it has."""
     context = recipe.batching.context
     if source is None:
-        prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data, log)
+        prepared = prepare(recipe.corpus, kind.layout(context), recipe.tokenizing, data, log, team=make_team())
         return prepared, kind.of(prepared, context)
     tuned = tuned_task(kind, source.task, context)
     corpus = recipe.corpus
@@ -289,6 +305,19 @@ def prepare_text(
     prepared = prepare(corpus, tuned.usual_layout(), tuned.tokenizers, data, log)
     check_known(prepared, log)
     return prepared, replace(kind.of(prepared, context), framing=tuned.framing)
+
+
+def make_team() -> Team:
+    """Return the processes of this training as those that prepare its text: what is to be encoded is sent to them."""
+    processes = current_processes()
+
+    def announce(job: PartJob) -> None:
+        layout = {**asdict(job.layout), "texts": list(job.layout.texts)}
+        source = to_json(job.source, CLASSES)
+        about = {"source": source, "layout": layout, "labels": job.labels, "skip_bad": job.skip_bad}
+        processes.send({"encode": {**about, "folder": str(job.folder.absolute())}})
+
+    return Team(processes.count, announce)
 
 
 def load_prepared(data: Path, folder: RunFolder, tokenizers: Mapping[str, Tokenizer] | None) -> Prepared:

@@ -1,8 +1,10 @@
 """The last reading: which records are held out, what becomes of long ones, and that none is both learned and asked."""
 
 import json
+import tempfile
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 from clearhead.errors import DataError, OptionError
 from clearhead.text import encoding as module
 from clearhead.text import table_readers
-from clearhead.text.encoding import Corpus, Encoding, Layout, chunks, cut_in_two, usable_records
+from clearhead.text.encoding import Encoding, Layout, chunks, cut_in_two, usable_records
 from clearhead.text.lines import Place, Problems
-from clearhead.text.preparing import survey
+from clearhead.text.parts import HeldOut, PartJob, Team, draw_held_out, join_parts, survey_parts
+from clearhead.text.preparing import encode_together
 from clearhead.text.sources import Aligned, Documents, Record, Table
 from clearhead.text.store import Store
 from clearhead.text.tokenizer import Tokenizer
@@ -41,9 +44,17 @@ def lined(folder, lines, name="lines"):
 
 def encoded(folder, layout, source, dev=None, tokenizer=BYTE):
     """The stores of a corpus as texts, and the encoding itself."""
-    found = survey(source, layout, Problems(), None)
-    encoding = Encoding(layout, dict.fromkeys(layout.texts, tokenizer), found.labels)
-    encoding.write(Corpus(train=source, dev=dev), found, folder)
+    with tempfile.TemporaryDirectory() as parts:
+        tokenizers = dict.fromkeys(layout.texts, tokenizer)
+        job = PartJob(source, layout, None, False, Path(parts))
+        train = encode_together(job._replace(folder=job.folder / "train"), tokenizers, Team())
+        found = survey_parts(train, layout, Problems())
+        held_out = draw_held_out(train, layout, found) if dev is None else HeldOut()
+        dev_job = job._replace(source=dev, folder=job.folder / "dev")
+        others = None if dev is None else encode_together(dev_job, tokenizers, Team())
+        encoding = Encoding(layout, tokenizers, found.labels)
+        join_parts(encoding, train, others, held_out, source=source, home=folder)
+    encoding.copies = held_out.copies
     return encoding, Store(folder / "train"), Store(folder / "dev")
 
 

@@ -25,7 +25,7 @@ from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.model.transformers import Transformer
 from clearhead.text.batches import BatchPlanner, Rows, Windows
-from clearhead.text.encoding import Corpus, Layout, Survey, chunks, split_records, texts_of, usable_records
+from clearhead.text.encoding import Corpus, Layout, chunks, split_records, texts_of, usable_records
 from clearhead.text.lines import Problems
 from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.sources import Source
@@ -114,10 +114,9 @@ class Generate(Task):
     def baseline(self, corpus: Corpus, prepared: Prepared, *, seconds: float = math.inf) -> NgramScore | None:
         """Return the bits per byte of an n-gram model on the dev text; in little time it counts less text."""
         notes, layout = prepared.notes, self.layout(self.context)
-        surveyed = Survey(records=notes["records"], text_bytes=notes["text_bytes"], labels=(), skipped={})
         train_bytes, dev_bytes = (store.sizes["text"].text_bytes for store in (prepared.train, prepared.dev))
         samples = {False: ByteSample(train_bytes, MOST_BYTES), True: ByteSample(dev_bytes, MOST_BYTES)}
-        for source, record, held_out in split_records(corpus, layout, surveyed):
+        for source, record, held_out in split_records(corpus, layout, notes):
             samples[held_out].add(texts_of(source, layout, record)[0].encode(), ends=record.ends)
         train, dev = (samples[held_out].documents for held_out in (False, True))
         return score_ngrams(train, dev, text_bytes=train_bytes, seconds=seconds)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from clearhead.text.encoding import Survey, split_records, texts_of
+from clearhead.text.encoding import split_records, texts_of
 from clearhead.training.baseline import score_ngrams
 from clearhead.training.recipe import Budget
 from clearhead.training.train import train
@@ -22,9 +22,8 @@ def test_the_ngram_is_counted_on_the_training_text_and_scored_on_the_dev_text(tm
     task, stores = work.task, (work.prepared.train, work.prepared.dev)
     found = task.baseline(recipe.corpus, work.prepared)
     notes = work.prepared.notes
-    surveyed = Survey(records=notes["records"], text_bytes=notes["text_bytes"], labels=(), skipped={})
     layout = task.usual_layout()
-    records = list(split_records(recipe.corpus, layout, surveyed))
+    records = list(split_records(recipe.corpus, layout, notes))
     sides = [
         [texts_of(one, layout, record)[0].encode() for one, record, dev in records if dev is held]
         for held in (False, True)
