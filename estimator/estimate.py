@@ -132,7 +132,7 @@ class Form:
 
     @property
     def name(self) -> str:
-        context = f",context={self.context}" if self.context > 1 else ""
+        context = f"/{self.context}" if self.context > 1 else ""
         return f"{self.parallel}{context}{' + checkpointing' if self.checkpointing else ''}"
 
 

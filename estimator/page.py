@@ -144,7 +144,7 @@ def form_rows(estimates: Sequence[Estimate], length: int) -> Iterator[Renderable
         cells = (
             f"{estimate.memory.total / GIB:.2f}",
             "yes" if estimate.fits else "no",
-            f"{estimate.largest * length:,}" if estimate.largest else "none",
+            f"{estimate.largest * length // estimate.form.context:,}" if estimate.largest else "none",
             f"{estimate.sequences * length / estimate.time.total:,.0f}",
         )
         yield Text.assemble(f"  {estimate.form.name:<22}", *(f"{cell:>14}" for cell in cells))

@@ -45,7 +45,7 @@ def test_a_shared_sequence_is_divided_but_for_the_keys_of_a_layer():
     assert four.communication.gather - one.communication.gather == 2 * sent
     assert four.communication.scatter - one.communication.scatter == sent
     assert four.time.compute < one.time.compute
-    assert four.form.name == "fsdp,context=4 + checkpointing"
+    assert four.form.name == "fsdp/4 + checkpointing"
 
 
 def test_gpus_that_cannot_be_grouped_are_refused():
