@@ -37,7 +37,12 @@ VIEWS: dict[str, dict[str, str]] = {
     "training": {"site": "decoder.1.cross", "head": "0"},
     "design": {"site": "encoder.0.attention", "preset": "same"},
     "meaning": {"site": "decoder.1.attention", "head": "0", "space": "query_key"},
-    "sequence": {"site": "decoder.1.cross", "head": "0", "query": "3"},
+    "sequence": {
+        "source": "vierundzwanzig",
+        "site": "decoder.1.cross",
+        "head": "0",
+        "query": "1",
+    },
     "neurons": {"box": "decoder.1.feed_forward", "token": "3"},
     "tokens": {},
     "circuit": {"source": "vierundzwanzig"},
@@ -112,6 +117,8 @@ def settled(page: Page, view: str) -> None:
     page.get_by_test_id(
         f"view-{OF_OTHER_RUNS.get(view, (SHOWN_IN.get(view, view),))[0]}"
     ).first.wait_for()
+    if view == "circuit":
+        page.get_by_test_id("circuit-size").wait_for()
     page.wait_for_timeout(2500)
 
 
@@ -208,8 +215,9 @@ def main() -> None:
                         page, home + address_of("model", theme), theme, args.out
                     )
                 for view in [] if args.boxes else args.views:
+                    # The last view must not answer to this one's address.
+                    page.goto("about:blank")
                     page.goto(home + address_of(view, theme))
-                    page.reload()
                     settled(page, view)
                     file = args.out / f"{view}-{theme}.png"
                     file.write_bytes(small(page.screenshot()))

@@ -1,30 +1,8 @@
 /** Which view each chapter leads to, and what it points at there: the one table to change when a better view lands. */
 
-import type { ViewName } from "../lib/source";
+import type { ChapterName, ViewName } from "../lib/source";
 
-export const CHAPTERS = [
-  "tokens",
-  "embedding",
-  "position",
-  "vectors",
-  "score",
-  "scale",
-  "mask",
-  "softmax",
-  "sum",
-  "roles",
-  "heads",
-  "cross",
-  "residual",
-  "feedforward",
-  "layers",
-  "output",
-  "sampling",
-  "film",
-  "change",
-  "summary",
-] as const;
-export type ChapterName = (typeof CHAPTERS)[number];
+export type { ChapterName };
 
 /** A view a chapter can be told in, and the element it is told of. `{…}` is filled in by the chapter. */
 export interface Link {
@@ -66,6 +44,9 @@ export const LINKS: Record<ChapterName, readonly Link[]> = {
   change: [{ view: "intervene", spot: id("score-input") }],
   summary: [{ view: "model", spot: id("view-model") }],
 };
+
+/** The chapters in their order. */
+export const CHAPTERS = Object.keys(LINKS) as ChapterName[];
 
 /** Return where a chapter is told on a page with these views; null where it cannot be. */
 export function linkOf(name: ChapterName, views: readonly ViewName[]): Link | null {

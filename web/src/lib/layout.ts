@@ -62,6 +62,9 @@ const WIDTHS: Record<Exclude<BoxKind, "attention" | "cross" | "output">, number>
   feed_forward: 17,
 };
 const MIDDLE = 44;
+/** The height of a lane. */
+const CLOSEST = 17;
+const WIDEST = 26;
 /** A drawing is shown no smaller than this: letters keep their size, and would lie on each other. */
 export const SMALLEST = 0.8;
 /** The two lines over the small pictures, in letters that keep their size in a drawing that is shown smaller. */
@@ -100,29 +103,34 @@ export function layersThatFit(run: Pick<RunFacts, "sides">, counts: TokenCounts,
   return 1;
 }
 
-/** The picture of a run on a text, as wide as there is room. */
+/** The picture of a run on a text, as wide as there is room; where it is higher than `tall`, lanes lie closer together. */
 export function diagramOf(
   run: Pick<RunFacts, "sides">,
   counts: TokenCounts,
   room: number,
   chosen = 0,
   most = 24,
+  tall = Infinity,
 ): Diagram {
   const sides = run.sides.filter((side) => counts[side.side] !== undefined);
   const spans = sides.map((side) => windowOf(counts[side.side]!, chosen, most));
-  const line = lineOf(spans);
   const bus = busWidth(spans[0].count);
   const attention = attentionWidth(sides, room, bus);
   const first = boxesOf(sides[0], NAMES, attention, bus);
   const laid = sides.length === 1 ? [first] : [first, behind(sides[1], first, attention, bus)];
   const end = Math.max(...laid.map(endOf));
   const width = end + GAP + OUTPUT;
-  const shapes = stacked(sides, spans, laid, line, attention, width > room ? UPRIGHT.small : UPRIGHT.whole);
-  const bottom = Math.max(...shapes.map((side) => Math.max(side.bottom, side.band.y + side.band.height))) + 4;
+  const shapesOf = (line: number): SideLayout[] =>
+    stacked(sides, spans, laid, line, attention, width > room ? UPRIGHT.small : UPRIGHT.whole);
+  const rows = spans.reduce((total, span) => total + span.count, 0);
+  const wide = Math.min(WIDEST, Math.max(CLOSEST, 372 / rows));
+  const over = Math.max(0, bottomOf(shapesOf(wide)) - tall);
+  const line = Math.max(CLOSEST, wide - over / rows);
+  const shapes = shapesOf(line);
   const last = laid.at(-1)!.findLast((box) => box.kind === "cross");
   return {
     width,
-    height: bottom,
+    height: bottomOf(shapes),
     line,
     attention,
     sides: shapes,
@@ -173,9 +181,8 @@ function busWidth(keys: number): number {
   return Math.round(Math.min(44, 10 + 1.8 * keys));
 }
 
-function lineOf(spans: Span[]): number {
-  const rows = spans.reduce((total, span) => total + span.count, 0);
-  return Math.min(26, Math.max(17, 372 / rows));
+function bottomOf(sides: SideLayout[]): number {
+  return Math.max(...sides.map((side) => Math.max(side.bottom, side.band.y + side.band.height))) + 4;
 }
 
 /** Attention takes what the narrow boxes leave of the room, within bounds. */

@@ -1187,6 +1187,29 @@ export interface AskContext {
   step?: number | null;
 }
 
+/** The chapters of Learn, as a lesson names them (clearhead/exercises/lesson.py). */
+export type ChapterName =
+  | "tokens"
+  | "embedding"
+  | "position"
+  | "vectors"
+  | "score"
+  | "scale"
+  | "mask"
+  | "softmax"
+  | "sum"
+  | "roles"
+  | "heads"
+  | "cross"
+  | "residual"
+  | "feedforward"
+  | "layers"
+  | "output"
+  | "sampling"
+  | "film"
+  | "change"
+  | "summary";
+
 /** Row by row. */
 export interface Matrix {
   rows: number;

@@ -12,21 +12,11 @@ import {
   SourceError,
   type ViewName,
 } from "../lib/source";
+import { VIEWS } from "../lib/views";
 import type { Answered, Question, Setup } from "./worker";
 
-export const VIEWS: readonly ViewName[] = [
-  "model",
-  "heads",
-  "head",
-  "steps",
-  "similarity",
-  "context",
-  "positions",
-  "decoding",
-  "intervene",
-  "meaning",
-  "neurons",
-];
+/** What the engine does not answer for. */
+const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "sequence", "tokens", "training"];
 const REMEMBERED = 400;
 const GONE = 410;
 
@@ -96,7 +86,7 @@ class Shared {
 }
 
 export class LiveSource implements Source {
-  readonly views = VIEWS;
+  readonly views = VIEWS.filter((view) => !NEED_THE_RUN.includes(view));
 
   private constructor(
     private readonly shared: Shared,

@@ -17,6 +17,8 @@ export interface Layout {
   places: Map<string, Place>;
   /** What stands above each column. */
   titles: { text: string; x: number; y: number; side: string }[];
+  /** More than there is room where columns would lie on each other: then it is scrolled. */
+  width: number;
   height: number;
   box: { wide: number; tall: number };
 }
@@ -24,6 +26,8 @@ export interface Layout {
 const ABOVE = 52;
 const APART = 26;
 const LEAST_TALL = 5;
+/** From one column to the next: as much as their titles need. */
+const LEAST_PITCH = 62;
 /** Heads stand above the middle and feed-forwards below it, so that edges along the stream are seen beside them. */
 const ASIDE = 20;
 /** Where a receiver's edge ends on the left of its box, as a share of its height. */
@@ -42,7 +46,7 @@ export function receiverOf(receiver: string): { node: string; port: string | nul
   return found ? { node: `${found[1]}.head.${found[3]}`, port: found[2] } : { node: receiver, port: null };
 }
 
-export function layoutOf(nodes: readonly string[], width: number): Layout {
+export function layoutOf(nodes: readonly string[], room: number): Layout {
   const columns = [...new Set(nodes.map(columnOf))].sort((one, other) => rank(one) - rank(other));
   const sides = ["encoder", "decoder"].filter((side) => columns.some((column) => column.startsWith(side)));
   const places = new Map<string, number>();
@@ -54,11 +58,11 @@ export function layoutOf(nodes: readonly string[], width: number): Layout {
     own.forEach((column, at) => places.set(column, Math.max(0, before) + at));
   }
   const last = Math.max(1, ...places.values());
-  const pitch = (width - 16) / (last + 1);
+  const pitch = Math.max(LEAST_PITCH, (room - 16) / (last + 1));
   const rows = new Map(sides.map((side) => [side, mostIn(nodes, side)]));
   const tall = Math.max(LEAST_TALL, Math.min(26, 420 / Math.max(1, ...rows.values()) - 8));
   const box = { wide: Math.max(8, Math.min(58, pitch - 22)), tall };
-  const made: Layout = { places: new Map(), titles: [], height: 0, box };
+  const made: Layout = { places: new Map(), titles: [], width: pitch * (last + 1) + 16, height: 0, box };
   let top = 0;
   for (const side of sides) {
     const middle = top + ABOVE + ASIDE + (rows.get(side)! * (tall + 8)) / 2;
