@@ -51,6 +51,8 @@ class KernelFacts(NamedTuple):
     """True if, on a GPU, an n_query x n_key matrix is worth avoiding: see `LONG`."""
     by_document: bool = False
     """The mask packs documents, each of which can be attended to by itself: see `AttentionInputs.document_runs`."""
+    offset: bool = False
+    """The call is long, and has more keys than queries, or fewer: the first query is not at the first key."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +129,9 @@ class AttentionInputs:
             dropout=self.dropout > 0,
             equal_widths=d_head == d_value,
             width=max(d_head, d_value),
-            long=self.is_long(),
+            long=(long := self.is_long()),
             by_document=not kinds.isdisjoint(DOCUMENTS) and self.document_runs() is not None,
+            offset=long and self.n_query != self.n_key,
         )
 
     def is_long(self) -> bool:

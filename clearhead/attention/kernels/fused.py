@@ -164,8 +164,12 @@ class Fused(Kernel):
         return None
 
     def yields_to(self, facts: KernelFacts) -> str | None:
-        """Prefer flex for a long mask or bias on a GPU: here it would be read as a matrix, and no key skipped."""
+        """Prefer flex for a long mask or bias on a GPU: here it would be read as a matrix, and no key skipped.
+
+        So would a causal mask of a block of a sequence on all keys before it; in training, where lengths are few.
+        """
         reads_matrix = builds_mask(facts) or facts.masks == {"padding"} or facts.bias != "none"
+        reads_matrix = reads_matrix or (facts.masks == {"causal"} and facts.offset and facts.gradients)
         return "flex" if reads_matrix and facts.long and facts.device == "cuda" else None
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:

@@ -297,6 +297,13 @@ def test_on_a_gpu_documents_are_attended_to_one_by_one_and_others_compiled(by_do
     assert choose(facts._replace(device="cuda", long=True, by_document=by_document)) == expected
 
 
+@pytest.mark.parametrize(("offset", "gradients", "expected"), [(1, 1, "flex"), (1, 0, "fused"), (0, 1, "fused")])
+def test_on_a_gpu_a_long_block_of_a_sequence_is_trained_without_a_matrix(offset, gradients, expected):
+    facts = inputs_of(draw(dtype=torch.float32), causal()).facts()
+    facts = facts._replace(device="cuda", long=True, offset=bool(offset), gradients=bool(gradients))
+    assert choose(facts) == expected
+
+
 CASES = {
     "plain": {},
     "one key": {"n_key": 1},
