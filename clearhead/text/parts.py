@@ -110,15 +110,15 @@ def split_digits(number: int) -> list[int]:
     return np.array([number], "<u8").view("<u2").tolist()
 
 
-def await_parts(folder: Path, count: int) -> list["Part"]:
+def await_parts(folder: Path, count: int) -> list["EncodedPart"]:
     """Wait until the other processes have written their parts, and open all. One that dies ends the job for all."""
     while any(not (folder / f"{number:06}").exists() for number in range(count)):
         time.sleep(GLANCE_SECONDS)
-    return [Part(folder / f"{number:06}") for number in range(count)]
+    return [EncodedPart(folder / f"{number:06}") for number in range(count)]
 
 
 @final
-class Part:
+class EncodedPart:
     """A part that is whole, open for reading. RunError where its files were changed since."""
 
     def __init__(self, folder: Path) -> None:
@@ -178,7 +178,7 @@ class HeldOut:
     cut: bool = False
 
 
-def survey_parts(parts: Iterable[Part], layout: Layout, problems: Problems) -> Survey:
+def survey_parts(parts: Iterable[EncodedPart], layout: Layout, problems: Problems) -> Survey:
     """Return the counts of all parts; what is wrong with their lines is added to `problems`."""
     records = text_bytes = 0
     labels: set[str] = set()
@@ -191,7 +191,7 @@ def survey_parts(parts: Iterable[Part], layout: Layout, problems: Problems) -> S
     return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
 
 
-def draw_held_out(parts: Sequence[Part], layout: Layout, survey: Survey) -> HeldOut:
+def draw_held_out(parts: Sequence[EncodedPart], layout: Layout, survey: Survey) -> HeldOut:
     """Draw the documents that are held out: the end of a stream if one document is nearly all of it."""
     if survey.records < 2:
         if layout.end:
@@ -218,8 +218,8 @@ def draw_held_out(parts: Sequence[Part], layout: Layout, survey: Survey) -> Held
 
 def join_parts(
     encoding: Encoding,
-    train: Sequence[Part],
-    dev: Sequence[Part] | None,
+    train: Sequence[EncodedPart],
+    dev: Sequence[EncodedPart] | None,
     held_out: HeldOut,
     *,
     source: Source,

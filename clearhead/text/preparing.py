@@ -24,8 +24,8 @@ from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, lab
 from clearhead.text.kinds import KINDS
 from clearhead.text.lines import Problems
 from clearhead.text.parts import (
+    EncodedPart,
     HeldOut,
-    Part,
     PartJob,
     Team,
     await_parts,
@@ -347,7 +347,7 @@ def write_prepared(
     write_sealed(home / WHOLE, notes)
 
 
-def encode_together(job: PartJob, tokenizers: Mapping[str, Tokenizer], team: Team) -> list[Part]:
+def encode_together(job: PartJob, tokenizers: Mapping[str, Tokenizer], team: Team) -> list[EncodedPart]:
     """Encode the parts of a job with the other processes, and open all of them."""
     job.folder.mkdir(exist_ok=True)
     team.announce(job)

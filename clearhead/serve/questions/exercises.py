@@ -176,7 +176,7 @@ def site_numbers(at: str, steps: Mapping[str, Any]) -> SlipSite:
     }
 
 
-class Graded(TypedDict):
+class GradedAnswer(TypedDict):
     """What is said of an answer."""
 
     name: str
@@ -209,7 +209,7 @@ def is_table(table: object) -> bool:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class AskGrade(Question[Graded]):
+class AskGrade(Question[GradedAnswer]):
     """Whether an answer to the exercise `name` is right: `lines` of a puzzle, `vectors` of a head, or a repair."""
 
     sent: ClassVar = True
@@ -224,7 +224,7 @@ class AskGrade(Question[Graded]):
     formula: str | None = None
     """The step of a slip's model that is wrong, and the formula that repairs it."""
 
-    def answer(self, explorer: "Explorer") -> Graded:
+    def answer(self, explorer: "Explorer") -> GradedAnswer:
         explorer.budget.check(Cost(memory=1000 * JSON_OBJECT), "grading an exercise", "raise the budget")
         exercise = find_exercise(self.name)
         if exercise.kind == "program":

@@ -456,7 +456,7 @@ export interface AskSlip {
 }
 
 /** What is said of an answer. */
-export interface Graded {
+export interface GradedAnswer {
   name: string;
   /** right, not yet, empty or failed. */
   state: string;
@@ -1239,7 +1239,7 @@ export interface Questions {
   sentence: { asks: AskSentence; answers: Sentence };
   exercises: { asks: AskExercises; answers: PageExercises };
   slip: { asks: AskSlip; answers: SlipNumbers };
-  grade: { asks: AskGrade; answers: Graded };
+  grade: { asks: AskGrade; answers: GradedAnswer };
   readings: { asks: AskReadings; answers: Record<string, Readings> };
   effects: { asks: AskEffects; answers: Effects };
   vocabulary: { asks: AskVocabulary; answers: HeadTokens };
