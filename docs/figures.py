@@ -10,7 +10,6 @@ import io
 import re
 import sys
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +270,7 @@ three have *yes* under `fused`, so `fused` can compute it.
 A call makes one choice in each table. A kernel can compute the call if it has *yes* for each choice, unless [a
 pair](#pairs) says otherwise. `reference` is not in the tables, because it computes everything. For your own part, read
 the row of its form, in parentheses. The tests check every *yes* against the reference and every other cell against its
-error. `python docs/figures.py` writes this page.
+error.
 
 | kernel | what it is |
 |---|---|
@@ -282,6 +281,8 @@ A letter means *no*, and stands for a phrase of the error:
 {reasons}
 
 {axes}
+Every kernel computes all of these: {everywhere}.
+
 ## Pairs
 
 These pairs are refused together, even if each of the two has a *yes*.
@@ -294,11 +295,17 @@ These pairs are refused together, even if each of the two has a *yes*.
 
 def support_page() -> str:
     """Return the page that says which kernel computes what."""
-    rows = [(*name.split(" ", 1), cells) for name, cells in ROWS.items()]
-    sections = [
-        support_axis(axis, list(parts))
-        for axis, parts in groupby(rows, key=lambda row: row[0])
-    ]
+    axes: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for name, cells in ROWS.items():
+        axis, part = name.split(" ", 1)
+        alike = axes.setdefault(axis, {})
+        alike.setdefault(tuple(cells.values()), []).append(part)
+    whole = [axis for axis, alike in axes.items() if set().union(*alike) == {"yes"}]
+    pairs: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    for one, other, kernels, why in PAIRS:
+        ones, others = pairs.setdefault((kernels, why), ([], []))
+        ones.extend([one] * (one not in ones))
+        others.extend([other] * (other not in others))
     return SUPPORT.format(
         kernels="\n".join(
             f"| `{name}` | {KERNELS[name].summary} |" for name in KERNEL_NAMES
@@ -306,23 +313,28 @@ def support_page() -> str:
         reasons="\n".join(
             f"- **{code}**: {reason}" for code, reason in REASONS.items()
         ),
-        axes="\n".join(sections),
+        axes="\n".join(
+            support_axis(axis, alike)
+            for axis, alike in axes.items()
+            if axis not in whole
+        ),
+        everywhere="; ".join(
+            f"{axis} ({', '.join(next(iter(axes[axis].values())))})" for axis in whole
+        ),
         pairs="\n".join(
-            f"| {one} | {other} | {'every one' if kernels == '*' else kernels.replace(' ', ', ')} | {why} |"
-            for one, other, kernels, why in PAIRS
+            f"| {', '.join(ones)} | {', '.join(others)} "
+            f"| {'every one' if kernels == '*' else kernels.replace(' ', ', ')} | {why} |"
+            for (kernels, why), (ones, others) in pairs.items()
         ),
     )
 
 
-def support_axis(axis: str, rows: list[tuple[str, str, dict[str, str]]]) -> str:
+def support_axis(axis: str, alike: dict[tuple[str, ...], list[str]]) -> str:
     head = [
         "",
         f"| {axis} | {' | '.join(KERNEL_NAMES)} |",
         "|---" * (len(KERNEL_NAMES) + 1) + "|",
     ]
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for _, part, cells in rows:
-        alike.setdefault(tuple(cells.values()), []).append(part)
     lines = [
         f"| {', '.join(parts)} | {' | '.join(map(support_cell, cells))} |"
         for cells, parts in alike.items()

@@ -9,9 +9,9 @@ from clearhead.training.recipe_options import GROUPS
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Options of training
 
-These are the options of a recipe: what `clearhead train` and `clearhead compare` take on the command line, and
-`ch.train` in Python, with the same words, checks and errors. In Python a word has underscores
-(`micro_batch_tokens=1024`), a switch is `True` or `False`, and `--from` is `from_`.
+`clearhead train`, `clearhead compare` and, in Python, `ch.train` take these options, with the same checks and errors.
+In Python a name has underscores (`micro_batch_tokens=1024`), a switch is `True` or `False`, and `--from` is `from_`.
+**N** stands for a whole number, **X** for any number, … for one or more.
 
 ```text
 clearhead train runs/de-en --task translate --source train.de --target train.en --minutes 10
@@ -40,13 +40,9 @@ def titled() -> dict[str, dict[str, Option]]:
 
 def make_table(options: list[Option]) -> str:
     rows = [
-        f"| {spell(each)} | `{each.word}` | {value(each)} | {escape(each.help)} |\n"
-        for each in options
+        f"| {spell(each)} | {value(each)} | {escape(each.help)} |\n" for each in options
     ]
-    return (
-        "| option | in Python | value | what it does |\n|---|---|---|---|\n"
-        + "".join(rows)
-    )
+    return "| option | value | what it does |\n|---|---|---|\n" + "".join(rows)
 
 
 def spell(each: Option) -> str:
@@ -59,10 +55,19 @@ def value(each: Option) -> str:
     if each.kind == "switch":
         return "switch"
     if each.kind in ("whole", "number"):
-        return each.expects
-    return (
-        "one or more of " + each.takes if each.kind == "texts" else escape(each.takes)
-    )
+        bounds = {
+            "≥ ": each.least,
+            "\\> ": each.above,
+            "≤ ": each.most,
+            "\\< ": each.below,
+        }
+        told = [
+            sign + ("2^64" if end == 2**64 else f"{end}")
+            for sign, end in bounds.items()
+            if end is not None
+        ]
+        return " ".join(["N" if each.kind == "whole" else "X", ", ".join(told)]).strip()
+    return f"{each.takes} …" if each.kind == "texts" else escape(each.takes)
 
 
 def escape(text: str) -> str:
