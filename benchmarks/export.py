@@ -19,7 +19,7 @@ from measure import table
 
 import clearhead as ch
 from clearhead.decoding import Greedy, Rules, generate
-from clearhead.interop.export.ctranslate2_check import open_with
+from clearhead.interop.export.ctranslate2_peer import open_with
 from clearhead.interop.export.onnx import Loop, OnnxSession, notes
 from clearhead.interop.export.samples import draw_samples, token_names
 from clearhead.model import presets

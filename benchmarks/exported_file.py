@@ -19,8 +19,9 @@ from measure import table
 
 import clearhead as ch
 from clearhead.decoding import Beam, Greedy, Rules, generate, score
-from clearhead.interop.export.ctranslate2_check import open_with
-from clearhead.interop.export.onnx import Loop, OnnxSession, cut, notes
+from clearhead.interop.export.ctranslate2_peer import open_with
+from clearhead.interop.export.format import cut
+from clearhead.interop.export.onnx import Loop, OnnxSession, notes
 from clearhead.interop.export.samples import special_tokens, token_names
 from clearhead.training.run import Run
 

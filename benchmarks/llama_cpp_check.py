@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 import clearhead as ch
 from clearhead.decoding import Greedy, Rules, generate
-from clearhead.interop.export.samples import count_same
+from clearhead.interop.export.format import count_same
 from clearhead.interop.gguf_file import GGUF
 from clearhead.training.run import Run
 

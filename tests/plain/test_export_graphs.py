@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from clearhead.interop.export import export
+from clearhead.interop.export.format import cut
 from clearhead.interop.export.graphs import SourceForward, TargetStep, freeze_for_graph
-from clearhead.interop.export.onnx import Loop, Onnx, OnnxSession, cut, notes, save_graph, target_example
+from clearhead.interop.export.onnx import Loop, Onnx, OnnxSession, notes, save_graph, target_example
 from clearhead.training.train import train
 from tests.covering import few
 from tests.interop.export.random_runs import draw_spec, run_of

@@ -14,8 +14,9 @@ from clearhead.calls import public
 from clearhead.errors import OptionError, RunError
 from clearhead.extras import has_package
 from clearhead.files import check_writable, replacing_folder
-from clearhead.interop.export.base import ExportFigures, Format, spec_of
+from clearhead.interop.export.base import spec_of
 from clearhead.interop.export.ctranslate2 import CTranslate2
+from clearhead.interop.export.format import ExportFigures, Format, compare
 from clearhead.interop.export.gguf import Gguf
 from clearhead.interop.export.graphs import TorchProgram
 from clearhead.interop.export.huggingface import HuggingFace
@@ -137,7 +138,7 @@ def write_checked(run: Run, format: Format, target: Path, quantization: str) -> 
         with replacing_folder(target) as partial:
             save_tokenizers(run, partial)
             format.write(run, partial, quantization)
-            figures = format.check(run, partial, quantization)
+            figures = compare(format.open(run, partial, quantization))
             if not figures.passed:
                 raise RunError(f"{target}: not written, since the export fails its check by {figures}")
         return figures

@@ -1,10 +1,8 @@
-"""What a format of export is: what it cannot express, how it is written, and how its peer is held to our numbers."""
+"""What every format of export asks of a run: its task, spec and template, the fields of parts, and tensors by name."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, ClassVar, cast, final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -15,62 +13,6 @@ from clearhead.model.sizes import Spec
 from clearhead.text.templates import ChatTemplate
 from clearhead.training.run import Run
 from clearhead.training.tasks import OTHERS, TASKS, ClassifyPairs
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ExportFigures:
-    """What a check has measured: the largest difference between the peer's numbers and ours, and equal outputs."""
-
-    peer: str
-    """The package that loaded the export, with its version."""
-    texts: str
-    """What was put in: so many texts of the run, or drawn."""
-    numbers: str
-    """What was compared."""
-    difference: float
-    tolerance: float
-    same: int = 0
-    outputs: int = 0
-    """How many outputs were compared as a whole, and how many of them were the same."""
-    must_agree: bool = True
-    """False where the numbers are quantised: then outputs may differ."""
-
-    @property
-    def passed(self) -> bool:
-        # `not >`, so that NaN does not pass.
-        return self.difference <= self.tolerance and (not self.must_agree or self.same == self.outputs)
-
-    def __str__(self) -> str:
-        summary = f"{self.peer} on {self.texts}: {self.numbers} differ by {self.difference:.1e} at most"
-        outputs = f"; {self.same} of {self.outputs} outputs are the same" if self.outputs else ""
-        return f"{summary} (tolerance {self.tolerance:g}){outputs}"
-
-
-class Format(ABC):
-    """A format that runs are written in for other programs."""
-
-    name: ClassVar[str]
-    about: ClassVar[str]
-    quantizations: ClassVar[tuple[str, ...]] = ("float32",)
-    """The kinds of number that weights can be written in, the usual one first."""
-    packages: ClassVar[tuple[str, ...]] = ()
-    """What writing and checking it imports, beside what Clearhead needs anyway."""
-
-    @abstractmethod
-    def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
-        """Return what this model has that the format cannot express, by name; empty where it can express all.
-
-        `tokenizers` are their kinds, where they are known.
-        """
-
-    @abstractmethod
-    def write(self, run: Run, folder: Path, quantization: str) -> None:
-        """Write the run into this folder, which is empty. The model is on the CPU, in float32."""
-
-    @abstractmethod
-    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
-        """Load the folder with the peer, and compare what it computes with what the run computes."""
 
 
 def task_written_as(task: str) -> str:

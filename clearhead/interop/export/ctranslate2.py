@@ -21,7 +21,8 @@ from clearhead.errors import OptionError
 from clearhead.extras import import_peer
 from clearhead.files import write_json
 from clearhead.interop.export import base
-from clearhead.interop.export.ctranslate2_check import check_decoder, check_encoder, check_encoder_decoder
+from clearhead.interop.export.ctranslate2_peer import EncoderPeer, GeneratorPeer, TranslatorPeer
+from clearhead.interop.export.format import Format, Peer
 from clearhead.interop.export.samples import decoding_of, special_tokens, token_names
 from clearhead.model import AttentionSpec, BlockSpec, DecoderSpec, Embedding, EncoderSpec, NextToken, PostNorm, PreNorm
 from clearhead.model.feedforward import GELU, FeedForward, ReLU, SiLU, SwiGLU
@@ -39,7 +40,7 @@ LEAST_POSITIONS = 1024
 
 
 @final
-class CTranslate2(base.Format):
+class CTranslate2(Format):
     """A folder that `ctranslate2.Translator`, `Generator` or `Encoder` opens."""
 
     name = "ctranslate2"
@@ -81,11 +82,10 @@ class CTranslate2(base.Format):
         if options := decoding_options(run):
             write_json(folder / OPTIONS, options)
 
-    def check(self, run: Run, folder: Path, quantization: str) -> base.ExportFigures:
-        if run.model.encoder is None:
-            return check_decoder(run, folder, quantization)
-        check = check_encoder if run.model.decoder is None else check_encoder_decoder
-        return check(run, folder, quantization)
+    def open(self, run: Run, folder: Path, quantization: str) -> Peer:
+        model = run.model
+        kind = GeneratorPeer if model.encoder is None else EncoderPeer if model.decoder is None else TranslatorPeer
+        return kind(run, folder, quantization)
 
 
 def check_positions_counted(run: Run) -> None:

@@ -13,26 +13,16 @@ from clearhead.decoding import Rules
 from clearhead.errors import OptionError
 from clearhead.extras import import_peer, peer_version
 from clearhead.interop.architectures import ARCHITECTURES
-from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
+from clearhead.interop.export.base import chat_of, spec_of, task_written_as
+from clearhead.interop.export.format import Format, Peer, forward, greedy_tokens
 from clearhead.interop.export.huggingface import Expression, frame_of, their_tensors
-from clearhead.interop.export.samples import (
-    count_new,
-    count_same,
-    draw_samples,
-    greedy_tokens,
-    largest,
-    special_ids,
-    token_names,
-    unpad,
-    written_frame,
-)
+from clearhead.interop.export.samples import OutputTokens, Samples, special_ids, token_names, written_frame
 from clearhead.interop.gguf import ENDS, FAMILIES, Family, interleave_rotary, read_gguf, tensor_names
 from clearhead.interop.gguf_file import tokenizer_metadata
 from clearhead.interop.tables import Config
 from clearhead.model.sizes import Spec
 from clearhead.training.run import Run
 
-TOLERANCE = 1e-3
 MODEL = "model.gguf"
 WRITTEN = ("llama", "gpt2")
 """The families that are written; more can be read."""
@@ -82,8 +72,8 @@ class Gguf(Format):
         writer.write_tensors_to_file()
         writer.close()
 
-    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
-        return check_gguf(run, folder, quantization)
+    def open(self, run: Run, folder: Path, quantization: str) -> Peer:
+        return GgufPeer(run, folder, quantization)
 
 
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
@@ -200,30 +190,25 @@ def quantized(gguf: Any, tensor: Tensor, quantization: str) -> tuple[Any, Any]:
     return gguf.quants.quantize(data, kind), kind
 
 
-@torch.inference_mode()
-def check_gguf(run: Run, folder: Path, quantization: str) -> ExportFigures:
-    """Read the file again as gguf dequantises it, and compare with the run; quantised weights with their own rounding.
+@final
+class GgufPeer(Peer):
+    """The file as gguf dequantises it, in our model.
 
-    Numbers are compared with the run's own where they are written exactly. What is quantised is held to the run's
-    weights after the same rounding, which tests hold to transformers' reading of the file.
+    What is quantised is held to the run's weights after the same rounding, which tests hold to transformers' reading of
+    the file.
     """
-    samples, again = draw_samples(run), read_gguf(folder / MODEL).model
-    tokens, _ = samples.padded("decoder")
-    n_new, end = count_new(run), run.tokenizer.end
-    rounded = run.model if quantization == "f32" else round_weights(run, quantization)
-    rows = [row[: run.task.context - n_new] for row in samples.decoder]
-    rules = Rules(max_new=n_new, end=(end,))
-    ours, theirs = (greedy_tokens(model, rows, rules) for model in (run.model, again))
-    return ExportFigures(
-        peer=f"{peer_version('gguf')} and our reader",
-        texts=str(samples),
-        numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
-        difference=largest(unpad(rounded(tokens), samples.decoder), unpad(again(tokens), samples.decoder)),
-        tolerance=TOLERANCE,
-        same=count_same(run, ours, theirs, TOLERANCE, sources=rows),
-        outputs=len(rows),
-        must_agree=quantization == "f32",
-    )
+
+    def __init__(self, run: Run, folder: Path, quantization: str) -> None:
+        super().__init__(run)
+        self.name, self.exact = f"{peer_version('gguf')} and our reader", quantization == "f32"
+        self.read = read_gguf(folder / MODEL).model
+        self.model = run.model if self.exact else round_weights(run, quantization)
+
+    def theirs(self, samples: Samples) -> list[Tensor]:
+        return samples.split(forward(self.read, samples))
+
+    def greedy(self, rows: Sequence[list[int]], written: OutputTokens, n_new: int) -> list[list[int]]:
+        return greedy_tokens(self.read, rows, Rules(max_new=n_new, end=written.ends, never=written.never))
 
 
 def round_weights(run: Run, quantization: str) -> Any:

@@ -20,8 +20,9 @@ from clearhead.attention.positions import Learned, Position, Sinusoidal
 from clearhead.attention.score_index import Positions
 from clearhead.decoding.caches import call_of
 from clearhead.extras import peer_version
-from clearhead.interop.export.base import ExportFigures, Format, blocked_segments
-from clearhead.interop.export.samples import draw_samples, largest
+from clearhead.interop.export.base import blocked_segments
+from clearhead.interop.export.format import Format, Peer
+from clearhead.interop.export.samples import Samples
 from clearhead.model.blocks import FromSelf, KVSource, KVSources
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder, Encoder, EncoderDecoder, apply_output
@@ -215,7 +216,6 @@ def pairs_of(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
-TOLERANCE = 1e-4
 PROGRAM = "model.pt2"
 DYNAMIC = torch.export.Dim.DYNAMIC
 SHAPES = {"tokens": (2, 5), "source": (2, 5), "target": (2, 4), "lengths": (2,), "source_lengths": (2,)}
@@ -242,22 +242,24 @@ class TorchProgram(Format):
         )
         torch.export.save(program, folder / PROGRAM)
 
-    @torch.inference_mode()
-    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
-        samples = draw_samples(run)
+    def open(self, run: Run, folder: Path, quantization: str) -> Peer:
+        return ProgramPeer(run, folder)
+
+
+@final
+class ProgramPeer(Peer):
+    """The program as torch runs it."""
+
+    numbers = "outputs"
+    tolerance = 1e-4
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        super().__init__(run)
+        self.name, self.program = peer_version("torch"), torch.export.load(folder / PROGRAM).module()
+
+    def theirs(self, samples: Samples) -> list[Tensor]:
         sides = [samples.padded(side) for side in ("encoder", "decoder") if getattr(samples, side)]
-        if run.model.decoder is None:
-            inputs = sides[0]
-        elif run.model.encoder is None:
-            inputs = (sides[0][0],)
-        else:
-            inputs = (sides[0][0], sides[1][0], sides[0][1])
-        ours = Forward(cast(Any, run.model))(*inputs)
-        theirs = torch.export.load(folder / PROGRAM).module()(*inputs)
-        return ExportFigures(
-            peer=peer_version("torch"),
-            texts=str(samples),
-            numbers=f"{ours.numel()} outputs",
-            difference=largest([ours], [theirs]),
-            tolerance=TOLERANCE,
-        )
+        (first, lengths), *others = sides
+        # As `Forward` takes them: a decoder needs no lengths, and of two sides those of the source come last.
+        inputs = (first, *(target for target, _ in others), *(() if self.run.model.encoder is None else (lengths,)))
+        return samples.split(self.program(*inputs))

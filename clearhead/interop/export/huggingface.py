@@ -3,6 +3,7 @@
 Which class expresses a model is asked of each architecture in turn (`clearhead.interop.architectures`).
 """
 
+import importlib.util
 import itertools
 import json
 from collections.abc import Sequence
@@ -15,14 +16,24 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clearhead.attention.positions import Sinusoidal
-from clearhead.errors import OptionError
+from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.extras import import_peer, peer_version
 from clearhead.files import write_text
 from clearhead.interop.architectures import ARCHITECTURES, Architecture
-from clearhead.interop.export.base import ExportFigures, Format, chat_of, spec_of, task_written_as
-from clearhead.interop.export.huggingface_check import check_with_transformers, model_card
-from clearhead.interop.export.samples import special_ids, special_tokens, token_names, written_frame
-from clearhead.interop.huggingface import is_pooler, read_pooler
+from clearhead.interop.export.base import chat_of, spec_of, task_written_as
+from clearhead.interop.export.format import Format, Peer, forward
+from clearhead.interop.export.samples import (
+    OutputTokens,
+    Samples,
+    special_ids,
+    special_tokens,
+    token_names,
+    written_frame,
+)
+from clearhead.interop.huggingface import is_pooler, read_hugging_face, read_pooler
 from clearhead.interop.tables import Config, gather
+from clearhead.interop.tensor_files import Tensors, read_object
+from clearhead.model.int8 import count_weights
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from clearhead.text.tokenizer import Tokenizer
@@ -84,8 +95,10 @@ class HuggingFace(Format):
             write_text(folder / "chat_template.jinja", chat.text)
         write_text(folder / "README.md", model_card(run, expression.class_name, pooler=any(map(is_pooler, tensors))))
 
-    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
-        return check_with_transformers(with_single_texts(run), folder)
+    def open(self, run: Run, folder: Path, quantization: str) -> Peer:
+        """Open it with transformers; where that is not installed, by our own reader, which computes logits alone."""
+        installed = importlib.util.find_spec("transformers") is not None
+        return (TransformersPeer if installed else OwnReader)(with_single_texts(run), folder)
 
 
 def with_single_texts(run: Run) -> Run:
@@ -297,3 +310,156 @@ def find_probe(tokenizer: Tokenizer) -> str:
     """Return a text that is encoded to a token at least."""
     probes = itertools.chain(("a", "1"), (tokenizer.decode([i]) for i in range(tokenizer.vocabulary)))
     return next(text for text in probes if tokenizer.encode(text))
+
+
+PIPELINES = {
+    "generate": "text-generation",
+    "instruct": "text-generation",
+    "translate": "translation",
+    "fill": "fill-mask",
+    "classify": "text-classification",
+    "embed": "feature-extraction",
+}
+AUTO = {
+    "generate": "AutoModelForCausalLM",
+    "instruct": "AutoModelForCausalLM",
+    "translate": "AutoModelForSeq2SeqLM",
+    "fill": "AutoModelForMaskedLM",
+    "classify": "AutoModelForSequenceClassification",
+    "embed": "AutoModel",
+}
+"""The class of transformers that opens a folder, by the run's task."""
+POOLED = ("BertModel", "RobertaModel", "XLMRobertaModel")
+"""Classes that have a pooler unless they are told to do without."""
+CARD = """---
+library_name: transformers
+pipeline_tag: {pipeline}
+tags:
+- clearhead
+---
+
+# {name}
+
+A model that Clearhead exported for transformers, as `{class_name}`.
+
+- task: {task}
+- parameters: {parameters:,}
+- longest text: {context:,} tokens
+- vocabulary: {vocabulary:,} tokens
+- weights: of step {step:,}, in float32
+{scores}
+```python
+from transformers import AutoTokenizer, {auto}
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = {auto}.from_pretrained("."{options})
+```
+"""
+
+
+def model_card(run: Run, class_name: str, *, pooler: bool = False) -> str:
+    """Return what the model is, what it scored where that is known, and how it is opened: `pooler` if it has one."""
+    try:
+        evaluation = run.folder.read_evaluation()
+    except (ClearheadError, OSError):
+        evaluation = {}
+    scores = {name: value for name, value in evaluation.items() if isinstance(value, int | float) and name != "format"}
+    return CARD.format(
+        pipeline=PIPELINES.get(run.task.name, "feature-extraction"),
+        name=run.folder.path.resolve().name,
+        class_name=class_name,
+        task=run.task.name,
+        parameters=count_weights(run.model),
+        context=run.task.context,
+        vocabulary=run.tokenizer.vocabulary,
+        step=run.step,
+        scores=f"- measured in training: `{json.dumps(scores)}`\n" if scores else "",
+        auto=AUTO.get(run.task.name, "AutoModel"),
+        options=", add_pooling_layer=False" if class_name in POOLED and not pooler else "",
+    )
+
+
+@final
+class OwnReader(Peer):
+    """The folder as it is imported here."""
+
+    name = "clearhead's own reader, since transformers is not installed,"
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        super().__init__(run)
+        self.read = read_hugging_face(folder).model
+
+    def theirs(self, samples: Samples) -> list[Tensor]:
+        return samples.split(forward(self.read, samples))
+
+
+@final
+class TransformersPeer(Peer):
+    """The folder as transformers opens it, with the ids that its tokenizer gives."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        super().__init__(run)
+        self.folder, self.name, self.opened = folder, peer_version("transformers"), load_theirs(run, folder)
+
+    def theirs(self, samples: Samples) -> list[Tensor]:
+        check_ids(self.run, self.folder, samples)
+        tokens, lengths = samples.padded("encoder" if samples.encoder else "decoder")
+        inputs = {"input_ids": tokens, "attention_mask": (torch.arange(tokens.shape[1]) < lengths.unsqueeze(1)).long()}
+        if samples.encoder and samples.decoder:
+            inputs["decoder_input_ids"], _ = samples.padded("decoder")
+        outputs = self.opened(**inputs)
+        return samples.split(outputs.logits if "logits" in outputs else outputs.last_hidden_state)
+
+    def greedy(self, rows: Sequence[list[int]], written: OutputTokens, n_new: int) -> list[list[int]]:
+        translates, found = self.run.model.encoder is not None, list[list[int]]()
+        for row in rows:
+            ids, begun = torch.tensor([row]), written.before if translates else row
+            new = n_new + max(0, len(written.before) - 1)  # a token that is forced is one that it writes
+            tokens = self.opened.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, num_beams=1
+            )
+            found.append(tokens[0].tolist()[len(begun) :])
+        return found
+
+
+def load_theirs(run: Run, folder: Path, **options: Any) -> Any:
+    """Load a folder by the class of transformers that its task has."""
+    peer = import_peer("transformers")
+    peer.logging.set_verbosity_error()
+    peer.logging.disable_progress_bar()
+    if lacks_pooler(folder):
+        options["add_pooling_layer"] = False
+    loaded = getattr(peer, AUTO[run.task.name]).from_pretrained(
+        folder, attn_implementation="eager", output_loading_info=True, **options
+    )
+    model, info = loaded
+    strange = {name: sorted(tensor_names) for name, tensor_names in info.items() if tensor_names}
+    if strange:
+        raise RunError(f"the export fails its check: transformers says of its tensors {strange}")
+    return model.eval()
+
+
+def lacks_pooler(folder: Path) -> bool:
+    """Return whether a folder's class would make a random pooler, since the folder has none."""
+    [named] = read_object(folder, "config.json")["architectures"]
+    with Tensors(folder) as tensors:
+        return named in POOLED and not any(map(is_pooler, tensors))
+
+
+def check_ids(run: Run, folder: Path, samples: Samples) -> None:
+    """Raise RunError where AutoTokenizer gives another ids than the run's task does."""
+    tokenizer = import_peer("transformers").AutoTokenizer.from_pretrained(folder)
+    side = "encoder" if samples.encoder else "decoder"
+    for row in samples.encoder or samples.decoder:
+        text = run.tokenizer.decode(row[: max(1, run.task.context // 2)])  # with room for the special tokens around it
+        if not text.strip():
+            continue
+        try:
+            ours = run.task.trace_inputs(text).ids[side]
+        except OptionError:
+            continue  # drawn ids that are no characters are more tokens as text, and may be more than the model reads
+        theirs = tokenizer(text)["input_ids"]
+        if ours != theirs:
+            raise RunError(
+                f"the export fails its check: AutoTokenizer reads {text!r} as {theirs}, and the run as {ours}"
+            )

@@ -1,6 +1,5 @@
 """ONNX: graphs for onnxruntime, with the keys and values so far as inputs and outputs, for any batch and length."""
 
-import itertools
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,26 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clearhead.decoding import Rules
+from clearhead.decoding.session import pad_right
 from clearhead.extras import import_peer, peer_version
 from clearhead.files import write_json
 from clearhead.interop.export import graphs
-from clearhead.interop.export.base import ExportFigures, Format, blocked_segments
-from clearhead.interop.export.samples import (
-    count_new,
-    count_same,
-    decoding_of,
-    draw_samples,
-    greedy_tokens,
-    largest,
-    special_tokens,
-    unpad,
-)
+from clearhead.interop.export.base import blocked_segments
+from clearhead.interop.export.format import Format, Peer
+from clearhead.interop.export.samples import OutputTokens, Samples, decoding_of, special_tokens
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Decoder
 from clearhead.training.run import Run
 
-TOLERANCE = 1e-3
 ENCODER, DECODER, NOTES = "encoder.onnx", "decoder.onnx", "clearhead.json"
 
 
@@ -60,10 +50,8 @@ class Onnx(Format):
             save_graph(graphs.TargetStep(model), folder / DECODER, target_example(model.decoder))
         write_json(folder / NOTES, notes(run))
 
-    def check(self, run: Run, folder: Path, quantization: str) -> ExportFigures:
-        if run.model.encoder is None:
-            return check_decoder(run, folder)
-        return check_encoder(run, folder) if run.model.decoder is None else check_translator(run, folder)
+    def open(self, run: Run, folder: Path, quantization: str) -> Peer:
+        return OnnxPeer(run, folder)
 
 
 def source_example() -> tuple[Tensor, ...]:
@@ -198,72 +186,36 @@ class Loop:
         return written.tolist()
 
 
-def cut(rows: Sequence[Sequence[int]], ends: Sequence[int]) -> list[list[int]]:
-    """Return each row up to the first token that ends it."""
-    return [list(itertools.takewhile(lambda token: token not in ends, row)) for row in rows]
+@final
+class OnnxPeer(Peer):
+    """Graphs in onnxruntime; tokens that are written go through the cache one by one."""
 
+    def __init__(self, run: Run, folder: Path) -> None:
+        super().__init__(run)
+        self.name, self.numbers = peer_version("onnxruntime"), "outputs" if run.model.decoder is None else "logits"
+        self.encoder, self.decoder = (
+            None if model is None else OnnxSession(folder / file)
+            for model, file in ((run.model.encoder, ENCODER), (run.model.decoder, DECODER))
+        )
+        self.loop = None if self.decoder is None else Loop(self.decoder, notes(run)["past"])
 
-@torch.inference_mode()
-def check_encoder(run: Run, folder: Path) -> ExportFigures:
-    samples = draw_samples(run)
-    tokens, lengths = samples.padded("encoder")
-    outputs = OnnxSession(folder / ENCODER)({"tokens": tokens, "lengths": lengths})["output"]
-    theirs, ours = torch.from_numpy(outputs), run.model(tokens, lengths=lengths)
-    by_token = ours.ndim == 3
-    rows = samples.encoder
-    pair = (unpad(ours, rows), unpad(theirs, rows)) if by_token else ([ours], [theirs])
-    return ExportFigures(
-        peer=peer_version("onnxruntime"),
-        texts=str(samples),
-        numbers=f"outputs for {sum(map(len, rows)) if by_token else len(rows)} {'tokens' if by_token else 'texts'}",
-        difference=largest(*pair),
-        tolerance=TOLERANCE,
-    )
+    def encode(self, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Return what an encoder gives; for a decoder that reads it, with the lengths of its texts."""
+        if self.encoder is None:
+            return {}
+        tokens, lengths = pad_right(rows, torch.device("cpu"))
+        return {"source_lengths": lengths, **self.encoder({"tokens": tokens, "lengths": lengths})}
 
+    def theirs(self, samples: Samples) -> list[Tensor]:
+        given = self.encode(samples.encoder)
+        if self.decoder is None or self.loop is None:
+            return samples.split(torch.from_numpy(given["output"]))
+        tokens, _ = samples.padded("decoder")
+        outputs = self.decoder({"tokens": tokens, **given, **self.loop.empty(len(tokens))})
+        return samples.split(torch.from_numpy(outputs["logits"]))
 
-@torch.inference_mode()
-def check_decoder(run: Run, folder: Path) -> ExportFigures:
-    """Compare logits of whole texts at once, and greedy tokens, which go through the cache one by one."""
-    samples, session = draw_samples(run), OnnxSession(folder / DECODER)
-    settings, n_new = notes(run), count_new(run)
-    loop = Loop(session, settings["past"])
-    tokens, _ = samples.padded("decoder")
-    theirs = torch.from_numpy(session({"tokens": tokens, **loop.empty(len(tokens))})["logits"])
-    ours, rows = run.model(tokens), [row[: run.task.context - n_new] for row in samples.decoder]
-    _, ends, never = decoding_of(run)
-    greedy = cut([loop.run([row], {}, n_new, never=never)[0] for row in rows], ends)
-    own = cut(greedy_tokens(run.model, rows, Rules(max_new=n_new, end=ends, never=never)), ends)
-    return ExportFigures(
-        peer=peer_version("onnxruntime"),
-        texts=str(samples),
-        numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
-        difference=largest(unpad(ours, samples.decoder), unpad(theirs, samples.decoder)),
-        tolerance=TOLERANCE,
-        same=count_same(run, own, greedy, TOLERANCE, sources=rows),
-        outputs=len(own),
-    )
-
-
-@torch.inference_mode()
-def check_translator(run: Run, folder: Path) -> ExportFigures:
-    """Compare logits of whole targets at once, and greedy translations, all rows in one batch."""
-    samples, decoder = draw_samples(run), OnnxSession(folder / DECODER)
-    source, lengths = samples.padded("encoder")
-    target, _ = samples.padded("decoder")
-    encoded = OnnxSession(folder / ENCODER)({"tokens": source, "lengths": lengths})
-    fixed, loop = {"source_lengths": lengths, **encoded}, Loop(decoder, notes(run)["past"])
-    theirs = torch.from_numpy(decoder({"tokens": target, **fixed, **loop.empty(len(target))})["logits"])
-    ours = run.model(source, target, source_lengths=lengths)
-    (start, ends, never), n_new = decoding_of(run), count_new(run)
-    greedy = cut(loop.run([start] * len(source), fixed, n_new, never=never), ends)
-    rules = Rules(max_new=n_new, end=ends, never=never)
-    own = cut(greedy_tokens(run.model, samples.encoder, rules, start=start), ends)
-    return ExportFigures(
-        peer=peer_version("onnxruntime"),
-        texts=str(samples),
-        numbers=f"logits of {sum(map(len, samples.decoder))} tokens",
-        difference=largest(unpad(ours, samples.decoder), unpad(theirs, samples.decoder)),
-        tolerance=TOLERANCE,
-        same=count_same(run, own, greedy, TOLERANCE, sources=samples.encoder, start=start),
-        outputs=len(own),
-    )
+    def greedy(self, rows: Sequence[list[int]], written: OutputTokens, n_new: int) -> list[list[int]]:
+        assert self.loop is not None
+        if self.encoder is None:
+            return [self.loop.run([row], {}, n_new, never=written.never)[0] for row in rows]
+        return self.loop.run([written.before] * len(rows), self.encode(rows), n_new, never=written.never)

@@ -1,18 +1,16 @@
 """Texts that an export is checked on: those of the run's own validation set, or drawn where it has none;
-and its vocabulary as other programs are given it.
+and its vocabulary and special tokens as other programs are given them.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast, final
+from typing import NamedTuple, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clearhead.decoding import Greedy, Rules, generate
-from clearhead.decoding.request import Model
 from clearhead.decoding.session import pad_right
 from clearhead.errors import ClearheadError
 from clearhead.interop.export.base import skipped_token, spec_of
@@ -42,6 +40,12 @@ class Samples:
     def padded(self, side: str) -> tuple[Tensor, Tensor]:
         """Return the rows of a side as one batch, padded after each, and their lengths."""
         return pad_right(self.encoder if side == "encoder" else self.decoder, torch.device("cpu"))
+
+    def split(self, outputs: Tensor) -> list[Tensor]:
+        """Return of each row of a padded batch what belongs to its tokens; outputs of whole texts as they are."""
+        if outputs.ndim < 3:
+            return [outputs]
+        return [padded[: len(row)] for padded, row in zip(outputs, self.decoder or self.encoder, strict=True)]
 
 
 def draw_samples(run: Run, count: int = COUNT) -> Samples:
@@ -85,61 +89,6 @@ def random_rows(run: Run, count: int) -> Iterator[Mapping[str, list[int]]]:
             yield {"encoder": ids(spec.encoder.vocabulary), "decoder": target}
         else:
             yield {spec.kind: ids(spec.stacks[0].vocabulary)}
-
-
-def count_new(run: Run) -> int:
-    """Return how many tokens are written greedily in a check: half of the context, 24 at most."""
-    return max(1, min(24, run.task.context // 2))
-
-
-def unpad(batch: Tensor, rows: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return of each row of a padded batch what belongs to its tokens."""
-    return [padded[: len(row)] for padded, row in zip(batch, rows, strict=True)]
-
-
-def largest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """Return the largest difference; infinity where there are not as many numbers."""
-    if [tensor.shape for tensor in ours] != [tensor.shape for tensor in theirs]:
-        return float("inf")
-    return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
-
-
-def greedy_tokens(
-    model: nn.Module, rows: Sequence[Sequence[int]], rules: Rules, *, start: Sequence[int] | None = None
-) -> list[list[int]]:
-    """Return the tokens that a model writes greedily after each row; `start` is what an encoder-decoder begins with."""
-    prefix = None if start is None else [list(start)]
-    outputs = generate(cast(Model, model), rows, Greedy(), rules=rules, prefix=prefix)
-    return [list(best.tokens) for [best] in outputs]
-
-
-def count_same(
-    run: Run,
-    ours: Sequence[list[int]],
-    theirs: Sequence[list[int]],
-    tolerance: float,
-    *,
-    sources: Sequence[list[int]],
-    start: Sequence[int] = (),
-) -> int:
-    """Count the greedy outputs that are the same.
-
-    One that differs counts too where the two likeliest tokens are closer to each other, at the first difference, than
-    the tolerance of a number: then either may come first. `start` is what an encoder-decoder begins with.
-    """
-    n_same = 0
-    for our_row, their_row, source in zip(ours, theirs, sources, strict=True):
-        if our_row == their_row:
-            n_same += 1
-            continue
-        pairs = enumerate(zip(our_row, their_row, strict=False))
-        index = next((i for i, (a, b) in pairs if a != b), min(len(our_row), len(their_row)))
-        before = [*start, *our_row[:index]]
-        inputs = [source], [before] if start else [[*source, *before]]
-        logits = run.model(*map(torch.tensor, inputs if start else inputs[1:]))[0, -1]
-        first, second = logits.topk(2).values.tolist()
-        n_same += first - second <= tolerance
-    return n_same
 
 
 def replace_token(ids: Sequence[int], token: int | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""What formats share: figures, names of parts, and tensors of which none is forgotten."""
+"""What formats share: names of parts, and tensors of which none is forgotten."""
 
 from dataclasses import replace
 
@@ -6,24 +6,9 @@ import pytest
 
 from clearhead.attention.heads import Heads
 from clearhead.errors import OptionError
-from clearhead.interop.export.base import ExportFigures, ModelTensors, unknown_fields
+from clearhead.interop.export.base import ModelTensors, unknown_fields
 from clearhead.model import presets
 from clearhead.model.outputs import Classes, NgramLogits
-
-GOOD = ExportFigures(
-    peer="x 1", texts="2 texts", numbers="9 logits", difference=1e-5, tolerance=1e-3, same=2, outputs=2
-)
-
-
-def test_figures_pass_only_where_numbers_and_outputs_agree():
-    assert GOOD.passed
-    assert not replace(GOOD, difference=2e-3).passed
-    assert not replace(GOOD, difference=float("nan")).passed
-    assert not replace(GOOD, same=1).passed
-    assert replace(GOOD, same=1, must_agree=False).passed
-    assert (
-        str(GOOD) == "x 1 on 2 texts: 9 logits differ by 1.0e-05 at most (tolerance 0.001); 2 of 2 outputs are the same"
-    )
 
 
 def test_fields_that_a_format_does_not_know_are_named():

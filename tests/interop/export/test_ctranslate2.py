@@ -14,7 +14,7 @@ from clearhead.decoding import Beam, Greedy, Rules, generate
 from clearhead.errors import OptionError
 from clearhead.interop.export import export
 from clearhead.interop.export.ctranslate2 import CTranslate2
-from clearhead.interop.export.ctranslate2_check import open_with
+from clearhead.interop.export.ctranslate2_peer import open_with
 from clearhead.interop.export.samples import token_names
 from clearhead.interop.run import import_model
 from clearhead.model import presets

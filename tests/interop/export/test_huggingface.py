@@ -1,5 +1,6 @@
 """transformers opens an exported folder by its Auto classes, and computes what the run computes."""
 
+import importlib.util
 import json
 from dataclasses import replace
 
@@ -7,9 +8,19 @@ import pytest
 from safetensors.torch import load_file
 
 from clearhead.attention.weighting import Argmax
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, RunError
 from clearhead.interop.export import export
-from clearhead.interop.export.huggingface import Expression, HuggingFace, express, frame_of
+from clearhead.interop.export.format import compare
+from clearhead.interop.export.huggingface import (
+    Expression,
+    HuggingFace,
+    TransformersPeer,
+    check_ids,
+    express,
+    frame_of,
+    model_card,
+)
+from clearhead.interop.export.samples import draw_samples
 from clearhead.interop.huggingface import read_hugging_face
 from clearhead.interop.run import import_model
 from clearhead.model import presets
@@ -21,7 +32,7 @@ from clearhead.training.run import Run
 from clearhead.training.tasks.instruct import Instruct
 from tests.covering import few
 from tests.interop import saved_models
-from tests.interop.export.random_runs import CONTEXT, run_of
+from tests.interop.export.random_runs import CONTEXT, draw_spec, run_of
 from tests.peers import transformers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -166,3 +177,49 @@ def test_a_run_that_follows_instructions_keeps_its_chat_template(tmp_path):
     expected = tokenizer.apply_chat_template(said, tokenize=False)
     assert again.apply_chat_template(said, tokenize=False) == expected
     assert isinstance(express(run.model.spec, "instruct", 64), Expression)
+
+
+@pytest.fixture
+def written(tmp_path):
+    run = run_of(presets.llama(Size(1, 32, 4, 2, 48)), tmp_path)
+    HuggingFace().write(run, tmp_path, "float32")
+    return run, tmp_path
+
+
+def test_our_reader_compares_where_transformers_is_not_installed(written, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    figures = compare(HuggingFace().open(*written, "float32"))
+    assert figures.peer.startswith("clearhead's own reader")
+    assert figures.difference < 1e-5
+    assert figures.outputs == 0
+
+
+def test_outputs_of_a_peer_that_writes_something_else_are_counted(written, monkeypatch):
+    peer = HuggingFace().open(*written, "float32")
+    assert compare(peer).same == compare(peer).outputs > 0
+    greedy = TransformersPeer.greedy
+
+    def other(self, rows, *how):
+        return [[token ^ 1 for token in row] for row in greedy(self, rows, *how)]
+
+    monkeypatch.setattr(TransformersPeer, "greedy", other)
+    assert not compare(peer).passed
+
+
+def test_other_ids_are_noticed(written):
+    run, folder = written
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = whole["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(RunError, match="AutoTokenizer reads"):
+        check_ids(run, folder, draw_samples(run))
+
+
+def test_a_trained_run_tells_its_scores(documents, tmp_path):
+    card = model_card(documents, "GPT2LMHeadModel")
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-generation\n")
+    assert "- measured in training: `{" in card
+    assert '"loss"' in card
+    assert "AutoModelForCausalLM.from_pretrained" in card
+    assert "measured" not in model_card(run_of(draw_spec("decoder", 0), tmp_path), "X")

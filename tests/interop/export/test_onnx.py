@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from clearhead.interop.export.onnx import Onnx, cut, dynamic_shapes, notes
+from clearhead.interop.export.onnx import Onnx, dynamic_shapes, notes
 from clearhead.model import presets
 from clearhead.model.outputs import Classes
 from tests.interop.export.random_runs import draw_spec, run_of
@@ -14,10 +14,6 @@ def test_a_decoder_for_classes_is_refused():
     spec = replace(presets.gpt2("tiny", vocabulary=50), output=Classes(2))
     assert Onnx().blocks(spec, "classify") == ["cache for a decoder whose output is Classes"]
     assert Onnx().blocks(presets.tiny(50), "translate") == []
-
-
-def test_rows_end_before_their_end_token():
-    assert cut([[5, 6, 2, 7], [5, 6], [2], [7, 9, 2]], (2, 9)) == [[5, 6], [5, 6], [], [7]]
 
 
 def test_every_axis_that_may_vary_is_said_to():

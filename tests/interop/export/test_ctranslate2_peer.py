@@ -8,7 +8,7 @@ import torch
 from clearhead.errors import RunError
 from clearhead.interop.export import export
 from clearhead.interop.export.ctranslate2 import CTranslate2
-from clearhead.interop.export.ctranslate2_check import round_as_written
+from clearhead.interop.export.ctranslate2_peer import round_as_written
 from clearhead.training.run import Run
 from tests.interop.export.random_runs import draw_spec, run_of
 
