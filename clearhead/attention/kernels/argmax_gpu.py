@@ -29,6 +29,8 @@ from clearhead.attention.kernels.launch import (
     key_lengths,
     on_device,
     padding_arguments,
+    refuse_launch,
+    strides_of,
     triton_code,
 )
 from clearhead.attention.masks import Mask
@@ -36,7 +38,7 @@ from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import Subset
 from clearhead.attention.similarity import ScaledDot, Similarity
-from clearhead.compiling import TRITON_INTERPRETED, missing_triton
+from clearhead.compiling import TRITON_INTERPRETED
 
 WIDEST = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}
 """Numbers of a head that a program holds."""
@@ -62,15 +64,9 @@ class ArgmaxKernel(Kernel):
             return "it adds no bias of a position to the scores"
         if facts.dropout:
             return "it has no dropout on the weights"
-        if others := facts.masks - {"none", "causal", "padding"}:
-            return f"it serves causal and padding, and no mask of this kind: {', '.join(sorted(others))}"
-        if facts.masks != {"none"} and not facts.aligned:
-            return f"{', '.join(sorted(facts.masks))}: it needs the keys in order, and positions were given"
-        if facts.dtype == torch.float64:
-            return "its matrix products are in float32 at most: it has no float64"
-        if facts.width > WIDEST[facts.dtype]:
+        if facts.width > WIDEST.get(facts.dtype, facts.width):
             return f"a program holds {WIDEST[facts.dtype]} numbers of a head, and there are {facts.width}"
-        return missing_triton(facts.device)
+        return refuse_launch(facts)
 
     def notes(self, facts: KernelFacts) -> tuple[str, ...]:
         if facts.gradients and "padding" in facts.masks:
@@ -337,10 +333,7 @@ def choose(inputs: LaunchInputs, task: ArgmaxOptions, tile: ArgmaxTile | None = 
             made.thresholds,
             made.shares,
             padding.lengths,
-            *query.stride()[:3],
-            *key.stride()[:3],
-            *value.stride()[:3],
-            *made.context.stride()[:3],
+            *strides_of(query, key, value, made.context),
             abs(task.scale),
             task.rule.tolerance,
             n_heads,
@@ -378,8 +371,7 @@ def backward_value(
             dv,
             order,
             starts,
-            *grad.stride()[:3],
-            *dv.stride()[:3],
+            *strides_of(grad, dv),
             n_heads,
             n_kv_heads,
             n_query,
@@ -429,10 +421,7 @@ def share_gradient(
             choice.thresholds,
             choice.shares,
             padding.lengths,
-            *query.stride()[:3],
-            *key.stride()[:3],
-            *grad.stride()[:3],
-            *dv.stride()[:3],
+            *strides_of(query, key, grad, dv),
             abs(task.scale),
             n_heads,
             n_kv_heads,

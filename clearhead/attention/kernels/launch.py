@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.attention.inputs import AttentionInputs
+from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.mask_numbers import numbers_on
 from clearhead.attention.masks import Padding
+from clearhead.compiling import missing_triton
 
 
 class LaunchInputs(NamedTuple):
@@ -57,6 +58,22 @@ def triton_code(name: str) -> Any:
 def block_width(width: int) -> int:
     """Return the power of two, 16 or more, that holds this many columns: what a matrix product in Triton needs."""
     return max(16, 1 << (width - 1).bit_length())
+
+
+def refuse_launch(facts: KernelFacts) -> str | None:
+    """Say which of the things that no kernel here does a call asks for; None where there is none."""
+    if others := facts.masks - {"none", "causal", "padding"}:
+        return f"it serves causal and padding, and no mask of this kind: {', '.join(sorted(others))}"
+    if facts.masks != {"none"} and not facts.aligned:
+        return f"{', '.join(sorted(facts.masks))}: it needs the keys in order, and positions were given"
+    if facts.dtype == torch.float64:
+        return "its matrix products are in float32 at most: it has no float64"
+    return missing_triton(facts.device)
+
+
+def strides_of(*tensors: Tensor) -> tuple[int, ...]:
+    """Return the strides of batch, head and position of each tensor: the last axis is dense."""
+    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
 def dense_rows(tensor: Tensor) -> Tensor:

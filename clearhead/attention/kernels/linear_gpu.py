@@ -5,6 +5,7 @@ call is cut up, and the order of the launches. Feature maps elu and relu are com
 torch before them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, final
@@ -26,12 +27,14 @@ from clearhead.attention.kernels.launch import (
     key_lengths,
     on_device,
     padding_arguments,
+    refuse_launch,
+    strides_of,
     triton_code,
 )
 from clearhead.attention.kernels.linear import features, kernelized
 from clearhead.attention.kernels.linear_plan import Cut, LinearPlan, LinearTile, Options, plan_for, sums_mode
 from clearhead.attention.modes import under_torch_func
-from clearhead.compiling import TRITON_INTERPRETED, missing_triton
+from clearhead.compiling import TRITON_INTERPRETED
 
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
 """Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""
@@ -51,13 +54,7 @@ class LinearKernel(Kernel):
             return "its features come as logarithms, of any size, and these kernels sum numbers"
         if facts.dropout:
             return "dropout leaves out weights, and here they are never formed"
-        if others := facts.masks - {"none", "causal", "padding"}:
-            return f"it serves causal and padding, and no mask of this kind: {', '.join(sorted(others))}"
-        if facts.masks != {"none"} and not facts.aligned:
-            return f"{', '.join(sorted(facts.masks))}: it needs the keys in order, and positions were given"
-        if facts.dtype == torch.float64:
-            return "its matrix products are in float32 at most: it has no float64"
-        return missing_triton(facts.device)
+        return refuse_launch(facts)
 
     def run(self, call: AttentionInputs) -> Context:
         if under_torch_func() or call.query.shape[0] == 0:  # torch.func has no rules for these kernels
@@ -234,6 +231,41 @@ class Launch:
         full = self.options.causal and n_query == n_key and n_query % tile.chunk == 0 and n_query > 0
         return {"WHOLE": self.plan.whole and full and not self.padding.padded, **tile.options()}
 
+    def start(
+        self,
+        kernel: Any,
+        tile: LinearTile,
+        tensors: Sequence[Tensor],
+        strided: Sequence[Tensor],
+        segments: tuple[int, ...],
+        state: tuple[Tensor, str],
+        **constants: Any,
+    ) -> None:
+        """Launch one of the three kernels that start from a state: `attend`, `grad_query`, `grad_key`.
+
+        `segments` are its slots and segments, of which each is a program; `state` has the sums, and how to read them.
+        """
+        batch, n_heads, n_query, _ = self.query.shape
+        sums, mode = state
+        kernel[(batch * n_heads * segments[-1],)](
+            *tensors,
+            self.padding.lengths,
+            *strides_of(*strided),
+            n_heads,
+            self.value.shape[1],
+            n_query,
+            self.key.shape[2],
+            *segments,
+            sums.shape[1] if mode != "none" else 0,
+            self.padding.stride,
+            self.options.causal,
+            self.padding.padded,
+            self.options.normalised,
+            SUMS=mode,
+            **self.constants | constants,
+            **self.options_of(tile),
+        )
+
 
 def forward(inputs: LaunchInputs, options: Options, plan: LinearPlan | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the context, 1 / denominator, and the sums of the segments: what the way back needs."""
@@ -256,12 +288,10 @@ def launch_sum_keys(launch: Launch) -> tuple[Tensor, str]:
         value,
         sums,
         padding.lengths,
-        *key.stride()[:3],
-        *value.stride()[:3],
+        *strides_of(key, value),
         n_kv_heads,
         n_key,
-        cut.key_slots,
-        cut.key_segments,
+        *cut.of_keys,
         padding.stride,
         padding.padded,
         **pick(launch.constants, "MAP D DV BF BV SEGMENT DOT PRECISION"),
@@ -272,36 +302,14 @@ def launch_sum_keys(launch: Launch) -> tuple[Tensor, str]:
 
 def launch_attend(launch: Launch, sums: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     """Return the context and 1 / denominator."""
-    query, key, value, padding, cut = launch.query, launch.key, launch.value, launch.padding, launch.cut
-    options, constants = launch.options, launch.constants
+    query, key, value, cut = launch.query, launch.key, launch.value, launch.cut
     batch, n_heads, n_query, _ = query.shape
     out = empty_like_rows(query, n_heads, n_query, value.shape[3], value.dtype)
-    inverse = query.new_empty((batch, n_heads, n_query) if options.normalised else (1,), dtype=torch.float32)
-    triton_code("linear_triton").attend[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
-        query,
-        key,
-        value,
-        out,
-        inverse,
-        sums,
-        padding.lengths,
-        *(stride for tensor in (query, key, value, out) for stride in tensor.stride()[:3]),
-        n_heads,
-        value.shape[1],
-        n_query,
-        key.shape[2],
-        cut.query_slots,
-        cut.first_segment,
-        cut.query_segments - cut.first_segment,
-        sums.shape[1] if mode != "none" else 0,
-        padding.stride,
-        options.causal,
-        padding.padded,
-        options.normalised,
-        SUMS=mode,
-        **constants | {"SPLIT": launch.plan.split and constants["SPLIT"]},
-        **launch.options_of(launch.plan.attend),
-    )
+    inverse = query.new_empty((batch, n_heads, n_query) if launch.options.normalised else (1,), dtype=torch.float32)
+    tensors = query, key, value, out, inverse, sums
+    split = launch.plan.split and launch.constants["SPLIT"]
+    kernel, tile = triton_code("linear_triton").attend, launch.plan.attend
+    launch.start(kernel, tile, tensors, (query, key, value, out), cut.of_queries, (sums, mode), SPLIT=split)
     return out, inverse
 
 
@@ -326,38 +334,14 @@ def backward(
 
 def launch_grad_query(launch: Launch, grad: Tensor, inverse: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient of the query, and that of each row's denominator."""
-    query, key, value, padding, cut = launch.query, launch.key, launch.value, launch.padding, launch.cut
-    batch, n_heads, n_query, d_head = query.shape
+    query, key, value, cut = launch.query, launch.key, launch.value, launch.cut
+    _, n_heads, n_query, d_head = query.shape
     dq = empty_like_rows(query, n_heads, n_query, d_head, query.dtype)
     delta = torch.empty_like(inverse)
     mode = sums_mode(launch.options.causal, cut.key_segments, launch.plan)
-    triton_code("linear_backward_triton").grad_query[(batch * n_heads * (cut.query_segments - cut.first_segment),)](
-        query,
-        key,
-        value,
-        grad,
-        inverse,
-        delta,
-        sums,
-        dq,
-        padding.lengths,
-        *(stride for tensor in (query, key, value, grad, dq) for stride in tensor.stride()[:3]),
-        n_heads,
-        value.shape[1],
-        n_query,
-        key.shape[2],
-        cut.query_slots,
-        cut.first_segment,
-        cut.query_segments - cut.first_segment,
-        sums.shape[1] if mode != "none" else 0,
-        padding.stride,
-        launch.options.causal,
-        padding.padded,
-        launch.options.normalised,
-        SUMS=mode,
-        **launch.constants,
-        **launch.options_of(launch.plan.grad_query),
-    )
+    tensors, strided = (query, key, value, grad, inverse, delta, sums, dq), (query, key, value, grad, dq)
+    kernel, tile = triton_code("linear_backward_triton").grad_query, launch.plan.grad_query
+    launch.start(kernel, tile, tensors, strided, cut.of_queries, (sums, mode))
     return dq, delta
 
 
@@ -375,8 +359,7 @@ def launch_sum_queries(launch: Launch, grad: Tensor, inverse: Tensor, delta: Ten
         delta,
         back,
         padding.lengths,
-        *query.stride()[:3],
-        *grad.stride()[:3],
+        *strides_of(query, grad),
         n_heads,
         n_query,
         launch.key.shape[2],
@@ -396,38 +379,15 @@ def launch_grad_key(
     launch: Launch, grad: Tensor, rows: tuple[Tensor, Tensor], back: Tensor, mode: str
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of key and value for each query head. `rows` is 1 / denominator, and its gradient."""
-    query, key, value, padding, cut = launch.query, launch.key, launch.value, launch.padding, launch.cut
-    batch, n_heads, n_query, d_head = query.shape
+    query, key, value, cut = launch.query, launch.key, launch.value, launch.cut
+    n_heads, d_head = query.shape[1], query.shape[3]
     _, n_kv_heads, n_key, d_value = value.shape
     grouped = n_heads != n_kv_heads
     dk = empty_like_rows(key, n_heads, n_key, d_head, torch.float32 if grouped else key.dtype)
     dv = empty_like_rows(value, n_heads, n_key, d_value, torch.float32 if grouped else value.dtype)
-    triton_code("linear_backward_triton").grad_key[(batch * n_heads * cut.key_segments,)](
-        query,
-        key,
-        value,
-        grad,
-        *rows,
-        back,
-        dk,
-        dv,
-        padding.lengths,
-        *(stride for tensor in (query, key, value, grad, dk, dv) for stride in tensor.stride()[:3]),
-        n_heads,
-        n_kv_heads,
-        n_query,
-        n_key,
-        cut.key_slots,
-        cut.key_segments,
-        back.shape[1] if mode != "none" else 0,
-        padding.stride,
-        launch.options.causal,
-        padding.padded,
-        launch.options.normalised,
-        SUMS=mode,
-        **launch.constants,
-        **launch.options_of(launch.plan.grad_key),
-    )
+    tensors, strided = (query, key, value, grad, *rows, back, dk, dv), (query, key, value, grad, dk, dv)
+    kernel, tile = triton_code("linear_backward_triton").grad_key, launch.plan.grad_key
+    launch.start(kernel, tile, tensors, strided, cut.of_keys, (back, mode))
     return dk, dv
 
 

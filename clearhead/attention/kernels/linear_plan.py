@@ -94,6 +94,16 @@ class Cut:
     first_segment: int
     """The first segment with a query in it."""
 
+    @property
+    def of_queries(self) -> tuple[int, int, int]:
+        """Return the slots of queries, the first of their segments, and how many there are from it on."""
+        return self.query_slots, self.first_segment, self.query_segments - self.first_segment
+
+    @property
+    def of_keys(self) -> tuple[int, int]:
+        """Return the slots of keys, and their segments."""
+        return self.key_slots, self.key_segments
+
     @staticmethod
     def of(query: Tensor, key: Tensor, causal: bool, segment: int) -> "Cut":
         n_query, n_key = query.shape[2], key.shape[2]
