@@ -14,7 +14,8 @@ In Python a name has underscores (`micro_batch_tokens=1024`), a switch is `True`
 **N** stands for a whole number, **X** for any number, … for one or more.
 
 ```text
-clearhead train runs/de-en --task translate --source train.de --target train.en --minutes 10
+clearhead train runs/de-en --task translate --minutes 10 \\
+    --source train.de --target train.en
 ```
 
 ```text
@@ -67,16 +68,18 @@ def value(each: Option) -> str:
             if end is not None
         ]
         return " ".join(["N" if each.kind == "whole" else "X", ", ".join(told)]).strip()
-    return f"{each.takes} …" if each.kind == "texts" else escape(each.takes)
+    return f"{each.takes}&nbsp;…" if each.kind == "texts" else escape(each.takes)
 
 
 def escape(text: str) -> str:
-    return (
+    """Return a text for a cell, with options as code: two hyphens in a text would become a dash."""
+    text = (
         re.sub(r"\s+", " ", text)
         .replace("|", "\\|")
         .replace("*", "\\*")
         .replace("<", "&lt;")
     )
+    return re.sub(r"--[a-z][a-z-]*", r"`\g<0>`", text)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Pages for people who come from another library: their tables of names hold for that library, if it is installed.
 
 Transformers and x-transformers are installed with the tests, and their pages run as pages. TransformerLens and bertviz
-are not, and these tests are skipped without them. They were run with TransformerLens 4.3.0 and bertviz 1.4.1, installed
-by `pip install --no-deps --target FOLDER` with FOLDER on PYTHONPATH.
+are not, and these tests are skipped without them. They were run with TransformerLens 4.3.0 and bertviz 1.4.1, in an
+environment that has both.
 """
 
 import re
@@ -32,22 +32,45 @@ def names_of_hooks() -> dict[str, str]:
     return dict(re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", table, re.MULTILINE))
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_hooks_of_transformer_lens_are_the_values_of_the_table(home, tmp_path):
+def block_of(page: str, sentence: str) -> str:
+    """Return the code in the peer's words that stands below a sentence of a page."""
+    _, _, below = (DOCS / page).read_text(encoding="utf-8").partition(sentence + "\n\n```text\n")
+    return below.partition("```")[0]
+
+
+def opened_by_lens(home: Path):
+    """Return the model as TransformerLens opens it; skip where that is not installed."""
     bridge = pytest.importorskip("transformer_lens.model_bridge").TransformerBridge
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loaded = AutoModelForCausalLM.from_pretrained(home, attn_implementation="eager")
-        lens = bridge.boot_transformers(str(home), hf_model=loaded, tokenizer=AutoTokenizer.from_pretrained(home))
-        _, cache = lens.run_with_cache(lens.to_tokens(TEXT, prepend_bos=False))
+        return bridge.boot_transformers(str(home), hf_model=loaded, tokenizer=AutoTokenizer.from_pretrained(home))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_hooks_of_transformer_lens_are_the_values_of_the_table(home, tmp_path):
+    lens = opened_by_lens(home)
+    _, cache = lens.run_with_cache(lens.to_tokens(TEXT, prepend_bos=False))
     trace = ch.trace(ch.import_model(home, tmp_path / "run"), TEXT)
     for hook, name in names_of_hooks().items():
         theirs, ours = cache[hook][0], value_of(trace, name)
         theirs = theirs.transpose(0, 1) if name.endswith(("query", "key", "value", "context")) else theirs
         seen = ours > -torch.inf
         assert torch.allclose(theirs[seen], ours[seen], atol=1e-4), hook
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_hook_of_the_page_does_what_the_edit_beside_it_does(home, tmp_path):
+    lens = opened_by_lens(home)
+    names = {"model": lens, "tokens": lens.to_tokens(TEXT, prepend_bos=False)}
+    exec(block_of("from-transformerlens.md", "Ablate a head. In TransformerLens (4.3):"), names)
+    zero = ch.Edit(at="decoder.0.attention", step="context", head=1, times=0.0)
+    run = ch.import_model(home, tmp_path / "run")
+    logits, plain = (ch.trace(run, TEXT, edits=edits).value("decoder.output.logits") for edits in ([zero], []))
+    assert torch.allclose(names["logits"][0], logits, atol=1e-4)
+    assert not torch.allclose(names["logits"][0], plain, atol=1e-2)
 
 
 def value_of(trace: ch.Trace, name: str) -> torch.Tensor:
@@ -70,3 +93,15 @@ def test_bertviz_draws_the_weights_of_a_trace(home, tmp_path):
     attention = tuple(torch.stack([head.weight for head in trace[site].head]).unsqueeze(0) for site in trace.sites)
     page = head_view(attention, trace.sides["decoder"].tokens, html_action="return").data
     assert "Mary" in page
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_bertvizs_own_lines_on_the_page_run(home):
+    names = {"head_view": pytest.importorskip("bertviz").head_view}
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(home)
+    model = AutoModelForCausalLM.from_pretrained(home, attn_implementation="eager", output_attentions=True)
+    names |= {"tokenizer": tokenizer, "model": model, "inputs": tokenizer(TEXT, return_tensors="pt")}
+    exec(block_of("from-bertviz.md", "In bertviz:"), names)
+    assert len(names["outputs"].attentions) == 2
