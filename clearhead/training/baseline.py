@@ -440,10 +440,12 @@ def discount(keys: Keys, counts: Keys) -> NgramCounts:
     once, twice, thrice, four = (int((counts == n).sum()) for n in (1, 2, 3, 4))
     kept = once / (once + 2 * twice) if once else 0.5
     rates = [
-        (n - (n + 1) * kept * more / few) if few and more else n * 0.5
+        (n - (n + 1) * kept * more / few) if few and more else 0.0
         for n, few, more in ((1, once, twice), (2, twice, thrice), (3, thrice, four))
     ]
-    taken = np.clip(np.array([0.0, *rates]), 0.0, [0.0, 1.0, 2.0, 3.0])[np.minimum(counts, 3)]
+    # If no rate were above 0, nothing would be left for a symbol that was never seen, and its bits would be infinite.
+    rates = [rate if rate > 0 else n * 0.5 for n, rate in enumerate(rates, start=1)]
+    taken = np.minimum([0.0, *rates], [0.0, 1.0, 2.0, 3.0])[np.minimum(counts, 3)]
     contexts, first = np.unique(keys >> BITS, return_index=True)
     totals = np.add.reduceat(counts, first)
     share = (counts - taken) / np.repeat(totals, np.diff(np.append(first, len(keys))))

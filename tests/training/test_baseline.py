@@ -22,6 +22,7 @@ from clearhead.training.baseline import (
     Sparse,
     class_weights,
     count_ngrams,
+    discount,
     fit_linear,
     most_records,
     pack,
@@ -169,7 +170,8 @@ def brute_force(documents, order):
         if not (having[at] and having[at + 1]):
             return at * 0.5
         kept = having[1] / (having[1] + 2 * having[2]) if having[1] else 0.5
-        return min(max(at - (at + 1) * kept * having[at + 1] / having[at], 0.0), at)
+        rate = at - (at + 1) * kept * having[at + 1] / having[at]
+        return min(rate, at) if rate > 0 else at * 0.5
 
     def probability(context, symbol):
         lower = probability(context[1:], symbol) if context else 1 / SYMBOLS
@@ -202,6 +204,13 @@ def test_it_is_kneser_ney_and_sums_to_one_in_every_context(order):
         assert found.min() > 0
         assert found.sum() == pytest.approx(1)
         assert found == pytest.approx([by_hand(context, symbol) for symbol in range(SYMBOLS)])
+
+
+def test_something_is_left_for_a_symbol_that_was_never_seen_however_the_counts_fall():
+    counts = np.array([2] * 3 + [3] * 4 + [4] * 6)  # the estimates of all three rates are 0 or less
+    found = discount(np.arange(len(counts)), counts)
+    assert found.rest.tolist() == pytest.approx([(3 * 1.0 + 10 * 1.5) / counts.sum()])
+    assert found.share.sum() + found.rest.sum() == pytest.approx(1.0)
 
 
 def test_every_byte_and_every_end_is_scored_once():
