@@ -439,13 +439,12 @@ def discount(keys: Keys, counts: Keys) -> NgramCounts:
     """Take from each count what modified Kneser–Ney takes from it, and give that to the shorter n-grams."""
     once, twice, thrice, four = (int((counts == n).sum()) for n in (1, 2, 3, 4))
     kept = once / (once + 2 * twice) if once else 0.5
-    rates = [
-        (n - (n + 1) * kept * more / few) if few and more else 0.0
-        for n, few, more in ((1, once, twice), (2, twice, thrice), (3, thrice, four))
-    ]
-    # If no rate were above 0, nothing would be left for a symbol that was never seen, and its bits would be infinite.
-    rates = [rate if rate > 0 else n * 0.5 for n, rate in enumerate(rates, start=1)]
-    taken = np.minimum([0.0, *rates], [0.0, 1.0, 2.0, 3.0])[np.minimum(counts, 3)]
+    rates = [0.0]
+    for n, few, more in ((1, once, twice), (2, twice, thrice), (3, thrice, four)):
+        rate = n - (n + 1) * kept * more / few if few else 0.0
+        # In a short text the estimate may be all or nothing; without anything taken, what is new has no probability.
+        rates.append(rate if 0 < rate < n else n * 0.5)
+    taken = np.array(rates)[np.minimum(counts, 3)]
     contexts, first = np.unique(keys >> BITS, return_index=True)
     totals = np.add.reduceat(counts, first)
     share = (counts - taken) / np.repeat(totals, np.diff(np.append(first, len(keys))))
