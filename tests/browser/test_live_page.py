@@ -96,7 +96,7 @@ def test_any_text_in_every_view_without_a_network(opened, demo):
         shown(page, view)
         expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_test_id("live-note")).to_contain_text(
-        "Tokeniser, the film of the training, rollout and A | B need"
+        "Tokeniser, Training, Design, the film of the training, rollout and A | B need"
     )
     page.goto(f"{page.url.partition('#')[0]}#/training?source={SOURCE}")
     expect(page.get_by_role("alert")).to_contain_text("does not have the view Training")

@@ -15,8 +15,8 @@ LINKS = Path("web/src/learn/links.ts")
 
 @pytest.mark.skipif(not LINKS.is_file(), reason="without the page's source")
 def test_the_chapters_are_those_of_the_page():
-    table = LINKS.read_text(encoding="utf-8").partition("CHAPTERS = [")[2].partition("]")[0]
-    assert tuple(re.findall('"([a-z]+)"', table)) == CHAPTERS
+    table = LINKS.read_text(encoding="utf-8").partition("readonly Link[]> = {")[2].partition("\n};")[0]
+    assert tuple(re.findall("^  ([a-z]+): ", table, re.MULTILINE)) == CHAPTERS
 
 
 def test_the_lessons_that_come_with_it_are_alike_in_both_languages():
