@@ -80,7 +80,9 @@ def test_a_goal_is_graded_on_every_sentence_with_partial_credit(tabs):
     expect(state_of).to_have_attribute("data-state", "not yet")
     expect(page.get_by_test_id("verdict")).to_contain_text("of the weight is right. The worst:")
     for word in ("the", "a", "blue", "green", "old", "creature", "forest", "and", "one"):
-        page.get_by_role("button", name=f"{word} asks for blue", exact=True).click()
+        asks = page.get_by_role("button", name=f"{word} asks for blue", exact=True)
+        asks.click()
+        expect(asks).to_have_attribute("aria-pressed", "true")
     expect(state_of).to_have_attribute("data-state", "right")
     expect(page.get_by_test_id("verdict")).to_contain_text("100% of all weight is where it should be")
     page.get_by_test_id("design-goal").select_option("look-back")
