@@ -6,7 +6,7 @@ from clearhead.attention import reference
 from clearhead.attention.context_parallel import attend_split
 from clearhead.attention.kernels import Choice, explain_choice, run
 from clearhead.attention.kernels.fused import attend_directly
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
 from clearhead.attention.request import AttentionOptions

@@ -31,7 +31,7 @@ from clearhead.attention.kernels.base import Context
 from clearhead.attention.kernels.chunked import Chunks, Sums, chunk_sums, in_chunks, read_sums, state_after
 from clearhead.attention.kernels.linear import hide, in_order, kernelized, logarithmic, map_features
 from clearhead.attention.mask_numbers import numbers_at, numbers_on
-from clearhead.attention.masks import Document, Mask, Padding, Window
+from clearhead.attention.mask_rules import Document, Mask, Padding, Window
 from clearhead.attention.modes import BLOCK_DROPOUT, BlockDropout
 from clearhead.attention.score_index import Positions
 from clearhead.attention.sequence_split import Held, SequenceSplit

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from clearhead.attention.mask_numbers import EqualDocuments, Extent, cut_runs
-from clearhead.attention.masks import Causal, Document, Mask
+from clearhead.attention.mask_rules import Causal, Document, Mask
 from clearhead.attention.modes import BLOCK_DROPOUT, can_read, has_numbers, is_captured, is_exported
 from clearhead.attention.positions import Position
 from clearhead.attention.score_index import Positions, ScoreIndex, Subset, box, four_axes

@@ -12,7 +12,7 @@ from clearhead.attention.context_parallel import attend_split
 from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, map_jointly
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import Choice, explain_choice, run
-from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.mask_rules import Mask, as_mask
 from clearhead.attention.modes import autocast_enabled
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps

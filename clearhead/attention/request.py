@@ -11,7 +11,7 @@ from clearhead.attention.inputs import FLOATS, AttentionInputs, ordinary
 from clearhead.attention.kernels import check_name
 from clearhead.attention.kernels.blockwise import BLOCK_NUMBERS, block_rows, sight
 from clearhead.attention.mask_numbers import check_whole
-from clearhead.attention.masks import Mask, as_mask
+from clearhead.attention.mask_rules import Mask, as_mask
 from clearhead.attention.modes import can_read
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import EmbeddedPosition, Position

@@ -70,7 +70,7 @@ class SequenceSplit:
 
     @property
     def held(self) -> tuple[Held, Held]:
-        """The two blocks of this process."""
+        """Return the two blocks of this process."""
         size = self.block
         blocks = []
         for order, number in enumerate((self.rank, 2 * self.count - 1 - self.rank)):

@@ -93,7 +93,7 @@ class Graph(Wiring):
 
     @cached_property
     def number(self) -> dict[Edge, int]:
-        """The number of each edge."""
+        """Return the number of each edge."""
         return {edge: number for number, edge in enumerate(self.edges)}
 
     @cached_property
@@ -148,7 +148,7 @@ class Graph(Wiring):
 
     @cached_property
     def last(self) -> tuple[str, ...]:
-        """The receivers that no sender is computed from: the output."""
+        """Return the receivers that no sender is computed from: the output."""
         read = {receiver for receivers in self.inputs.values() for receiver in receivers}
         return tuple(receiver for receiver in self.receivers if receiver not in read)
 

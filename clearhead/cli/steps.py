@@ -19,7 +19,7 @@ from clearhead.attention import masks
 from clearhead.attention.attend import attend
 from clearhead.attention.kernels import Choice
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.reference import Steps
 from clearhead.attention.weighting import TABLE as WEIGHTINGS
 from clearhead.attention.weighting import Weighting

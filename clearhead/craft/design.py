@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from clearhead.attention import masks
 from clearhead.attention.heads import Heads
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.reference import Steps
 from clearhead.attention.similarity import Dot
 from clearhead.attention.weighting import Weighting

@@ -29,7 +29,7 @@ from clearhead.attention.kernels import KERNELS, run
 from clearhead.attention.kernels.chunked import by_heads, in_chunks
 from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask, TensorMask, Window
+from clearhead.attention.mask_rules import Mask, TensorMask, Window
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.positions import Rotary
 from clearhead.attention.score_index import Positions

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from clearhead.attention.masks import TensorMask
+from clearhead.attention.mask_rules import TensorMask
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.positions import Position
 

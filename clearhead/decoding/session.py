@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clearhead.attention.masks import Extent
+from clearhead.attention.mask_numbers import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.calls import public
 from clearhead.decoding.caches import Caches, Guest, Guests, pair_columns

@@ -76,7 +76,7 @@ class SlipModel:
 
     @cached_property
     def model(self) -> Transformer:
-        """The sound model, with random weights that are always the same."""
+        """Return the sound model, with random weights that are always the same."""
         attention = AttentionSpec(heads=Heads(HEADS))
         blocks = (BlockSpec(attention=attention, feed_forward=ReLU(6), arrangement=PreNorm()),) * LAYERS
         spec = EncoderSpec if self.padded else DecoderSpec

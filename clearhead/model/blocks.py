@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clearhead.attention.heads import HeadLayout, Heads
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import Position
 from clearhead.attention.request import check_dropout

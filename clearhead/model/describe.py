@@ -36,7 +36,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.mask_numbers import Extent
-from clearhead.attention.masks import Mask, Window
+from clearhead.attention.mask_rules import Mask, Window
 from clearhead.attention.score_index import Positions, box
 from clearhead.errors import OptionError
 from clearhead.model.blocks import Block

@@ -57,7 +57,7 @@ class Int8Linear(SteppedLinear):
 
     @property
     def weight(self) -> Float[Tensor, "d_out d_in"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The weight as floating-point numbers, made anew each time."""
+        """Return the weight as floating-point numbers, made anew each time."""
         return self.codes.to(self.scale.dtype) * self.scale[:, None]
 
     def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:

@@ -7,7 +7,7 @@ run in training and, on caches, in decoding.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clearhead.attention import masks
 from clearhead.attention.mask_numbers import numbers_on, row_numbers
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.modes import can_read
 from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.calls import CodeRepr, public
@@ -36,10 +36,37 @@ Vectors = Float[Tensor, "batch n d_model"]
 Tied = Literal["none", "two", "three", "embeddings"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StackSpec(CodeRepr):
+    """What the specs of an encoder and of a decoder share: blocks between an embedding and an output."""
+
+    vocabulary: int
+    d_model: int
+    blocks: tuple[BlockSpec, ...]
+    embedding: Embedding = Embedding()
+
+    @property
+    def stacks(self) -> tuple[Self]:
+        return (self,)
+
+    @property
+    def table_rows(self) -> int:
+        """Count the rows of d_model that all tables of tokens have together."""
+        return self.vocabulary
+
+    def map_stacks(self, change: Callable[[Any], Any]) -> Self:
+        """Return the spec with every stack changed: here there is one."""
+        return change(self)
+
+    def with_own_tables(self) -> Self:
+        """Return the spec for a vocabulary for each stack: here there is one."""
+        return self
+
+
 @final
 @public
 @dataclass(frozen=True, kw_only=True)
-class EncoderSpec(CodeRepr):
+class EncoderSpec(StackSpec):
     """Spec of an encoder, which sees the full sequence.
 
     Args:
@@ -57,10 +84,6 @@ class EncoderSpec(CodeRepr):
     128
     """
 
-    vocabulary: int
-    d_model: int
-    blocks: tuple[BlockSpec, ...]
-    embedding: Embedding = Embedding()
     output: Output | None = Blanks()
 
     kind: ClassVar[str] = "encoder"
@@ -76,23 +99,6 @@ class EncoderSpec(CodeRepr):
     def encoder(self) -> "EncoderSpec":
         return self
 
-    @property
-    def stacks(self) -> "tuple[EncoderSpec]":
-        return (self,)
-
-    @property
-    def table_rows(self) -> int:
-        """How many rows of d_model all tables of tokens have together."""
-        return self.vocabulary
-
-    def map_stacks(self, change: Callable[[Any], Any]) -> "EncoderSpec":
-        """Return the spec with every stack changed: here there is one."""
-        return change(self)
-
-    def with_own_tables(self) -> "EncoderSpec":
-        """Return the spec for a vocabulary for each stack: here there is one."""
-        return self
-
     def build(self) -> "Encoder":
         return Encoder(self)
 
@@ -100,7 +106,7 @@ class EncoderSpec(CodeRepr):
 @final
 @public
 @dataclass(frozen=True, kw_only=True)
-class DecoderSpec(CodeRepr):
+class DecoderSpec(StackSpec):
     """Spec of a decoder. Every mask is causal; a block may add another.
 
     Args:
@@ -118,10 +124,6 @@ class DecoderSpec(CodeRepr):
     >>> model = DecoderSpec(vocabulary=20, d_model=8, blocks=(block, block)).build()
     """
 
-    vocabulary: int
-    d_model: int
-    blocks: tuple[BlockSpec, ...]
-    embedding: Embedding = Embedding()
     output: Output = NextToken()
 
     kind: ClassVar[str] = "decoder"
@@ -136,23 +138,6 @@ class DecoderSpec(CodeRepr):
 
     @property
     def decoder(self) -> "DecoderSpec":
-        return self
-
-    @property
-    def stacks(self) -> "tuple[DecoderSpec]":
-        return (self,)
-
-    @property
-    def table_rows(self) -> int:
-        """How many rows of d_model all tables of tokens have together."""
-        return self.vocabulary
-
-    def map_stacks(self, change: Callable[[Any], Any]) -> "DecoderSpec":
-        """Return the spec with every stack changed: here there is one."""
-        return change(self)
-
-    def with_own_tables(self) -> "DecoderSpec":
-        """Return the spec for a vocabulary for each stack: here there is one."""
         return self
 
     def build(self) -> "Decoder":
@@ -220,7 +205,7 @@ class EncoderDecoderSpec(CodeRepr):
 
     @property
     def table_rows(self) -> int:
-        """How many rows of d_model all tables of tokens have together."""
+        """Count the rows of d_model that all tables of tokens have together."""
         source, target = self.encoder.vocabulary, self.decoder.vocabulary
         return {"three": target, "embeddings": 2 * target, "two": source + target, "none": source + 2 * target}[
             self.tied
@@ -239,8 +224,33 @@ class EncoderDecoderSpec(CodeRepr):
         return EncoderDecoder(self)
 
 
+class StackModel(Tapped):
+    """What an encoder and a decoder share."""
+
+    spec: Any
+    output: Any
+    context_group: "ProcessGroup | None" = None
+    """Within `splitting_sequences`: the processes that sequences are split over."""
+
+    def __init__(self, spec: StackSpec, *, mask: Mask | None = None) -> None:
+        super().__init__()
+        self.embedding = spec.embedding.build(spec.vocabulary, spec.d_model)
+        self.stack = Stack(spec.blocks, spec.d_model, mask=mask, stream=spec.embedding.stream(spec.d_model))
+
+    @property
+    def stacks(self) -> tuple[Self]:
+        return (self,)
+
+    def extra_repr(self) -> str:
+        """Return what a printed model says first: its sizes, and whether its output has the embedding's table."""
+        output, table = self.output, self.embedding.table
+        tied = f", tied={output.table is table}" if isinstance(output, ToVocabulary) else ""
+        sizes = f"vocabulary={self.spec.vocabulary}, d_model={self.spec.d_model}, n_layers={len(self.stack.blocks)}"
+        return f"{sizes}{tied}, parameters={count_weights(self):,}"
+
+
 @final
-class Encoder(Tapped):
+class Encoder(StackModel):
     """Map tokens to vectors, each of which depends on the full sentence, and these to the output's logits.
 
     Args:
@@ -253,27 +263,18 @@ class Encoder(Tapped):
     torch.Size([2, 7, 50])
     """
 
+    spec: EncoderSpec
+    output: nn.Module | None
     decoder: ClassVar[None] = None
-    context_group: "ProcessGroup | None" = None
-    """Within `splitting_sequences`: the processes that sequences are split over."""
 
     def __init__(self, spec: EncoderSpec) -> None:
-        super().__init__()
+        super().__init__(spec)
         self.spec = spec
-        self.embedding = spec.embedding.build(spec.vocabulary, spec.d_model)
-        self.stack = Stack(spec.blocks, spec.d_model, stream=spec.embedding.stream(spec.d_model))
         self.output = None if spec.output is None else spec.output.build(spec.d_model, self.embedding.table)
 
     @property
     def encoder(self) -> "Encoder":
         return self
-
-    @property
-    def stacks(self) -> "tuple[Encoder]":
-        return (self,)
-
-    def extra_repr(self) -> str:
-        return list_sizes(self)
 
     @public
     def forward(
@@ -314,7 +315,7 @@ class Encoder(Tapped):
 
 
 @final
-class Decoder(Tapped):
+class Decoder(StackModel):
     """Maps tokens to the logits of the next token, at every position.
 
     Args:
@@ -326,28 +327,18 @@ class Decoder(Tapped):
     torch.Size([2, 7, 50])
     """
 
+    spec: DecoderSpec
+    output: nn.Module
     encoder: ClassVar[None] = None
-    context_group: "ProcessGroup | None" = None
-    """Within `splitting_sequences`: the processes that sequences are split over."""
 
     def __init__(self, spec: DecoderSpec) -> None:
-        super().__init__()
+        super().__init__(spec, mask=masks.causal())
         self.spec = spec
-        self.embedding = spec.embedding.build(spec.vocabulary, spec.d_model)
-        stream = spec.embedding.stream(spec.d_model)
-        self.stack = Stack(spec.blocks, spec.d_model, mask=masks.causal(), stream=stream)
         self.output = spec.output.build(spec.d_model, self.embedding.table)
 
     @property
     def decoder(self) -> "Decoder":
         return self
-
-    @property
-    def stacks(self) -> "tuple[Decoder]":
-        return (self,)
-
-    def extra_repr(self) -> str:
-        return list_sizes(self)
 
     @public
     def forward(
@@ -387,14 +378,6 @@ class Decoder(Tapped):
     ) -> Vectors:
         """Return the last vectors of tokens at these positions (or from `start` on), with these KV sources."""
         return self.stack(self.embedding(tokens, positions=positions, start=start), kv_sources)
-
-
-def list_sizes(model: Encoder | Decoder) -> str:
-    """Return what a printed model says first: its sizes, and whether its output has the table of its embedding."""
-    output, table = model.output, model.embedding.table
-    tied = f", tied={output.table is table}" if isinstance(output, ToVocabulary) else ""
-    sizes = f"vocabulary={model.spec.vocabulary}, d_model={model.spec.d_model}, n_layers={len(model.stack.blocks)}"
-    return f"{sizes}{tied}, parameters={count_weights(model):,}"
 
 
 def apply_output(model: Encoder | Decoder, states: Vectors, lengths: Tensor | None, tokens: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from typing import Any, NoReturn, final
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention import masks
+from clearhead.attention import mask_rules
 from clearhead.attention.heads import LowRankMap, LowRankSliceMap, SliceMap, WholeMap, columns_read
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.positions import ALiBi, NoPosition, Position, Rotary, Sinusoidal
 from clearhead.attention.positions.biases import LearnedT5Bias
 from clearhead.attention.positions.embedded import LearnedTable
@@ -114,18 +114,18 @@ def similarity_words(similarity: Similarity) -> Plan:
 def mask_plan(mask: Mask, where: str) -> Plan:
     """Return a mask as a tree of those that a page knows."""
     match type(mask):
-        case masks.Everything:
+        case mask_rules.Everything:
             return {"kind": "everything"}
-        case masks.Causal:
+        case mask_rules.Causal:
             return {"kind": "causal"}
-        case masks.Window:
+        case mask_rules.Window:
             return {"kind": "window", "left": mask.left, "right": mask.right}  # type: ignore[attr-defined]
-        case masks.Both:
+        case mask_rules.Both:
             return {"kind": "both", "parts": [mask_plan(part, where) for part in mask.terms]}
-        case masks.Either:
+        case mask_rules.Either:
             sides = (mask.left, mask.right)  # type: ignore[attr-defined]
             return {"kind": "either", "parts": [mask_plan(part, where) for part in sides]}
-        case masks.Not:
+        case mask_rules.Not:
             return {"kind": "not", "parts": [mask_plan(mask.mask, where)]}  # type: ignore[attr-defined]
         case _:
             refuse(mask, where)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.attention.inputs import AttentionInputs
-from clearhead.attention.masks import Mask, TensorMask
+from clearhead.attention.mask_rules import Mask, TensorMask
 from clearhead.attention.parts import HeadShape, Part
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import Positions

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Everything, Mask
+from clearhead.attention.mask_rules import Everything, Mask
 from clearhead.attention.weighting import Softmax, Weighting
 from clearhead.tracing.sequence_diagram import Exchange, draw_sequence, exchange_of
 

@@ -18,7 +18,7 @@ from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, ordinary
 from clearhead.attention.kernels.blockwise import sight
 from clearhead.attention.layer import Attention
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.positions import Position
 from clearhead.attention.reference import Steps
 from clearhead.attention.score_index import Positions

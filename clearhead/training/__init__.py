@@ -13,7 +13,7 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import tasks
-from clearhead.training.patching import exciting_texts, mean_effects, mean_readings, repeats
+from clearhead.training.many_texts import exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.reporting import TensorBoard
 from clearhead.training.resume import resume

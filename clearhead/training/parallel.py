@@ -60,7 +60,7 @@ class Parallel(ABC):
 
     @functools.cached_property
     def context_group(self) -> "ProcessGroup | None":
-        """The neighbouring processes that this one shares its sequences with; None if it has whole ones.
+        """Return the neighbouring processes that this one shares its sequences with; None if it has whole ones.
 
         It is made by all processes at once, when it is first asked for.
         """

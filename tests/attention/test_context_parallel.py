@@ -10,7 +10,7 @@ import torch
 
 import clearhead as ch
 from clearhead.attention.context_parallel import which_way
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.request import AttentionOptions
 from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.attention.weighting import Kernelized, Softmax

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.attention.kernels import KERNELS, blockwise, chunked
-from clearhead.attention.masks import Extent
+from clearhead.attention.mask_numbers import Extent
 from tests.covering import covering
 
 DOUBLE = torch.float64

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.mask_numbers import EqualDocuments, Extent, at_position, cut_runs, read_runs, row_numbers
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.score_index import Positions, box
 
 M = ch.masks

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.masks import Extent, Mask
+from clearhead.attention.mask_numbers import Extent
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.score_index import Positions, box
 
 M = ch.masks
@@ -207,41 +208,3 @@ def test_one_length_serves_every_row_of_the_batch():
 def test_show_has_a_row_for_each_of_the_batch():
     assert M.show(M.everything(), batch=2, n_query=3, n_key=4).shape == (2, 3, 4)
     assert M.show(M.padding([1, 3]), batch=2, n_query=1, n_key=3).tolist() == [[[True, False, False]], [[True] * 3]]
-
-
-@pytest.mark.parametrize(
-    ("mask", "kinds"),
-    [
-        (M.everything(), {"none"}),
-        (M.causal() & M.everything(), {"causal"}),
-        (M.everything() & M.everything(), {"none"}),
-        (M.causal() & M.padding([1]) & M.window(2), {"causal", "padding", "window"}),
-        (M.causal() & (M.padding([1]) & M.window(2)), {"causal", "padding", "window"}),
-        (M.causal() & M.causal(), {"causal"}),
-        (M.causal() | M.padding([1]), {"union"}),
-        ((M.causal() | M.padding([1])) & M.prefix(1), {"union", "prefix"}),
-        (~M.causal(), {"negation"}),
-        (M.document([0, 0, 1]), {"document"}),
-        (M.document([0, 1, 0]), {"scattered documents"}),
-        (M.document(torch.tensor([[0, 0, 1], [0, 1, 0]])), {"scattered documents"}),
-        (M.document([0, 1], [0, 1]), {"cross documents"}),
-        (M.function(lambda query, key: query == key), {"function"}),
-        (M.causal() & torch.ones(2, 2, dtype=torch.bool), {"causal", "tensor"}),
-    ],
-)
-def test_kinds_name_the_terms_of_an_intersection(mask: Mask, kinds: set[str]):
-    assert mask.kinds == kinds
-
-
-def test_terms_are_the_masks_whose_intersection_it_is():
-    a, b, c = M.causal(), M.padding([2]), M.window(1)
-    assert (a & b & c).terms == (a, b, c)
-    assert (a & (b & c)).terms == (a, b, c)
-    for one in (a, a | b, ~(a & b)):
-        assert one.terms == (one,)
-
-
-def test_a_mask_that_needs_no_query_axis_stays_small():
-    """Padding has one row for all queries: nothing of n_query x n_key is made."""
-    positions = Positions.aligned(1000, 1000, torch.device("cpu"))
-    assert M.padding([3, 5]).allowed(box(positions, batch=2, n_heads=4)).shape == (2, 1, 1, 1000)

@@ -21,7 +21,7 @@ MODULE = '''
 from dataclasses import dataclass
 
 import clearhead as ch
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.model.arrangements import Arrangement, BranchConnection, ConnectionStep
 from clearhead.model.norms import LayerNorm, Norm
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import clearhead as ch
-from clearhead.attention.masks import Extent
+from clearhead.attention.mask_numbers import Extent
 from clearhead.errors import OptionError, ShapeError
 from clearhead.model import presets
 from clearhead.model.arrangements import NoNorm, PostNorm

@@ -6,7 +6,7 @@ from dataclasses import dataclass, is_dataclass, replace
 import pytest
 import torch
 
-from clearhead.attention import masks, positions, similarity, weighting
+from clearhead.attention import mask_rules, masks, positions, similarity, weighting
 from clearhead.attention.heads import Heads, SlicedHeads
 from clearhead.errors import OptionError, RunError
 from clearhead.model import arrangements, feedforward, norms, outputs
@@ -199,7 +199,7 @@ def test_what_is_no_model_is_told():
 
 def test_a_part_in_the_wrong_place_is_told():
     """Where any part was taken for any other, a model was built from it, or a method was not found later."""
-    written = spec_to_json(EncoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("mask", masks.Causal()),)))
+    written = spec_to_json(EncoderSpec(vocabulary=9, d_model=8, blocks=(with_attention("mask", mask_rules.Causal()),)))
     written["blocks"][0]["attention"]["mask"] = {"is": "NoNorm"}
     message = r"model\.json: blocks\[0\]\.attention\.mask: expected a Mask or null; came NoNorm NoNorm\(\)"
     with pytest.raises(RunError, match=message):

@@ -7,7 +7,7 @@ import clearhead as ch
 from clearhead.errors import OptionError, PlaceError
 from clearhead.tracing import readings
 from clearhead.training import exciting_texts, mean_effects, mean_readings, repeats
-from clearhead.training.patching import effects_in
+from clearhead.training.many_texts import effects_in
 from tests.training.small_runs import documents, trained, translating
 
 TEXTS = ["the cat eats the plum", "the dog", "the cow eats the pear, größer"]

@@ -18,7 +18,7 @@ from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.grid.case import GRID_DTYPES, HEADS, LENGTHS, Case, Combination, example_mask, form_of
 from clearhead.attention.grid.support import KERNEL_NAMES, cell, is_served, promise
 from clearhead.attention.kernels import blockwise, chunked, flex
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.parts import Part
 from clearhead.attention.positions import Position
 from clearhead.attention.similarity import Similarity

@@ -12,7 +12,7 @@ from clearhead.attention import masks, positions, similarity, weighting
 from clearhead.attention.attend import attend, explain
 from clearhead.attention.inputs import HALF, Visibility
 from clearhead.attention.mask_numbers import Extent
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.parts import HeadShape
 from clearhead.attention.score_index import Positions, box
 from clearhead.errors import ClearheadError

@@ -33,7 +33,7 @@ from clearhead.attention.kernels.launch import (
     strides_of,
     triton_code,
 )
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import Subset

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask
 
-from clearhead.attention import masks
+from clearhead.attention import mask_rules, masks
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.kernels.launch import on_device, triton_code
 from clearhead.attention.mask_numbers import ListedNumbers
@@ -218,7 +218,7 @@ def mask_identity(mask: object) -> tuple[object, ...] | None:
 @functools.cache
 def compared_fields(kind: type) -> tuple[str, ...] | None:
     """Return the fields that make up a mask of Clearhead's own, those that follow from others left out."""
-    if kind.__module__ != masks.__name__ or kind is masks.Function or not is_dataclass(kind):
+    if kind.__module__ != mask_rules.__name__ or kind is mask_rules.Function or not is_dataclass(kind):
         return None
     return tuple(field.name for field in fields(kind) if field.compare)
 

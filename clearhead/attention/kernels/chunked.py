@@ -33,7 +33,7 @@ from clearhead.attention.kernels.linear import (
     may_see,
     nothing,
 )
-from clearhead.attention.masks import Mask, Window
+from clearhead.attention.mask_rules import Mask, Window
 from clearhead.attention.weighting.features import finite, log_products
 
 CHUNK = 64

@@ -29,7 +29,7 @@ from clearhead.attention.inputs import FLOATS, HALF, AttentionInputs, KernelFact
 from clearhead.attention.kernels.base import Context, Kernel, Refused, differentiable_once
 from clearhead.attention.kernels.blockwise import Blockwise
 from clearhead.attention.mask_numbers import EqualDocuments
-from clearhead.attention.masks import Both, Causal, Document, Everything
+from clearhead.attention.mask_rules import Both, Causal, Document, Everything
 from clearhead.attention.modes import assumed_finite, can_read, under_torch_func
 from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import ScoreIndex

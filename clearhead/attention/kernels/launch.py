@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.mask_numbers import numbers_on
-from clearhead.attention.masks import Padding
+from clearhead.attention.mask_rules import Padding
 from clearhead.compiling import missing_triton
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead.attention.inputs import AttentionInputs, Visibility
 from clearhead.attention.kernels.base import Context
 from clearhead.attention.mask_numbers import numbers_on
-from clearhead.attention.masks import Mask, Padding
+from clearhead.attention.mask_rules import Mask, Padding
 from clearhead.attention.score_index import ScoreIndex
 from clearhead.attention.weighting import Kernelized
 from clearhead.attention.weighting.features import finite

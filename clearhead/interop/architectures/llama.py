@@ -16,7 +16,7 @@ from typing import Any, final
 
 from clearhead.attention import masks
 from clearhead.attention.heads import Heads
-from clearhead.attention.masks import Mask, Window
+from clearhead.attention.mask_rules import Mask, Window
 from clearhead.attention.positions import NoPosition, Rotary
 from clearhead.attention.similarity import CappedDot, ScaledDot, Similarity
 from clearhead.errors import OptionError

@@ -55,7 +55,7 @@ class MarianMember:
 
     @property
     def one_table(self) -> bool:
-        """Whether source, target and output always have one table: all but Marian."""
+        """Return whether source, target and output always have one table: all but Marian."""
         return self.learned or self.norm_first
 
     def tied(self, config: Config) -> Tied:

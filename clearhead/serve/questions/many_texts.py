@@ -10,7 +10,7 @@ from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import bounded
 from clearhead.serve.python_lines import load_lines
 from clearhead.serve.questions.question import Question
-from clearhead.training.patching import Scatters, Text, exciting_texts, mean_effects, mean_readings, repeats
+from clearhead.training.many_texts import Scatters, Text, exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.run import Run
 from clearhead.training.tracing import encode_inputs
 

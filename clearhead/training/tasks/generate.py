@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.attention import masks
+from clearhead.attention import mask_rules, masks
 from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
 from clearhead.decoding.generating import collect, eval_mode
 from clearhead.decoding.method import DecodingMethod, check_method
@@ -165,7 +165,7 @@ class Generate(Task):
         documents = batch["documents"]
         if model.decoder.embedding.position is None:
             # They count up, so each is one run; to look at them would stop a step from being captured.
-            return model(batch["tokens"], mask=masks.Document(documents, packed=True))
+            return model(batch["tokens"], mask=mask_rules.Document(documents, packed=True))
         return model(batch["tokens"], mask=masks.document(documents, documents), positions=restarting(documents))
 
     def stream(

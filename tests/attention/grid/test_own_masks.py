@@ -9,7 +9,7 @@ import torch
 import clearhead as ch
 from clearhead.attention.grid import check, check_part, combinations
 from clearhead.attention.grid.support import KERNEL_NAMES
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from clearhead.attention import masks
+from clearhead.attention import mask_rules, masks
 from clearhead.attention.inputs import LONG, who_sees
 from clearhead.attention.kernels import block_masks, choose
 from clearhead.attention.kernels.block_masks import find_tiles, list_counted_tiles, list_range_tiles
 from clearhead.attention.kernels.flex import mask_mod
 from clearhead.attention.kernels.fused import in_dense_rows
-from clearhead.attention.masks import Extent
+from clearhead.attention.mask_numbers import Extent
 from clearhead.attention.positions import ALiBi, NoPosition
 from clearhead.attention.request import AttentionOptions
 from clearhead.attention.weighting import Softmax
@@ -92,7 +92,7 @@ def test_a_tensor_changed_in_place_is_noticed():
     lengths = torch.tensor([300, 140])
     call = call_of(masks.padding(lengths))
     before = tiles_of(call)
-    term = next(one for one in call.mask.terms if isinstance(one, masks.Padding))
+    term = next(one for one in call.mask.terms if isinstance(one, mask_rules.Padding))
     assert before.sight is not None
     next(value for value in vars(term).values() if isinstance(value, torch.Tensor)).fill_(300)
     assert tiles_of(call).sight is None

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import clearhead as ch
 from clearhead.attention.kernels import KERNELS, chunked
 from clearhead.attention.kernels.linear import State
-from clearhead.attention.masks import Mask
+from clearhead.attention.mask_rules import Mask
 from clearhead.attention.similarity import DotForm
 from clearhead.attention.weighting import Features, Kernelized, LogFeatures, RandomFeatures
 from clearhead.attention.weighting.features import FEATURES
