@@ -9,6 +9,8 @@ from clearhead.errors import ClearheadError, OptionError
 from clearhead.serve.replies import as_json
 from clearhead.system import is_out_of_memory
 
+LONGEST = 1_000
+"""The most characters of a message: it may quote what a stranger has sent."""
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 PAGE = ("/api/", "/b/api/")
 """How addresses begin that the explorer's page asks; it takes `{"error": message}`."""
@@ -16,7 +18,7 @@ PAGE = ("/api/", "/b/api/")
 
 @final
 class ApiError(OptionError):
-    """A request that is refused: its status, a message for the client, and the option that is to blame.
+    """A request that is refused: its status, a message for the client, cut off if it is long, and the option to blame.
 
     `retry_after` is in seconds; with it the client may send the same request again.
     """
@@ -30,7 +32,7 @@ class ApiError(OptionError):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]}…")
         self.status, self.param, self.code, self.retry_after = status, param, code, retry_after
 
 

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from clearhead.errors import ClearheadError, DataError, RunError, ShardError
 from clearhead.files import lock_folder
+from clearhead.serialization import check_fields
 from clearhead.text.encoding import Encoding, Entry, Layout, Survey, cut_in_two
 from clearhead.text.lines import Problems
 from clearhead.text.remote import size_of
 from clearhead.text.sources import Record, Source
-from clearhead.text.store import Store, StoreWriter
+from clearhead.text.store import STORE, Store, StoreWriter
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import DrawnDocument, document_quotas, draw, own_key, record_quotas
 
@@ -36,6 +37,9 @@ DIGITS = 4
 PACKED = 3
 """How much longer gzipped text is when it is unpacked."""
 GLANCE_SECONDS = 0.05
+NOTES = {"labels": list[str], "problems": dict[str, Any]}
+PROBLEMS = {"first": list[str], "counts": dict[str, int], "encodings": dict[str, int]}
+"""What store.json of a part has as `notes`, and in it as `problems`."""
 
 
 class PartJob(NamedTuple):
@@ -93,12 +97,16 @@ def write_part(source: Source, job: PartJob, tokenizers: Mapping[str, Tokenizer]
     """Read a source once and write its ids and what else preparing asks of it, whole or not at all."""
     problems = Problems(skip=job.skip_bad)
     encoding = Encoding(job.layout, tokenizers, None)
-    with StoreWriter(folder, {**encoding.sizes, ABOUT: 1 << 16}) as writer:
+    with StoreWriter(folder, vocabularies_of(encoding)) as writer:
         for entry in encoding.encode(source, encoding.usable_records(source, problems, job.labels)):
             about = [digit for name in job.layout.texts for digit in split_digits(entry.n_bytes[name])]
             row = {**entry.ids, ABOUT: [*about, *np.frombuffer(entry.key or b"", "<u2").tolist()]}
             writer.add(row if job.layout.label is None else {**row, job.layout.label: entry.numbers}, {})
         writer.close({"labels": list(encoding.numbers), "problems": problems.to_json()})
+
+
+def vocabularies_of(encoding: Encoding) -> dict[str, int]:
+    return {**encoding.sizes, ABOUT: 1 << 16}
 
 
 def split_digits(number: int) -> list[int]:
@@ -110,26 +118,34 @@ def split_digits(number: int) -> list[int]:
     return np.array([number], "<u8").view("<u2").tolist()
 
 
-def await_parts(folder: Path, count: int) -> list["EncodedPart"]:
+def await_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer]) -> list["EncodedPart"]:
     """Wait until the other processes have written their parts, and open all. One that dies ends the job for all."""
-    while any(not (folder / f"{number:06}").exists() for number in range(count)):
+    folders = [job.folder / f"{number:06}" for number in range(len(divide(job.source)))]
+    while not all(folder.exists() for folder in folders):
         time.sleep(GLANCE_SECONDS)
-    return [EncodedPart(folder / f"{number:06}") for number in range(count)]
+    encoding = Encoding(job.layout, tokenizers, None)
+    return [EncodedPart(folder, encoding) for folder in folders]
 
 
 @final
 class EncodedPart:
-    """A part that is whole, open for reading. RunError where its files were changed since."""
+    """A part that is whole, open for reading. RunError where its files were changed since, or are of another layout."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = Store(folder)
+    def __init__(self, folder: Path, encoding: Encoding) -> None:
+        self.store, layout = Store(folder), encoding.layout
         self.store.verify()
-        notes: Any = self.store.notes
         try:
-            self.labels: tuple[str, ...] = tuple(map(str, notes["labels"]))
-            self.problems: dict[str, Any] = notes["problems"]
-        except (LookupError, TypeError) as error:
-            raise RunError(f"{folder}: is not a part of a corpus; remove it, and it is made again") from error
+            notes = check_fields(self.store.notes, NOTES, STORE)
+            self.labels: list[str] = notes["labels"]
+            self.problems = check_fields(notes["problems"], PROBLEMS, STORE)
+            if self.store.vocabularies != vocabularies_of(encoding):
+                raise ValueError("it is of other fields or vocabularies")
+            if any(self.store[ABOUT].lengths(np.arange(len(self.store))) < DIGITS * len(layout.texts)):
+                raise ValueError("it lacks the sizes of its texts")
+            if layout.label is not None and max(self.store[layout.label].ids, default=0) > len(self.labels):
+                raise ValueError("it has a label without a name")
+        except (ValueError, RunError) as error:
+            raise RunError(f"{folder}: is no part of this corpus ({error}); it is removed: try again") from error
 
     def entries(self, layout: Layout, labels: Sequence[str]) -> Iterator[Entry]:
         """Yield what was encoded, in the order of the text, with the numbers of these labels."""
@@ -257,24 +273,29 @@ def join_parts(
 def parts_folder(home: Path, partial: Path) -> Iterator[Path]:
     """Yield the folder for the parts of what becomes `home`: that of a process that was killed, if there is one.
 
-    If another process is at work in it, it is one within `partial`. It is removed in the end; but an interruption, or a
-    shard that cannot be had, leaves it for the next who tries.
+    If another process is at work in it, or something of that name is not ours, it is one within `partial`. It is
+    removed in the end; but an interruption, or a shard that cannot be had, leaves it for the next who tries.
     """
-    folder = home.with_name(f".{home.name}.parts")
-    folder.mkdir(exist_ok=True)
+    folder, own = home.with_name(f".{home.name}.parts"), partial / "parts"
     handle = None
     try:
+        with suppress(FileExistsError):
+            folder.mkdir()
+        if folder.is_symlink() or any(path.is_symlink() for path in folder.rglob("*")):
+            raise BlockingIOError(f"{folder} leads elsewhere")
         handle = lock_folder(folder)
-    except BlockingIOError:
-        folder = partial / "parts"
+    except (BlockingIOError, NotADirectoryError):
+        folder = own
         folder.mkdir()
     try:
         yield folder
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.rename(own))  # a kill leaves it whole, or in what is removed by the next
     except BaseException as error:
         ended = isinstance(error, ClearheadError) and not isinstance(error, ShardError)
         if ended or not any(folder.glob("*/[0-9]*[0-9]")):
-            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                folder.rename(own)
+            shutil.rmtree(own, ignore_errors=True)
         raise
     finally:
         if handle is not None:

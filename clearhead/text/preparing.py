@@ -19,7 +19,7 @@ from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, replacing_folder, sha256_of_file, write_sealed
 from clearhead.options import option
-from clearhead.serialization import check_fields, check_regular, to_json
+from clearhead.serialization import check_fields, check_regular, check_type, to_json
 from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
 from clearhead.text.kinds import KINDS
 from clearhead.text.lines import Problems
@@ -29,7 +29,6 @@ from clearhead.text.parts import (
     PartJob,
     Team,
     await_parts,
-    divide,
     draw_held_out,
     encode_parts,
     estimate_bytes,
@@ -352,7 +351,7 @@ def encode_together(job: PartJob, tokenizers: Mapping[str, Tokenizer], team: Tea
     job.folder.mkdir(exist_ok=True)
     team.announce(job)
     encode_parts(job, tokenizers, 0, team.count)
-    return await_parts(job.folder, len(divide(job.source)))
+    return await_parts(job, tokenizers)
 
 
 def describe_losses(encoding: Encoding, held_out: HeldOut) -> Iterator[str]:
@@ -429,11 +428,13 @@ def make_tokenizers(
     """
     if tokenizing.given is not None:
         tokenizers = dict.fromkeys(layout.texts, Tokenizer.load(tokenizing.given))
-    elif (folder / TOKENIZERS).exists():
-        return load_tokenizers(folder)
+    elif (folder / TOKENIZERS).exists() and {*(found := load_tokenizers(folder))} == {*layout.texts}:
+        return found
     else:
         tokenizers = train_tokenizers(corpus, layout, tokenizing, log)
-    write_sealed(folder / TOKENIZERS, {"tokenizers": save_tokenizers(tokenizers, folder)})
+    files = save_tokenizers(tokenizers, folder)
+    sums = {file: sha256_of_file(folder / file) for file in files.values()}
+    write_sealed(folder / TOKENIZERS, {"tokenizers": files, "files": sums})
     return tokenizers
 
 
@@ -460,10 +461,17 @@ def train_tokenizers(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, log
 
 
 def load_tokenizers(folder: Path) -> dict[str, Tokenizer]:
-    """Load the tokenisers that `make_tokenizers` saved."""
-    files = read_sealed(folder / TOKENIZERS)["tokenizers"]
-    loaded = {file: Tokenizer.load(folder / check_file_name(file, TOKENIZERS)) for file in set(files.values())}
-    return {field: loaded[file] for field, file in files.items()}
+    """Load the tokenisers that `make_tokenizers` saved; RunError where a file was changed since."""
+    sealed = read_sealed(folder / TOKENIZERS)
+    try:
+        files, sums = (check_type(sealed.get(name), dict[str, str], name) for name in ("tokenizers", "files"))
+        for file in {*files.values()}:
+            if sha256_of_file(folder / check_file_name(file, TOKENIZERS)) != sums.get(file):
+                raise ValueError(f"{file} was changed since it was written: its checksum is wrong")
+        loaded = {file: Tokenizer.load(folder / file) for file in {*files.values()}}
+        return {field: loaded[file] for field, file in files.items()}
+    except (OSError, ValueError, RunError) as error:
+        raise RunError(f"{folder}: these tokenisers are not ours ({error}); they are removed: try again") from error
 
 
 def save_tokenizers(tokenizers: Mapping[str, Tokenizer], home: Path) -> dict[str, str]:

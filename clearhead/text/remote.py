@@ -2,7 +2,7 @@
 
 What is read is a local file, as ever: a shard is fetched under another name, its size is compared with what the store
 said, and only then it is renamed. One that cannot be had is tried again, then named in an error; it is never passed
-over. The cache is bounded: what was used longest ago goes first, and what a process reads stays.
+over. The cache is bounded, whatever a store sends: what was used longest ago goes first; what a process reads stays.
 """
 
 import functools
@@ -42,6 +42,9 @@ FOLDER, GIGABYTES = "CLEARHEAD_SHARDS", "CLEARHEAD_SHARDS_GB"
 """Environment variables: the folder of the cache, and how much of it may be filled."""
 DEFAULT_GIGABYTES = 20.0
 
+SUFFIXES = re.compile(r"(?:\.\w{1,16}){1,2}$", re.ASCII)
+"""The end of a name that says what is in a file; whatever else a name may have, the cache does not."""
+
 Got = TypeVar("Got")
 
 
@@ -71,11 +74,11 @@ def listed(path: str, _cache: Path) -> tuple[str, ...]:
     system, inside = file_system(path)
 
     def find() -> list[str]:
+        if protocol_of(path) in ("http", "https"):
+            return [inside]
         if "*" in inside:
             return [name for name in system.glob(inside) if not system.isdir(name)]
-        if protocol_of(path) in ("http", "https") or system.isfile(inside):
-            return [inside]
-        return system.find(inside)
+        return [inside] if system.isfile(inside) else system.find(inside)
 
     found = sorted(persist(find, path))
     if not found:
@@ -96,6 +99,8 @@ def file_system(path: str) -> tuple[Any, str]:
     if not has_package(package):
         raise DataError(f"{path}: {protocol}:// takes the package {package}: {how_to_install(extra)}")
     address = f"hf://{path.removeprefix('hub:')}" if path.startswith("hub:") else path
+    if "::" in address:  # fsspec would open one file system through another, some of which run what a file says
+        raise DataError(f"{path}: an address with :: in it is not read; copy what it stands for")
     try:
         system, inside = fsspec.core.url_to_fs(address, **options_of(protocol))
     except (ImportError, ValueError) as error:
@@ -124,6 +129,8 @@ def persist(attempt: Callable[[], Got], path: str) -> Got:
     for number in range(TRIES):
         try:
             return attempt()
+        except DataError:
+            raise
         except (FileNotFoundError, PermissionError) as error:
             kind = "there is no such file" if isinstance(error, FileNotFoundError) else "reading it is not allowed"
             raise DataError(f"{path}: {kind} ({error})") from error
@@ -167,8 +174,9 @@ def local_path(path: str) -> str:
         return path
     folder, shard = cache_folder(), describe_shard(path)
     name = hashlib.blake2b(f"{path}\n{shard}".encode(), digest_size=16).hexdigest()
-    place = folder / f"{name}{''.join(Path(path).suffixes[-2:])}"
+    place = folder / f"{name}{''.join(SUFFIXES.findall(path)[-1:])}"
     while not hold(place):
+        check_fits(path, shard.size or 0)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             make_room(folder, shard.size or 0)
@@ -180,10 +188,23 @@ def local_path(path: str) -> str:
 
 def fetch(path: str, shard: Shard, place: Path) -> None:
     """Fetch a shard once, whole; OSError where it is not as long as its store says."""
+    from fsspec import Callback
+
     system, inside = file_system(path)
     partial = partial_of(place)
+
+    def watch(coming: int | None, came: int) -> None:
+        size = max(coming or 0, came)
+        if shard.size is None:
+            check_fits(path, size)
+            make_room(place.parent, 0)
+        elif size > shard.size:
+            raise OSError(f"{size:,} bytes came or were announced, and its store says that it has {shard.size:,}")
+
+    # The hub's own file system holds to sizes by itself, and is slower with a callback.
+    watched = {} if protocol_of(path) == "hf" else {"callback": Callback(hooks={"bound": watch})}
     try:
-        system.get_file(inside, str(partial))
+        system.get_file(inside, str(partial), **watched)
         size = partial.stat().st_size
         if shard.size is not None and size != shard.size:
             raise OSError(f"{size:,} bytes came, and its store says that it has {shard.size:,}")
@@ -199,6 +220,8 @@ HANDLES: OrderedDict[Path, int] = OrderedDict()
 
 def hold(place: Path) -> bool:
     """Keep a shard of the cache from being removed; False where it is not there."""
+    if place in HANDLES and not os.fstat(HANDLES[place]).st_nlink:
+        os.close(HANDLES.pop(place))  # removed: what is there now is another file
     if place not in HANDLES:
         try:
             handle = os.open(place, os.O_RDONLY)
@@ -215,13 +238,28 @@ def hold(place: Path) -> bool:
     return place.exists()  # removed before it was locked, or by hand
 
 
+def check_fits(path: str, size: int) -> None:
+    """Raise DataError for a shard that is larger than the whole cache."""
+    if size > cache_bytes():
+        raise DataError(
+            f"{path}: has more than the {cache_bytes() / 1e9:g} GB that the cache of shards may take; set {GIGABYTES}"
+        )
+
+
+def cache_bytes() -> float:
+    given = os.environ.get(GIGABYTES, "")
+    with suppress(ValueError):
+        if (gigabytes := float(given or DEFAULT_GIGABYTES)) > 0:
+            return gigabytes * 1e9
+    raise DataError(f"{GIGABYTES}: expected a number above 0; came {given[:40]!r}")
+
+
 def make_room(folder: Path, size: int) -> None:
     """Remove the shards that were used longest ago, until one of this size fits. Those that are read stay."""
     files = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
     used = sum(about.st_size for about, _ in files)
-    limit = float(os.environ.get(GIGABYTES, DEFAULT_GIGABYTES)) * 1e9
     for about, path in sorted(files, key=lambda each: each[0].st_mtime):
-        if used + size <= limit:
+        if used + size <= cache_bytes():
             return
         if time.time() - about.st_mtime < 2 * SILENCE and path.name.startswith("."):
             continue  # another process fetches it

@@ -109,24 +109,32 @@ class Store:
         try:
             for name, field in self.fields.items():
                 self.check_file(f"{name}.ids", field.ids, below=self.vocabularies[name])
-                self.check_file(f"{name}.ends", field.ends, below=len(field.ids) + 1)
+                longest, size = self.check_file(f"{name}.ends", field.ends, below=len(field.ids) + 1), self.sizes[name]
+                if (size.tokens, size.longest) != (len(field.ids), longest):
+                    raise ValueError(
+                        f"{name} has {len(field.ids):,} ids, in a record {longest:,}; {STORE} says otherwise"
+                    )
         except (OSError, ValueError, LookupError) as error:
             raise store_error(self.folder, error) from error
 
-    def check_file(self, file: str, values: NDArray, *, below: int) -> None:
-        """Read a mapped file in pieces; raise ValueError unless values are from 0 to `below` - 1, and ends ascend."""
-        digest, last = hashlib.sha256(), 0
+    def check_file(self, file: str, values: NDArray, *, below: int) -> int:
+        """Read a mapped file in pieces; raise ValueError unless values are from 0 to `below` - 1, and ends ascend.
+        Return the largest step between ends.
+        """
+        digest, last, longest = hashlib.sha256(), 0, 0
         for start in range(0, len(values), FULL):
             part = values[start : start + FULL]
             digest.update(part.data)
             if int(part.min()) < 0 or int(part.max()) >= below:
                 raise ValueError(f"{file} holds a number that is not from 0 to {below - 1:,}")
             if file.endswith(".ends"):
-                if int(part[0]) < last or np.any(part[1:] < part[:-1]):
+                steps = np.diff(part, prepend=last)
+                if steps.min() < 0:
                     raise ValueError(f"in {file} a record ends before the one before it")
-                last = int(part[-1])
+                last, longest = int(part[-1]), max(longest, int(steps.max()))
         if digest.hexdigest() != self.files.get(file):
             raise ValueError(f"{file} was changed since it was written: its checksum is wrong")
+        return longest
 
 
 def store_error(folder: Path, error: Exception) -> RunError:
@@ -142,6 +150,8 @@ def read_store(folder: Path) -> dict[str, Any]:
     for name in header["fields"]:
         if not name.isidentifier():
             raise ValueError(f"{name[:60]!r} is no name of a field")
+    if header["fields"].keys() != header["vocabulary"].keys():
+        raise ValueError("fields and vocabulary do not fit together")
     return header
 
 

@@ -84,8 +84,7 @@ def resume_first(
         recipe = folder.recipe()
         task, spec = folder.task(), folder.spec()
         check_fit(task, spec, str(folder.model_file))
-        tokenizers = None if recipe.fine_tuning is None else task.tokenizers
-        prepared = load_prepared(data or folder.data, folder, tokenizers)
+        prepared = load_prepared(data or folder.data, folder, recipe, task)
         if changes := describe_changes(prepared.notes["texts"], recipe.corpus):
             log(
                 f"WARNING: the text is not what this run was begun with: {changes}. It goes on with the text of then, "

@@ -3,7 +3,7 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import resized
 from clearhead.serialization import from_json, to_json
-from clearhead.text.encoding import Corpus, Layout
+from clearhead.text.encoding import Corpus, Encoding, Layout
 from clearhead.text.parts import PartJob, Team, encode_parts
 from clearhead.text.preparing import Prepared, load_tokenizers, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
@@ -175,7 +175,7 @@ def take_part(processes: Processes) -> Run:
     recipe = from_json(message["recipe"], CLASSES, where="the first process's recipe")
     assert isinstance(recipe, Recipe)
     task, spec = folder.task(), folder.spec()
-    prepared = load_prepared(Path(message["data"]), folder, None if recipe.fine_tuning is None else task.tokenizers)
+    prepared = load_prepared(Path(message["data"]), folder, recipe, task)
     checkpoint = None
     if message["checkpoint"] is not None:
         at = Path(message["checkpoint"])
@@ -320,11 +320,18 @@ def make_team() -> Team:
     return Team(processes.count, announce)
 
 
-def load_prepared(data: Path, folder: RunFolder, tokenizers: Mapping[str, Tokenizer] | None) -> Prepared:
+def load_prepared(data: Path, folder: RunFolder, recipe: Recipe, task: Task) -> Prepared:
     home = data / folder.read_description()["data"]
     if not (home / "whole.json").exists():
         raise RunError(f"{home}: the token ids of this run are not there; put them back, or train a new run")
-    return open_prepared(home, tokenizers=tokenizers)
+    prepared = open_prepared(home, tokenizers=None if recipe.fine_tuning is None else task.tokenizers)
+    sizes = Encoding(task.usual_layout(), prepared.tokenizers, prepared.labels).sizes
+    for store in (prepared.train, prepared.dev):
+        if {**store.vocabularies} != sizes:
+            raise RunError(
+                f"{store.folder}: these are not the token ids of this run; put them back, or train a new run"
+            )
+    return prepared
 
 
 def run_to_end(

@@ -23,6 +23,7 @@ from clearhead.errors import ClearheadError
 from clearhead.files import read_json, seal
 from clearhead.interop.run import import_model
 from clearhead.interop.tensor_files import read_archive
+from clearhead.text import remote
 from clearhead.text.lines import Problems
 from clearhead.text.sources import Documents
 from clearhead.text.table_readers import parquet_rows
@@ -34,6 +35,7 @@ from tests.attack.servers import ENDLESS
 from tests.attack.strangers import GROW
 from tests.attack.table import Row, Tries, attack
 from tests.interop import saved_models
+from tests.text.shard_server import ShardServer
 from tests.training.tiny import quiet
 
 SECRET = "the password is swordfish"
@@ -103,6 +105,20 @@ def pickled(home: Path) -> None:
     read_archive(home / "x.bin")
 
 
+def endless_shard(home: Path, **headers: str) -> None:
+    """Ask for a shard of a server that never ends: its length is not told, or was told as 100 bytes."""
+    (home / "x.txt").write_bytes(b"x" * 100)
+    os.environ |= {remote.FOLDER: str(home / "cache"), remote.GIGABYTES: "0.01"}
+    web = ShardServer(home, {"/x.txt": ["endless"] * remote.TRIES})
+    web.headers = {"/x.txt": (200, headers)} if headers else {}
+    with web.serve() as address:
+        try:
+            remote.local_path(f"{address}/x.txt")
+        finally:
+            if web.sent > 100_000_000:
+                raise RuntimeError(f"{web.sent:,} bytes were taken")
+
+
 BOMBS: dict[str, tuple[Callable[[Path], object], float, float]] = {
     "a template that never ends": (template(ENDLESS), 8, 1.5),
     "a template with 100 MB of output": (template("{{ 'a' * 100000000 }}"), 8, 1.5),
@@ -115,6 +131,8 @@ BOMBS: dict[str, tuple[Callable[[Path], object], float, float]] = {
     "JSON of 70 MB": (long_json, 10, 2.0),
     "a compressed pytorch_model.bin": (packed_archive, 20, 2.0),
     "a pickle that makes a folder": (pickled, 10, 2.0),
+    "a web server without an end": (lambda home: endless_shard(home, ETag="1"), 10, 2.0),
+    "a web server that sends more than it said": (endless_shard, 10, 2.0),
 }
 """What is made and read, and the seconds of processor time and GB that it may take."""
 
@@ -197,6 +215,7 @@ def leaks(home: Path, tries: Tries) -> Row:
 
     row = tries.each([*LEAKS], case, short=len(LEAKS))
     row.add(linked_tokenizer(home / "linked"), "a run whose tokenizer is a link")
+    row.add(redirected_shard(home / "web"), "a shard that is redirected to a file")
     return row
 
 
@@ -214,3 +233,22 @@ def linked_tokenizer(home: Path) -> str:
     ended = forking.run(lambda: cost(lambda where: load(where, device="cpu", log=quiet), run))
     told = ended.value[0] if ended.value else ended.err
     return "" if "leads out" in told else f"it is read: {told[-200:]}"
+
+
+def redirected_shard(home: Path) -> str:
+    """Ask for a shard of a server that leads to a file of this machine."""
+    home.mkdir()
+    (home / "secret.txt").write_text(SECRET, encoding="utf-8")
+
+    def work() -> str:
+        os.environ[remote.FOLDER] = str(home / "cache")
+        web = ShardServer(home)
+        web.headers = {"/x.txt": (302, {"Location": f"file://{home}/secret.txt"})}
+        with web.serve() as address:
+            try:
+                return Path(remote.local_path(f"{address}/x.txt")).read_text(encoding="utf-8")
+            except ClearheadError as error:
+                return str(error)
+
+    ended = forking.run(work)
+    return "" if "no such file" in str(ended.value) else f"it is read: {ended.value or ended.err[-200:]}"

@@ -25,6 +25,8 @@ LEFT = 0.005
 """Share of the requests that a client does not wait for."""
 WARM = 0.2
 """Share of the requests after which memory is measured for the first time: what is kept has been filled by then."""
+LONGEST = 2_000
+"""The most bytes of a refusal."""
 UNCLEAR = (b"this should not happen", b"Traceback", b"please report")
 MODELS = {"/v1/translate": "translator", "/v1/classify": "classifier", "/v1/completions": "writer"}
 
@@ -68,7 +70,8 @@ class Count:
     def add(self, request: bytes, status: int, body: bytes) -> None:
         self.answered += status == 200
         self.refused += 400 <= status < 500
-        if status not in range(200, 500) or any(one in body for one in UNCLEAR):
+        too_long = status >= 400 and len(body) > LONGEST
+        if status not in range(200, 500) or too_long or any(one in body for one in UNCLEAR):
             self.wrong.append(f"{request[:600]!r} -> {status} {body[:300]!r}")
 
 

@@ -26,6 +26,7 @@ from tests.attack import (  # noqa: F401 - they put their attacks into the table
     load,
     mutants,
     pairs,
+    preparing,
     requests,
     signals,
     strangers,

@@ -5,15 +5,20 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+PIECE = b"a line that comes again and again\n" * 2000
+ENOUGH = 300_000_000
+"""Bytes after which an endless file ends after all: who reads so many has no bound."""
+
 
 class ShardServer:
     """`faults` maps a path to a list of what goes wrong with the next GETs of it, one each: a status such as 503,
     "stall", "cut" (half of the bytes, then the end), "short" (whole by its header, but other bytes are missing) or
-    "long". `asked` counts GETs.
+    "long", or "endless". `asked` counts GETs, and `sent` the bytes of those without an end. `headers` maps a path to
+    what it is answered with instead: a status and headers; without a length where it is endless.
     """
 
     def __init__(self, folder, faults=None):
-        self.folder, self.faults, self.asked = folder, faults or {}, Counter()
+        self.folder, self.faults, self.asked, self.sent, self.headers = folder, faults or {}, Counter(), 0, {}
         self.released = threading.Event()
 
     @contextlib.contextmanager
@@ -48,6 +53,16 @@ class ShardHandler(BaseHTTPRequestHandler):
 
     def answer(self, *, with_body, fault=None):
         file = self.shards.folder / self.path.lstrip("/")
+        status, headers = self.shards.headers.get(self.path, (0, {}))
+        if status or fault == "endless":
+            self.send_response(status or 200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while with_body and fault == "endless" and self.shards.sent < ENOUGH:
+                    self.shards.sent += self.wfile.write(PIECE)
+            return
         if isinstance(fault, int) or not file.is_file():
             self.send_error(fault or 404)
             return

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from clearhead.errors import DataError, RunError
+from clearhead.files import read_sealed, write_sealed
 from clearhead.text import parts, preparing
 from clearhead.text.encoding import Corpus, Encoding, Layout
 from clearhead.text.parts import PartJob, Team, divide, encode_parts
@@ -14,6 +15,7 @@ from clearhead.training.tasks import TASKS
 from tests.text import killed_on_shards
 
 BPE = Tokenizing(kind="bpe", size=300)
+ONE_LABEL = {"labels": ["a"], "problems": {"first": [], "counts": {}, "encodings": {}}}
 LABELLED = {"columns": ("text", "label"), "fields": ("text", "label")}
 
 
@@ -152,7 +154,55 @@ def test_a_part_that_was_changed_is_told(tmp_path):
     file = tmp_path / "parts" / "000001" / "text.ids"
     file.write_bytes(file.read_bytes()[:-2] + b"\x01\x00")
     with pytest.raises(RunError, match="not a whole store of token ids"):
-        parts.EncodedPart(file.parent)
+        parts.EncodedPart(file.parent, Encoding(layout, {"text": tokenizer}, None))
+
+
+def killed_half_way(folder, source, layout, monkeypatch):
+    """Prepare a corpus up to its fourth part; return the folder that a kill would leave."""
+    write = parts.write_part
+
+    def stopping(source, job, tokenizers, folder):
+        if folder.name == "000003":
+            raise KeyboardInterrupt
+        write(source, job, tokenizers, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "write_part", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(Corpus(train=source), layout, BPE, folder, print)
+    [left] = folder.glob(".*.parts")
+    return left
+
+
+@pytest.mark.parametrize("name", ["", "train", "tokenizer.json"])
+def test_nothing_is_written_through_a_link(tmp_path, monkeypatch, name):
+    source, layout = corpora(tmp_path)["stream"]
+    left = killed_half_way(tmp_path / "data", source, layout, monkeypatch)
+    (left / name).rename(tmp_path / "users")
+    (left / name).symlink_to(tmp_path / "users")
+    before = files_below(tmp_path / "users") or (tmp_path / "users").read_bytes()
+    prepare(Corpus(train=source), layout, BPE, tmp_path / "data", print)
+    assert (files_below(tmp_path / "users") or (tmp_path / "users").read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    "changes", [{"vocabulary": {}}, {"notes": {}}, {"notes": ONE_LABEL}], ids=["size", "", "label"]
+)
+def test_a_part_of_another_corpus_is_told(tmp_path, monkeypatch, changes):
+    source, layout = corpora(tmp_path)["classes"]
+    store = killed_half_way(tmp_path / "data", source, layout, monkeypatch) / "train" / "000001" / "store.json"
+    write_sealed(store, {name: one for name, one in read_sealed(store).items() if name != "sha256"} | changes)
+    with pytest.raises(RunError, match=r"not a whole store of token ids|is no part of this corpus"):
+        prepare(Corpus(train=source), layout, BPE, tmp_path / "data", print)
+    prepare(Corpus(train=source), layout, BPE, tmp_path / "data", print)
+
+
+def test_a_tokeniser_that_a_kill_left_is_checked(tmp_path, monkeypatch):
+    source, layout = corpora(tmp_path)["classes"]
+    file = killed_half_way(tmp_path / "data", source, layout, monkeypatch) / "tokenizer.json"
+    file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(RunError, match=r"tokenizer\.json was changed since it was written"):
+        prepare(Corpus(train=source), layout, BPE, tmp_path / "data", print)
 
 
 def test_parts_are_of_neighbours_and_lose_none(tmp_path):

@@ -132,6 +132,51 @@ def test_the_cache_is_bounded_and_what_is_read_stays(web, cache, monkeypatch):
     assert os.path.exists(here) or web.asked["/part-3.txt"] > 1
 
 
+ETAG = {"ETag": '"1"'}
+BOMBS = {
+    "of no length": ((200, ETAG), r"has more than the 0\.002 GB that the cache .* set CLEARHEAD_SHARDS_GB"),
+    "longer than it says": (None, r"could not be fetched .* its store says that it has"),
+    "larger than the cache": ((200, ETAG | {"Content-Length": "3000000"}), r"has more than the 0\.002 GB"),
+}
+
+
+@pytest.mark.parametrize(("headers", "message"), BOMBS.values(), ids=BOMBS)
+def test_a_store_cannot_fill_the_disk(web, cache, monkeypatch, headers, message):
+    monkeypatch.setenv(remote.GIGABYTES, "0.002")
+    for name in ("part-0.txt", "part-1.txt"):
+        local_path(f"{web.address}/{name}")
+    before = sorted(cache.iterdir())
+    web.faults = {"/part-2.txt": ["endless"] * 9}
+    web.headers = {"/part-2.txt": headers} if headers else {}
+    with pytest.raises(DataError, match=message):
+        texts(f"{web.address}/part-2.txt")
+    assert web.sent < 30_000_000
+    assert sorted(cache.iterdir()) == before, "nothing is left, and nothing was removed for it"
+
+
+def test_a_shard_leads_to_no_file_of_this_machine(web, tmp_path):
+    (tmp_path / "secret.txt").write_text("secret")
+    web.headers = {"/part-0.txt": (302, {"Location": f"file://{tmp_path}/secret.txt"})}
+    with pytest.raises(DataError, match="no such file"):
+        texts(f"{web.address}/part-0.txt")
+    for path in (f"{web.address}/a.txt::file://{tmp_path}/secret.txt", "reference://::memory://a.json"):
+        with pytest.raises(DataError, match="an address with :: in it is not read"):
+            texts(path)
+
+
+def test_a_name_in_the_cache_has_nothing_of_a_strangers_but_its_ending(web, cache):
+    for name in (f"a.{'x' * 300}", "b.jsonl.gz"):
+        web.headers = {f"/{name}": (200, ETAG | {"Content-Length": "0"})}
+        local_path(f"{web.address}/{name}")
+    assert {"".join(path.suffixes) for path in cache.iterdir()} == {"", ".jsonl.gz"}
+
+
+def test_a_bad_bound_of_the_cache_is_told(web, monkeypatch):
+    monkeypatch.setenv(remote.GIGABYTES, "much")
+    with pytest.raises(DataError, match=r"CLEARHEAD_SHARDS_GB: expected a number above 0; came 'much'"):
+        texts(f"{web.address}/part-0.txt")
+
+
 def test_a_resumed_run_asks_for_nothing(web):
     paths = (f"{web.address}/part-0.txt",)
     assert describe_changes({paths[0]: "then"}, Corpus(train=Documents(paths=paths))) is None

@@ -219,9 +219,9 @@ class AskGrade(Question[GradedAnswer]):
     lines: list[str] | None = bounded(None, most=MOST_LINES, longest=LONGEST_LINE)
     vectors: dict[str, list[list[float]]] = dataclasses.field(default_factory=dict, metadata={"read": read_vectors})
     """By role, a vector for each case of the goal."""
-    at: str | None = None
-    step: str | None = None
-    formula: str | None = None
+    at: str | None = bounded(None, longest=WIDEST)
+    step: str | None = bounded(None, longest=WIDEST)
+    formula: str | None = bounded(None, longest=WIDEST)
     """The step of a slip's model that is wrong, and the formula that repairs it."""
 
     def answer(self, explorer: "Explorer") -> GradedAnswer:
