@@ -69,7 +69,7 @@ TOKENIZER = FileBounds(seconds=30, memory=2_000_000_000, output=1_000_000)
 
 
 def check_unpacked(unpacked: int, packed: int) -> None:
-    """Raise ValueError where a packed text is far longer than its file."""
+    """Raise ValueError if a packed text is far longer than its file."""
     if unpacked > UNPACKED and unpacked > UNPACKED_RATIO * packed:
         raise ValueError(
             f"it unpacks to more than {UNPACKED_RATIO} times its size and {UNPACKED / 1e9:.0f} GB; unpack it yourself "
@@ -144,7 +144,7 @@ class BoundedProcess:
         self.late = False
 
     def ask(self, request: bytes) -> None:
-        """Send a call; OSError where the process has ended."""
+        """Send a call; OSError if the process has ended."""
         write_frame(cast(BinaryIO, self.process.stdin), request)
 
     def answer(self, bounds: FileBounds) -> tuple[str, Any]:
@@ -246,7 +246,7 @@ def write_frame(file: BinaryIO, data: bytes) -> None:
 
 
 def read_frame(file: BinaryIO, most: int) -> bytes:
-    """Return the next frame, nothing at the end; ValueError where it is longer than `most`."""
+    """Return the next frame, nothing at the end; ValueError if it is longer than `most`."""
     head = file.read(8)
     if len(head) < 8:
         return b""

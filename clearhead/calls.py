@@ -236,7 +236,7 @@ NUMBERS: Mapping[Any, tuple[type, ...]] = {
 
 
 def classes_of(hint: Any) -> tuple[type, ...] | None:
-    """Return the classes that an annotation allows; None where it says nothing that `isinstance` could check."""
+    """Return the classes that an annotation allows; None if it says nothing that `isinstance` could check."""
     origin = typing.get_origin(hint)
     if isinstance(hint, dataclasses.InitVar):
         return classes_of(hint.type)
@@ -268,7 +268,7 @@ def items_of(hint: Any) -> tuple[type, ...] | None:
 
 
 def describe_misfit(function: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]) -> str | None:
-    """Say which argument of a call is not what its annotation says; None where all are."""
+    """Say which argument of a call is not what its annotation says; None if all are."""
     signature = inspect.signature(function)
     for key, given in signature.bind(*args, **options).arguments.items():
         parameter = signature.parameters[key]

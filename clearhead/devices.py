@@ -49,7 +49,7 @@ def widest_float(device: torch.device) -> torch.dtype:
 
 
 def takes_foreach(device: torch.device) -> bool | None:
-    """Return what to give torch as `foreach`: True where that is known to work; None leaves it to torch."""
+    """Return what to give torch as `foreach`: True if that is known to work; None leaves it to torch."""
     return True if device.type in FOREACH else None
 
 

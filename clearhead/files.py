@@ -60,7 +60,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise RunError where a folder cannot be made at a path, or written to, as far as it shows before it is tried.
+    """Raise RunError if a folder cannot be made at a path, or written to, as far as it shows before it is tried.
 
     Its parents are made with it: so the nearest one that is there must be a folder that may be written to.
     """
@@ -150,7 +150,7 @@ def remove_abandoned(path: Path) -> None:
 def make_folders(path: Path) -> list[Path]:
     """Make a folder and those above it that are missing; return the ones made here, the innermost first.
 
-    Another process may make or remove one meanwhile: what it has made is not in the list. OSError where one cannot be
+    Another process may make or remove one meanwhile: what it has made is not in the list. OSError if one cannot be
     made, with none of them left.
     """
     made: list[Path] = []
@@ -178,7 +178,7 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically; OSError where it cannot be."""
+    """Write a file atomically; OSError if it cannot be."""
     with replacing(path) as partial:
         partial.write_bytes(data)
 
@@ -189,7 +189,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8 atomically; OSError where it cannot be."""
+    """Write a text in UTF-8 atomically; OSError if it cannot be."""
     write_bytes(path, text.encode())
 
 
@@ -351,7 +351,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Seal content, write it atomically as JSON, and return it. OSError where it cannot be written."""
+    """Seal content, write it atomically as JSON, and return it. OSError if it cannot be written."""
     sealed = seal(content)
     text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     # UTF-8 has no half of a surrogate pair, as in a file name of other bytes. JSON calls it just what this does.
@@ -362,7 +362,7 @@ def write_sealed(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 def read_sealed(path: str | Path) -> dict[str, Any]:
     """Read what `write_sealed` wrote.
 
-    Raises RunError where the file cannot be read, is of another format or was changed since it was written;
+    Raises RunError if the file cannot be read, is of another format or was changed since it was written;
     FileNotFoundError if there is none.
     """
     content = read_json(path)
@@ -427,6 +427,6 @@ def is_inside(folder: Path, path: Path) -> bool:
 
 
 def sha256_of_file(path: str | Path) -> str:
-    """Return the SHA-256 of a regular file; OSError where it cannot be read."""
+    """Return the SHA-256 of a regular file; OSError if it cannot be read."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -35,7 +35,7 @@ class LRUCache(Generic[Name, Value]):
             return self.values.get(name)
 
     def get_or_make(self, name: Name, make: Callable[[], Value]) -> Value:
-        """Return the value of that name; where there is none, make it and keep it."""
+        """Return the value of that name; if there is none, make it and keep it."""
         value = self.get(name)
         if value is None:
             value = make()

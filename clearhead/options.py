@@ -71,7 +71,7 @@ class Option:
 
     @property
     def bounds(self) -> str:
-        """Say between which bounds a number is; "" where there are none."""
+        """Say between which bounds a number is; "" if there are none."""
         least, above, below = self.least, self.above, self.below
         low = "" if least is None else f"{least} or more"
         low = low if above is None else f"above {above}"
@@ -219,7 +219,7 @@ def is_union(hint: Any) -> bool:
 
 
 def check_declared(owner: Any) -> None:
-    """Raise where a number in a dataclass is outside the bounds of its declaration. What is turned off is None."""
+    """Raise if a number in a dataclass is outside the bounds of its declaration. What is turned off is None."""
     for name, declared in declared_fields(type(owner)):
         value = getattr(owner, name)
         field_option = replace(declared, least=None, above=0) if declared.off else declared

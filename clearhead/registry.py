@@ -117,7 +117,7 @@ def is_examples(examples: object, part: type) -> bool:
 
 
 def kind_of(part: type) -> str:
-    """Return the kind of part a class is, by its base class; raise where it has none."""
+    """Return the kind of part a class is, by its base class; raise if it has none."""
     if not isinstance(part, type):
         raise OptionError(f"register: expected a class; came {part!r}")
     kinds = [name for name, base in BASES.items() if issubclass(part, base.cls)]
@@ -128,7 +128,7 @@ def kind_of(part: type) -> str:
 
 
 def check_savable(part: type, *, saved: bool) -> None:
-    """Raise where a class could not be found again from its name, or made again from its fields."""
+    """Raise if a class could not be found again from its name, or made again from its fields."""
     module, name = part.__module__, part.__qualname__
     if inspect.isabstract(part):
         missing = ", ".join(sorted(part.__abstractmethods__))
@@ -162,7 +162,7 @@ def needed_fields(part: type) -> list[str]:
 
 
 def place_of(part: type) -> str:
-    """Return the file and line of a class, for messages; its module where there is no file."""
+    """Return the file and line of a class, for messages; its module if there is no file."""
     try:
         return f"{inspect.getsourcefile(part)}, line {inspect.getsourcelines(part)[1]}"
     except (OSError, TypeError):
@@ -215,7 +215,7 @@ class Examples(Mapping[str, Any]):
 
 
 def find(name: str, *kinds: str, also: Sequence[str] = (), error: type[ClearheadError] = OptionError) -> type:
-    """Return the class, of these kinds, that a short name or a path stands for; raise where there is none.
+    """Return the class, of these kinds, that a short name or a path stands for; raise if there is none.
 
     `also` are other words that are understood where the name comes from; the message lists them with the short names.
     """

@@ -88,7 +88,7 @@ def name_in_files(of: type) -> str:
 
 
 def known_name(value: object, known: Mapping[str, type] | None) -> str:
-    """Return the name under which a table holds the class of a value; raise where it holds it under none."""
+    """Return the name under which a table holds the class of a value; raise if it holds it under none."""
     of = type(value)
     if known is None or known.get(of.__name__) is of:
         return of.__name__
@@ -139,7 +139,7 @@ def make_part(value: Any, table: Mapping[str, type], where: str) -> Any:
 def check_registered(
     names: Iterable[str], table: Mapping[str, type], where: str, *, error: type[ClearheadError] = RunError
 ) -> None:
-    """Raise where one of these classes is a user's own that is not registered: no file makes its module be imported."""
+    """Raise if one of these classes is a user's own that is not registered: no file makes its module be imported."""
     for name in names:
         module, colon, _ = name.partition(":")
         if colon and name not in table:
@@ -211,7 +211,7 @@ def check_fields(
 
 
 def check_type(value: Any, hint: Any, where: str, *, error: type[ClearheadError] = RunError) -> Any:
-    """Return a value from a file as its annotation has it; raise where it does not fit, with `where`: file and field.
+    """Return a value from a file as its annotation has it; raise if it does not fit, with `where`: file and field.
 
     A whole number fits `float`, and becomes one; True and False fit no number. Integers are below 2**64 in size.
 
@@ -292,7 +292,7 @@ def shorten(value: Any) -> str:
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: object, *, header: str) -> None:
-    """Write one file atomically: safetensors, with JSON in its header. OSError where it cannot be."""
+    """Write one file atomically: safetensors, with JSON in its header. OSError if it cannot be."""
     apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(Path(path)) as partial:
@@ -302,7 +302,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: obje
 
 
 def load_tensors(path: str | Path, *, header: str) -> tuple[Any, dict[str, Tensor]]:
-    """Read what `save_tensors` wrote, the JSON first: None where it is another's file. OSError where it cannot be."""
+    """Read what `save_tensors` wrote, the JSON first: None if it is another's file. OSError if it cannot be."""
     check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:

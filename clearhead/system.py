@@ -21,7 +21,7 @@ except ImportError:  # Windows
     fcntl = None
 
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
-"""Do not follow a link. Where there is no such flag, `check_no_link` looks before the file is opened."""
+"""Do not follow a link. If there is no such flag, `check_no_link` looks before the file is opened."""
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
 """Do not wait for the other end of a pipe."""
 OPEN_IS_REMOVED = fcntl is not None
@@ -145,7 +145,7 @@ def lock_byte(handle: int, mode: str) -> None:
 
 
 def count_running() -> int | None:
-    """Return how many threads of the whole machine run or wait for a core at this moment; None where it is not told.
+    """Return how many threads of the whole machine run or wait for a core at this moment; None if it is not told.
 
     Linux tells it in /proc/loadavg: `0.20 0.18 0.12 1/80 11206` has 1 of 80.
     """

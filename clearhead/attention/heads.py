@@ -40,7 +40,7 @@ class HeadLayout(CodeRepr, ABC):
 
     @abstractmethod
     def shape(self, d_model: int) -> HeadShape:
-        """Return the heads at this width; raise where they do not fit it."""
+        """Return the heads at this width; raise if they do not fit it."""
 
     @abstractmethod
     def width(self, d_model: int) -> int:

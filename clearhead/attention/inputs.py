@@ -208,7 +208,7 @@ class AttentionInputs:
         )
 
     def of_head(self, head: int) -> "AttentionInputs | None":
-        """Return the inputs of one head; None where a part cannot say which of its values are that head's."""
+        """Return the inputs of one head; None if a part cannot say which of its values are that head's."""
         parts = [part.of_head(head) for part in (self.similarity, self.weighting, self.position)]
         if None in parts:
             return None

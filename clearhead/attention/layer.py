@@ -94,7 +94,7 @@ class Attention(Tapped):
         self.shape, self.d_out = shape, layout.width(d_model)
 
     def extra_repr(self) -> str:
-        """Return the sizes, and below them the parts that have no learned values: those are modules of their own."""
+        """Return the sizes, and below them the parts without learned values; the others are modules themselves."""
         kv = "" if self.shape.n_kv_heads == self.shape.n_heads else f", kv={self.shape.n_kv_heads}"
         dropout = f", dropout={self.dropout}" if self.dropout else ""
         kernel = "" if self.kernel == "auto" else f", kernel={self.kernel!r}"
@@ -187,11 +187,11 @@ class Attention(Tapped):
 
     @property
     def sums(self) -> bool:
-        """True if keys and values may be summed before a query comes: kernelized, by a kernel that does so."""
+        """True if keys and values may be summed before a query comes: in kernelized attention, by a kernel that can."""
         return self.weighting.form == "kernelized" and self.kernel in ("auto", "linear", "chunked", "recurrent")
 
     def sdpa_scale(self, can_join: Callable[[Sequence[nn.Module]], bool] = joinable) -> float | None:
-        """Return the scale with which `scaled_dot_product_attention` alone computes this layer; None where it cannot.
+        """Return the scale with which `scaled_dot_product_attention` alone computes this layer; None if it cannot.
 
         It can for a softmax of plain dot products, with maps that can be joined and no bias of a position.
         """
@@ -207,7 +207,7 @@ class Attention(Tapped):
 
     @property
     def last(self) -> Tensor:
-        """Last matrix of the layer: W_O, or that of the value map in a layer that stops at the concatenation."""
+        """Last matrix of the layer: W_O, or the value map's if the layer has no W_O."""
         last = self.output.weight if isinstance(self.output, nn.Linear) else self.value.last
         assert isinstance(last, Tensor)
         return last

@@ -138,7 +138,7 @@ class Runs(NamedTuple):
     packed: bool
     """Each id of a row stands in one unbroken run."""
     rows: tuple[tuple[EqualDocuments, ...], ...] | None
-    """Runs of each row of ids, or one row if all are the same. None where a document is in several pieces, or where
+    """Runs of each row of ids, or one row if all are the same. None if a document is in several pieces, or where
     lengths change more than `MOST_RUNS` times."""
     version: int | None
     """The ids' version when they were read; None for numbers that nobody can change."""
@@ -150,7 +150,7 @@ MOST_RUNS = 1024
 
 
 def read_runs(numbers: Numbers) -> Runs | None:
-    """Read ids, once, to find where documents begin and end; None where they cannot be read or watched."""
+    """Read ids, once, to find where documents begin and end; None if they cannot be read or watched."""
     ids = numbers if isinstance(numbers, Tensor) else numbers.copies[0]
     if not has_numbers(ids):
         return None

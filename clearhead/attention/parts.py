@@ -34,7 +34,7 @@ class HeadShape:
 
 @dataclass(frozen=True)
 class MadeFor:
-    """The numbers a built part is bound to; None where it serves any."""
+    """The numbers a built part is bound to; None if it serves any."""
 
     n_heads: int | None = None
     d_head: int | None = None

@@ -152,7 +152,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def misfit(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> str | None:
-    """Say why shapes `(batch, head, n, d)` do not fit together; None where they do."""
+    """Say why shapes `(batch, head, n, d)` do not fit together; None if they do."""
     if not query[0] == key[0] == value[0]:
         return "the batch sizes must be the same"
     if key[1] != value[1]:

@@ -60,7 +60,7 @@ class Similarity(Part, ABC):
         return "plain"
 
     def build(self, shape: HeadShape) -> "Similarity":
-        """Return the part with learned values of its own, for one layer; itself if it has none."""
+        """Return the part with new learned values, for one layer; itself if it has none."""
         return self
 
     def prepare(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -176,7 +176,7 @@ def attribute_logits(
 
 
 def check_trace(trace: Trace) -> InnerValues:
-    """Return the inner values of a trace; OptionError where its logits cannot be taken apart."""
+    """Return the inner values of a trace; OptionError if its logits cannot be taken apart."""
     if trace.inner is None:
         raise OptionError("this trace was loaded without its model, which has the maps: Trace.load(path, model)")
     if trace.inner.names.sides[trace.answer_side][1].output is None:
@@ -187,7 +187,7 @@ def check_trace(trace: Trace) -> InnerValues:
 
 
 def check_answers(inner: InnerValues, side: str, answers: tuple[int, int | None], place: int) -> int:
-    """Return the place counted from 0; raise where it, or an answer, is not there."""
+    """Return the place counted from 0; raise if it, or an answer, is not there."""
     n, output = len(inner.ids[side]), inner.names.sides[side][1].spec.output
     if not isinstance(place, int) or not -n <= place < n:
         raise PlaceError(f"place {place!r:.80}: there are {n} tokens, counted from 0, or from -1 at the end")

@@ -39,7 +39,7 @@ SOME = 24
 SMALL = 200
 """Edges that those may have."""
 MOST_INPUTS = 100
-"""Of one length: programs that come with Clearhead are shortened to it."""
+"""Most inputs of one length: programs that come with Clearhead are shortened to it."""
 
 
 @final

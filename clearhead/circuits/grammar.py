@@ -29,7 +29,7 @@ VOCABULARY = (0, 1, 2)
 LENGTH = 4
 FEWEST_EDGES = 40
 SHARES = (0.1, 0.5)
-"""Of the edges that could matter, how many must."""
+"""Smallest and largest share of true edges among those that could matter."""
 PREDICATES: dict[str, Callable[[Any, Any], bool]] = {
     "is": lambda key, query: key == query,
     "is not": lambda key, query: key != query,
@@ -91,7 +91,7 @@ def draw_selector(rng: random.Random, pool: list[Sequence]) -> Selector:
 
 
 def meaning(program: Sequence) -> tuple[tuple[Any, ...], ...] | None:
-    """Return what a program answers to all texts; None where it fails, or answers the longest ones all alike."""
+    """Return what a program answers to all texts; None if it fails, or answers the longest ones all alike."""
     texts = [text for n in range(1, LENGTH + 1) for text in product(VOCABULARY, repeat=n)]
     try:
         answers = tuple(tuple(run(program, text)) for text in texts)

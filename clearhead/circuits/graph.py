@@ -54,7 +54,7 @@ class Edge(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "Edge":
-        """Return the edge that is written so."""
+        """Return the edge with this text."""
         sender, arrow, receiver = text.partition(ARROW)
         if not arrow:
             raise OptionError(f"an edge is written 'sender{ARROW}receiver'; came {text!r:.120}")

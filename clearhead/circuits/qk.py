@@ -169,7 +169,7 @@ def norm_heads(layer: Attention, role: str, mapped: Tensor) -> Tensor:
 
 
 def check_bilinear(call: AttentionInputs) -> None:
-    """Raise where the score of a sum is not the sum of the scores."""
+    """Raise if the score of a sum is not the sum of the scores."""
     generator = torch.Generator().manual_seed(0)
     heads, width = call.n_heads, call.query.shape[-1]
     query, key = torch.randn(2, 1, heads, 2, width, generator=generator).to(call.query)

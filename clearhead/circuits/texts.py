@@ -69,7 +69,7 @@ class Texts:
 
 
 def check_pair(model: Transformer, clean: Texts, other: Texts) -> None:
-    """Raise where two batches cannot be compared place by place, or are not what the model reads."""
+    """Raise if two batches cannot be compared place by place, or are not what the model reads."""
     sides = set(sides_of(model))
     for texts in (clean, other):
         if set(texts.tokens) != sides:

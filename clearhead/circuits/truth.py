@@ -65,7 +65,7 @@ def every_input(program: Program, compiled: CompiledModel) -> list[InputBatch]:
 
 
 def interpret(program: Program, row: tuple[Any, ...]) -> list[Any] | None:
-    """Return what a program answers by its definition; None where it is not for this input, or means nothing."""
+    """Return what a program answers by its definition; None if it is not for this input, or means nothing."""
     if not program.fits(*row):
         return None
     try:
@@ -127,9 +127,9 @@ class Truth:
     constant: Tensor
     """True where only the compiler's constants are carried."""
     alone: Tensor
-    """True where the edge by itself can change an answer."""
+    """True if the edge by itself can change an answer."""
     jointly: Tensor
-    """True where it cannot by itself, and was found to with one other edge."""
+    """True if it cannot by itself, and was found to with one other edge."""
     needed: Tensor
     """True where only constants are carried, and an answer changes without them: under zero ablation."""
     runs: int = field(default=0, kw_only=True)

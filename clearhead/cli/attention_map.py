@@ -28,7 +28,7 @@ HALF = 0.5
 LONGEST = 20
 """Columns of a row's name, at most."""
 ROWS, COLUMNS = 28, 24
-"""Of a map that has a row and a column for each token, at most: a larger one is pooled."""
+"""Largest map with a row and a column for each token; a larger one is pooled."""
 
 Weights = Float[Tensor, "query key"]
 

@@ -29,8 +29,8 @@ def classify(
 ) -> None:
     """Label lines of text: one label out for each line in, in order.
 
-    A blank line stays blank. So does a line that is no pair where pairs are read, with a note on stderr. Of a line
-    longer than the model's context only the beginning is read, with a note on stderr.
+    A blank line stays blank. So does a line that is not a pair if pairs are read, with a note on stderr. If a line is
+    longer than the model's context, only its beginning is read, with a note on stderr.
     """
     loaded = open_run(run, device=device, file=file, task=OneLabel)
 

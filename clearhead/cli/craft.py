@@ -226,7 +226,7 @@ def place_for(ask: Ask, folder: Path | None) -> Iterator[Path]:
 
 
 def texts_of(ask: Ask, text: str, source: str | None) -> tuple[list[Any], list[Any] | None]:
-    """Return the text and the source as tokens; the program's example where there is none."""
+    """Return the text and the source as tokens; the program's example if there is none."""
     program = ask.program
     if program.source_vocabulary is None and source is not None:
         raise WordError("source_text", f"{program.name} reads no source")

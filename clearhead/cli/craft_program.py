@@ -22,7 +22,7 @@ OWN_MODULE = "clearhead_own_program"
 @final
 @dataclass(frozen=True, kw_only=True)
 class ProgramChanges:
-    """The options of the command line that change a program; None where one is not given."""
+    """The options of the command line that change a program; None if one is not given."""
 
     vocabulary: str | None = None
     source_vocabulary: str | None = None

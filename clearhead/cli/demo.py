@@ -107,7 +107,7 @@ def demo(
 
 
 def write_page(results: demo_page.DemoResults) -> Path | None:
-    """Write the page for a browser, with the model in it; None where it is not built."""
+    """Write the page for a browser, with the model in it; None if it is not built."""
     if not live.is_built():
         return None
     page = results.run.folder.path / "live.html"
@@ -117,7 +117,7 @@ def write_page(results: demo_page.DemoResults) -> Path | None:
 
 
 def find_demo(folder: RunFolder) -> int | None:
-    """Return the seed of the demo in a folder, None for a new one; RunError where the folder is something else."""
+    """Return the seed of the demo in a folder, None for a new one; RunError if the folder is something else."""
     names = find_names(folder.path)
     before = marked_seed(folder)
     # A demo that was killed before it wrote its marker leaves no more than these.

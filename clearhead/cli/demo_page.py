@@ -40,7 +40,7 @@ ROUND_SHARE = 0.06
 SHORT = ("hundert", "tausend")
 """What people begin a number with where num2words begins it with *einhundert* or *eintausend*."""
 HELD_OUT_DIGITS = (3, 4, 5, 6)
-"""How many digits held-out numbers have, as many of each. Of the 100 shorter numbers all are learned."""
+"""Numbers of digits of held-out numbers, in equal shares. The 100 shorter numbers are all learned."""
 MOST_HELD_OUT = 1_600
 SPOKEN = 20
 """How often *hundert* and *tausend* are in the training text by themselves."""

@@ -42,9 +42,9 @@ Examples:
   clearhead describe bert --json"""
 
 VOCABULARY, LENGTH = 32_000, 128
-"""Of a model that is named by its size; and of source and target, unless given."""
+"""Defaults for a model that is named by its size: the vocabulary, and the length of source and target."""
 SEAL = ("format", "run", "sha256")
-"""What a file of a run holds beside its content."""
+"""Fields that a file of a run has in addition to its content."""
 FLOATS = {name: getattr(torch, name) for name in ("float32", "bfloat16")}
 MEMORY = {
     "parameters": "parameters",
@@ -89,8 +89,8 @@ class ModelFacts:
     costs: Description
     purpose: Purpose | None = None
     exports: Mapping[str, list[str]] | None = None
-    """Of a run, for each format of export: what of the model it cannot express."""
-    """How it was trained, or shall be; None for a preset, a spec, or an imported run."""
+    """For a run and each format of export: the parts of the model that it cannot express."""
+    """How it was trained, or will be; None for a preset, a spec, or an imported run."""
 
 
 def gather_facts(
@@ -220,8 +220,7 @@ def describe(
 ) -> None:
     """Count the parameters, FLOPs and memory of a model, by part.
 
-    The model is not built, so a large one takes no longer than a small one. Of a run it also shows what the run was
-    trained to do.
+    The model is not built, so a large one takes no longer than a small one. For a run it also shows its task.
     """
     facts = gather_facts(
         model, size=size, vocabulary=vocabulary, batch=batch, source=source_length, target=target_length

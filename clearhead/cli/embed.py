@@ -42,7 +42,7 @@ def embed(
     file: File = "-",
     *,
     pooling: Annotated[
-        Pooling, Option(help="The mean of the vectors of all tokens, or that of the first one.")
+        Pooling, Option(help="The mean of the vectors of all tokens, or the first token's vector.")
     ] = "mean",
     normalize: Annotated[bool, Option(help="Make the length of each vector 1, for cosines by dot products.")] = False,
     output: Annotated[
@@ -59,7 +59,7 @@ def embed(
     """Turn lines of text into vectors: one JSON list out for each line in, in order.
 
     Any run with an encoder will do, imported or trained here. A blank line stays blank; in a .npy file its vector is 0.
-    Of a line longer than the model's context only the beginning is read, with a note on stderr.
+    If a line is longer than the model's context, only its beginning is read, with a note on stderr.
     """
     if output is not None and as_json:
         raise WordError("json", "is for lines, and --output writes an array: leave one of them out")

@@ -29,8 +29,8 @@ def fill(
 ) -> None:
     """Fill the blanks in lines of text, written <mask>: one line out for each line in, in order.
 
-    Only the blanks change; a line without one comes back as it is. Of a line longer than the model's context only the
-    beginning is read and filled, with a note on stderr.
+    Only the blanks change; a line without one comes back as it is. If a line is longer than the model's context, only
+    its beginning is read and filled, with a note on stderr.
     """
     loaded = open_run(run, device=device, file=file, task=Fill)
     task = loaded.asked(Fill)

@@ -79,7 +79,7 @@ def generate(
         Option(help="Reply to the prompt, or to each line, by the chat template of an imported run."),
     ] = False,
     system: Annotated[
-        str | None, Option(help="With --chat, what the model is told before the first message.", takes="TEXT")
+        str | None, Option(help="With --chat, the system message before the first message.", takes="TEXT")
     ] = None,
     how: Writing,
     device: Device = "auto",
@@ -90,8 +90,8 @@ def generate(
     """Continue a prompt; or continue each line of a file, one line out for each line in.
 
     With --prompt, the prompt and its continuation are printed as they are written. With lines, only the continuation is
-    printed, with its line breaks as spaces, and a blank line stays blank. Of a line longer than the model's context
-    only the end is read, with a note on stderr.
+    printed, with its line breaks as spaces, and a blank line stays blank. If a line is longer than the model's context,
+    only its end is read, with a note on stderr.
     """
     if prompt is not None and file != "-":
         raise WordError("prompt", f"is instead of a file, and there is {file}: leave one of them out")
@@ -135,7 +135,7 @@ class Conversation:
 
 
 def check_chat(folder: RunFolder, ask: Conversation) -> None:
-    """Raise OptionError where a run cannot be talked to, or not after a system's message."""
+    """Raise OptionError if a run cannot be talked to, or not after a system's message."""
     check_asked(folder, folder.task_kind(), Generate)
     find_template(folder).render(ask.messages("Hello"))
 

@@ -109,7 +109,7 @@ def open_run(
     file: str = STDIN,
     task: type[Task] | None = None,
 ) -> Run:
-    """Load a run to answer lines; before its weights are read, raise where the file is not there or the task wrong."""
+    """Load a run to answer lines; before its weights are read, raise if the file is not there or the task wrong."""
     check_machine(device, dtype)
     if file != STDIN:
         with open_text(file):

@@ -174,7 +174,7 @@ Parts = Annotated[
         "--parts",
         metavar="MODULE",
         callback=import_modules,
-        help="Import your Python module, which registers parts of your own.",
+        help="Import your Python module, which registers your parts.",
     ),
 ]
 """Named modules are imported when the command line is read: a verb has nothing more to do."""
@@ -200,7 +200,7 @@ Quiet = Annotated[bool, Option(help=QUIET, short="q")]
 
 
 def one_of(word: str, name: str, table: Mapping[str, Chosen]) -> Chosen:
-    """Return what a name stands for; an error of the option where there is no such name."""
+    """Return what a name stands for; an error of the option if there is no such name."""
     if name not in table:
         raise WordError(word, no_such(name, table))
     return table[name]

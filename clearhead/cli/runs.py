@@ -43,7 +43,7 @@ LEFT = ("run", "task", "score", "date")
 @final
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run folder. Of a broken one, `problem` says why, and the rest is what could be read."""
+    """A run folder. If it is broken, `problem` says why, and the rest is what could be read."""
 
     name: str
     path: str

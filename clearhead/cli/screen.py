@@ -57,7 +57,7 @@ class SafeConsole(Console):
 
 
 def show(*page: RenderableType) -> None:
-    """Print a page. Where there is no terminal, or NO_COLOR is set, it has no escape codes."""
+    """Print a page. If there is no terminal, or NO_COLOR is set, it has no escape codes."""
     console = SafeConsole(
         width=WIDTH, theme=THEME, highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto"
     )

@@ -31,12 +31,12 @@ thread would wait 5 ms for the thread that reads requests, the usual value, as l
 Runs = Annotated[
     list[str],
     typer.Argument(
-        help="Run folders; each is a model of its own.", metavar="RUN...", autocompletion=complete_names([RUNS])
+        help="Run folders; each is served as a model.", metavar="RUN...", autocompletion=complete_names([RUNS])
     ),
 ]
 Names = Annotated[
     list[str] | None,
-    Option(help="What a run is called, instead of its folder's name; once for each run.", word="name", takes="NAME"),
+    Option(help="Name of a run, instead of its folder's name; once for each run.", word="name", takes="NAME"),
 ]
 
 
@@ -84,7 +84,7 @@ class Listening:
     ssl_keyfile: Path | None = option(None, "Key of the certificate.", takes="FILE")
 
     def read_token(self) -> str | None:
-        """Return the token; OptionError where its file cannot be read or holds none."""
+        """Return the token; OptionError if its file cannot be read or holds none."""
         if self.token_file is None:
             return self.token or None
         if self.token is not None:

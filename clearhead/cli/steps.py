@@ -44,7 +44,7 @@ class Demonstration:
     layer: Attention
     embedding: Tensor
     steps: Steps
-    """Of the one head: `(query, key)`, `(token, d)`."""
+    """Steps of the only head: `(query, key)`, `(token, d)`."""
     choice: Choice
     differences: Mapping[str, float]
     """The largest difference from the steps' context of what each way of calling it gives."""

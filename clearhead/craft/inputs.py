@@ -112,7 +112,7 @@ class Inputs:
 
     @property
     def length(self) -> int | None:
-        """Return how many positions there are; None where the input holds none."""
+        """Return how many positions there are; None if the input holds none."""
         return len(self.blocks["position"].labels) if "position" in self.blocks else None
 
     def __getitem__(self, name: str) -> InputBlock:

@@ -84,13 +84,13 @@ class Sharpness:
 
     @property
     def needed(self) -> float:
-        """Return the scale at which softmax puts 1 - ε on what is wanted; inf where no scale does."""
+        """Return the scale at which softmax puts 1 - ε on what is wanted; inf if no scale does."""
         scales = [scale_for(**case._asdict(), epsilon=self.epsilon) for case in self.cases]
         return max(scales, default=0.0)
 
     @property
     def exact(self) -> bool:
-        """Return whether argmax finds what is wanted, every time; False where nothing is wanted."""
+        """Return whether argmax finds what is wanted, every time; False if nothing is wanted."""
         return bool(self.cases) and self.margin > 0
 
     def weight(self, scale: float | None = None) -> float:
@@ -156,7 +156,7 @@ def at_level(asked: Tensor, real: Tensor, may: Tensor, level: float) -> tuple[Te
 
 
 def excluding(values: Rows) -> Rows:
-    """Return for each key the highest value among the other keys; -inf where there is no other."""
+    """Return for each key the highest value among the other keys; -inf if there is no other."""
     if values.shape[1] == 1:
         return torch.full_like(values, -math.inf)
     top, indices = values.topk(2, -1)

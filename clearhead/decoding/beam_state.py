@@ -60,7 +60,7 @@ class BeamState:
 
     Every continuation that is found is a node: the one of rank r at length n has the number 1 + (n - 1) * `keep` + r.
     A live beam has its log-probability so far (`totals`; -inf for a dead beam) and its node. Of finished outputs the
-    `width` best are kept, best first, each with its score (-inf where there are fewer) and its node. `done` marks
+    `width` best are kept, best first, each with its score (-inf if there are fewer) and its node. `done` marks
     sentences whose outputs can no longer change: their beams are dead.
     """
 

@@ -52,7 +52,7 @@ class Clock:
     reading = False
     """Whether prompts are read, `new` columns at a time from `common` on; shorter ones are padded at their end."""
     lengths: Int[Tensor, "row"] | None = None
-    """Tokens of each prompt that is read; None where nothing is padded."""
+    """Tokens of each prompt that is read; None if nothing is padded."""
 
     def __init__(self, size: SessionSize, device: torch.device, dtype: torch.dtype) -> None:
         self.size, self.device, self.shared = size, device, size.shared
@@ -142,7 +142,7 @@ class Clock:
 
     @property
     def real(self) -> TensorMask | None:
-        """Mask of the columns that a row has written; None where all rows have written all of them."""
+        """Mask of the columns that a row has written; None if all rows have written all of them."""
         if self.common is not None:
             return None
         return self.once(
@@ -151,7 +151,7 @@ class Clock:
 
     @property
     def padding(self) -> Bool[Tensor, "row new"] | None:
-        """True at new columns that are padding; None where there is none."""
+        """True at new columns that are padding; None if there is none."""
         lengths = self.lengths
         return None if lengths is None else self.once("padding", lambda: self.positions >= lengths.unsqueeze(1))
 
@@ -226,7 +226,7 @@ class EncodedSource:
     lengths: Int[Tensor, "sentence"] | None
 
     def padding(self) -> Bool[Tensor, "sentence n"] | None:
-        """Return True at padding; None where there is none."""
+        """Return True at padding; None if there is none."""
         if self.lengths is None:
             return None
         return torch.arange(self.vectors.shape[1], device=self.vectors.device) >= self.lengths.unsqueeze(1)

@@ -134,7 +134,7 @@ def search_alone(
 ) -> list[list[Hypothesis]] | None:
     """Return what is found without a batch: by the method itself, or by a search that stays on the device; else None.
 
-    The device chooses by itself where no rule and no caller must see each token as it is chosen.
+    The device chooses by itself if no rule and no caller must see each token as it is chosen.
     """
     if len(request.inputs) == 1 and not candidates:
         with eval_mode(request.model):

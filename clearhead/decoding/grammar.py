@@ -110,7 +110,7 @@ class LibraryTokens:
 @public
 @dataclass(frozen=True)
 class Grammar(CodeRepr):
-    """What an output must be: JSON of a schema, a match of a regular expression, or text of a context-free grammar.
+    """A form that outputs must have: JSON of a schema, a match of a regular expression, or a context-free grammar.
 
     Args:
         kind: `json_schema`, `regex` or `lark`.

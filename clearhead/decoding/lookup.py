@@ -53,7 +53,7 @@ class NGrams:
 def greedy_by_lookup(request: Request, rules: Rules, most: int) -> Hypothesis | None:
     """Return what greedy decoding gives for one input, with at most `most` proposals in a pass.
 
-    None where a layer's cache cannot take back what was read, or a grammar is asked for.
+    None if a layer's cache cannot take back what was read, or a grammar is asked for.
     """
     [prompt], [inputs] = request.prompts, request.inputs
     session = Session(request.model, SessionSize(1, len(prompt) + rules.max_new + most, len(inputs)))

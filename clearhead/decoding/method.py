@@ -106,7 +106,7 @@ class DecodingMethod(CodeRepr, ABC):
         return []
 
     def for_sequences(self: Own, indices: Sequence[int], offset: int = 0) -> Own:
-        """Return the method for these of its sequences alone. `offset` is added to their seeds, where there are any."""
+        """Return the method for these of its sequences alone. `offset` is added to their seeds, if there are any."""
         return self
 
     def decode_one(self, request: Request, rules: Rules) -> Hypothesis | None:

@@ -96,7 +96,7 @@ def read_progress(folder: Path) -> LearnProgress:
 
 
 def read_attempts(record: dict[str, Any]) -> Attempts:
-    """Return a record of the file; TypeError where it is none."""
+    """Return a record of the file; TypeError if it is none."""
     found = Attempts(**record)
     counts, times = (found.tries, found.hints), (found.begun, found.solved)
     if not all(isinstance(one, int) for one in counts) or not all(isinstance(one, int | float | None) for one in times):

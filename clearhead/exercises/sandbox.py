@@ -45,7 +45,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def confine() -> bool:
-    """Put this process, with all its threads, under the filter for good; False where there is none."""
+    """Put this process, with all its threads, under the filter for good; False if there is none."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
         return False

@@ -35,9 +35,9 @@ class Verdict:
     lines: tuple[str, ...] = ()
     language: Language = "en"
     credit: float | None = None
-    """Of a head that was designed: the share of all weight that is where it should be."""
+    """For a designed head: the share of all weight that is on the right keys."""
     computed: tuple[tuple[str, str], ...] = ()
-    """Of a program that is wrong: its lines by name, and what each computes for the shortest text that shows it."""
+    """For a wrong program: its lines by name, and what each computes for the shortest text that shows the mistake."""
 
     @property
     def is_right(self) -> bool:

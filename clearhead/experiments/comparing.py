@@ -196,7 +196,7 @@ def held_out(recipe: Recipe) -> str:
 
 
 def is_done(job: TrainingJob) -> bool:
-    """Return whether the run is there and has ended; raise RunError where it was begun in another way than now."""
+    """Return whether the run is there and has ended; raise RunError if it was begun in another way than now."""
     path = job.folder.path / JOB
     if path.exists() and (differing := changes(read_job(path).recipe, job.recipe)):
         raise RunError(

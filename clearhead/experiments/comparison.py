@@ -224,7 +224,7 @@ def row_of(arm: str, outcomes: Sequence[FinishedRun], columns: Sequence[Measure]
 
 
 def value_of(outcome: FinishedRun, measure: Measure) -> float:
-    """Return a number of a run; NaN where it was not measured: without scored records a translation has only a loss."""
+    """Return a number of a run; NaN if it was not measured: without scored records a translation has only a loss."""
     return float(outcome.numbers.get(measure.key, math.nan))
 
 
@@ -425,7 +425,7 @@ def way_of(outcomes: Sequence[FinishedRun], measure: Measure) -> ArmCurve:
 
 
 def to_shown_unit(value: int | float | None, measure: Measure) -> float:
-    """Return a value in the unit it is shown in; NaN, which is not drawn, where there is none."""
+    """Return a value in the unit it is shown in; NaN, which is not drawn, if there is none."""
     return math.nan if value is None else measure.factor * value
 
 

@@ -41,7 +41,7 @@ TRAINING_TOKENS, MOST_EXAMPLES = 8_000_000, 100_000
 """What there would be to train on, were every example the longest; but no more examples than that."""
 NOTES = "probe.json"
 SIZE = Size(2, 128, 4, 4, 256)
-"""Of the model, unless another is asked for. Recall takes two layers: one to look back a token, one to find the key."""
+"""Default size of the model. Recall takes two layers: one to look back a token, one to find the key."""
 
 Example = tuple[str, ...]
 

@@ -77,7 +77,7 @@ def begin(jobs: Sequence[TrainingJob]) -> None:
 
 
 def read_job(path: Path) -> TrainingJob:
-    """Read the job of a run; RunError where the file is damaged, or of another run."""
+    """Read the job of a run; RunError if the file is damaged, or of another run."""
     try:
         content = read_sealed(path)
     except FileNotFoundError:

@@ -89,7 +89,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def find_family(name: object, where: str) -> Family:
-    """Return the family of this name; OptionError where it is none of these."""
+    """Return the family of this name; OptionError if it is none of these."""
     if not isinstance(name, str) or name not in FAMILIES:
         raise OptionError(
             f"{where}: the architecture {str(name)[:60]!r} cannot be read; there are {', '.join(FAMILIES)}"
@@ -136,7 +136,7 @@ COMPUTED = ("rope_freqs.weight", ".rotary_emb.inv_freq")
 def read_gguf(path: str | Path) -> Imported:
     """Read the model in a GGUF file, whatever it is quantised to; its tensors are those `gguf` dequantises.
 
-    OptionError where the architecture is none of `FAMILIES`, where a tensor is missing, is left over or has another
+    OptionError if the architecture is none of `FAMILIES`, if a tensor is missing, is left over or has another
     shape, and where a header says what the file does not hold.
     """
     with GGUF(path) as file:

@@ -182,7 +182,7 @@ def read_info(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
 def place_tensors(
     cursor: Cursor, values: Mapping[str, Any], raw: list[tuple[str, tuple[int, ...], int, int]]
 ) -> dict[str, Info]:
-    """Return where each tensor lies in the file; OptionError where one does not fit into it, or all together do not."""
+    """Return where each tensor lies in the file; OptionError if one does not fit into it, or all together do not."""
     alignment = values.get(ALIGNMENT, 32)
     if type(alignment) is not int or not 1 <= alignment <= 65_536 or alignment & (alignment - 1):
         raise cursor.error(f"{ALIGNMENT} must be a power of two up to 65536; came {str(alignment)[:40]}")
@@ -302,7 +302,7 @@ def tokenizer_metadata(config: Mapping[str, Any], names: Sequence[str]) -> dict[
 
 
 def tokenizer_json(metadata: Mapping[str, Any], where: str) -> str:
-    """Return the tokenizer.json of a GGUF file; OptionError where its tokeniser is none of these."""
+    """Return the tokenizer.json of a GGUF file; OptionError if its tokeniser is none of these."""
     kind, tokens = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.tokens")
     if not is_texts(tokens) or len(set(tokens)) < len(tokens):
         raise OptionError(f"{where}: tokenizer.ggml.tokens: expected a list of different texts")

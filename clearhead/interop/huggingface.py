@@ -54,7 +54,7 @@ class Imported(NamedTuple):
 def read_hugging_face(folder: str | Path) -> Imported:
     """Read the model in a folder that `save_pretrained` wrote, in float32; `ARCHITECTURES` lists what can be read.
 
-    OptionError where the architecture or a field of its configuration is not supported, where a tensor is missing, is
+    OptionError if the architecture or a field of its configuration is not supported, if a tensor is missing, is
     left over or has another shape, and where a file cannot be read. Nothing is guessed.
     """
     home = Path(folder)
@@ -112,7 +112,7 @@ def untie_if_apart(config: Config, architecture: Architecture, theirs: Tensors) 
 
 
 def read_generation(home: Path, config: Config) -> Config:
-    """Return the configuration with the fields that generation_config.json, where there is one, has for decoding."""
+    """Return the configuration with the fields that generation_config.json, if there is one, has for decoding."""
     if not (home / GENERATION).exists():
         return config
     settings = {name: value for name, value in read_object(home, GENERATION).items() if value is not None}
@@ -126,7 +126,7 @@ def first_token(config: Config) -> int | None:
 
 
 def read_labels(config: Config, spec: Spec) -> tuple[str, ...]:
-    """Return the names of a classifier's classes; OptionError where there is not one for each."""
+    """Return the names of a classifier's classes; OptionError if there is not one for each."""
     names, count = config.get("id2label"), getattr(spec.output, "count", 0)
     if names is None:
         return tuple(f"LABEL_{i}" for i in range(count))
@@ -146,7 +146,7 @@ def table_rows(architecture: Architecture, config: Config, theirs: Mapping[str, 
 def check_names(
     rows: list[TensorRow], theirs: "Tensors", architecture: Architecture, config: Config, where: str
 ) -> None:
-    """Raise OptionError where a tensor is left over that the model has no place for, or a copy differs."""
+    """Raise OptionError if a tensor is left over that the model has no place for, or a copy differs."""
     used, copies = {row.theirs for row in rows}, architecture.copies(config)
     unused = sorted(name for name in theirs if name not in used and not name.endswith(architecture.ignored))
     for name in unused:
@@ -158,7 +158,7 @@ def check_names(
 
 
 def check_values(theirs: "Tensors", architecture: Architecture, config: Config, spec: Spec, where: str) -> None:
-    """Raise OptionError where a tensor that is computed here, and that `transformers` reads, has other numbers."""
+    """Raise OptionError if a tensor that is computed here, and that `transformers` reads, has other numbers."""
     stored = [name for name in theirs if name.endswith(architecture.computed)]
     if architecture.values is None or not stored:
         return
@@ -200,7 +200,7 @@ def write_pooler(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_pooler(folder: Path, d_model: int) -> dict[str, Tensor]:
-    """Return the pooler in a run folder, as float32: nothing where there is none; RunError where it does not fit."""
+    """Return the pooler in a run folder, as float32: nothing if there is none; RunError if it does not fit."""
     path = folder / FILE
     if not path.is_file():
         return {}

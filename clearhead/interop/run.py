@@ -276,14 +276,14 @@ FILES = (
     "chat_template.jinja",
 )
 WEIGHTS, PICKLED = ("model*.safetensors", "model.safetensors.index.json"), ("pytorch_model*.bin*",)
-"""Weights as they are asked for first, and where there are none of these."""
+"""Weights as they are asked for first, and if there are none of these."""
 
 
 def fetch_from_hub(source: str, *, cache: Path | None = None) -> Path:
     """Fetch the files of `hub:ORG/NAME` that an import reads, and return the folder they are in.
 
     They are kept in `cache`, else where `huggingface_hub` keeps its own; what is there already is not fetched again.
-    The environment variable HF_ENDPOINT names another server. OptionError where they cannot be fetched.
+    The environment variable HF_ENDPOINT names another server. OptionError if they cannot be fetched.
     """
     name = source.removeprefix(PREFIX)
     if not NAME.fullmatch(name):

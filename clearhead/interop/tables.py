@@ -32,7 +32,7 @@ class Config:
         self.values, self.where = values, where
 
     def get(self, name: str) -> Any:
-        """Return a field as it is; None where it is missing or null."""
+        """Return a field as it is; None if it is missing or null."""
         return self.values.get(name)
 
     def count(self, name: str, default: int | None = None) -> int:
@@ -70,7 +70,7 @@ class Config:
         return value
 
     def tokens(self, name: str) -> tuple[int, ...]:
-        """Return the token ids of a field: of one id, of a list, or none where it is missing."""
+        """Return the token ids of a field: of one id, of a list, or none if it is missing."""
         value = self.values.get(name)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(
@@ -103,7 +103,7 @@ class Config:
         return table[value]
 
     def require(self, name: str, *allowed: Any) -> None:
-        """Raise OptionError where a field that changes the model is there with a value that is not supported."""
+        """Raise OptionError if a field that changes the model is there with a value that is not supported."""
         value = self.values.get(name)
         if value is not None and value not in allowed:
             raise self.error(
@@ -137,7 +137,7 @@ class TensorRow:
         return replace(self, theirs=self.theirs.format(i=block), ours=names)
 
     def split(self, tensor: Tensor, shapes: Sequence[torch.Size], where: str) -> list[Tensor]:
-        """Return our tensors out of theirs; OptionError where their shape is not what the model has."""
+        """Return our tensors out of theirs; OptionError if their shape is not what the model has."""
         expected = torch.Size((sum(shape[0] for shape in shapes), *shapes[0][1:]))
         turned = tensor.T if self.transposed and tensor.ndim == 2 else tensor
         their_shape = tuple(reversed(expected)) if self.transposed and len(expected) == 2 else tuple(expected)
@@ -172,7 +172,7 @@ def expand(rows: Iterable[TensorRow], n_blocks: int) -> Iterator[TensorRow]:
 def fill(ours: Mapping[str, Tensor], rows: Iterable[TensorRow], theirs: Mapping[str, Tensor], where: str) -> set[str]:
     """Copy their tensors into ours; return the names of theirs that were used.
 
-    OptionError where one of theirs is missing or has another shape, and where one of ours was not written.
+    OptionError if one of theirs is missing or has another shape, and if one of ours was not written.
     """
     unwritten, used = set(ours), set[str]()
     for row in rows:

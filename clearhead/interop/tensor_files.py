@@ -68,7 +68,7 @@ class Stored(NamedTuple):
 def read_archive(path: Path) -> dict[str, Tensor]:
     """Read the tensors that `torch.save` wrote, as views of the file, by name.
 
-    OptionError where the file holds anything else, where it was written before torch 1.6, and where it is compressed
+    OptionError if the file holds anything else, if it was written before torch 1.6, and if it is compressed
     or its tensors claim more numbers than there are: no more memory is taken than the file is long.
     """
     try:
@@ -105,7 +105,7 @@ def read_archive(path: Path) -> dict[str, Tensor]:
 
 
 def view(content: np.ndarray, entry: zipfile.ZipInfo | None, stored: Stored, where: str) -> Tensor:
-    """Return a tensor of a file's bytes; OptionError where it does not lie within its entry."""
+    """Return a tensor of a file's bytes; OptionError if it does not lie within its entry."""
     size = stored.dtype.itemsize
     extent = stored.offset + sum((n - 1) * step for n, step in zip(stored.shape, stored.stride, strict=True)) + 1
     numbers = (*stored.shape, *stored.stride, stored.offset)
@@ -219,7 +219,7 @@ REBUILT: Mapping[str, Callable[..., Any]] = {
 
 
 def file_in(home: Path, name: str) -> Path:
-    """Return the path of a file in a source folder, there or not; OptionError where its name or a link leads out.
+    """Return the path of a file in a source folder, there or not; OptionError if its name or a link leads out.
 
     A link may lead to another file of the folder, and in the cache of the Hugging Face hub to a blob of the same
     repository: `models--ORG--NAME/snapshots/COMMIT/config.json` is a link to `../../blobs/HASH`.
@@ -248,7 +248,7 @@ INDEX = ".index.json"
 
 
 def read_object(home: Path, name: str) -> dict[str, Any]:
-    """Read a JSON object of a source folder; OptionError where there is none."""
+    """Read a JSON object of a source folder; OptionError if there is none."""
     path = file_in(home, name)
     try:
         content = read_json(path, error=OptionError)
@@ -295,7 +295,7 @@ class Tensors(Mapping[str, Tensor]):
         return file_of
 
     def open(self, file: str) -> Any:
-        """Open a file once; OptionError where it is no whole file of its kind."""
+        """Open a file once; OptionError if it is no whole file of its kind."""
         if file not in self.files:
             path = file_in(self.home, file)
             if not path.is_file():

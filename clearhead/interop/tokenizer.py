@@ -51,7 +51,7 @@ class ImportedTokenizer(NamedTuple):
     after: tuple[int, ...]
     chat: ChatTemplate | None
     between: tuple[int, ...] = ()
-    """Ids between the two texts of a pair; none where the tokenizer does not say them."""
+    """Ids between the two texts of a pair; none if the tokenizer does not say them."""
     segment: int = 0
     """The segment of the second."""
 

@@ -35,8 +35,8 @@ def read_torch_state_dict(
 ) -> nn.Module:
     """Build the model of a spec with the weights of a state dict, or of a file with one (.safetensors, .pt, .bin).
 
-    `module` is the name of torch's module in the user's model ("" where the state dict is its own), `names` has, for
-    every other tensor of theirs, the name of ours. OptionError where one of theirs is missing, has another shape or has
+    `module` is the name of torch's module in the user's model ("" if the state dict is its own), `names` has, for
+    every other tensor of theirs, the name of ours. OptionError if one of theirs is missing, has another shape or has
     no place, and where one of ours stays unwritten.
 
     >>> from torch import nn

@@ -87,7 +87,7 @@ class Arrangement(CodeRepr, ABC):
         """Let the connections of a block share modules; by default each has its own."""
 
     def final(self, d_model: int) -> nn.Module | None:
-        """Return the norm after the last block; None where the block ends with one already, or there are none."""
+        """Return the norm after the last block; None if the block ends with one already, or there are none."""
         return None
 
     def gain(self, n_branches: int, stream: float) -> float:
@@ -98,7 +98,7 @@ class Arrangement(CodeRepr, ABC):
         return 1.0
 
     def check(self, *, feed_forward: bool) -> None:
-        """Raise where the arrangement does not fit the block."""
+        """Raise if the arrangement does not fit the block."""
 
 
 @final

@@ -191,7 +191,7 @@ class AttentionSpec(CodeRepr):
         return Heads(self.heads) if isinstance(self.heads, int) else self.heads
 
     def build(self, d_model: int, mask: Mask | None = None) -> Attention:
-        """Return the layer; `mask` is what its place in the model asks for, beside its own."""
+        """Return the layer; `mask` is what its place in the model asks for, combined with its own."""
         layer_masks = [part for part in (mask, self.mask) if part is not None]
         layer = Attention(
             d_model,

@@ -271,8 +271,8 @@ def describe(
 ) -> Description:
     """Return the parts of a model, or of the model a spec would build, which is built on the meta device only.
 
-    An encoder reads `source` tokens and a decoder writes `target` of them. Of a model, what is trained and what is
-    shared is as it stands in the model itself.
+    An encoder reads `source` tokens and a decoder writes `target` of them. For a model, the counts of trained
+    and shared parameters are those of the model itself.
     """
     for name, number in (("batch", batch), ("source", source), ("target", target)):
         if number < 1:

@@ -67,7 +67,7 @@ class Embedding(CodeRepr):
         return 1.0 if self.scaled or self.norm is not None else UNSCALED
 
     def build(self, vocabulary: int, d_model: int, *, table: nn.Parameter | None = None) -> "TokenEmbedding":
-        """Return the embedding with a table of its own, or with one that another has already."""
+        """Return the embedding with a new table, or with the table of another embedding."""
         return TokenEmbedding(self, vocabulary, d_model, table)
 
 

@@ -240,7 +240,7 @@ class ModuleStep(NamedTuple):
     formula: str = ""
     """Formula in other values, whose names stand in braces; `{x}` is the input. Without braces: in words."""
     map: str = ""
-    """The attribute that holds the linear map which makes the value from `of`; empty where no linear map does."""
+    """The attribute that holds the linear map which makes the value from `of`; empty if no linear map does."""
     of: str = "x"
     learned: bool = False
     """True if it is a learned vector, the same at every position."""

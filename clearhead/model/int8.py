@@ -70,7 +70,7 @@ class Int8Linear(SteppedLinear):
         return product if self.bias is None else product + self.bias
 
     def matrix(self, others: Sequence["Int8Linear"] = ()) -> int8_matmul.Int8Matrix:
-        """Return this map's matrix for products on a CPU, with those of others below it."""
+        """Return this map's matrix for products on a CPU, with the matrices of others below it."""
         codes, scales = zip(*((linear.codes, linear.scale) for linear in (self, *others)), strict=True)
         return int8_matmul.find_matrix(
             self, [*codes, *scales], self.digits, lambda: (join_tensors(codes), join_tensors(scales).float())

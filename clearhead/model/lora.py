@@ -40,7 +40,7 @@ class Lora(CodeRepr):
 
     rank: int = option(
         MISSING,
-        "LoRA: train adapters of this rank beside frozen weights, at the full rate.",
+        "LoRA: train adapters of this rank next to frozen weights, at the full rate.",
         word="lora",
         takes="RANK",
         least=1,
@@ -111,7 +111,7 @@ def linear_maps(model: nn.Module) -> Iterator[tuple[str, str, nn.Linear]]:
 def add_adapters(model: nn.Module, lora: Lora) -> nn.Module:
     """Put an adapter beside each of the maps that `lora` names, in place; return the model.
 
-    Raises OptionError where the model has no such map, or one that is narrower than the rank.
+    Raises OptionError if the model has no such map, or one that is narrower than the rank.
     """
     maps = list(linear_maps(model))
     available = [name for name in MAPS if any(use == name for use, _, _ in maps)]
@@ -202,7 +202,7 @@ class SharedLinear(nn.Linear):
 def share_adapters(model: nn.Module, adapted: Sequence[nn.Module]) -> AdapterSwitch:
     """Put the adapters of models with the same weights beside this model's maps, in place: number i + 1 is the i-th's.
 
-    The other models then have this one's weights: their memory is freed. Raises OptionError where a model has other
+    The other models then have this one's weights: their memory is freed. Raises OptionError if a model has other
     weights than this one, or no adapters.
     """
     switch, plain = AdapterSwitch(), dict(model.named_modules())
@@ -232,5 +232,5 @@ def check_same_weights(model: nn.Module, other: nn.Module, number: int) -> None:
 
 
 def find_switch(model: nn.Module) -> AdapterSwitch | None:
-    """Return what chooses the adapters of a model's rows; None where it has none to choose from."""
+    """Return what chooses the adapters of a model's rows; None if it has none to choose from."""
     return next((module.switch for module in model.modules() if isinstance(module, SharedLinear)), None)

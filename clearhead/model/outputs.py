@@ -315,7 +315,7 @@ class ToVocabulary(Explained):
         self.factor = 1.0
         self.cap: float | None = None
         self.int8_digits: int | None = None
-        """How the table is multiplied as int8 on a CPU (`clearhead.model.int8`); None where it is not."""
+        """How the table is multiplied as int8 on a CPU (`clearhead.model.int8`); None if it is not."""
         self.deferred = False
         """True within `deferring`."""
 

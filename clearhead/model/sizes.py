@@ -215,7 +215,7 @@ def resized(spec: Spec, parameters: int) -> Spec:
 
 
 def nearest_size(kind: str, parameters: int, vocabulary: int) -> Size:
-    """Return the size whose number of parameters is nearest; raise where no model is that small or that large."""
+    """Return the size whose number of parameters is nearest; raise if no model is that small or that large."""
     least = count(kind, rung(kind, NARROWEST), check_vocabulary(vocabulary))
     if parameters < least:
         raise OptionError(
@@ -362,7 +362,7 @@ PARTS: Mapping[str, type] = ChainMap(CLASSES, SPECS)
 
 
 def spec_to_json(spec: Spec) -> dict[str, Any]:
-    """Return the spec as JSON; raise where a part of it is not one that `spec_from_json` could make again."""
+    """Return the spec as JSON; raise if a part of it is not one that `spec_from_json` could make again."""
     return to_json(spec, PARTS)
 
 

@@ -285,7 +285,7 @@ class Encoder(StackModel):
         mask: Mask | None = None,
         segments: Tensor | None = None,
     ) -> Float[Tensor, "*answer"]:
-        """Return the output of the last vectors; the vectors themselves where there is no output.
+        """Return the output of the last vectors; the vectors themselves if there is no output.
 
         `segments`, for a model that has them, is the number of each token's segment: 0 unless given.
         """
@@ -353,7 +353,7 @@ class Decoder(StackModel):
     ) -> Float[Tensor, "*answer"]:
         """Return logits at every position. Padding comes after the tokens, which do not see it: it needs no mask.
 
-        `lengths` matter to an output for classes; `mask` goes beside the blocks' own. For packed documents whose
+        `lengths` matter to an output for classes; `mask` is combined with the blocks' masks. For packed documents whose
         `positions` begin again, the mask is `masks.document(ids, ids)`: with one argument ids are read by position.
         """
         check_tokens("tokens", tokens, self.spec.vocabulary)
@@ -426,7 +426,7 @@ class EncoderDecoder(Tapped):
         source_lengths: Lengths | None = None,
         mask: Mask | None = None,
     ) -> Float[Tensor, "*answer"]:
-        """Return logits of the token after each target token. `mask` goes beside the decoder's own."""
+        """Return logits of the token after each target token. `mask` is combined with the decoder's masks."""
         check_tokens("source", source, self.spec.encoder.vocabulary)
         check_tokens("target", target, self.spec.decoder.vocabulary)
         source_lengths = row_lengths(source_lengths, source)
@@ -435,7 +435,7 @@ class EncoderDecoder(Tapped):
 
 
 Transformer = Encoder | Decoder | EncoderDecoder
-"""Any model. `encoder` and `decoder` are itself, a part of it, or None where it has none; `stacks` has those it has."""
+"""Any model. `encoder` and `decoder` are itself, a part of it, or None if it has none; `stacks` has those it has."""
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ QUIET, GRID, DARK = "#555555", "#E6E6E6", "#222222"
 
 
 def save_svg(draw: "Callable[[], matplotlib.figure.Figure]", path: Path, *, what: str) -> None:
-    """Draw a figure and write it as an SVG; the same figure gives the same bytes. RunError where it cannot be written.
+    """Draw a figure and write it as an SVG; the same figure gives the same bytes. RunError if it cannot be written.
 
     Without matplotlib (the extra `plots`) it raises OptionError.
 

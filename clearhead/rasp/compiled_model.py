@@ -106,7 +106,7 @@ class CompiledModel:
     def run(self, text: Sequence[Any], source: Sequence[Any] | None = None) -> list[Any]:
         """Run the model on a text, and read its logits as the program's values.
 
-        Where the interpreter raises, because categories that differ were chosen together, it means nothing.
+        If the interpreter raises, because categories that differ were chosen together, it means nothing.
         """
         with eval_mode(self.model):
             logits = self.model(*self.tensors(text, source))[0]

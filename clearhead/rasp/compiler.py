@@ -200,7 +200,7 @@ class ProgramPlan:
 
     @property
     def answers(self) -> list[Any]:
-        """Return what may come out: its values, or `number` where it is one."""
+        """Return what may come out: the values, or `number`."""
         return ["number"] if self.result.numeric else list(self.result.values)
 
 

@@ -124,7 +124,7 @@ class Possible:
         return frozenset(total / max(1, count) for count, row in enumerate(sums) for total in row)
 
     def looks_ahead(self, selector: language.Selector) -> tuple[int, int] | None:
-        """Return a query and a later key that it may choose; None where it never does."""
+        """Return a query and a later key that it may choose; None if it never does."""
         for query in range(self.length):
             for key in range(query + 1, self.length):
                 if self.may_choose(selector, query, key):
@@ -132,7 +132,7 @@ class Possible:
         return None
 
     def chooses(self, selector: language.Selector, *, causal: bool) -> tuple[int, int] | None:
-        """Return a query and a key that it may choose; None where it never chooses any."""
+        """Return a query and a key that it may choose; None if it never chooses any."""
         for query in range(self.length):
             for key in range(query + 1 if causal else self.length):
                 if self.may_choose(selector, query, key):
@@ -140,7 +140,7 @@ class Possible:
         return None
 
     def may_choose_several(self, selector: language.Selector, *, causal: bool) -> tuple[int, int, int] | None:
-        """Return a query and two keys that it may both choose; None where it never chooses more than one."""
+        """Return a query and two keys that it may both choose; None if it never chooses more than one."""
         for query in range(self.length):
             keys = [key for key in range(query + 1 if causal else self.length) if self.may_choose(selector, query, key)]
             if len(keys) > 1:
@@ -167,7 +167,7 @@ def holds(term: language.Select, key: Any, query: Any) -> bool:
 
 
 def value_or_error(sequence: language.Sequence, function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
-    """Return the function of possible arguments, numbers as exact fractions; ProgramError where it fails."""
+    """Return the function of possible arguments, numbers as exact fractions; ProgramError if it fails."""
     arguments = [plain(value) for value in row]
     try:
         value = function(*arguments)

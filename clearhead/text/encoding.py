@@ -21,7 +21,7 @@ MANY_LABELS = 1 << 17
 CHUNK_RECORDS, CHUNK_CHARACTERS = 1024, 1 << 18
 """Records that are tokenised together: so many, or so much text."""
 MOST_BYTES = 500_000
-"""Of a stream that is one document the last tenth is held out, at most so many bytes."""
+"""Most bytes that are held out if the text is one document: its last tenth."""
 BY_WORD = ("word", "subword")
 NO_LABEL = "-"
 """What is written where a record may have many labels and has none: an empty column is a mistake."""
@@ -123,7 +123,7 @@ def label_of(source: Source, layout: Layout, record: Record) -> str:
 
 
 def labels_of(source: Source, layout: Layout, record: Record) -> list[str]:
-    """Return the labels of a record: its own, or one for each of its words; none where the layout has none."""
+    """Return the labels of a record: its own, or one for each of its words; none if the layout has none."""
     if layout.label is None:
         return []
     text = label_of(source, layout, record)

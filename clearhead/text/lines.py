@@ -169,8 +169,8 @@ def read_lines(path: str, problems: Problems) -> Iterator[Line | None]:
 def read_parts(path: str, problems: Problems) -> Iterator[Line]:
     """Yield the text of a UTF-8 file with line feeds as ends of line; a line longer than PIECE comes in several parts.
 
-    A line that is not UTF-8 or holds NUL goes to `problems` and is left out. Of one that comes in parts, only what
-    follows from the part in question on is left out: the others have been given by then.
+    A line that is not UTF-8 or holds NUL goes to `problems` and is left out. If it comes in parts, only the parts
+    from the bad one on are left out, since the earlier ones have been given by then.
     """
     number, broken, begun = 1, False, False
     with open_text(path) as stream:
@@ -248,7 +248,7 @@ class Again(RawIOBase):
 
 
 class Unpacked(RawIOBase):
-    """The text of a gzip file; OSError where it becomes far longer than the file."""
+    """The text of a gzip file; OSError if it becomes far longer than the file."""
 
     def __init__(self, packed: Again) -> None:
         self.packed, self.given = packed, 0
@@ -325,7 +325,7 @@ def too_long(raw: bytes, place: Place, problems: Problems) -> bool:
 
 
 def decode_line(raw: bytes, place: Place, problems: Problems) -> str | None:
-    """Return the text of a line without its end; None where it cannot be used, which is added to the problems."""
+    """Return the text of a line without its end; None if it cannot be used, which is added to the problems."""
     try:
         text = without_end(raw).decode()
     except UnicodeDecodeError as error:

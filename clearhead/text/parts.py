@@ -129,7 +129,7 @@ def await_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer]) -> list["Enco
 
 @final
 class EncodedPart:
-    """A part that is whole, open for reading. RunError where its files were changed since, or are of another layout."""
+    """A part that is whole, open for reading. RunError if its files were changed since, or are of another layout."""
 
     def __init__(self, folder: Path, encoding: Encoding) -> None:
         self.store, layout = Store(folder), encoding.layout

@@ -269,7 +269,7 @@ def digest_files(paths: Iterable[str]) -> dict[str, str]:
 
 
 def describe_changes(then: Mapping[str, str], corpus: Corpus) -> str | None:
-    """Say by name which of the user's files are not those of then; None where all are, or nobody can tell.
+    """Say by name which of the user's files are not those of then; None if all are, or nobody can tell.
 
     `then` are the files' hashes, as `Prepared.notes` has them in `texts`. Where none of the files is there, their text
     was cleared away or is read from another folder, and nothing is said. Text from elsewhere is not asked for again.

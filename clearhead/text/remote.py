@@ -49,7 +49,7 @@ Got = TypeVar("Got")
 
 
 class Shard(NamedTuple):
-    """What a store says of a file: its size in bytes and its version, None where it does not say."""
+    """What a store says of a file: its size in bytes and its version, None if it does not say."""
 
     size: int | None
     tag: str | None
@@ -91,7 +91,7 @@ def protocol_of(path: str) -> str:
 
 
 def file_system(path: str) -> tuple[Any, str]:
-    """Return the file system of a path, and the path in it; DataError where a package is missing."""
+    """Return the file system of a path, and the path in it; DataError if a package is missing."""
     import fsspec
 
     protocol = protocol_of(path)
@@ -187,7 +187,7 @@ def local_path(path: str) -> str:
 
 
 def fetch(path: str, shard: Shard, place: Path) -> None:
-    """Fetch a shard once, whole; OSError where it is not as long as its store says."""
+    """Fetch a shard once, whole; OSError if it is not as long as its store says."""
     from fsspec import Callback
 
     system, inside = file_system(path)
@@ -219,7 +219,7 @@ HANDLES: OrderedDict[Path, int] = OrderedDict()
 
 
 def hold(place: Path) -> bool:
-    """Keep a shard of the cache from being removed; False where it is not there."""
+    """Keep a shard of the cache from being removed; False if it is not there."""
     if place in HANDLES and not os.fstat(HANDLES[place]).st_nlink:
         os.close(HANDLES.pop(place))  # removed: what is there now is another file
     if place not in HANDLES:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
 TABLE = 1 << 17
-"""Indices that are shuffled together at the second level, and by a table where there are no more."""
+"""Indices that are shuffled together at the second level, and by a table if there are no more."""
 RUN = 1 << 6
 """Neighbours that stay together at the first level."""
 ROUNDS = 8

@@ -107,7 +107,7 @@ class Aligned(Source):
         self.pairs()
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the files that belong together; DataError where one has no partner."""
+        """Return the files that belong together; DataError if one has no partner."""
         sources, targets = files_of(self.source), files_of(self.target)
         if len(sources) != len(targets):
             counts = f"{len(sources)} of the source and {len(targets)} of the target"

@@ -142,7 +142,7 @@ class ChatTemplate:
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return the messages as plain JSON; OptionError where they are no conversation."""
+    """Return the messages as plain JSON; OptionError if they are no conversation."""
     if not isinstance(messages, list | tuple) or not messages:
         example = '[{"role": "user", "content": "Hello"}]'
         raise OptionError(f"messages: expected a list such as {example}; came {messages!r:.80}")

@@ -53,7 +53,7 @@ NO_ID = -1
 @final
 @dataclass(frozen=True, kw_only=True)
 class SpecialIds:
-    """The special tokens of an imported model's tokenizer by id, None where it has none; `vocabulary` is the number of
+    """The special tokens of an imported model's tokenizer by id, None if it has none; `vocabulary` is the number of
     rows of the model's table, which may be more than the tokenizer has tokens.
     """
 
@@ -222,7 +222,7 @@ class Tokenizer:
         return ["".join(map(visible, spell(token))) for token in tokens]
 
     def token(self, token_id: int) -> str:
-        """Return the token with this id as the vocabulary has it; blank where there is none."""
+        """Return the token with this id as the vocabulary has it; blank if there is none."""
         return self._tokens.get(token_id, "")
 
     def token_bytes(self) -> list[bytes]:
@@ -367,7 +367,7 @@ def adopt(text: str, name: str) -> tuple[library.Tokenizer, list[int]]:
 def keep(text: str, name: str, special: SpecialIds) -> tuple[library.Tokenizer, list[int]]:
     """Return the library's tokenizer as the file has it, and the ids of the special tokens in the order of `SPECIALS`.
 
-    Padding is never seen, so where there is no token for it any other will do.
+    Padding is never seen, so if there is no token for it any other will do.
     """
     tokenizer = parse_tokenizer(text, name)
     tokenizer.no_truncation()
@@ -380,7 +380,7 @@ def keep(text: str, name: str, special: SpecialIds) -> tuple[library.Tokenizer, 
 
 
 def read_tokenizer_text(path: str | Path) -> str:
-    """Read a tokenizer.json, of which it is known then that the library can be given it; OSError where there is none.
+    """Read a tokenizer.json, of which it is known then that the library can be given it; OSError if there is none.
 
     One whose parts are of our kinds is not tried: they are known to end.
     """
@@ -395,7 +395,7 @@ def read_tokenizer_text(path: str | Path) -> str:
 
 
 def check_tokenizer(text: str, name: str) -> dict[str, Any]:
-    """Return the JSON of a tokenizer.json; DataError where its ids or parts would take far more room than they have."""
+    """Return the JSON of a tokenizer.json; DataError if its ids or parts would take far more room than they have."""
     try:
         config = parse_json(text)
     except json.JSONDecodeError as error:
@@ -420,7 +420,7 @@ def parse_tokenizer(text: str, name: str) -> library.Tokenizer:
 
 
 def check_ids(config: Any, name: str) -> None:
-    """Raise DataError where an id is far beyond the number of tokens: the library makes a table as long as the
+    """Raise DataError if an id is far beyond the number of tokens: the library makes a table as long as the
     largest.
     """
     config = config if isinstance(config, dict) else {}

@@ -84,7 +84,7 @@ GROWTH: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
 
 
 def try_tokenizer(path: str, config: Any) -> None:
-    """Build a tokenizer.json in a bounded process, and encode short texts; DataError where it ends badly."""
+    """Build a tokenizer.json in a bounded process, and encode short texts; DataError if it ends badly."""
     patterns = (part.get("pattern") for role in ROLES for part in flat_parts(config.get(role)))
     mentioned = "".join(str(pattern.get("Regex", "")) for pattern in patterns if isinstance(pattern, dict))
     signs = "".join(sign for sign in dict.fromkeys(mentioned) if sign.isalnum())[:100]

@@ -50,7 +50,7 @@ def read_vectors(path: str, words: Collection[str]) -> WordVectors:
 
 
 def split_entry(line: Line, size: int) -> tuple[list[str], str, list[str]]:
-    """Return the parts of a line, its word and its numbers; DataError where there are fewer numbers than `size`."""
+    """Return the parts of a line, its word and its numbers; DataError if there are fewer numbers than `size`."""
     parts = line.text.rstrip(" ").split(" ")
     # A token may hold spaces itself (GloVe's "at name@domain.com"), so the numbers are counted from the end.
     word = " ".join(parts[:-size])

@@ -33,7 +33,7 @@ class Turn:
     query_position: int
     key_position: int
     pairs: list[tuple[int, int]]
-    """Entries that turn together; none where the position does not say."""
+    """Entries that turn together; none if the position does not say."""
     query_angles: list[float]
     """The angle of each pair, in radians."""
     key_angles: list[float]
@@ -55,7 +55,7 @@ class Cell:
     query: list[float]
     key: list[float]
     products: list[float]
-    """The products whose sum is the score; empty where the similarity is no sum of products."""
+    """The products whose sum is the score; empty if the similarity is no sum of products."""
     score: float
     scale: float
     scaled: float
@@ -75,7 +75,7 @@ class Cell:
     context: list[float]
     """The sum over all keys, as it went on."""
     turn: Turn | None = None
-    """The rotation of query and key by their positions; None where there was none."""
+    """The rotation of query and key by their positions; None if there was none."""
 
 
 def cell_of(
@@ -149,7 +149,7 @@ def turn_of(call: AttentionInputs, projected: tuple[Tensor, Tensor], indices: tu
 
 
 def angles_of(call: AttentionInputs, positions: Tensor, d_head: int) -> Float[Tensor, "n pair"]:
-    """Return the angles by which each pair turns at these positions, in radians; no columns where there are no
+    """Return the angles by which each pair turns at these positions, in radians; no columns if there are no
     pairs.
     """
     if not call.position.pairs(d_head):

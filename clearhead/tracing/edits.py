@@ -114,11 +114,11 @@ class Edit(CodeRepr):
 
     @property
     def fused(self) -> bool:
-        """Return whether the fast kernels can run beside it."""
+        """Return whether the fast kernels can run with this edit."""
         return self.step not in INSIDE
 
     def apply(self, value: Tensor, rows: slice = ALL_ROWS) -> Tensor:
-        """Return the changed value; `rows` are those of the query axis that it holds."""
+        """Return the changed value; `rows` are the rows of the query axis that it holds."""
         value = value.clone()
         region = self.region(value, rows)
         if region is None:
@@ -137,7 +137,7 @@ class Edit(CodeRepr):
             ) from None
 
     def region(self, value: Tensor, rows: slice) -> tuple[int | slice, ...] | None:
-        """Return the index of the part of a value that changes; None where it is not in these rows."""
+        """Return the index of the part of a value that changes; None if it is not in these rows."""
         every = slice(None)
         first = rows.start or 0
         unit = every if self.step in INSIDE else self.check_place(self.unit, value.shape[-1], "unit")

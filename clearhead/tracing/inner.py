@@ -245,7 +245,7 @@ class InnerValues:
         self.compare(name, computed, self.stream[name][rows])
 
     def compare(self, name: str, computed: Tensor, recorded: Tensor) -> None:
-        """Raise TraceError where a value computed again is not what was recorded."""
+        """Raise TraceError if a value computed again is not what was recorded."""
         if not recorded.numel():  # a row that there is not: whoever asked tells so
             return
         most = torch.nan_to_num(recorded.abs()).max().item()
@@ -293,7 +293,7 @@ def output_row(inner: InnerValues, side: str) -> Tensor:
 def roll_out(sites: Mapping[str, Site], name: str) -> Float[Tensor, "query token"]:
     """Return the rollout through all layers of a side, or through those up to a site's.
 
-    A self-attention (`encoder.2.attention`) is rolled out from the first layer of its side to its own. Of a
+    A self-attention (`encoder.2.attention`) is rolled out from the first layer of its side to its own. For a
     cross-attention it is the mean of that layer's heads, after the rollout of the whole encoder.
     """
     if name in sites and sites[name].slot == "cross":

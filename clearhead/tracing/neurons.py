@@ -81,7 +81,7 @@ def feed_forwards(names: Names) -> list[str]:
 
 
 def why_no_units(names: Names) -> str | None:
-    """Say why there are no hidden units to see in a model; None where there are."""
+    """Say why there are no hidden units to see in a model; None if there are."""
     if feed_forwards(names):
         return None
     if any(box.kind == "feed_forward" for box in names.boxes.values()):
@@ -154,7 +154,7 @@ def logit_changes(
 ) -> Float[Tensor, "unit answer"] | None:
     """Return how much each of some vectors, added to a feed-forward's output at a token, adds to every logit.
 
-    None where the logits of a token do not follow from its own vector.
+    None if the logits of a token do not follow from its own vector.
     """
     side, number, _ = at.split(".")
     part = inner.names.sides[side][1]
@@ -182,7 +182,7 @@ def logit_changes(
 
 
 def why_no_effect(names: Names, side: str) -> str:
-    """Say why the units of a side have no answers that they promote; "" where they have."""
+    """Say why the units of a side have no answers that they promote; "" if they have."""
     if side != list(names.sides)[-1]:
         return "the output reads the decoder, and this is the encoder"
     part = names.sides[side][1]

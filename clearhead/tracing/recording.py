@@ -75,7 +75,7 @@ class RecordedAttention:
     context: Tensor
     kernel: str
     projected: tuple[Tensor, Tensor] | None = None
-    """Queries and keys as W_Q and W_K made them, before rotary; None where the position turns nothing."""
+    """Queries and keys as W_Q and W_K made them, before rotary; None if the position turns nothing."""
     why: str = ""
     """Why the reference ran, where a change required it."""
     changes: tuple[Change, ...] = ()

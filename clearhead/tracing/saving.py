@@ -81,7 +81,7 @@ class TraceOrigin:
         return self.make()
 
     def check(self, model: nn.Module) -> None:
-        """Raise TraceError where it is another model."""
+        """Raise TraceError if it is another model."""
         if fingerprint(model) != self.fingerprint:
             raise TraceError("this trace was not made from this model: their weights differ; take the run it is of")
 
@@ -282,7 +282,7 @@ def load_trace(
 
 
 def check_header(header: Any, tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
-    """Return the JSON of a trace, every field checked; raise TraceError where it or a tensor was changed."""
+    """Return the JSON of a trace, every field checked; raise TraceError if it or a tensor was changed."""
     check_type(header, dict, where, error=TraceError)
     check_seal(header, where, error=TraceError)
     if header.get("tensors") != checksum_of(tensors):
@@ -395,7 +395,7 @@ def read_site(
 
 
 def read_projected(site_tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor] | None:
-    """Return queries and keys from before rotary; None where nothing turns."""
+    """Return queries and keys from before rotary; None if nothing turns."""
     if not any(f"projected_{role}" in site_tensors for role in TURNED):
         return None
     query, key = (site_tensors[f"projected_{role}"].unsqueeze(0) for role in TURNED)
@@ -405,7 +405,7 @@ def read_projected(site_tensors: Mapping[str, Tensor], name: str) -> tuple[Tenso
 
 
 def check_shapes(site_tensors: Mapping[str, Tensor], name: str) -> None:
-    """Raise ValueError where the vectors of an attention do not fit together."""
+    """Raise ValueError if the vectors of an attention do not fit together."""
     query, key, value, context = (site_tensors[role] for role in (*VECTORS, "context"))
     if not all(vectors.is_floating_point() for vectors in (query, key, value, context)):
         raise ValueError(f"the vectors of {name} are no numbers with a fraction")

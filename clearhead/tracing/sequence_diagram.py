@@ -93,7 +93,7 @@ class Exchange:
 
     @property
     def bias(self) -> list[float] | None:
-        """Return what a position adds to each scaled score of the followed query; None where it adds nothing."""
+        """Return what a position adds to each scaled score of the followed query; None if it adds nothing."""
         scaled, masked = self.steps.scaled[self.followed], self.steps.masked[self.followed]
         added = torch.where(self.allowed[self.followed], masked - scaled, 0.0)
         return added.tolist() if (added.abs() > 1e-5 * (1 + scaled.abs())).any() else None

@@ -60,7 +60,7 @@ def head_outputs(layer: Attention, context: Float[Tensor, "head n d_value"]) -> 
 
 @final
 class Site:
-    """An attention of a trace: its parts, its vectors, and its heads. Of a batch, one row."""
+    """An attention of a trace: its parts, its vectors, and its heads, for one row of a batch."""
 
     def __init__(self, name: str, recorded: RecordedAttention, row: int = 0) -> None:
         self.name, self.recorded = name, recorded
@@ -68,7 +68,7 @@ class Site:
         self.side, self.layer = side, int(layer)
         self.call: AttentionInputs = recorded.call.of_row(row).to_float32()
         self.projected = None if recorded.projected is None else tuple(vectors[row] for vectors in recorded.projected)
-        """Queries and keys before the position turned them: `(head, n, d_head)` each; None where it turns nothing."""
+        """Queries and keys before the position turned them: `(head, n, d_head)` each; None if it turns nothing."""
         self.recorded_context = recorded.context[row]
         """The context of every head, as the kernel gave it: `(head, query, d_value)`."""
         self.head = Counted([Head(self, index) for index in range(self.n_heads)], f"{name}: head")
@@ -377,7 +377,7 @@ class Head:
         return self.allowed(start, stop).float() if step == ALLOWED else getattr(self.rows(start, stop), step)
 
     def tile_range(self, level: int, row: int, column: int) -> tuple[range, range]:
-        """Return the queries and the keys that a tile shows; raise where there are none."""
+        """Return the queries and the keys that a tile shows; raise if there are none."""
         if not all(isinstance(number, int) and number >= 0 for number in (level, row, column)):
             raise PlaceError(f"{self.site.name}: there is no tile ({row!r}, {column!r}) at level {level!r}")
         size = TILE << level
@@ -399,7 +399,7 @@ class Head:
         return cell_of(self.call, meeting, row, key=key, scale=self.scale, allowed=allowed, turn=turn)
 
     def turn(self, query: int, key: int) -> Turn | None:
-        """Return how the position turned this query and this key; None where it turns nothing, or it is not known."""
+        """Return how the position turned this query and this key; None if it turns nothing, or it is not known."""
         check_place(self.site.name, "query", query, self.site.n_query)
         check_place(self.site.name, "key", key, self.site.n_key)
         if self.site.projected is None:

@@ -65,7 +65,7 @@ class TraceFacts(NamedTuple):
 
     @property
     def main_site(self) -> Site:
-        """Return the last cross-attention, or the last attention where there is none."""
+        """Return the last cross-attention, or the last attention if there is none."""
         sites = list(self.sites.values())
         return [*sites, *(site for site in sites if site.slot == "cross")][-1]
 
@@ -173,7 +173,7 @@ class Trace:
     beams: "tuple[Trace, ...]" = field(default=(), repr=False)
     """The trace of every output of a beam search, the best first."""
     inner: InnerValues | None = field(default=None, repr=False)
-    """Computes what is not stored; None where there is no model to compute it with."""
+    """Computes what is not stored; None if there is no model to compute it with."""
     all_names: tuple[str, ...] = field(default=(), repr=False)
     """The names of all values that can be had with the model."""
 
@@ -251,8 +251,8 @@ class Trace:
     def value(self, name: str, rows: slice = ALL_ROWS) -> Tensor:
         """Return a value by its name: of the residual stream, a step of an attention, or any other in between.
 
-        `encoder.0.feed_forward.hidden` is `(n, d_ff)`; what heads have comes with the head first. Of a long text
-        `rows` makes a few rows alone.
+        `encoder.0.feed_forward.hidden` is `(n, d_ff)`; values of heads have the head as their first axis. For a
+        long text, `rows` computes only a few rows.
         """
         if not isinstance(name, str) or name not in self.all_names:
             near = list_near(name, self.all_names or list(self.stream))
@@ -272,8 +272,8 @@ class Trace:
     def rollout(self, name: str) -> Float[Tensor, "query token"]:
         """Return the attention rollout (Abnar and Zuidema, 2020) of a side, or up to a site: `decoder.1.attention`.
 
-        It is the product over the layers of (A + I) / 2, with A the mean of the heads' weights. Of a cross-attention it
-        is the mean of its heads, after the rollout of the encoder.
+        It is the product over the layers of (A + I) / 2, with A the mean of the heads' weights. For a cross-attention
+        it is the mean of its heads, after the rollout of the encoder.
         """
         return roll_out(self.sites, name)
 
@@ -405,7 +405,7 @@ def make_trace(
     changes: Sequence[Change] = (),
     pieces: Mapping[str, Sequence[str]] | None = None,
 ) -> Trace:
-    """Return the trace of one row of a record. Of a batch with padding, `ids` may be shorter than the row."""
+    """Return the trace of one row of a record. If the batch has padding, `ids` may be shorter than the row."""
     parts = sides_of(model)
     if pieces and (missing := [side for side in parts if side not in pieces]):
         raise OptionError(
@@ -448,7 +448,7 @@ def make_trace(
 
 
 def likeliest(part: Encoder | Decoder, last: Tensor, ids: Sequence[int]) -> list[list[Candidate]]:
-    """Return the best answers of the last vectors, a few rows at a time; nothing where there is no output."""
+    """Return the best answers of the last vectors, a few rows at a time; nothing if there is no output."""
     if part.output is None:
         return []
     candidates, n = [], len(ids)

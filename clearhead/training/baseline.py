@@ -511,7 +511,7 @@ def score_ngrams(
 
 
 def times_longer(curve: Sequence[tuple[int, float]], goal: float) -> float | None:
-    """Return how many times as long a training must be at least to reach `goal`; None where that cannot be told.
+    """Return how many times as long a training must be at least to reach `goal`; None if that cannot be told.
 
     `curve` has step and bits of each evaluation. What each doubling of the steps brings becomes less and less, so the
     smaller of the last two, from a quarter to a half and from there to the end, is more than the next will bring.

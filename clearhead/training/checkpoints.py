@@ -97,7 +97,7 @@ class Checkpoint:
     sums: Mapping[str, str]
 
     def model(self) -> dict[str, Tensor]:
-        """Load the weights to use; RunError where they are not as they were written, or not finite."""
+        """Load the weights to use; RunError if they are not as they were written, or not finite."""
         return dict(self.read_tensors(MODEL))
 
     def training(self) -> dict[str, Tensor]:
@@ -105,7 +105,7 @@ class Checkpoint:
         return dict(self.read_tensors(TRAINING))
 
     def read_tensors(self, name: str) -> Iterator[tuple[str, Tensor]]:
-        """Yield the names and tensors of a file; RunError where it is damaged or its weights are not finite.
+        """Yield the names and tensors of a file; RunError if it is damaged or its weights are not finite.
 
         They are read one at a time, so that looking for damage needs the memory of the largest only.
         """
@@ -143,14 +143,14 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of a run in their folder.
 
-    `run` is the run's id; `model` is the checksum of its model.json, None where there is none yet.
+    `run` is the run's id; `model` is the checksum of its model.json, None if there is none yet.
     """
 
     def __init__(self, folder: Path, *, run: str | None, model: str | None = None) -> None:
         self.folder, self.run, self.model = folder, run, model
 
     def create(self) -> None:
-        """Make the folder and mark it as this run's; RunError where it holds anything else."""
+        """Make the folder and mark it as this run's; RunError if it holds anything else."""
         with os_errors_as_run_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
             check_no_link(self.folder)
@@ -158,7 +158,7 @@ class Checkpoints:
                 write_sealed(self.folder / MARKER, {"run": self.run})
 
     def is_marked(self) -> bool:
-        """Return whether the folder is marked as this run's; RunError where it holds anything else."""
+        """Return whether the folder is marked as this run's; RunError if it holds anything else."""
         if (self.folder / MARKER).exists():
             self.check_marker()
             return True
@@ -171,7 +171,7 @@ class Checkpoints:
         return False
 
     def check_marker(self) -> None:
-        """Raise RunError where this is not the folder that the run saved to."""
+        """Raise RunError if this is not the folder that the run saved to."""
         try:
             content = read_sealed(self.folder / MARKER)
         except FileNotFoundError:
@@ -238,7 +238,7 @@ class Checkpoints:
                 set_aside(final)
 
     def folders(self) -> list[Path]:
-        """Return the folders named like checkpoints, the newest first; RunError where they cannot be listed."""
+        """Return the folders named like checkpoints, the newest first; RunError if they cannot be listed."""
         self.check_marker()
         try:
             names = os.listdir(self.folder)
@@ -257,11 +257,11 @@ class Checkpoints:
         return checkpoints
 
     def at(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a step, None if there is none; RunError where it cannot be used."""
+        """Return the checkpoint of a step, None if there is none; RunError if it cannot be used."""
         return next((self.read(path) for path in self.folders() if step_of(path) == step), None)
 
     def read(self, path: Path) -> Checkpoint:
-        """Read the state of a checkpoint; RunError where it is damaged, or not of this run and its model."""
+        """Read the state of a checkpoint; RunError if it is damaged, or not of this run and its model."""
         if path.is_symlink():
             raise RunError(f"{path}: is a link, and checkpoints are not read through links")
         state = read_state(path)
@@ -318,7 +318,7 @@ class Checkpoints:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> None:
-    """Write tensors to a file, with metadata `about` them, and flush it to disk; OSError where that fails."""
+    """Write tensors to a file, with metadata `about` them, and flush it to disk; OSError if that fails."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata=about)
     except SafetensorError as error:

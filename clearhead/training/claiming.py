@@ -41,7 +41,7 @@ def is_run_name(name: str) -> bool:
 
 
 def find_names(folder: Path) -> list[str]:
-    """Return the names in a folder, none where it is not there; RunError where it is no folder that can be read."""
+    """Return the names in a folder, none if it is not there; RunError if it is no folder that can be read."""
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def list_names(names: list[str]) -> str:
 
 
 def check_unlinked(folder: Path, names: Iterable[str] = (LOCK, "metrics.jsonl", "tensorboard")) -> None:
-    """Raise RunError where one of these names is a link: nothing is written through links."""
+    """Raise RunError if one of these names is a link: nothing is written through links."""
     for name in names:
         path = folder / name
         if path.is_symlink():
@@ -160,7 +160,7 @@ def keep_elsewhere(folder: RunFolder, hold: Hold, checkpoints: str | Path) -> No
 
 
 def move_checkpoints(folder: RunFolder, place: Path) -> Checkpoints:
-    """Return this run's checkpoints in the folder they were moved to; RunError where it is not that folder."""
+    """Return this run's checkpoints in the folder they were moved to; RunError if it is not that folder."""
     check_no_link(place)
     checkpoints = folder.checkpoints_at(Path(os.path.abspath(place)))
     checkpoints.check_marker()

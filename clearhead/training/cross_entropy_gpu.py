@@ -174,7 +174,7 @@ def logit_of(row, target, CHOICES: tl.constexpr):
 def cross_entropy_forward(
     logits, wanted, lse, losses, n_rows, SMOOTHING: tl.constexpr, CHOICES: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Write a row's log-sum-exp, and its objective and negative log-likelihood: zeros where nothing is wanted."""
+    """Write a row's log-sum-exp, and its objective and negative log-likelihood: zeros if nothing is wanted."""
     place = tl.program_id(0)
     target = tl.load(wanted + place)
     row = logits + place.to(tl.int64) * CHOICES  # int64: places times choices may pass 2^31

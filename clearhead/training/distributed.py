@@ -133,7 +133,7 @@ class Processes:
                 dist.broadcast(tensor.data, 0, group=self.control)
 
     def device(self, device: torch.device) -> torch.device:
-        """Return this process's own device of a kind; OptionError where there are fewer than processes."""
+        """Return this process's own device of a kind; OptionError if there are fewer than processes."""
         if device.type == "cpu" or not self.together:
             return device
         check_devices(device, self.local_count)
@@ -237,7 +237,7 @@ def is_launched() -> bool:
 
 @contextlib.contextmanager
 def joined() -> Iterator[Processes]:
-    """Join the processes that torchrun has started with this one; alone where there are none.
+    """Join the processes that torchrun has started with this one; alone if there are none.
 
     Of the errors that leave the outermost context in any of them, one is raised as it is: see `EndedElsewhere`. A
     process that has joined stays so until it ends.

@@ -69,7 +69,7 @@ def evaluate(
 
 
 def check_outputs(task: type[Task], path: Path, inputs: Sequence[str]) -> Path:
-    """Return the file for the outputs of a task; OptionError where it has none, or they cannot be written there."""
+    """Return the file for the outputs of a task; OptionError if it has none, or they cannot be written there."""
     if not task.outputs:
         raise OptionError(f"output: to {task.name} is scored without outputs, so there are none to write")
     return check_output(path, option="output", inputs=inputs)

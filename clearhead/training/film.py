@@ -68,7 +68,7 @@ class Film:
         return self.folder / f"step-{step:08d}.safetensors"
 
     def write(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write a frame, whole or not at all; OSError where it cannot be written."""
+        """Write a frame, whole or not at all; OSError if it cannot be written."""
         self.folder.mkdir(exist_ok=True)
         if self.folder.is_symlink():
             raise OSError("it is a link, and nothing is written through links")
@@ -101,7 +101,7 @@ class Film:
         return not path.is_symlink() and path.is_file() and self.find_fault(read_about(path), step) is None
 
     def find_fault(self, about: Mapping[str, str], step: int) -> str | None:
-        """Return why a file with this metadata is no frame of this run and step, None where it is one."""
+        """Return why a file with this metadata is no frame of this run and step, None if it is one."""
         if about.get("run") != (self.run or ""):
             return "is of another run"
         if about.get("step") != str(step):
@@ -111,7 +111,7 @@ class Film:
         return None
 
     def load(self, step: int) -> dict[str, Tensor]:
-        """Return the weights of a frame in float32; RunError where it is damaged, not this run's, or not finite."""
+        """Return the weights of a frame in float32; RunError if it is damaged, not this run's, or not finite."""
         path = self.path(step)
         try:
             check_regular(path)
@@ -182,7 +182,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_about(path: Path) -> Mapping[str, str]:
-    """Return the metadata of a frame; none where the file cannot be read."""
+    """Return the metadata of a frame; none if the file cannot be read."""
     try:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}

@@ -56,7 +56,7 @@ class StartingRun(NamedTuple):
 
 
 def open_source(path: str | Path) -> StartingRun:
-    """Return what a run folder says of itself; RunError where it is none or has no checkpoint."""
+    """Return what a run folder says of itself; RunError if it is none or has no checkpoint."""
     folder = RunFolder(Path(path))
     folder.origin()
     task, spec, checkpoints = folder.task(), folder.spec(), folder.checkpoints.all()
@@ -80,7 +80,7 @@ def fine_tuning_recipe(
     """Return the recipe of a run that starts from another run's weights, on this corpus; `task` None is the same one.
 
     Model and context are the source's, the rest is usual for the task, but for the learning rate: a fifth of the usual
-    one at this width, or all of it with LoRA. Raises OptionError where the source's model cannot do the task.
+    one at this width, or all of it with LoRA. Raises OptionError if the source's model cannot do the task.
     """
     source = source if isinstance(source, StartingRun) else open_source(source)
     task_name = name_of(type(source.task)) if task is None else task
@@ -105,7 +105,7 @@ def fine_tuning_recipe(
 
 
 def with_output_of(usual: Spec, source: StartingRun, task: str) -> Spec:
-    """Return the source's model with the output of another task's usual model; OptionError where that cannot be."""
+    """Return the source's model with the output of another task's usual model; OptionError if that cannot be."""
     spec, kind = source.spec, task_named(task)
     if len(spec.stacks) == len(usual.stacks) == 1:
         if isinstance(spec.output, type(usual.output)) and not isinstance(usual.output, Classes):
@@ -127,7 +127,7 @@ def with_output_of(usual: Spec, source: StartingRun, task: str) -> Spec:
 
 
 def load_source(tuning: FineTuning) -> Run:
-    """Load the run to start from, on the CPU in float32; RunError where it is not the one the recipe was made for."""
+    """Load the run to start from, on the CPU in float32; RunError if it is not the one the recipe was made for."""
     run = load(tuning.source, device="cpu", step=tuning.step)
     checkpoint = run.folder.checkpoints.at(tuning.step)
     checksum = None if checkpoint is None else checkpoint.sums[MODEL]
@@ -173,7 +173,7 @@ def usual_frame(frame: Framing, tokenizer: Tokenizer, kind: type[Task]) -> Frami
 
 
 def check_known(prepared: Prepared, log: Log) -> None:
-    """Tell the share of tokens that the tokenisers do not know; DataError where it is more than half."""
+    """Tell the share of tokens that the tokenisers do not know; DataError if it is more than half."""
     for field, tokenizer in prepared.tokenizers.items():
         ids = prepared.train[field].ids
         unknown = int((ids == tokenizer.unknown).sum()) if tokenizer.unknown >= 0 else 0

@@ -181,7 +181,7 @@ def training_share(seconds: float) -> float:
 
 
 def possible_models(recipe: Recipe, workload: Workload) -> list[Spec]:
-    """Return the recipe's model in every size that the text bears, the smallest first; itself where it is not open."""
+    """Return the recipe's model in every size that the text bears, the smallest first; itself if it is not open."""
     if "model" not in recipe.open or not workload.task.sizes:
         return [recipe.model]
     usual = active_parameters(recipe.model)
@@ -321,7 +321,7 @@ def planned_steps(recipe: Recipe, workload: Workload) -> int:
 
 
 def check_steps(recipe: Recipe, steps: int, pace: Pace, log: Log) -> None:
-    """Raise OptionError where nothing can be learned in the minutes, and log a warning where it is hardly anything."""
+    """Raise OptionError if nothing can be learned in the minutes, and log a warning where it is hardly anything."""
     if recipe.budget.minutes is None or (recipe.plan is not None and recipe.plan.enough):
         return
     if steps < FEWEST and recipe.open:
@@ -439,11 +439,11 @@ def planned_again(recipe: Recipe, *, done: int, seconds: float, spent: float) ->
 
 
 def check_minutes(recipe: Recipe) -> None:
-    """Raise OptionError where a model that is given cannot make FEWEST steps in its minutes, however quick it is.
+    """Raise OptionError if a model that is given cannot make FEWEST steps in its minutes, however quick it is.
 
     That shows before any text is read; what is near the limit is found by timing steps. A product of large matrices is
-    at most MOST_SPEEDUP times as quick as those that are measured here. Of a parameter that is frozen no gradient is
-    computed, so only its two products are counted.
+    at most MOST_SPEEDUP times as quick as those that are measured here. A frozen parameter has no gradient, so only
+    its two products are counted.
     """
     minutes, device = recipe.budget.minutes, recipe.machine.device
     if minutes is None or not recipe.open or "model" in recipe.open or not device.startswith("cpu"):

@@ -139,7 +139,7 @@ class RunFolder:
         return Film(self.path / "film", run=self.id(), model=self.model_sum())
 
     def model_sum(self) -> str | None:
-        """Return the checksum of model.json, None where there is none yet."""
+        """Return the checksum of model.json, None if there is none yet."""
         return self.read_own(self.model_file).get("sha256") if self.model_file.exists() else None
 
     def id(self) -> str | None:
@@ -153,11 +153,11 @@ class RunFolder:
         return content["run"]
 
     def read_own(self, path: Path) -> dict[str, Any]:
-        """Read a sealed file of this run; RunError where it is damaged or of another run, FileNotFoundError if none."""
+        """Read a sealed file of this run; RunError if it is damaged or of another run, FileNotFoundError if none."""
         return self.check_own(path, read_sealed(path))
 
     def check_own(self, path: Path, content: dict[str, Any]) -> dict[str, Any]:
-        """Return the content of a sealed file; RunError where it is of another run."""
+        """Return the content of a sealed file; RunError if it is of another run."""
         run = self.id()
         if run is None or content.get("run") != run:
             this_run = "this folder has no run.json" if run is None else f"this is {run}"
@@ -182,7 +182,7 @@ class RunFolder:
         return read_origin(self.recipe_file, check=lambda content: self.check_own(self.recipe_file, content))
 
     def fine_tuning(self) -> FineTuning | None:
-        """Return what the run was fine-tuned from, None where it was not."""
+        """Return what the run was fine-tuned from, None if it was not."""
         origin = self.origin()
         return origin.fine_tuning if isinstance(origin, Recipe) else None
 
@@ -232,7 +232,7 @@ class RunFolder:
         )
 
     def read_description(self) -> dict[str, Any]:
-        """Read model.json; RunError where it is missing, damaged, of another run, or lacks a field."""
+        """Read model.json; RunError if it is missing, damaged, of another run, or lacks a field."""
         try:
             description = self.read_own(self.model_file)
         except FileNotFoundError:
@@ -279,7 +279,7 @@ class RunFolder:
             raise RunError(f"{self.model_file}: {error}") from None
 
     def read_parts(self, description: Mapping[str, Any], field: str, kind: type[Part]) -> dict[str, Part]:
-        """Return the parts in a field of model.json by name; RunError where one is of another kind."""
+        """Return the parts in a field of model.json by name; RunError if one is of another kind."""
         parts: dict[str, Part] = {}
         for name, content in description.get(field, {}).items():
             where = f"{self.model_file}: {field}: {name[:60]}"
@@ -290,7 +290,7 @@ class RunFolder:
         return parts
 
     def chat(self) -> ChatTemplate | None:
-        """Read the template of chats, None where the run has none; RunError where it was changed."""
+        """Read the template of chats, None if the run has none; RunError if it was changed."""
         description = self.read_description()
         if "chat" not in description:
             return None
@@ -304,7 +304,7 @@ class RunFolder:
             raise RunError(f"{path}: cannot be read ({error})") from None
 
     def check_sum(self, path: Path, sums: Mapping[str, str]) -> None:
-        """Raise RunError where a file has changed since the run began; DataError where it cannot be read."""
+        """Raise RunError if a file has changed since the run began; DataError if it cannot be read."""
         try:
             if not is_inside(self.path, path):
                 raise RunError(
@@ -316,7 +316,7 @@ class RunFolder:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected {path.name}") from None
 
     def tokenizer(self, file: str, sums: Mapping[str, str], special: SpecialIds | None = None) -> Tokenizer:
-        """Load a tokeniser; RunError where it has changed since the run began."""
+        """Load a tokeniser; RunError if it has changed since the run began."""
         self.check_sum(self.path / file, sums)
         return Tokenizer.load(self.path / file, special=special)
 
@@ -325,7 +325,7 @@ class RunFolder:
         return spec_from_json(description["spec"], where=f"{self.model_file}: spec")
 
     def read_evaluation(self) -> dict[str, Any]:
-        """Read evaluation.json; RunError where it is missing, damaged or of another run."""
+        """Read evaluation.json; RunError if it is missing, damaged or of another run."""
         try:
             return self.read_own(self.evaluation)
         except FileNotFoundError:

@@ -122,7 +122,7 @@ def is_in_place(handle: int, folder: Path) -> bool:
 
 
 def lock_or_warn(handle: int, folder: Path, log: Log) -> bool:
-    """Lock an open file; False where the disk has no locks, which `log` is told. RunError where it is taken."""
+    """Lock an open file; False if the disk has no locks, which `log` is told. RunError if it is taken."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise RunError(f"{folder / LOCK}: is no regular file; remove it")
     try:
@@ -195,7 +195,7 @@ class Hold:
             self.stack.close()
 
     def check(self) -> None:
-        """Raise RunError where a folder was moved, removed or replaced since it was held."""
+        """Raise RunError if a folder was moved, removed or replaced since it was held."""
         for path, stat_before in self.stats.items():
             try:
                 # The run folder may be reached through a link; the checkpoints are not.

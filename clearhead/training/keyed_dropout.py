@@ -74,7 +74,7 @@ def keep_mask(
 class KeyedDropout(TorchFunctionMode):
     """Within it, torch's dropout and the dropout of its attention take their masks from the keys of the rows.
 
-    The first axis of what is dropped must be the rows of the batch. OptionError where it is another, or where a
+    The first axis of what is dropped must be the rows of the batch. OptionError if it is another, or if a
     function with a backward pass of its own drops: it may compute again there, outside of this mode. Attention that is
     computed block by block is given masks for both times. With a `split` the second axis is this process's places of
     the rows, which have the masks that they have in whole rows.
@@ -181,7 +181,7 @@ class KeyedDropout(TorchFunctionMode):
 
 
 def check_rows(input: Tensor, keys: Int[Tensor, "row"]) -> None:
-    """Raise OptionError where the first axis of what is dropped is not the rows of the batch."""
+    """Raise OptionError if the first axis of what is dropped is not the rows of the batch."""
     if input.shape[0] != len(keys):
         raise OptionError(
             f"keyed_dropout: the first axis of what is dropped must be the {len(keys)} rows of the batch; "

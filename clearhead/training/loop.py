@@ -288,7 +288,7 @@ class Trainer:
         self.done += 1
 
     def try_step(self, batches: list[Batch], rate: float) -> bool:
-        """Take a step with random numbers of its own; return False where the GPU's memory is too small for it."""
+        """Take a step with random numbers of its own; return False if the GPU's memory is too small for it."""
         seed_random(step_seed(self.recipe.seed, self.done, self.processes.rank), self.train_state.device)
         nll, n_targets = self.train_state.nll.clone(), self.train_state.places
         try:
@@ -354,7 +354,7 @@ class Trainer:
             )
 
     def check_weights(self) -> None:
-        """Raise RunError where a weight is not finite: a step's loss is from before its update."""
+        """Raise RunError if a weight is not finite: a step's loss is from before its update."""
         if not self.train_state.is_finite():
             raise self.divergence_error("there are weights that are no numbers")
 

@@ -1,6 +1,6 @@
 """The loss: cross-entropy with label smoothing, and R-Drop.
 
-`wanted` holds the target token (or class) of each place, and `NOTHING` where there is none.
+`wanted` holds the target token (or class) of each place, and `NOTHING` if there is none.
 """
 
 from typing import NamedTuple

@@ -246,7 +246,7 @@ def local_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, device: torch.device) -> Parallel:
-    """Return how the processes train together; OptionError where the recipe asks for what that way cannot do."""
+    """Return how the processes train together; OptionError if the recipe asks for what that way cannot do."""
     if not processes.together:
         return SingleProcess(processes)
     method, context = read_parallel(recipe.machine.parallel)
@@ -271,7 +271,7 @@ def check_groups(count: int, context: int) -> None:
 
 
 def check_splittable(recipe: Recipe, spec: Spec) -> None:
-    """Raise OptionError where a sequence of a recipe's model cannot be split over processes."""
+    """Raise OptionError if a sequence of a recipe's model cannot be split over processes."""
     if len(spec.stacks) > 1:
         raise OptionError(
             "parallel: context splits the sequences of an encoder or a decoder, and this model has both; leave out "
@@ -290,7 +290,7 @@ def check_splittable(recipe: Recipe, spec: Spec) -> None:
 
 
 def check_shardable(recipe: Recipe) -> None:
-    """Raise OptionError where a recipe asks for what sharded weights cannot do."""
+    """Raise OptionError if a recipe asks for what sharded weights cannot do."""
     if recipe.checkpointing.film:
         raise OptionError("film: weights that are sharded are not filmed; leave out --film, or take --parallel ddp")
     if recipe.optimizer.method == "muon":
@@ -300,7 +300,7 @@ def check_shardable(recipe: Recipe) -> None:
 
 
 def check_axes(model: nn.Module) -> None:
-    """Raise OptionError where a parameter has no axis to cut: FSDP2 takes no single numbers."""
+    """Raise OptionError if a parameter has no axis to cut: FSDP2 takes no single numbers."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 0:
             raise OptionError(
@@ -320,7 +320,7 @@ def check_together(recipe: Recipe) -> None:
 
 
 def check_room(recipe: Recipe, processes: Processes) -> None:
-    """Raise OptionError where a model of the size asked for cannot be trained by one process in the memory it has.
+    """Raise OptionError if a model of the size asked for cannot be trained by one process in the memory it has.
 
     The model itself is looked at only where a rough count comes near, and then without memory for its numbers; what
     escapes this, such as a large part of the user's own, is found by `build_model`.
@@ -389,7 +389,7 @@ def is_large(recipe: Recipe, processes: Processes, model: nn.Module, device: tor
 
 
 def memory_bytes(device: torch.device, processes: Processes) -> float:
-    """Return the memory that a process may use: its GPU's, or its share of the machine's; inf where that is unknown."""
+    """Return the memory that a process may use: its GPU's, or its share of the machine's; inf if that is unknown."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     try:

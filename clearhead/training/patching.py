@@ -260,7 +260,7 @@ def as_texts(run: Run, inputs: TraceInputs) -> Texts:
 
 
 def check_tokenizers(run: Run, giver: Run) -> None:
-    """Raise where two runs do not cut texts into the same tokens."""
+    """Raise if two runs do not cut texts into the same tokens."""
     own, others = run.task.tokenizers, giver.task.tokenizers
     if own.keys() != others.keys() or any(own[field].fingerprint() != others[field].fingerprint() for field in own):
         raise OptionError(
@@ -285,7 +285,7 @@ class RunContrast:
 
     contrast: Contrast
     tokens: tuple[str, ...]
-    """Of the first clean text, as they are shown."""
+    """Tokens of the first clean text, as they are shown."""
     answers: list[tuple[str, str]]
     """For each pair, the clean answer and the other."""
 

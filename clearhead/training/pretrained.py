@@ -56,7 +56,7 @@ def prepare_parameters(model: nn.Module, tuning: FineTuning) -> nn.Module:
 
 
 def freeze(model: nn.Module, pattern: str) -> None:
-    """Freeze the parameters whose names begin with a pattern or match it; OptionError where there are none.
+    """Freeze the parameters whose names begin with a pattern or match it; OptionError if there are none.
 
     A pattern is a name, or one with `*`, or with a range of numbers as in `blocks.0-3`. `stack.` may be left out.
     """
@@ -135,7 +135,7 @@ def load_wide(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def load_sealed(folder: RunFolder, path: Path, holds: str) -> dict[str, Tensor]:
-    """Load tensors that were written before training; RunError where they are missing or were changed."""
+    """Load tensors that were written before training; RunError if they are missing or were changed."""
     if not path.is_file():
         raise RunError(f"{path}: is not there, and holds {holds}. Put it back")
     folder.check_sum(path, folder.read_description()["files"])
@@ -152,12 +152,12 @@ def write_start(folder: RunFolder, model: nn.Module) -> None:
 
 
 def load_start(folder: RunFolder) -> dict[str, Tensor]:
-    """Load the weights that a fine-tuned run started from; RunError where they are missing or were changed."""
+    """Load the weights that a fine-tuned run started from; RunError if they are missing or were changed."""
     return load_sealed(folder, folder.pretrained_file, "the weights that this run was fine-tuned from")
 
 
 def check_saved(folder: RunFolder, spec: Spec, tuning: FineTuning | None, path: Path) -> None:
-    """Raise RunError where the weights of a checkpoint's file do not fit the spec's model.
+    """Raise RunError if the weights of a checkpoint's file do not fit the spec's model.
 
     Of a fine-tuned run the file may lack frozen weights, which are those it started from.
     """
@@ -202,7 +202,7 @@ FLOATS = {"F64", "F32", "F16", "BF16"}
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Return the tensors of a safetensors file without reading them; RunError where it is none."""
+    """Return the tensors of a safetensors file without reading them; RunError if it is none."""
     try:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
@@ -215,7 +215,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
     """Return a header with one float weight in place of each pair of int8 codes and scales, as a spec has it.
 
-    Raises RunError where there is not a scale for each row of codes.
+    Raises RunError if there is not a scale for each row of codes.
     """
     float_header = dict(header)
     for name, info in header.items():
@@ -232,7 +232,7 @@ def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
 
 
 def check_shapes(spec: Spec, header: Header, where: str) -> None:
-    """Raise RunError where the weights of a file do not fit the spec's model. It takes almost no memory."""
+    """Raise RunError if the weights of a file do not fit the spec's model. It takes almost no memory."""
     blocks = sum(len(stack.blocks) for stack in spec.stacks)
     if blocks > len(header):
         raise RunError(f"{where}: the model has {blocks:,} blocks, and the file only {len(header):,} tensors")

@@ -71,7 +71,7 @@ class ProgramModel:
 def compile_for_task(program: Program, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0) -> ProgramModel:
     """Compile a program into a model of the task that fits it: translate with a source, generate if causal, else fill.
 
-    Raises OptionError where no run can hold the program.
+    Raises OptionError if no run can hold the program.
     """
     has_source = program.source_vocabulary is not None
     task = Translate if has_source else Generate if program.causal else Fill
@@ -111,7 +111,7 @@ def check_target_start(program: Program, planned: ProgramPlan) -> None:
 
 @torch.no_grad()
 def add_end_logit(compiled: CompiledModel, planned: ProgramPlan) -> None:
-    """Give `</s>` half the logit of an answer everywhere, so the model says it exactly where there is no answer."""
+    """Give `</s>` half the logit of an answer everywhere, so the model says it exactly if there is no answer."""
     part = compiled.model.stacks[-1]
     assert isinstance(part.output, ToVocabulary)
     part.output.table[compiled.ids[END], planned.directions.of(ONE)] = SURE
@@ -149,7 +149,7 @@ Lines = list[str]
 def compile_to_run(
     program: Program, path: str | Path, *, weighting: Weighting = AVERAGING, sharpness: float = 1.0
 ) -> RunFolder:
-    """Compile a RASP program and write it as a run folder. RunError where the folder is there and not empty."""
+    """Compile a RASP program and write it as a run folder. RunError if the folder is there and not empty."""
     path = Path(path)
     folder = RunFolder(path)
     check_empty(path)
@@ -178,7 +178,7 @@ def compile_to_run(
 
 
 def check_empty(path: Path) -> None:
-    """Raise RunError where a folder holds something; the lock of one that is about to be written is nothing."""
+    """Raise RunError if a folder holds something; the lock of one that is about to be written is nothing."""
     if any(name != LOCK for name in find_names(path)):
         raise RunError(f"{path}: there is something already; choose another folder, or `clearhead look {path}`")
 

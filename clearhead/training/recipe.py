@@ -46,7 +46,7 @@ Open = Literal[
 
 
 def positive(owner: object, *names: str) -> None:
-    """Raise where one of these fields is not above zero, or infinite."""
+    """Raise if one of these fields is not above zero, or infinite."""
     for name in names:
         value = getattr(owner, name)
         if value is not None and not value > 0:

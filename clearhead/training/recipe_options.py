@@ -303,7 +303,7 @@ def as_fine_tuned(given: Given) -> Recipe:
 
 
 def as_lora(given: Given) -> Lora | None:
-    """Return the adapters that are asked for, None where there are none."""
+    """Return the adapters that are asked for, None if there are none."""
     if "lora" not in given:
         for word in given_of(given, Lora):
             raise WordError(word, "goes with --lora RANK")
@@ -385,7 +385,7 @@ def as_tokenizing(given: Given, recipe: Recipe) -> Tokenizing:
 
 
 def check_tokenizer(path: str, given: Given) -> str:
-    """Return the path of a given tokeniser; raise where there is none, or where other options contradict it."""
+    """Return the path of a given tokeniser; raise if there is none, or if other options contradict it."""
     if not os.path.exists(path):
         raise WordError("tokenizer", no_such(path, KINDS, ", or the path of a file"))
     for word in ("vocabulary", "lower", "separate_tokenizers"):
@@ -458,7 +458,7 @@ def as_batching(given: Given, default: Batching) -> Batching:
 
 
 def new_budget(given: Given, old: Budget) -> Budget | None:
-    """Return the budget that is asked for, in place of another one; None where nothing was asked."""
+    """Return the budget that is asked for, in place of another one; None if nothing was asked."""
     limits = {word: given[word] for word in ("steps", "minutes", "epochs") if word in given}
     if len(limits) > 1:
         raise WordError(" and ".join(limits), "each says when to stop: give one of them")

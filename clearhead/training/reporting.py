@@ -353,7 +353,7 @@ def is_torn(last: bytes) -> bool:
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return a line as a dictionary; RunError where it is broken."""
+    """Return a line as a dictionary; RunError if it is broken."""
     try:
         read = parse_json(line)
     except ValueError as error:

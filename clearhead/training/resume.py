@@ -119,7 +119,7 @@ def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Rec
 
 
 def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:
-    """Return the checkpoints to resume from and to add to; RunError where that cannot be done."""
+    """Return the checkpoints to resume from and to add to; RunError if that cannot be done."""
     if elsewhere is not None:
         return claiming.move_checkpoints(folder, Path(elsewhere))
     checkpoints = folder.checkpoints
@@ -144,7 +144,7 @@ def take_over(folder: RunFolder, recipe: Recipe, checkpoints: Checkpoints, hold:
 def checkpoint_to_resume(
     checkpoints: Checkpoints, folder: RunFolder, recipe: Recipe, log: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint to resume from, None where none was ever saved; RunError where all are lost."""
+    """Return the checkpoint to resume from, None where none was ever saved; RunError if all are lost."""
     newest = checkpoints.newest(log)
     if newest is None and checkpoints.folders():
         raise RunError(

@@ -171,7 +171,7 @@ class Run:
         return self.task.tokenizer
 
     def asked(self, task: type[AnyTask]) -> AnyTask:
-        """Return the run's task, if it is this one; raise OptionError where the run was trained to do another."""
+        """Return the run's task, if it is this one; raise OptionError if the run was trained to do another."""
         check_asked(self.folder, type(self.task), task)
         assert isinstance(self.task, task)
         return self.task
@@ -219,7 +219,7 @@ class Run:
     def scored_texts(
         self, prompts: Sequence[str] = "", *, max_new: int = 200, method: Greedy | Sample = Sample(temperature=0.8)
     ) -> list[Written]:
-        """Return the continuation of each prompt with its log-probability; of one prompt, a str, that of it."""
+        """Return the continuation of each prompt with its log-probability; for one prompt, a str, only its text."""
         return self.asked(Generate).continue_texts(self.model, prompts, method, max_new=check_max_new(max_new))
 
     @public
@@ -378,7 +378,7 @@ class Run:
 
 
 def find_template(folder: RunFolder) -> ChatTemplate:
-    """Return the chat template that came with a run; OptionError where there is none."""
+    """Return the chat template that came with a run; OptionError if there is none."""
     template = folder.chat()
     if template is None:
         raise OptionError(
@@ -389,7 +389,7 @@ def find_template(folder: RunFolder) -> ChatTemplate:
 
 
 def check_asked(folder: RunFolder, trained: type[Task], asked: type[Task]) -> None:
-    """Raise OptionError where a run was trained to do another task than the one it is asked to do."""
+    """Raise OptionError if a run was trained to do another task than the one it is asked to do."""
     if not issubclass(trained, asked):
         raise OptionError(
             f"{folder.path} was trained to {trained.name}, and was asked to {asked.name}; "
@@ -479,7 +479,7 @@ def as_run(run: Run | str | Path, *, device: str = "auto") -> Run:
 
 
 def check_fit(task: Task, spec: Spec, where: str) -> None:
-    """Raise RunError where a model does not fit the task, its tokenisers and its labels."""
+    """Raise RunError if a model does not fit the task, its tokenisers and its labels."""
     try:
         texts = task.layout(task.context).texts
         if set(task.tokenizers) != set(texts):
@@ -494,7 +494,7 @@ def check_fit(task: Task, spec: Spec, where: str) -> None:
 
 
 def load_weights(checkpoint: Checkpoint, folder: RunFolder, spec: Spec) -> dict[str, Tensor]:
-    """Return a checkpoint's weights; RunError where they are damaged, of another model, or not finite."""
+    """Return a checkpoint's weights; RunError if they are damaged, of another model, or not finite."""
     check_saved(folder, spec, folder.fine_tuning(), checkpoint.folder / MODEL)
     return checkpoint.model()
 
@@ -548,6 +548,6 @@ def load_step(folder: RunFolder, spec: Spec, step: int) -> SavedWeights:
 
 
 def best_step(folder: RunFolder, checkpoints: Sequence[Checkpoint]) -> int | None:
-    """Return the step of the best weights, None where the recipe selects the last ones."""
+    """Return the step of the best weights, None if the recipe selects the last ones."""
     best = checkpoints[0].state["best"]
     return None if best is None or folder.recipe().checkpointing.select == "last" else int(best["step"])

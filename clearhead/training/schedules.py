@@ -40,7 +40,7 @@ class Schedule(CodeRepr, ABC):
         """Return the share after the warm-up."""
 
     def check_share(self, name: str, value: float) -> None:
-        """Raise where a share is not between 0 and 1."""
+        """Raise if a share is not between 0 and 1."""
         if not 0 <= value <= 1:
             raise OptionError(f"{type(self).__name__}: {name} is a share, from 0 to 1; came {value}")
 

@@ -221,7 +221,7 @@ class Measure(NamedTuple):
     higher: bool = True
 
     def shown(self, mean: float, spread: float | None = None) -> str:
-        """Return the mean as text and, where there is one, the spread around it.
+        """Return the mean as text and, if there is one, the spread around it.
 
         >>> Measure("exact_match", "exact match %", 100).shown(0.98, 0.0141)
         '98.0 ± 1.4'

@@ -55,7 +55,7 @@ class Saver(ABC):
         """Save a checkpoint, or begin to."""
 
     def wait(self) -> None:
-        """Wait until all that was begun is whole; RunError where it could not be written."""
+        """Wait until all that was begun is whole; RunError if it could not be written."""
         return
 
     def take_finished(self) -> Saved | None:

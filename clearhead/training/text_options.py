@@ -80,7 +80,7 @@ class TextOptions:
 
 
 def check_text(task: type[Task], options: TextOptions) -> None:
-    """Raise where the options cannot be for this task, or do not go together. Nothing is read."""
+    """Raise if the options cannot be for this task, or do not go together. Nothing is read."""
     way = way_of(task, options)
     given = [each.name for each in fields(options) if getattr(options, each.name) and each.name != "skip_bad"]
     for name in given:
@@ -102,7 +102,7 @@ def check_text(task: type[Task], options: TextOptions) -> None:
 
 
 def check_repeats(way: str, options: TextOptions) -> None:
-    """Raise where they are no whole numbers, one for each file, or where a repeated record could be held out."""
+    """Raise if they are no whole numbers, one for each file, or if a repeated record could be held out."""
     if options.repeats is None:
         return
     counts, files = options.repeats.split(","), getattr(options, way) or []
@@ -217,7 +217,7 @@ def is_fasttext(form: Form, paths: tuple[str, ...], columns: tuple[str, ...]) ->
 def ask_form(paths: tuple[str, ...], columns: tuple[str, ...]) -> Form:
     """Return the form of tables whose delimiter is in doubt, as the user says who is asked for it on a terminal.
 
-    It is `auto` where there is no doubt, and where nobody can be asked: then the choices are in the error.
+    It is `auto` if there is no doubt, and if nobody can be asked: then the choices are in the error.
     """
     for path in paths:
         found = possible_forms(path, columns) if os.path.isfile(path) else []

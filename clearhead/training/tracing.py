@@ -89,7 +89,7 @@ def trace_inputs(run: Run, inputs: TraceInputs, edits: Sequence[Change | TextCha
 
 
 def encode_inputs(run: Run, source: str | Pair, target: str | Sequence[int] | None = None) -> TraceInputs:
-    """Return the text as the run's model takes it; raise OptionError where it cannot be given."""
+    """Return the text as the run's model takes it; raise OptionError if it cannot be given."""
     if not isinstance(source, str):
         return trace_pair(run.task, source)
     if not source.strip() and not (run.task.target == "continues" and target):

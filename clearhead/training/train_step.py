@@ -302,7 +302,7 @@ def saved_buffers(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check_buffers(model: nn.Module) -> None:
-    """Raise OptionError where a buffer is not finite before training: no checkpoint with it could be read."""
+    """Raise OptionError if a buffer is not finite before training: no checkpoint with it could be read."""
     for name, one in saved_buffers(model).items():
         if one.is_floating_point() and not one.isfinite().all():
             raise OptionError(

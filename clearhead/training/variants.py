@@ -232,7 +232,7 @@ def with_block(spec: Spec, name: str) -> Spec:
 
 
 def norm_of(arrangement: Arrangement) -> Norm | None:
-    """Return the norm that an arrangement has; None where it has none."""
+    """Return the norm that an arrangement has; None if it has none."""
     norms = (getattr(arrangement, field.name) for field in fields(cast(Any, arrangement)) if field.name == "norm")
     return next(norms, None)
 

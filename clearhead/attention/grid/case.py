@@ -52,7 +52,7 @@ def example_mask(make: Callable[[Extent], Mask]) -> Mask:
 
 
 def form_of(axis: str, part: str) -> str | None:
-    """Return the form of a part in a table; None where an axis or a choice on it has none."""
+    """Return the form of a part in a table; None if an axis or a choice on it has none."""
     return FORMS[axis](TABLES[axis][part]) if part in TABLES.get(axis, ()) else None
 
 

@@ -175,7 +175,7 @@ def tiles_of(call: AttentionInputs, rule_of: Callable[[AttentionInputs], Rule]) 
 
 
 def cache_key(call: AttentionInputs) -> tuple[object, ...] | None:
-    """Return the cache key of a mask's tiles; None where it has none, as for a mask that calls a user's function.
+    """Return the cache key of a mask's tiles; None if it has none, as for a mask that calls a user's function.
 
     A captured CUDA graph computes its tiles anew in each replay, so a capture reads nothing made outside it.
     """

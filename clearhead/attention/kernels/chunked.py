@@ -340,7 +340,7 @@ def prefix_sums(sums: Sums, edge: Borders, carry: Carry) -> Sums:
 
 
 def shift_chunks(chunks: Tensor, shift: int, count: int, fill: float = 0.0) -> Tensor:
-    """Return the last `count` chunks, each replaced by the one `shift` chunks after it; `fill` where there is none."""
+    """Return the last `count` chunks, each replaced by the one `shift` chunks after it; `fill` if there is none."""
     skipped = chunks.shape[2] - count
     if shift == 0:
         return chunks[:, :, skipped:]

@@ -124,7 +124,7 @@ def attend_runs(tensors: Tensors, runs: Sequence[EqualDocuments], attend: Attend
 
 
 def attend_run(tensors: Tensors, run: EqualDocuments, attend: Attend) -> Context:
-    """Return the context of documents of one length; zeros, without a gradient, where there is no document."""
+    """Return the context of documents of one length; zeros, without a gradient, if there is no document."""
     query, _, value = tensors
     if not run.document:
         return value.new_zeros(*query.shape[:3], value.shape[-1])

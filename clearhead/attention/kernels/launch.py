@@ -61,7 +61,7 @@ def block_width(width: int) -> int:
 
 
 def refuse_launch(facts: KernelFacts) -> str | None:
-    """Say which of the things that no kernel here does a call asks for; None where there is none."""
+    """Say which of the things that no kernel here does a call asks for; None if there is none."""
     if others := facts.masks - {"none", "causal", "padding"}:
         return f"it serves causal and padding, and no mask of this kind: {', '.join(sorted(others))}"
     if facts.masks != {"none"} and not facts.aligned:

@@ -26,7 +26,7 @@ class Position(Part):
     """True if all layers of a stack with this part have the same learned values."""
 
     def build(self, shape: HeadShape) -> "Position":
-        """Return the part with learned values of its own, for one layer; itself if it has none."""
+        """Return the part with new learned values, for one layer; itself if it has none."""
         return self
 
     @property
@@ -35,7 +35,7 @@ class Position(Part):
         return structure_of(self)
 
     def pairs(self, d_head: int) -> list[tuple[int, int]]:
-        """Return which entries of a vector turn together, in the order of `angles`; none where it does not say."""
+        """Return which entries of a vector turn together, in the order of `angles`; none if it does not say."""
         return []
 
     @property
@@ -127,5 +127,5 @@ class PositionTable(nn.Module, ABC):
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:
-    """Return float64, so that an angle at position 100,000 keeps its digits; float32 where there is no float64."""
+    """Return float64, so that an angle at position 100,000 keeps its digits; float32 if there is no float64."""
     return widest_float(device)

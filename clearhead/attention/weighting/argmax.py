@@ -72,7 +72,7 @@ class Argmax(Weighting):
         return hard + (soft - soft.detach())
 
     def choose(self, masked: Tensor, allowed: Tensor) -> Tensor:
-        """Return exactly one-hot weights, or exactly averaged over ties; NaN where the scores of a row are NaN."""
+        """Return exactly one-hot weights, or exactly averaged over ties; NaN if the scores of a row are NaN."""
         best = masked.amax(-1, keepdim=True)
         tied = (masked >= best - self.tolerance * best.abs().clamp(min=1)) & allowed
         if self.ties == "average":

@@ -31,7 +31,7 @@ class Weighting(Part, ABC):
     """Divisor of the scores, in the weightings that have one."""
 
     def build(self, shape: HeadShape) -> "Weighting":
-        """Return the part with learned values of its own, for one layer; itself if it has none."""
+        """Return the part with new learned values, for one layer; itself if it has none."""
         return self
 
     @abstractmethod

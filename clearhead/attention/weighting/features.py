@@ -36,7 +36,7 @@ class Features(Part, ABC):
     """`elu` or `relu`, which kernels may compute themselves; else `plain`."""
 
     def build(self, shape: HeadShape) -> "Features":
-        """Return the map with learned values of its own, for one layer; itself if it has none."""
+        """Return the map with new learned values, for one layer; itself if it has none."""
         return self
 
     @abstractmethod

@@ -51,7 +51,7 @@ class Kernelized(Weighting):
 
     @property
     def part(self) -> Features:
-        """Feature map itself, where it was given by name."""
+        """Feature map itself, if it was given by name."""
         return FEATURES[self.features] if isinstance(self.features, str) else self.features
 
     @property

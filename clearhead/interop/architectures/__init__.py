@@ -21,7 +21,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def find_architecture(config: Config) -> Architecture:
-    """Return the architecture that a configuration names; OptionError where it is none of these."""
+    """Return the architecture that a configuration names; OptionError if it is none of these."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise OptionError(

@@ -146,7 +146,7 @@ def differences(ours: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, A
 
 
 def expect(part: Any, kind: type[Kind] | tuple[type[Kind], ...], where: str) -> Kind:
-    """Return a part that must be of one kind, or of one of several; OptionError where it is of another."""
+    """Return a part that must be of one kind, or of one of several; OptionError if it is of another."""
     if not isinstance(part, kind):
         names = " or ".join(accepted.__name__ for accepted in (kind if isinstance(kind, tuple) else (kind,)))
         raise OptionError(f"{where} is {shorten(part)}, and its models have {names}")
@@ -199,7 +199,7 @@ class Rope(NamedTuple):
 
 
 def read_rope(config: Config, *, d_head: int | None = None, base: float = 10_000.0) -> Rope:
-    """Return the rotary position; OptionError where the scaling is none of these: `dynamic` depends on the text.
+    """Return the rotary position; OptionError if the scaling is none of these: `dynamic` depends on the text.
 
     `d_head` is given for models that may turn a part of it alone (`partial_rotary_factor`). `base` is what their
     `rope_theta` is where config.json lacks it.

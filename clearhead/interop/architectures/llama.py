@@ -95,7 +95,7 @@ def write_gemma(masks_of_layers: list[Mask | None]) -> dict[str, Any]:
 
 
 def read_gemma_similarity(config: Config) -> Similarity:
-    """Return the dot product by `query_pre_attn_scalar`, below a cap where there is one."""
+    """Return the dot product by `query_pre_attn_scalar`, below a cap if there is one."""
     factor = config.number("query_pre_attn_scalar") ** -0.5
     if config.get("model_type") == "gemma3_text":
         config.require("attn_logit_softcapping")  # which transformers does not read in it

@@ -82,7 +82,7 @@ def is_scaled(config: Config) -> bool:
 
 
 def check_network(config: Config) -> None:
-    """Raise OptionError where the two fields that `transformers` derives from `feed_forward_proj` say another."""
+    """Raise OptionError if the two fields that `transformers` derives from `feed_forward_proj` say another."""
     said = config.get("feed_forward_proj") or "relu"
     gated, activation = str(said).startswith("gated-"), str(said).removeprefix("gated-")
     config.require("is_gated_act", gated)

@@ -49,7 +49,7 @@ class Exported(NamedTuple):
 
 
 def find_format(name: str) -> Format:
-    """Return the format of this name; OptionError where there is none."""
+    """Return the format of this name; OptionError if there is none."""
     if name not in FORMATS:
         raise OptionError(f"there is no format {name!r} to export to; there are {', '.join(FORMATS)}")
     return FORMATS[name]
@@ -117,7 +117,7 @@ def check_target(to: str, target: Path, quantization: str | None) -> str:
 
 
 def check_run(to: str, path: str | Path) -> None:
-    """Raise OptionError where a format cannot express the model of a run, before its weights are read."""
+    """Raise OptionError if a format cannot express the model of a run, before its weights are read."""
     folder = RunFolder(Path(path))
     folder.origin()
     task = folder.task()

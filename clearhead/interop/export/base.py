@@ -29,7 +29,7 @@ def blocked_segments(spec: Spec, task: str) -> list[str]:
 
 
 def chat_of(run: Run) -> ChatTemplate | None:
-    """Return the chat template of the run; None where it has none, or is in no folder."""
+    """Return the chat template of the run; None if it has none, or is in no folder."""
     return run.folder.chat() if run.folder.model_file.exists() else None
 
 
@@ -39,7 +39,7 @@ def spec_of(run: Run) -> Spec:
 
 
 def skipped_token(spec: Spec) -> int | None:
-    """Return the id of the token that takes no position in a model's first stack; None where there is none."""
+    """Return the id of the token that takes no position in a model's first stack; None if there is none."""
     position = spec.stacks[0].embedding.position
     return None if position is None else position.skips
 
@@ -71,7 +71,7 @@ class ModelTensors:
         return name in self.tensors
 
     def check_all_taken(self, where: str) -> None:
-        """Raise OptionError where a tensor of the model has no place in the export."""
+        """Raise OptionError if a tensor of the model has no place in the export."""
         not_taken = [name for name, tensor in self.tensors.items() if id(tensor) not in self.taken]
         if not_taken:
             raise OptionError(

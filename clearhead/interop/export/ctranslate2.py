@@ -89,7 +89,7 @@ class CTranslate2(Format):
 
 
 def check_positions_counted(run: Run) -> None:
-    """Raise OptionError where a token that takes no position stands in every text: CTranslate2 counts all of them."""
+    """Raise OptionError if a token that takes no position stands in every text: CTranslate2 counts all of them."""
     skips, frame = base.skipped_token(base.spec_of(run)), run.task.frame(next(iter(run.task.tokenizers)))
     if skips is not None and skips in (*frame.before, *frame.between, *frame.after):
         raise OptionError(
@@ -372,7 +372,7 @@ def decoding_options(run: Run) -> dict[str, Any]:
 
 
 def shares_end(run: Run) -> bool:
-    """Return True, so that CTranslate2 closes each source itself; OptionError where it would do so with another token.
+    """Return True, so that CTranslate2 closes each source itself; OptionError if it would do so with another token.
 
     It has one end token for both sides.
     """

@@ -38,7 +38,7 @@ class ExportFigures:
     outputs: int = 0
     """How many outputs were compared as a whole, and how many of them were the same."""
     must_agree: bool = True
-    """False where the numbers are quantised: then outputs may differ."""
+    """False if the numbers are quantised: then outputs may differ."""
 
     @property
     def passed(self) -> bool:
@@ -63,7 +63,7 @@ class Format(ABC):
 
     @abstractmethod
     def blocks(self, spec: Spec, task: str, tokenizers: Sequence[str] = ()) -> list[str]:
-        """Return what this model has that the format cannot express, by name; empty where it can express all.
+        """Return what this model has that the format cannot express, by name; empty if it can express all.
 
         `tokenizers` are their kinds, where they are known.
         """
@@ -106,13 +106,13 @@ class Peer(ABC):
         """Return the same numbers by the peer."""
 
     def greedy(self, rows: Sequence[list[int]], written: OutputTokens, n_new: int) -> list[list[int]] | None:
-        """Return what the peer writes greedily after each row; None where it writes nothing."""
+        """Return what the peer writes greedily after each row; None if it writes nothing."""
         return None
 
 
 @torch.inference_mode()
 def compare(peer: Peer) -> ExportFigures:
-    """Compare numbers of the same texts, and greedy outputs where there are any."""
+    """Compare numbers of the same texts, and greedy outputs if there are any."""
     run, samples = peer.run, peer.samples()
     ours, theirs = peer.ours(samples), peer.theirs(samples)
     rows, same, outputs = samples.decoder or samples.encoder, 0, 0
@@ -161,7 +161,7 @@ def count_new(run: Run) -> int:
 
 
 def largest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """Return the largest difference; infinity where there are not as many numbers."""
+    """Return the largest difference; infinity if there are not as many numbers."""
     if [tensor.shape for tensor in ours] != [tensor.shape for tensor in theirs]:
         return float("inf")
     return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))

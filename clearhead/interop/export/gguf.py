@@ -95,7 +95,7 @@ def find_written(spec: Spec, context: int) -> GgufModel | list[str]:
 
 
 def check_fixed(family: Family, config: Mapping[str, Any]) -> None:
-    """Raise OptionError where a configuration says what GGUF has no key for."""
+    """Raise OptionError if a configuration says what GGUF has no key for."""
     for field, value in family.fixed.items():
         if config.get(field, value) != value:
             raise OptionError(f"{family.name} in llama.cpp has {field} {value}, and this model has {config[field]}")
@@ -129,7 +129,7 @@ def metadata_of(run: Run, written: GgufModel) -> dict[str, Any]:
 def special_metadata(run: Run) -> dict[str, Any]:
     """Return the ids of special tokens. What the task puts before a text is what llama.cpp calls BOS.
 
-    OptionError where the run has more of them than GGUF has keys for.
+    OptionError if the run has more of them than GGUF has keys for.
     """
     places, (before, _), frame = special_ids(run.tokenizer), frame_of(run), written_frame(run)
     if len(before) > 1:

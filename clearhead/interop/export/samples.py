@@ -109,7 +109,7 @@ class SpecialTokens(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return the end tokens as `Rules` takes them: empty where the tokeniser has none."""
+        """Return the end tokens as `Rules` takes them: empty if the tokeniser has none."""
         return () if self.end is None else (self.end,)
 
 

@@ -61,7 +61,7 @@ OTHERS: dict[str, type[Task]] = {one.name: one for one in (Embed, Instruct)}
 
 
 def task_named(name: str) -> type[Task]:
-    """Return the task with this name, `fill` or `mine:Tagging`; raise where there is none, or none is registered.
+    """Return the task with this name, `fill` or `mine:Tagging`; raise if there is none, or none is registered.
 
     `embed` is the task of imported encoders alone, which nothing is trained for; `instruct` is for fine-tuning.
     """

@@ -178,7 +178,7 @@ def one_or_several(
 
 
 def check_list(name: str, texts: object, check: Callable[[str, object], Item_contra]) -> list[Item_contra]:
-    """Return several texts as a list, after checking each; OptionError where they are none."""
+    """Return several texts as a list, after checking each; OptionError if they are none."""
     if not isinstance(texts, Iterable) or isinstance(texts, bytes | Tensor):
         raise OptionError(f"{name}: expected a str, or several of them in a list; came {type(texts).__name__}")
     return [check(f"{name}[{index}]", text) for index, text in enumerate(texts)]
@@ -247,7 +247,7 @@ class Passage:
     """A text to decode. `before`: ids of the text that the output continues.
 
     An output longer than the model's context is several jobs, one after another: `following` is asked with the tokens
-    so far for the next one, and returns None where there is none.
+    so far for the next one, and returns None if there is none.
     """
 
     first: Job
@@ -332,7 +332,7 @@ class Answering(TaskTexts):
         segments: Sequence[Sequence[int]] | None = None,
     ) -> list[Made]:
         """Return what `compute` makes of each row of ids, in order: it is given the tokens of a padded batch, their
-        `lengths`, and `segments` where there are any.
+        `lengths`, and `segments` if there are any.
         """
         device = next(model.parameters()).device
 
@@ -384,7 +384,7 @@ class Answering(TaskTexts):
 
 
 def texts_and_pairs(items: Sequence[str | Pair]) -> tuple[list[str], list[Pair]]:
-    """Return items as texts, or as pairs of them; OptionError where there are both."""
+    """Return items as texts, or as pairs of them; OptionError if there are both."""
     texts = [item for item in items if isinstance(item, str)]
     pairs = [item for item in items if not isinstance(item, str)]
     if pairs and texts:

@@ -1,7 +1,7 @@
 """What a task is: all that the rest of Clearhead asks of translating, generating, filling, classifying, or of your own.
 
 A task has three parts: `Learning` is what trains, `Answering` what answers, `Showing` what shows. Each has a neutral
-answer where there is one: a task overrides only what differs.
+answer if there is one: a task overrides only what differs.
 """
 
 import math
@@ -94,7 +94,7 @@ class Showing(TaskTexts):
 
 
 def encode_for_trace(task: TaskTexts, side: str, ids: list[int]) -> TraceInputs:
-    """Return ids of a single text as they are traced; raise OptionError where they are more than the model reads."""
+    """Return ids of a single text as they are traced; raise OptionError if they are more than the model reads."""
     if len(ids) > task.context:
         raise OptionError(
             f"the text has {len(ids)} tokens, and the model was trained to read {task.context}; shorten it"
@@ -115,14 +115,14 @@ DEV_SEED = 0
 
 @kind("task", saved=False)
 class Task(Learning, Answering, Showing):
-    """What a model is trained to do."""
+    """Base class of tasks: what a model is trained to do."""
 
     def exported(self) -> "Task":
         """Return the task as other programs know it."""
         return self
 
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
-        """Return scores of held-out records beside loss and accuracy, and samples: input, output and reference."""
+        """Return scores of held-out records other than loss and accuracy, and samples: input, output and reference."""
         indices = spread(len(held.store), held.samples)
         texts = [self.text_at(held.store, i) for i in indices]
         answers = self.answer(model, texts) if texts else []
@@ -133,7 +133,7 @@ class Task(Learning, Answering, Showing):
         return {}, samples
 
     def evaluate(self, model: Transformer, source: Source, how: EvaluationOptions) -> tuple[dict[str, Any], list[str]]:
-        """Return the scores on the user's files by name, and the outputs where there are any."""
+        """Return the scores on the user's files by name, and the outputs if there are any."""
         started = time.perf_counter()
         loss = stored_loss(self, model, source, self.usual_layout())
         speed = loss.tokens / (time.perf_counter() - started)

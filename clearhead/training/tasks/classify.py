@@ -273,7 +273,7 @@ class ClassifyPairs(OneLabel):
         return ByLength(store=store, fields=fields, tokens=tokens, seed=seed, longest=longest, extra=extra, joined=True)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
-        """Return pairs as rows, padded to the full width if filled. Segments are given only where there are any."""
+        """Return pairs as rows, padded to the full width if filled. Segments are given only if there are any."""
         frame, indices = self.frame(), rows.which.tolist()
         framed = [
             frame.around_pair(store["first"][i].tolist(), store["second"][i].tolist(), rows.width) for i in indices

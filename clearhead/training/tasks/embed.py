@@ -25,7 +25,7 @@ from clearhead.training.tasks.learning import Batch
 Pooling = Literal["mean", "first"]
 """How the vectors of a text's tokens become one: their mean, or that of the first token (`[CLS]`)."""
 SHOWN = 4
-"""Numbers of a vector that are shown where there is no room for all."""
+"""Numbers of a vector that are shown if there is no room for all."""
 
 
 @final

@@ -134,7 +134,7 @@ class Fill(Task):
     def encode_blanks(self, text: str) -> list[int]:
         """Return the ids of a text, a mask token for each blank.
 
-        Where a token has its space in front, a blank has it too. The tokenizer of an imported model knows by itself
+        If tokens have their space in front, a blank has it too. The tokenizer of an imported model knows by itself
         which space belongs to its mask token.
         """
         if self.tokenizer.imported and BLANK in text:

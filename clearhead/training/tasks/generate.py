@@ -45,7 +45,7 @@ from clearhead.training.tasks.texts import Framing
 MAX_NEW, TEMPERATURE = 200, 0.8
 """How much is written, and how it is drawn, unless asked otherwise."""
 SAMPLE_TOKENS = 100
-"""Of a sample at an evaluation."""
+"""Most tokens of a sample at an evaluation."""
 BEGINNING = 16
 """Tokens of a text to go on from, in an example."""
 STRETCHES = 200
@@ -177,7 +177,7 @@ class Generate(Task):
         max_new: int,
         framing: Framing | None = None,
     ) -> Iterator[Token]:
-        """Go on from each row, token by token. Where the context is full, go on from the last half of it.
+        """Go on from each row, token by token. If the context is full, go on from its last half.
 
         `framing` None is the usual one of a text; that of a row from within a document is empty. What stands before the
         texts of an imported model stays there when only the end of a long text is read.
@@ -261,13 +261,13 @@ class Generate(Task):
         ]
 
     def answer(self, model: Transformer, texts: Sequence[str]) -> list[Answer]:
-        """Return a continuation of each text, drawn from the same seed: the texts beside it change nothing."""
+        """Return a continuation of each text, drawn from the same seed: other texts do not change it."""
         method = Sample(temperature=TEMPERATURE, seeds=(0,) * len(texts))
         continuations = self.continue_texts(model, texts, method, max_new=MAX_NEW)
         return [{"output": continuation.text, "score": continuation.score} for continuation in continuations]
 
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
-        """Return no score beside the loss, and as samples continuations of a few stretches, with a fixed seed."""
+        """Return no score other than the loss, and as samples continuations of a few stretches, with a fixed seed."""
         text = held.store["text"].ids
         length = min(16, self.context // 4, len(text))
         starts = spread(len(text) - length + 1, held.samples)

@@ -37,7 +37,7 @@ from clearhead.training.tasks.learning import Batch, to_batch
 class Instruct(Generate):
     """Prompts with answers: the model reads both, and is asked for the answer and the end after it.
 
-    Where the two are longer than the context, the end of the prompt is read, as it is when the model writes.
+    If the two are longer than the context, the end of the prompt is read, as it is when the model writes.
     """
 
     name = "instruct"
@@ -87,7 +87,7 @@ class Instruct(Generate):
         return to_batch({"tokens": ids[:, :-1], "wanted": targets[:, 1:]}, rows.full if filled else 0)
 
     def score(self, model: Transformer, held: ValidationSet) -> tuple[dict[str, float], list[dict[str, str]]]:
-        """Return no score beside the loss, and as samples the likeliest answers to a few prompts."""
+        """Return no score other than the loss, and as samples the likeliest answers to a few prompts."""
         indices = spread(len(held.store), held.samples)
         rows = [held.store["prompt"][i].tolist() for i in indices]
         new = max(1, min(MAX_NEW, self.context // 2))
@@ -139,7 +139,7 @@ class Chats(Source):
 
 
 def with_template(source: Source, template: ChatTemplate | None) -> Source:
-    """Return the source with its prompts rendered; OptionError for messages where there is no template."""
+    """Return the source with its prompts rendered; OptionError for messages if there is no template."""
     if template is not None:
         return Chats(source=source, template=template)
     if isinstance(source, Messages):

@@ -1,7 +1,7 @@
 """To label: any number of labels for each text, none included, with an encoder.
 
 Every label is a question of its own, answered yes or no. The label column lists the labels of a record with commas
-between them, and "-" where there is none.
+between them, and "-" if there is none.
 
 To tag: a tag for each word of a text, such as a part of speech or the name of an entity, with an encoder.
 
@@ -110,7 +110,7 @@ class Label(Task):
         return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
 
     def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "batch label 2"]:
-        """Return the logits of no and yes for each label: those of no are 0, so that yes has the sigmoid of its own."""
+        """Return the logits of no and yes for each label. That of no is 0, so yes has the sigmoid of its logit."""
         yes = model(batch["tokens"], lengths=batch["lengths"])
         return torch.stack([torch.zeros_like(yes), yes], -1)
 

@@ -34,7 +34,7 @@ Ids = NDArray[np.int64]
 MOST_SHOWN = 20
 """Labels whose counts are printed one by one; of more, only the most frequent and the rarest."""
 RARE = 20
-"""Of a label with fewer training records, a model from scratch learns next to nothing: it is said."""
+"""A label with fewer training records is named as rare: a model from scratch learns next to nothing of it."""
 Own = TypeVar("Own", bound=TaskTexts)
 """The task's own class."""
 
@@ -50,7 +50,7 @@ class Learning(TaskTexts):
     measures: ClassVar[tuple[Measure, ...]] = (ACCURACY, LOSS)
     """What tells how good a model is, the main one first. With ACCURACY it is counted at every place that asks."""
     best_by: ClassVar[str] = "accuracy"
-    """The score that the best checkpoint has most of; the least loss where there is no such score."""
+    """The score that the best checkpoint has most of; the least loss if there is no such score."""
     options: ClassVar[tuple[str, ...]] = ()
     """The fields of `EvaluationOptions` that bear on its evaluation."""
     outputs: ClassVar[bool] = False
@@ -69,7 +69,7 @@ class Learning(TaskTexts):
         return [] if field is None else describe_labels(self.labels, prepared, field)
 
     def baseline(self, corpus: Corpus, prepared: Prepared, *, seconds: float = math.inf) -> Baseline | None:
-        """Return a simple model that was fitted to the records in seconds: the line to beat. None where there is none.
+        """Return a simple model that was fitted to the records in seconds: the line to beat. None if there is none.
 
         If the task's usual model has a place for it, it becomes a part of what is kept. In so many `seconds` it is
         fitted to as many records as there is time for.
@@ -89,7 +89,7 @@ class Learning(TaskTexts):
         """Return the recipe for a corpus of so many bytes, on this kind of machine."""
 
     def fitted(self, spec: Spec) -> Spec:
-        """Return the spec for these tokenisers' vocabularies; raise OptionError where it is the wrong kind of model."""
+        """Return the spec for these tokenisers' vocabularies; raise OptionError if it is the wrong kind of model."""
         if spec.kind != self.family or len(spec.stacks) > 1:
             raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
         return replace(spec, vocabulary=self.tokenizer.vocabulary)
@@ -113,7 +113,7 @@ class Learning(TaskTexts):
         return self.tokenizer.decode(store[self.layout(self.context).texts[0]][record].tolist())
 
     def reference(self, store: Store, record: int) -> str | None:
-        """Return the right answer to a record as text; None where there is none."""
+        """Return the right answer to a record as text; None if there is none."""
         return None
 
     def goal(self, scores: Mapping[str, float], loss: float) -> float:

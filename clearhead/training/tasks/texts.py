@@ -42,7 +42,7 @@ class Framing:
     opening: tuple[int, ...] = ()
     never: tuple[int, ...] = ()
     between: tuple[int, ...] = ()
-    """Ids between the two texts of a pair; none where the model does not read pairs."""
+    """Ids between the two texts of a pair; none if the model does not read pairs."""
     segment: int = 0
     """The number of the segment that the second text of a pair and what comes after it are of."""
 
@@ -58,7 +58,7 @@ class Framing:
     def around_pair(self, first: Sequence[int], second: Sequence[int], context: int) -> tuple[list[int], list[int]]:
         """Return the ids of two texts as one row of at most `context` tokens, and the segment of each.
 
-        Where they are longer, the longer of the two is cut first, as `transformers` does.
+        If they are longer, the longer of the two is cut first, as `transformers` does.
 
         >>> Framing(before=(101,), after=(102,), between=(102,), segment=1).around_pair([7, 8], [9], 6)
         ([101, 7, 8, 102, 9, 102], [0, 0, 0, 0, 1, 1])
@@ -71,7 +71,7 @@ class Framing:
         return front + back, [0] * len(front) + [self.segment] * len(back)
 
     def check(self, vocabulary: int, where: str) -> None:
-        """Raise OptionError where an id is none of the model's."""
+        """Raise OptionError if an id is none of the model's."""
         for field in fields(self):
             if field.name == "segment":
                 continue
