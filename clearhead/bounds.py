@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast, final
 
@@ -93,8 +93,10 @@ def call_bounded(
     Errors of the family are raised here as there. `error`, with `where` before it, where a bound is passed, where the
     process breaks down, and for any other exception.
     """
-    [value] = stream_bounded(function, arguments, bounds, where=where, error=error, reuse=reuse)
-    return value
+    values = list(stream_bounded(function, arguments, bounds, where=where, error=error, reuse=reuse))
+    if len(values) != 1:
+        raise error(f"{where}: came {len(values)} answers, expected one")
+    return values[0]
 
 
 def stream_bounded(
@@ -105,7 +107,7 @@ def stream_bounded(
     where: str,
     error: type[ClearheadError],
     reuse: bool = True,
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """Yield what a generator yields in a bounded process, as `call_bounded` returns a value."""
     name = f"{function.__module__}:{function.__qualname__}"
     request = json.dumps([name, arguments, bounds.seconds, bounds.memory, bounds.output]).encode()
@@ -121,9 +123,19 @@ def stream_bounded(
     finally:
         process.put_back() if finished else process.end()
     if kind == "raised":
-        raise getattr(errors, value[0], error)(value[1])
+        raise family_of(value, error)
     if kind != "end":
         raise error(f"{where}: {value}")
+
+
+def family_of(value: Any, error: type[ClearheadError]) -> ClearheadError:
+    """Return the error of the family that a process names, with its message."""
+    name, message = map(str, value) if isinstance(value, list) and len(value) == 2 else ("", value)
+    found = getattr(errors, name, error)
+    try:
+        return (found if isinstance(found, type) and issubclass(found, ClearheadError) else error)(message)
+    except TypeError:  # one that is made of more than a message
+        return error(message)
 
 
 @final
@@ -156,8 +168,9 @@ class BoundedProcess:
         timer.start()
         try:
             data = read_frame(cast(BinaryIO, self.process.stdout), bounds.output + 1000)
-            return tuple(json.loads(data)) if data else ("ended", self.reason(bounds))
-        except ValueError:
+            kind, value = json.loads(data) if data else ("ended", self.reason(bounds))
+            return str(kind), value
+        except (ValueError, TypeError, RecursionError):  # what runs there may write anything
             return "ended", too_long(bounds)
         finally:
             timer.cancel()
@@ -261,7 +274,8 @@ def answer_calls() -> None:
     """Answer calls from stdin until it is closed: what a bounded process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the other process closes stdin, or ends this one
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY)):  # nothing to read; what a library prints is no answer
+        os.dup2(os.open(os.devnull, mode), number)
     while data := read_frame(requests, sys.maxsize):
         name, arguments, *amounts = json.loads(data)
         del data

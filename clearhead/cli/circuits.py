@@ -22,6 +22,7 @@ from clearhead.files import read_bytes, write_text
 from clearhead.options import Option
 from clearhead.plots.curves import draw_grades
 from clearhead.rasp.programs import Program
+from clearhead.text.lines import reason
 from clearhead.training.claiming import check_output
 
 if TYPE_CHECKING:
@@ -132,7 +133,11 @@ def read_pairs(text: str | None, against: str | None, table: Path | None) -> lis
         return [(text, against)]
     if text is not None or against is not None:
         raise WordError("table", "leave out the text and --against: the file has the texts")
-    lines = [line.split("\t") for line in read_bytes(table).decode().splitlines() if line.strip()]
+    try:
+        content = read_bytes(table).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise WordError("table", f"{table}: {reason(error)}") from None
+    lines = [line.split("\t") for line in content.splitlines() if line.strip()]
     if not lines or any(len(line) != 2 for line in lines):
         raise WordError("table", f"{table}: expected a text, a tab and another text in every line")
     return [(one, two) for one, two in lines]

@@ -105,13 +105,26 @@ def write(
         write_text(file, empty_functions(exercises, spoken))
         show(Text(f"{file} has {len(exercises)} empty functions now. Write the first, and run this again."))
     while True:
-        seen = file.stat().st_mtime_ns
-        verdicts = keep(list(check_functions(exercises, file, language=spoken)), file)
-        show(*verdict_page(verdicts), count_right(verdicts, len(exercises)))
+        seen = time_of(file)
+        try:
+            verdicts = keep(list(check_functions(exercises, file, language=spoken)), file)
+            show(*verdict_page(verdicts), count_right(verdicts, len(exercises)))
+        except DataError as error:
+            if not watch:
+                raise
+            show(Text(str(error)))  # a file that is no text just now may be one when it is saved again
         if not watch:
             return
-        while file.stat().st_mtime_ns == seen:
+        while time_of(file) in (seen, None):  # None: an editor puts a new file in its place
             time.sleep(0.5)
+
+
+def time_of(file: Path) -> int | None:
+    """Return when a file was changed last; None if there is none just now."""
+    try:
+        return file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def empty_functions(exercises: Sequence[Exercise], language: Language) -> str:

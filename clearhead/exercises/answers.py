@@ -5,6 +5,8 @@ grading. On Linux it can start no process, signal none, change no file and reach
 what its user may read.
 """
 
+import contextlib
+import math
 import traceback
 import types
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -31,15 +33,28 @@ BOUNDS = FileBounds(seconds=20, memory=2_000_000_000, output=20_000_000)
 two.
 """
 
+COSTS = ("layers", "heads", "operations")
 Answer = dict[str, Any]
 """What one run gives: `values`, or why there are none: `missing` or `error`."""
 
 
 def run_functions(path: Path, asked: Mapping[str, Sequence[Sequence[Any]]]) -> Generator[list[Answer]]:
-    """Yield, for each of these functions of a file, its answers to these calls. The process is ended by `close`."""
+    """Yield, for each of these functions of a file, its answers to these calls. The process is ended by `close`.
+
+    Where the process passes a bound, every answer from there on says so.
+    """
     calls = {name: [pack(list(call)) for call in calls] for name, calls in asked.items()}
     arguments = {"source": read_source(path), "asked": calls}
-    yield from stream_bounded(function_answers, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
+    given = stream_bounded(function_answers, arguments, BOUNDS, where=str(path), error=DataError, reuse=False)
+    with contextlib.closing(given):
+        problem: Answer | None = None
+        for each in calls.values():
+            try:
+                answers = [problem] * len(each) if problem else next(given, None)
+            except ClearheadError as error:
+                problem = {"error": str(error)}
+                answers = [problem] * len(each)
+            yield read_answers(answers, len(each))
 
 
 @final
@@ -54,11 +69,20 @@ class ProgramCode:
 
     def run(self, texts: Sequence[str], *, alphabet: str, length: int) -> Answer:
         """Run the program on each of these texts, and say what it compiles into."""
-        return self.call(program_answers, {"texts": list(texts), "alphabet": alphabet, "length": length})
+        try:
+            answer = self.call(program_answers, {"texts": list(texts), "alphabet": alphabet, "length": length})
+        except ClearheadError as error:
+            return {"error": str(error)}
+        return read_program_answer(answer, len(texts))
 
-    def lines(self, text: str) -> list[list[Any]]:
-        """Return what each named sequence computes for a text."""
-        return self.call(program_lines, {"text": text})
+    def lines(self, text: str) -> list[tuple[str, Any]]:
+        """Return what each named sequence computes for a text; nothing if it passes a bound."""
+        try:
+            found = self.call(program_lines, {"text": text})
+        except ClearheadError:
+            return []
+        pairs = [each for each in found if isinstance(each, list) and len(each) == 2] if isinstance(found, list) else []
+        return [(name, values) for name, values in pairs if isinstance(name, str) and isinstance(values, str | list)]
 
     def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         given = {"source": self.source, "confined": not self.is_ours, **arguments}
@@ -70,7 +94,60 @@ def read_source(path: Path) -> str:
     try:
         return read_bytes(path, most=1_000_000).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
+        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+# What a bounded process sends may be anything, since an answer can write to the pipe itself.
+
+NO_ANSWER: Answer = {"error": "what came back is no answer as Clearhead sends it"}
+
+
+def read_answers(answers: Any, count: int) -> list[Answer]:
+    """Return as many answers as were asked for, each `missing`, an `error`, or `values` of numbers, lists and words."""
+    if not isinstance(answers, list) or len(answers) != count:
+        return [NO_ANSWER] * count
+    return [read_answer(answer) for answer in answers]
+
+
+def read_answer(answer: Any) -> Answer:
+    if not isinstance(answer, dict):
+        return NO_ANSWER
+    if "missing" in answer or isinstance(answer.get("error"), str):
+        return {name: answer[name] for name in ("missing", "error") if name in answer}
+    return {"values": answer["values"]} if "values" in answer and is_packed(answer["values"]) else NO_ANSWER
+
+
+def is_packed(value: Any) -> bool:
+    """Check whether a value is as `pack` makes them."""
+    if isinstance(value, list):
+        return all(is_packed(each) for each in value)
+    if isinstance(value, dict) and "named" in value:
+        return isinstance(value["named"], dict) and all(is_packed(each) for each in value["named"].values())
+    if isinstance(value, dict):
+        shape, numbers = value.get("shape"), value.get("numbers")
+        if not isinstance(shape, list) or not isinstance(numbers, list) or not all(map(is_number, [*shape, *numbers])):
+            return False
+        return all(type(size) is int and size >= 0 for size in shape) and len(numbers) == math.prod(shape)
+    return value is None or isinstance(value, str) or is_number(value)
+
+
+def is_number(value: Any) -> bool:
+    """Check whether a value is a number that a float can be; Python's integers have no bound."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def read_program_answer(answer: Any, count: int) -> Answer:
+    """Return the answer of a program to so many texts: for each its values, or an error; its cost, and its edges."""
+    if not isinstance(answer, dict) or "missing" in answer or "error" in answer:
+        return read_answer(answer)
+    values, cost = answer.get("values"), answer.get("cost")
+    rows = values if isinstance(values, list) and len(values) == count else [None]
+    if not all(is_packed(row) or (isinstance(row, dict) and isinstance(row.get("error"), str)) for row in rows):
+        return NO_ANSWER
+    if not all(isinstance(row, list | dict) for row in rows):
+        return NO_ANSWER
+    counted = isinstance(cost, dict) and {*cost} == {*COSTS} and all(is_number(each) for each in cost.values())
+    return {"values": values, "cost": cost if counted or isinstance(cost, str) else None, "edges": answer.get("edges")}
 
 
 # The rest runs in the bounded process.
@@ -140,7 +217,7 @@ def program_answers(*, source: str, confined: bool, texts: list[str], alphabet: 
 
 def text_answer(program: Program, text: str) -> Any:
     try:
-        return Interpreter(text, "").of(program)
+        return pack(Interpreter(text, "").of(program))
     except Exception as error:  # a lambda of the pupil's own, or a category that has no mean
         return {"error": explain(error)}
 
@@ -161,7 +238,7 @@ def program_lines(*, source: str, confined: bool, text: str) -> list[list[Any]]:
             if isinstance(each, Selector):
                 found.append([name, interpreter.selected_keys(each)])
             elif isinstance(each, Program) and name not in ("tokens", "indices", "source_tokens", "source_indices"):
-                found.append([name, interpreter.of(each)])
+                found.append([name, pack(interpreter.of(each))])
         except Exception as error:
             found.append([name, explain(error)])
     return found
@@ -173,17 +250,30 @@ def cost(program: Program, alphabet: str, length: int) -> dict[str, int] | str:
         planned = plan(program, alphabet, length=length)
     except ClearheadError as error:
         return str(error)
-    return {"layers": planned.layers, "heads": planned.heads, "operations": len(parts_of(program))}
+    return dict(zip(COSTS, (planned.layers, planned.heads, len(parts_of(program))), strict=True))
 
 
 def pack(value: Any) -> Any:
     """Return numbers, arrays, tensors and lists of them as JSON has them."""
     if isinstance(value, Tensor | np.ndarray | np.generic):
         array = value.detach().cpu().resolve_conj().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"expected real numbers; came {array.dtype}")
         return {"shape": list(array.shape), "truth": array.dtype == bool, "numbers": array.ravel().tolist()}
     if isinstance(value, dict):
         return {"named": {name: pack(each) for name, each in value.items()}}
-    return [pack(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [pack(each) for each in value]
+    if not is_packed(value):
+        raise TypeError(f"expected numbers, a tensor or an array; came {describe_kind(value)}")
+    return value
+
+
+def describe_kind(value: Any) -> str:
+    """Say what a value is; of a function, that it was not called."""
+    if callable(value):
+        return f"{getattr(value, '__name__', type(value).__name__)}, which is called by ()"
+    return f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
 
 
 def unpack(value: Any, *, as_numpy: bool = False) -> Any:

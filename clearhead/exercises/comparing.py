@@ -9,6 +9,8 @@ import numpy as np
 
 from clearhead.exercises.exercise import Language
 
+MOST, SHOWN = 1e300, 80
+"""Numbers beyond are compared as they are: an integer of Python may be larger than any float. Characters of a word."""
 NEAR = 1e-6
 """How far a number may be off: enough for float32, far too little for another formula."""
 SAID: dict[Language, dict[str, str]] = {
@@ -105,8 +107,8 @@ def same_number(one: float, other: Any) -> bool:
     """Check whether an answer's number is the one expected; what an answer gives may be no number at all."""
     if not isinstance(other, int | float):
         return False
-    if not (math.isfinite(one) and math.isfinite(other)):
-        return one == other or (math.isnan(one) and math.isnan(other))
+    if not -MOST < other < MOST or not math.isfinite(one):
+        return one == other or (math.isnan(one) and isinstance(other, float) and math.isnan(other))
     return abs(one - other) <= NEAR * max(1.0, abs(one))
 
 
@@ -114,8 +116,10 @@ def describe(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        return f"numbers of the shape {describe_shape(tuple(value.get('shape', ())))}"
-    return f"{len(value)} results" if isinstance(value, list) else str(value)
+        return f"numbers of the shape {describe_shape(tuple(value['shape']))}" if "numbers" in value else "a dict"
+    if isinstance(value, list) and not (value and all(isinstance(each, str) for each in value)):
+        return f"{len(value)} results"
+    return repr(value)[:SHOWN]
 
 
 def describe_shape(shape: tuple[int, ...]) -> str:
@@ -135,4 +139,6 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def show_row(values: Iterable[Any]) -> str:
-    return " ".join("–" if value is None else describe(value) for value in values)
+    return " ".join(
+        "–" if value is None else value[:SHOWN] if isinstance(value, str) else describe(value) for value in values
+    )

@@ -53,7 +53,12 @@ def read_vectors(exercise: Exercise, answers: Sequence[Answer]) -> dict[tuple[st
     except (TypeError, ValueError, RuntimeError):
         return None
     sizes = {tuple(vector.shape) for vector in made}
-    if len(sizes) != 1 or len(next(iter(sizes))) != 1 or not all(bool(vector.isfinite().all()) for vector in made):
+    if (
+        len(sizes) != 1
+        or len(size := next(iter(sizes))) != 1
+        or size[0] == 0
+        or not all(bool(vector.isfinite().all()) for vector in made)
+    ):
         return None
     return dict(zip(design_cases(exercise), made, strict=True))
 
@@ -64,7 +69,7 @@ def weights_of(vectors: dict[str, Any], words: Sentence, *, causal: bool) -> Ten
     scores = query @ key.T / math.sqrt(query.shape[1])
     if causal:
         scores = scores.masked_fill(~torch.ones(scores.shape, dtype=torch.bool).tril(), -math.inf)
-    return torch.softmax(scores, -1)
+    return torch.softmax(scores, -1).nan_to_num()  # numbers may be so large that their products are infinite
 
 
 def grade_design(exercise: Exercise, vectors: dict[str, Any]) -> tuple[float, Worst]:

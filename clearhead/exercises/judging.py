@@ -26,7 +26,7 @@ LONGEST, ALPHABET = 6, 4
 Calls = Mapping[str, Sequence[Sequence[Any]]]
 Ask = Callable[[Calls], dict[str, list[Answer]]]
 """Gives, for each function that is named, its answers to these calls."""
-LinesFor = Callable[[str], list[list[Any]]]
+LinesFor = Callable[[str], list[tuple[str, Any]]]
 """Gives what each named line of a program computes for a text."""
 
 
@@ -112,7 +112,8 @@ def judge_slip(exercise: Exercise, ask: Ask, language: Language) -> Verdict:
         if (none := without_values(exercise, answer, language)) is not None:
             return none
         value = unpack(answer["values"])
-        came = output_with(exercise, text, value) if isinstance(value, Tensor) else f"`repair`: {describe(value)}"
+        none = f"`repair`: {describe(answer['values'])}"
+        came = output_with(exercise, text, value) if isinstance(value, Tensor) else none
         sound = pack(sound_output(exercise, text))
         problem = first_difference(sound, pack(came), f"“{text}”", language) if isinstance(came, Tensor) else came
         if problem is not None:
@@ -217,7 +218,7 @@ def counter_example(text: str, expected: Sequence[Any], came: Any, language: Lan
     yield SAID[language]["text"].format(given=text, expected=right, came=theirs)
 
 
-def describe_lines(lines: Sequence[Sequence[Any]]) -> Iterator[tuple[str, str]]:
+def describe_lines(lines: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield each named line of an answer, and what it computed."""
     for name, values in lines:
         yield name, values if isinstance(values, str) else show_values(values)

@@ -44,6 +44,8 @@ CHAPTERS = (
 FACTS = ("sentence", "answer", "choice")
 EXERCISE = "exercise "
 EMPHASIS = re.compile(r"(?<!\*)\*([^*\s][^*]*)\*(?!\*)")
+CODE, TOKEN = re.compile(r"`([^`]+)`"), "\ue0002{}\ue001"
+"""Words in backticks are shown as tokens are (web/src/learn/markup.ts)."""
 MOST = 64
 """Steps of a lesson."""
 
@@ -133,8 +135,11 @@ def paragraphs(text: str) -> list[str]:
 
 
 def mark(text: str) -> str:
-    """Return a line with emphasis as the page has it. Double brackets are the page's own marks, and not a teacher's."""
-    return EMPHASIS.sub(r"**\1**", text.replace("[[", "[").replace("]]", "]"))
+    """Return a line with emphasis and code as the page has them. Double brackets are the page's own marks, and not a
+    teacher's.
+    """
+    said = EMPHASIS.sub(r"**\1**", text.replace("[[", "[").replace("]]", "]"))
+    return CODE.sub(lambda found: TOKEN.format(found[1]), said)
 
 
 def lesson_tags(lesson: Lesson) -> str:

@@ -175,3 +175,21 @@ def test_what_is_asked_wrongly_is_named(command, classifier, arguments, message)
     code, _, said = command("circuits", classifier.folder.path, *arguments)
     assert code != 0
     assert message in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no such file"),
+        (b"caf\xe9\tb\n", "cannot be read: 'utf-8' codec"),
+        (b"a b\n", "expected a text, a tab and another text in every line"),
+    ],
+)
+def test_a_table_of_pairs_that_is_none_is_told(command, tmp_path, content, message):
+    pairs = tmp_path / "pairs.tsv"
+    if content is not None:
+        pairs.write_bytes(content)
+    code, _, said = command("circuits", tmp_path, "--table", pairs)
+    assert code != 0
+    assert message in " ".join(said.split())
+    assert "should not happen" not in said

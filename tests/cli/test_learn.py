@@ -1,9 +1,11 @@
 """`clearhead learn`: files with empty functions, what is said of them, hints, solutions and lines to hand in."""
 
+from dataclasses import replace
+
 import pytest
 
-from clearhead.cli import run
-from clearhead.exercises import EXERCISES
+from clearhead.cli import learn, run
+from clearhead.exercises import EXERCISES, answers
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_hand_in_lines_become_a_table_and_slips_are_named(command, tmp_path):
 def test_what_is_wrong_is_said_in_a_sentence(command):
     assert "Did you mean 'reverse'?" in command("solve", "revers")[2]
     assert "clearhead learn write FILE checks it" in command("solve", "softmax")[2]
-    assert "class.txt: cannot be read" in command("class", "class.txt")[2]
+    assert "class.txt: cannot be read (No such file or directory)" in command("class", "class.txt")[2]
     assert "nowhere" in command("write", "nowhere/mine.py")[2]
     assert "Errno" not in command("write", "nowhere/mine.py")[2]
 
@@ -99,3 +101,36 @@ def test_a_slip_is_shown_with_every_number_and_found(command, tmp_path):
     assert EXERCISES["slip-3"].slips[0].said["de"] in " ".join(
         command("solve", "slip-3", "--language", "de")[1].split()
     )
+
+
+def test_an_answer_that_hangs_is_a_try_and_what_was_right_before_is_kept(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(answers, "BOUNDS", replace(answers.BOUNDS, seconds=1))
+    path = tmp_path / "mine.py"
+    path.write_text("def dot_product(a, b):\n    return a @ b\n\n\ndef scores(query, key):\n    while True: pass\n")
+    code, out, _ = command("write", "mine.py")
+    assert (code, out.splitlines()[0], out.splitlines()[-1]) == (0, "✓ dot-product: right", "1 of 14")
+    assert "was given up after 1 s of work" in out
+    assert "def scores" in command("solution", "scores")[1]
+
+
+def test_a_watched_file_may_be_gone_for_a_moment(command, tmp_path, monkeypatch):
+    """Editors put a new file in the place of the old one."""
+    path, said = tmp_path / "mine.py", []
+    path.write_text("def dot_product(a, b):\n    return a @ b\n")
+
+    def sleep(seconds):
+        said.append(seconds)
+        if len(said) == 1:
+            path.unlink()
+        elif len(said) == 2:
+            path.write_bytes(b"\xff")
+        elif len(said) == 3:
+            path.write_text("def dot_product(a, b):\n    return a @ b + 1\n")
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(learn.time, "sleep", sleep)
+    out = command("write", "mine.py", "--watch")[1]
+    assert out.count("✓ dot-product: right") == 1
+    assert "mine.py: cannot be read" in out
+    assert "expected 14, came 15" in out

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from clearhead.errors import DataError
 from clearhead.exercises import EXERCISES, answers
-from clearhead.exercises.checking import check_file
+from clearhead.exercises.checking import check_file, check_functions
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +28,72 @@ def verdict_of(tmp_path, source, name="dot-product"):
         ("return [0] * 10**10", "memory|MemoryError"),
         ("return list(range(1000000))", "gives more than 0.1 MB at once"),
         ("import os; os._exit(0)", "broke down"),
+        ("input()", "EOFError"),
     ],
 )
 def test_an_answer_ends_at_its_bounds(tmp_path, body, message):
-    try:
-        said = "\n".join(verdict_of(tmp_path, f"def dot_product(a, b):\n    {body}\n").lines)
-    except DataError as error:
-        said = str(error)
-    assert any(part in said for part in message.split("|"))
+    verdict = verdict_of(tmp_path, f"def dot_product(a, b):\n    {body}\n")
+    assert verdict.state == "failed"
+    assert any(part in verdict.lines[0] for part in message.split("|"))
+
+
+@pytest.mark.slow
+def test_functions_before_one_that_hangs_are_still_right(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def dot_product(a, b):\n    return a @ b\n\ndef scores(query, key):\n    while True: pass\n")
+    verdicts = list(check_functions(EXERCISES.of_kind("write"), path))
+    assert [verdict.state for verdict in verdicts] == ["right", "failed"]
+
+
+@pytest.mark.slow
+def test_a_program_that_hangs_has_a_verdict(tmp_path):
+    source = "from clearhead.rasp import map, tokens\n\nanswer = map(lambda token: [1 for _ in iter(int, 1)], tokens)\n"
+    verdict = verdict_of(tmp_path, source, "reverse")
+    assert verdict.state == "failed"
+    assert "was given up after 2 s of work" in verdict.lines[0]
+
+
+def test_a_program_of_values_that_are_none_is_refused(tmp_path):
+    verdict = verdict_of(
+        tmp_path, "from clearhead.rasp import map, tokens\n\nanswer = map(lambda t: {t}, tokens)\n", "reverse"
+    )
+    assert verdict.lines[0].startswith(
+        "For a: expected a, came TypeError: expected numbers, a tensor or an array; came a set"
+    )
+
+
+FORGED = (
+    "5",
+    '["value"]',
+    '["value", 3]',
+    '["value", [{"values": {"shape": "x", "numbers": [14]}}]]',
+    '["value", [{"values": {"shape": [], "numbers": ["14"]}}, {}]]',
+    '["raised", ["os", "x"]]',
+    '["raised", ["WordError", "x"]]',
+    '["raised", 3]',
+    '["end", null]',
+    "[" * 90_000,
+    '["value", [{"values": 1' + "0" * 400 + "}, 1]]",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frame", FORGED, ids=range(len(FORGED)))
+@pytest.mark.parametrize("name", ["dot-product", "reverse"])
+def test_what_an_answer_writes_to_the_pipe_itself_is_refused_in_a_sentence(tmp_path, frame, name):
+    """Every descriptor gets the frame, so that which one is the pipe need not be known."""
+    source = f"""
+import contextlib, os, struct
+from clearhead.bounds import write_frame
+
+for number in range(3, 20):
+    with contextlib.suppress(OSError), os.fdopen(os.dup(number), "wb") as pipe:
+        write_frame(pipe, {frame!r}.encode())
+os._exit(0)
+"""
+    verdict = verdict_of(tmp_path, source, name)
+    assert not verdict.is_right
+    assert verdict.lines or verdict.state == "empty"
 
 
 def test_an_answer_that_changes_the_checker_changes_nothing(tmp_path):

@@ -41,12 +41,24 @@ def test_a_repair_that_stops_is_told_and_one_that_is_a_little_off_refused():
         (lambda word, place: [1, 2], lambda word, place: [1], "came 2 and 1"),
         (lambda word, place: ["a"], lambda word, place: [1], "`query` gives a list of numbers"),
         (lambda word, place: [float("inf")], lambda word, place: [1], "`query` gives a list of numbers"),
+        (lambda word, place: [], lambda word, place: [], "`query` gives a list of numbers"),
     ],
 )
 def test_vectors_that_are_none_are_told(query, key, said):
     verdict = check("look-at-blue", {"query": query, "key": key})
     assert verdict.state == "not yet"
     assert said in verdict.lines[0]
+
+
+def test_scores_that_are_no_number_get_no_credit():
+    """1e200 · 1e200 is infinite, and its softmax no number: such a row was right if another one came before it."""
+
+    def query(word, place):
+        return [1e200 if place else 1.0, 1.0]
+
+    verdict = check("look-at-blue", {"query": query, "key": lambda word, place: [1e200, 9.0 * (word == "blue")]})
+    assert verdict.state == "not yet"
+    assert "puts 0% on what is asked" in verdict.lines[0]
 
 
 def test_credit_is_the_mean_weight_and_the_worst_query_is_named():

@@ -43,6 +43,7 @@ def test_chapters_texts_tasks_questions_and_exercises_are_read(tmp_path):
     assert ask["choices"] == [{"text": "a", "right": True}, {"text": "b", "right": False}]
     assert exercise["title"] == "Rückwärts"
     assert exercise["said"][-1] == "**clearhead learn solve reverse**"
+    assert exercise["said"][1].startswith("Gib den Text rückwärts: Aus \ue0002cab\ue001 wird \ue0002b a c\ue001")
 
 
 @pytest.mark.parametrize(

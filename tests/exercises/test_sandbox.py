@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.errors import DataError
 from clearhead.exercises import EXERCISES, answers
 from clearhead.exercises.checking import check_file
 
@@ -65,10 +64,7 @@ def grade(folder, body, target, name="dot-product"):
 
 
 def outcome(exercise, path):
-    try:
-        verdict = check_file(exercise, path)
-    except DataError as error:
-        return "given up", str(error)
+    verdict = check_file(exercise, path)
     return verdict.state, next(iter(verdict.lines), "")
 
 
