@@ -196,4 +196,4 @@ def no_such(name: str, names: Iterable[str], more: str = "") -> str:
     listed = [*names]
     near = nearest(name, listed)
     between = f". Did you mean {near!r}? There" if near else "; there"
-    return f"there is no {name!r}{between} are {', '.join(listed)}{more}"
+    return f"there is no {name!r:.80}{between} are {', '.join(listed)}{more}"

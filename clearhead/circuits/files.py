@@ -88,6 +88,8 @@ def read_circuit(graph: Graph, path: str | Path) -> Circuit:
     scores, chosen = torch.zeros(1, len(graph.edges)), torch.zeros(len(graph.edges), dtype=torch.bool)
     for name, score, is_chosen in format_of(path).read(graph, path):
         number = graph.find(name)
+        if not abs(score) <= torch.finfo(scores.dtype).max:
+            raise RunError(f"{path}: the score of {name} is {score}; expected a number as float32 has it")
         scores[0, number], chosen[number] = score, is_chosen
     return Circuit(graph=graph, scores=scores, chosen=chosen, method=f"read from {path.name}")
 
@@ -126,7 +128,7 @@ def read_graphml(graph: Graph, path: Path) -> list[EdgeRow]:
             edge = str(Edge(line.attrib["source"], values["receiver"]))
             rows.append(EdgeRow(edge, float(values["score"]), values["chosen"] == "true"))
     except (OSError, ElementTree.ParseError, KeyError, ValueError) as error:
-        raise RunError(f"{path}: this is not the GraphML of a circuit: {error}") from None
+        raise RunError(f"{path}: this is not the GraphML of a circuit: {error!s:.200}") from None
     return rows
 
 

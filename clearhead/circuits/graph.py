@@ -121,7 +121,7 @@ class Graph(Wiring):
             return self.number[edge]
         for name, names in ((edge.sender, self.senders), (edge.receiver, self.receivers)):
             if name not in names:
-                raise OptionError(f"there is no {name!r} in this graph; {list_near(name, names)}")
+                raise OptionError(f"there is no {name!r:.80} in this graph; {list_near(name, names)}")
         raise OptionError(f"{edge}: the receiver does not read what this sender writes, which comes later or is lost")
 
     def mask(self, edges: Iterable[Edge | str] | Tensor) -> Tensor:

@@ -115,14 +115,14 @@ def read_step(title: str, body: str, number: int, language: Language, where: str
         return step | exercise_step(title.removeprefix(EXERCISE).strip(), said, language, where)
     if not said and not choices and not named.get("answer"):
         near = no_such(title, CHAPTERS, "; or write something under it, and it is a step of yours")
-        raise DataError(f"{where}: ## {title}: {near}")
+        raise DataError(f"{where}: ## {title:.60}: {near}")
     return step
 
 
 def exercise_step(name: str, said: list[str], language: Language, where: str) -> dict[str, Any]:
     """Return a step that gives an exercise of the command line."""
     if name not in EXERCISES:
-        raise DataError(f"{where}: ## exercise {name}: {no_such(name, list(EXERCISES))}")
+        raise DataError(f"{where}: ## exercise {name:.60}: {no_such(name, list(EXERCISES))}")
     exercise = EXERCISES[name]
     task = exercise.tasks[language]
     command = "write FILE.py" if exercise.kind == "write" else f"solve {name}"

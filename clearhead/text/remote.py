@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import re
+import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -256,7 +257,11 @@ def cache_bytes() -> float:
 
 def make_room(folder: Path, size: int) -> None:
     """Remove the shards that were used longest ago, until one of this size fits. Those that are read stay."""
-    files = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
+    files: list[tuple[os.stat_result, Path]] = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process has renamed or removed it since
+            if stat.S_ISREG((about := path.lstat()).st_mode):
+                files.append((about, path))
     used = sum(about.st_size for about, _ in files)
     for about, path in sorted(files, key=lambda each: each[0].st_mtime):
         if used + size <= cache_bytes():

@@ -4,6 +4,7 @@ Each gives a whole import, or one sentence. The child may map MEMORY bytes more 
 SECONDS; what is not the batch's own is in bounded processes (clearhead/bounds.py), which have their own bounds.
 """
 
+import functools
 import gzip
 import io
 import json
@@ -12,14 +13,19 @@ import resource
 import shutil
 import time
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from clearhead.circuits import Circuit, Graph, read_circuit, write_circuit
 from clearhead.errors import ClearheadError
+from clearhead.exercises.lesson import find_lesson, lesson_tags
+from clearhead.exercises.progress import Attempts, LearnProgress, hand_in, read_progress, write_progress
 from clearhead.interop.run import import_model
 from clearhead.interop.tensor_files import Tensors, read_archive
+from clearhead.model.presets import gpt2
 from clearhead.text.lines import Problems
 from clearhead.text.sources import Documents, Table
 from clearhead.text.table_readers import parquet_rows
@@ -34,6 +40,7 @@ from tests.interop import saved_models
 
 MEMORY, SECONDS, LONGEST = 3_000_000_000, 60, 3_000
 """What a file may take in the process that reads it, and how long its error may be."""
+CIRCUITS = ("c.graphml", "c.mib.json", "c.neuronpedia.json")
 NAMES = ("llama", "bert", "marian")
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors")
 GROW = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
@@ -168,6 +175,42 @@ def through_texts(sources: Path, home: Path, draw: random.Random) -> str:
     return ""
 
 
+def through_circuits(sources: Path, home: Path, draw: random.Random) -> str:
+    """A circuit, a lesson, or what a pupil has solved; half of them with one value of their JSON changed."""
+    name = draw.choice((*CIRCUITS, "lesson.md", "learn.json"))
+    (home / name).write_bytes(change((sources / name).read_bytes(), draw))
+    if name == "learn.json":
+        str(hand_in(read_progress(home), "Ada"))
+    elif name == "lesson.md":
+        tags = lesson_tags(find_lesson(str(home / name)))
+        return "it writes tags into the page" if tags.count("<") != tags_of_a_lesson().count("<") else ""
+    else:
+        found = read_circuit(small_graph(), home / name)
+        write_circuit(found, home / f"again-{name}", tokens=["a"])
+    return ""
+
+
+@functools.cache
+def small_graph() -> Graph:
+    return Graph(gpt2("tiny", vocabulary=20).build().eval())
+
+
+@functools.cache
+def tags_of_a_lesson() -> str:
+    return lesson_tags(find_lesson("attention"))
+
+
+def save_small_files(home: Path) -> None:
+    graph = small_graph()
+    chosen = torch.arange(len(graph.edges)) < 30
+    circuit = Circuit(graph=graph, scores=torch.ones(1, len(graph.edges)), chosen=chosen)
+    for name in CIRCUITS:
+        write_circuit(circuit, home / name, tokens=["a", "b"])
+    records = {"dot-product": Attempts(tries=2, hints=1, begun=1.0, solved=100.0), "softmax": Attempts(tries=1)}
+    write_progress(home, LearnProgress(records=records))
+    (home / "lesson.md").write_bytes((files("clearhead.exercises") / "lessons" / "attention.md").read_bytes())
+
+
 WAYS: dict[str, tuple[Callable[[Path, Path, random.Random], str], int]] = {
     "model folders": (through_import, 2_000),
     "GGUF files": (through_gguf, 3_000),
@@ -177,8 +220,9 @@ WAYS: dict[str, tuple[Callable[[Path, Path, random.Random], str], int]] = {
     "chat templates": (through_template, 500),
     "Parquet": (through_parquet, 2_000),
     "texts, gzip, tables and vectors": (through_texts, 4_000),
+    "circuits, lessons and progress": (through_circuits, 2_000),
 }
-"""What reads the files of a format, and how many: 20,000 in all."""
+"""What reads the files of a format, and how many: 22,000 in all."""
 
 
 def save_sources(home: Path) -> Path:
@@ -191,6 +235,7 @@ def save_sources(home: Path) -> Path:
 
     for name in NAMES:
         saved_models.save(name, home / name, rows=3)
+    save_small_files(home)
     tensors = load_file(home / "llama" / "model.safetensors")
     torch.save(tensors, home / "x.bin")
     (home / "shards").mkdir()

@@ -91,6 +91,7 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
         ("it.mib.json", '{"edges": [1]}'),
         ("it.mib.json", '{"edges": {"a->b": {"score": "x", "in_graph": true}}}'),
         ("it.mib.json", '{"edges": {"a->b": {"score": 1' + "0" * 400 + ', "in_graph": true}}}'),
+        ("it.mib.json", '{"edges": {"input->logits": {"score": 1e308, "in_graph": true}}}'),
         ("it.neuronpedia.json", '{"links": [{"weight": 1}]}'),
         ("it.neuronpedia.json", "[]"),
     ],

@@ -177,6 +177,11 @@ def test_a_bad_bound_of_the_cache_is_told(web, monkeypatch):
         texts(f"{web.address}/part-0.txt")
 
 
+def test_a_shard_that_another_process_takes_away_meanwhile_does_not_matter(cache, monkeypatch):
+    monkeypatch.setattr(type(cache), "iterdir", lambda folder: iter([folder / "gone.txt"]))
+    remote.make_room(cache, 10)
+
+
 def test_a_resumed_run_asks_for_nothing(web):
     paths = (f"{web.address}/part-0.txt",)
     assert describe_changes({paths[0]: "then"}, Corpus(train=Documents(paths=paths))) is None
