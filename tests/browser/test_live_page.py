@@ -91,12 +91,14 @@ def test_any_text_in_every_view_without_a_network(opened, demo):
         page.get_by_test_id("source").fill(source)
         page.keyboard.press("Enter")
         expect(page.get_by_test_id("answer")).to_have_text(own_answer(demo, source))
+    offered = page.locator("[data-testid^=nav-]").evaluate_all("all => all.map(one => one.dataset.testid.slice(4))")
+    assert {*offered} == {*VIEWS}
     for view in VIEWS:
         page.get_by_test_id(f"nav-{view}").click()
         shown(page, view)
         expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_test_id("live-note")).to_contain_text(
-        "Tokeniser, Training, Design, the film of the training, rollout and A | B need"
+        "Tokeniser, Training, Design, Exercises, the film of the training, rollout and A | B need"
     )
     page.goto(f"{page.url.partition('#')[0]}#/training?source={SOURCE}")
     expect(page.get_by_role("alert")).to_contain_text("does not have the view Training")

@@ -16,7 +16,7 @@ import { VIEWS } from "../lib/views";
 import type { Answered, Question, Setup } from "./worker";
 
 /** What the engine does not answer for. */
-const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "sequence", "tokens", "training"];
+const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "exercises", "sequence", "tokens", "training"];
 const REMEMBERED = 400;
 const GONE = 410;
 
