@@ -1,151 +1,131 @@
-"""Memory while a corpus of any size is tokenised and trained on: it stays flat, or this exits with 1.
+"""Memory while text of any size is tokenised and trained on: it stays below 1 GiB, or this exits with 1.
 
-    python benchmarks/memory.py                 a text of 2,000 MB
-    python benchmarks/memory.py --mb 100        a smaller one, to try it
+    python benchmarks/memory.py --mb 10 100 1000 10000 --out build/memory
 
-The text is generated from a seeded list of words, most of them rare, with words among them that occur once. A run is
-trained on it by `clearhead train` in a process of its own, whose memory is looked at ten times a second.
-
-Two figures: `RssAnon`, what the process has allocated, is what must be flat. `VmRSS` also counts the pages of files
-that are mapped, the token ids among them: the kernel keeps those while it has room, and takes them back when it needs
-it.
+Shards of 64 MB, each line a document of 1 to 5 kB made of drawn words, are given to `clearhead train` in a process of
+its own, whose memory is looked at ten times a second. `RssAnon` is what a process has allocated; pages of mapped files,
+which the kernel takes back when it needs room, are not in it. What 1 MB takes is subtracted, of preparing and of
+training: that is imports and the model. Draws the figure if matplotlib is there.
 """
 
 import argparse
 import itertools
-import random
+import json
+import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from measure import table
+import numpy as np
 
-SEED = 1
-N_WORDS = 200_000
-FLAT_MB = 200
-PAUSE = 0.1
-READING, LEARNING, TOKENISING, TRAINING = PHASES = ("reading", "learning tokens", "tokenising", "training")
-"""Those of `clearhead train`, by what lies in the run folder."""
-MUST_BE_FLAT = (TOKENISING, TRAINING)
+SEED, N_WORDS, SHARD_MB, PAUSE = 1, 200_000, 64, 0.1
+LIMIT_MB, DEV_MB = 1024, 0.1
+LETTERS = np.frombuffer(b"etaoinshrdlucmfwypvbgkjqxz", "u1")
+SHARES = ("preparing", "training")
 
 
-class Sample(NamedTuple):
-    """A look at the process, in megabytes."""
-
-    phase: str
-    seconds: float
-    anonymous: float
-    resident: float
-
-
-def write_text(path: Path, megabytes: int) -> None:
-    """Lines of 5 to 25 words by Zipf's law; one word in a hundred is made up on the spot, and may never come again."""
-    draw = random.Random(SEED)
-    words = [made_up(draw) for _ in range(N_WORDS)]
-    heaps = list(itertools.accumulate(1 / place for place in range(1, N_WORDS + 1)))
-    left = megabytes * 1_000_000
-    with path.open("w", encoding="ascii") as file:
-        while left > 0:
-            drawn = draw.choices(words, cum_weights=heaps, k=5000)
-            drawn[::100] = [made_up(draw) for _ in drawn[::100]]
-            left -= file.write("".join(lines(drawn, draw)))
+def write_shards(folder: Path, megabytes: float) -> None:
+    """Write text of words by Zipf's law; the number of a line stands before it, so that none comes twice."""
+    draw = np.random.default_rng(SEED)
+    words = [LETTERS[draw.integers(0, 26, draw.integers(2, 13))].tobytes().decode() for _ in range(N_WORDS)]
+    shares = 1 / np.arange(1, N_WORDS + 1)
+    chances = np.cumsum(shares / shares.sum())
+    folder.mkdir()
+    number, left = itertools.count(), int(megabytes * 1_000_000)
+    for shard in itertools.count():
+        room = min(left, SHARD_MB * 1_000_000)
+        if room <= 0:
+            return
+        left -= room
+        with (folder / f"part-{shard:05}.txt").open("w", encoding="ascii") as file:
+            while room > 0:
+                drawn = [words[i] for i in np.searchsorted(chances, draw.random(draw.integers(200, 900))).tolist()]
+                room -= file.write(f"{next(number)} {' '.join(drawn)}\n")
 
 
-def made_up(draw: random.Random) -> str:
-    return "".join(draw.choices("etaoinshrdlucmfwypvbgkjqxz", k=draw.randint(2, 12)))
-
-
-def lines(words: list[str], draw: random.Random) -> Iterator[str]:
-    start = 0
-    while start < len(words):
-        end = start + draw.randint(5, 25)
-        yield " ".join(words[start:end]) + "\n"
-        start = end
-
-
-def command(text: Path, run: Path, steps: int) -> list[str]:
+def command(folder: Path, tokenizer: str, steps: int) -> list[str]:
     how = (
-        f"--task generate --documents line --tokenizer bpe --vocabulary 8000 --size 1M --batch-tokens 512 "
-        f"--context 128 --steps {steps} --evaluate-every {steps} --device cpu --threads 1 --json"
+        f"--task generate --documents line --tokenizer {tokenizer} --size 1M --batch-tokens 4096 --context 256 "
+        f"--steps {steps} --evaluate-every {steps} --device cpu --threads 1 --no-film --json"
     )
-    return [sys.executable, "-m", "clearhead", "train", str(run), "--text", str(text), *how.split()]
+    files = ("--text", str(folder / "text"), "--dev", str(folder / "dev"))
+    return [sys.executable, "-m", "clearhead", "train", str(folder / "run"), *files, *how.split()]
 
 
-def phase_of(run: Path) -> str:
-    """What the process is at, by the files it has written."""
-    home = next((run / "data").glob("*/"), None)
-    if home is None:
-        return READING
-    if (home / "whole.json").exists():
-        return TRAINING
-    return TOKENISING if (home / "train.partial").exists() else LEARNING
-
-
-def watch(process: subprocess.Popen[bytes], run: Path) -> Iterator[Sample]:
+def watch(process: subprocess.Popen[bytes], run: Path) -> Iterator[tuple[str, float, float]]:
+    """Yield the phase, the seconds and the private memory in MB until the process ends."""
     started = time.perf_counter()
     while process.poll() is None:
         try:
             told = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
-            anonymous, resident = (int(told[name].split()[0]) / 1024 for name in ("RssAnon", "VmRSS"))
+            anonymous = int(told["RssAnon"].split()[0]) / 1024
         except (OSError, KeyError):  # it has just ended
             return
-        yield Sample(phase_of(run), time.perf_counter() - started, anonymous, resident)
+        done = any((run / "data").glob("*/whole.json"))
+        yield SHARES[done], time.perf_counter() - started, anonymous
         time.sleep(PAUSE)
 
 
-def tenths(samples: list[Sample]) -> list[list[Sample]]:
-    """A phase cut into ten stretches of the same time."""
-    first, length = samples[0].seconds, samples[-1].seconds - samples[0].seconds
-    cut: list[list[Sample]] = [[] for _ in range(10)]
-    for sample in samples:
-        cut[min(9, int(10 * (sample.seconds - first) / max(length, 1e-9)))].append(sample)
-    return [some for some in cut if some]
+def measure(folder: Path, megabytes: int, tokenizer: str, steps: int) -> dict[str, float]:
+    """Train on so much text, and return seconds and the most memory of preparing and of training."""
+    made = [folder / name for name in ("text", "dev", "run")]
+    for old in made:
+        shutil.rmtree(old, ignore_errors=True)
+    write_shards(made[0], megabytes)
+    write_shards(made[1], DEV_MB)
+    with (
+        open(os.devnull, "wb") as nowhere,
+        subprocess.Popen(command(folder, tokenizer, steps), stdout=nowhere) as process,
+    ):
+        samples = list(watch(process, folder / "run"))
+    if process.returncode:
+        sys.exit(f"clearhead train failed with exit code {process.returncode}")
+    found: dict[str, float] = {"mb": megabytes}
+    for share in SHARES:
+        seen = [(seconds, memory) for phase, seconds, memory in samples if phase == share]
+        found[f"{share}_s"] = round(seen[-1][0] - seen[0][0], 1)
+        found[f"{share}_mb"] = round(max(memory for _, memory in seen))
+    for old in made:
+        shutil.rmtree(old)
+    return found
 
 
-def report(samples: list[Sample]) -> bool:
-    """Prints what was seen; whether it was flat from the first token that was written to the last step."""
-    levels: list[float] = []
-    for phase in PHASES:
-        seen = [sample for sample in samples if sample.phase == phase]
-        cut = tenths(seen) if seen else []
-        rows: list[list[object]] = [[i + 1, *(f"{mb:.0f}" for mb in highest(some))] for i, some in enumerate(cut)]
-        taken = seen[-1].seconds - seen[0].seconds if seen else 0
-        print(table(f"{phase}, {taken:.0f} s", ["tenth", "RssAnon MB", "VmRSS MB"], rows))
-        if phase in MUST_BE_FLAT:
-            levels += [highest(some)[0] for some in cut]
-    spread = max(levels) - min(levels)
-    print(
-        f"RssAnon while {' and '.join(MUST_BE_FLAT)}: {min(levels):.0f} to {max(levels):.0f} MB, {spread:.0f} MB apart"
-    )
-    return spread <= FLAT_MB
+def draw(rows: list[dict[str, float]], path: Path) -> None:
+    from matplotlib.figure import Figure
 
-
-def highest(samples: list[Sample]) -> tuple[float, float]:
-    return max(one.anonymous for one in samples), max(one.resident for one in samples)
+    figure = Figure(figsize=(5, 3), layout="constrained")
+    axes = figure.subplots()
+    for share in SHARES:
+        axes.plot([row["mb"] for row in rows], [row[f"{share}_mb"] for row in rows], marker="o", label=share)
+    axes.axhline(LIMIT_MB, linestyle=":", color="grey")
+    axes.set(xscale="log", ylim=(0, None), xlabel="MB of text", ylabel="private memory beyond\nimports and model, MB")
+    axes.legend()
+    figure.savefig(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=int, default=2000)
+    parser.add_argument("--mb", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--folder", type=Path, help="where text and run are made; a temporary one unless given")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        text, run = Path(folder) / "text.txt", Path(folder) / "run"
-        write_text(text, args.mb)
-        print(f"{args.mb} MB of text; {shutil.disk_usage(folder).free / 1e9:.0f} GB of disk left", flush=True)
-        with subprocess.Popen(command(text, run, args.steps), stdout=subprocess.DEVNULL) as process:
-            samples = list(watch(process, run))
-        if process.returncode:
-            sys.exit(f"clearhead train failed with exit code {process.returncode}")
-    flat = report(samples)
-    print("flat" if flat else f"NOT flat: that is more than {FLAT_MB} MB")
-    sys.exit(not flat)
+    parser.add_argument("--tokenizer", default="byte")
+    parser.add_argument("--out", type=Path, default=Path("build/memory"))
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    rows, base = [], measure(given.out, 1, given.tokenizer, given.steps)
+    print(f"1 MB: {json.dumps(base)}", flush=True)
+    for megabytes in given.mb:
+        row = measure(given.out, megabytes, given.tokenizer, given.steps)
+        rows.append({**row, **{name: row[name] - base[name] for name in ("preparing_mb", "training_mb")}})
+        print(json.dumps(rows[-1]), flush=True)
+        (given.out / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
+    try:
+        draw(rows, given.out / "memory.svg")
+    except ImportError:
+        print("not drawn: matplotlib is not installed")
+    sys.exit(any(row[f"{share}_mb"] > LIMIT_MB for row in rows for share in SHARES))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,10 @@ class Option:
         if self.kind in ("whole", "number"):
             return self.read_number(value)
         if self.kind == "texts":
-            return [self.as_text(item) for item in ([value] if isinstance(value, str | os.PathLike) else value)]
+            texts = [self.as_text(item) for item in ([value] if isinstance(value, str | os.PathLike) else value)]
+            if self.own:
+                import_own(self.word, texts)
+            return texts
         if self.kind == "path":
             return Path(self.as_text(value))
         text = ",".join(map(self.as_text, value)) if self.several and isinstance(value, list | tuple) else value

@@ -63,7 +63,8 @@ def width_for(longest: int) -> int:
 class ByLength(BatchPlanner):
     """Records of similar length together, as many as `tokens` allow. A record is as long as its longest field.
 
-    `joined`: the fields become one row, so that a record is as long as all of them together.
+    `joined`: the fields become one row, so that a record is as long as all of them together. `records`: only these;
+    None for all.
     `extra` is what each row gets beside its ids, such as an end token; a row longer than `longest` is cut to it later,
     so that no batch is wider than the two together.
 
@@ -79,6 +80,7 @@ class ByLength(BatchPlanner):
     longest: int
     extra: int = 1
     joined: bool = False
+    records: range | None = None
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -91,9 +93,9 @@ class ByLength(BatchPlanner):
 
     def every_batch(self, number: int) -> Iterator[Rows]:
         random = np.random.default_rng([self.seed, number])
-        order = EpochOrder.draw(len(self.store), random)
+        order = EpochOrder.draw(len(self.chosen), random)
         for part in self.parts():
-            batches = list(self.make_batches(order.at(part.start, part.stop)))
+            batches = list(self.make_batches(self.chosen.start + order.at(part.start, part.stop)))
             yield from (batches[i] for i in random.permutation(len(batches)))
 
     def count(self, number: int) -> int:
@@ -101,11 +103,15 @@ class ByLength(BatchPlanner):
 
     def in_order(self) -> Iterator[Rows]:
         for part in self.parts():
-            yield from self.make_batches(np.arange(part.start, part.stop))
+            yield from self.make_batches(self.chosen.start + np.arange(part.start, part.stop))
+
+    @property
+    def chosen(self) -> range:
+        return range(len(self.store)) if self.records is None else self.records
 
     def parts(self) -> Iterator[range]:
         """Yield the places of the records that are sorted by length together."""
-        n = len(self.store)
+        n = len(self.chosen)
         return (range(start, min(start + shuffling.TABLE, n)) for start in range(0, n, shuffling.TABLE))
 
     def make_batches(self, part: Indices) -> Iterator[Rows]:
@@ -142,13 +148,14 @@ class Windows(BatchPlanner):
     """Windows of `width` tokens (and the next token) of a stream, `rows` at a time.
 
     Each epoch begins at another place among the first `width`, so that no window comes twice; the few tokens before
-    that place, and those after the last whole window, wait for another epoch.
+    that place, and those after the last whole window, wait for another epoch. The tokens begin at `first`.
     """
 
     n_tokens: int
     width: int
     rows: int
     seed: int
+    first: int = 0
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.rows < 1:
@@ -172,6 +179,22 @@ class Windows(BatchPlanner):
         for start in range(skip * self.rows, count, self.rows):
             yield self.batch_at(phase + self.width * order.at(start, min(start + self.rows, count)))
 
+    @property
+    def steady(self) -> int:
+        """Return how many windows every epoch has, wherever it begins."""
+        return self.windows(min(self.width, self.n_tokens - self.width) - 1)
+
+    def places(self, start: int, stop: int) -> Indices:
+        """Return where windows begin, by their numbers over all epochs, each of `steady` windows."""
+        found = [np.empty(0, np.int64)]
+        while start < stop:
+            epoch, place = divmod(start, self.steady)
+            random, phase = self.begin(epoch)
+            end = min(place + stop - start, self.steady)
+            found.append(self.first + phase + self.width * EpochOrder.draw(self.steady, random).at(place, end))
+            start += end - place
+        return np.concatenate(found)
+
     def count(self, number: int) -> int:
         return -(-self.windows(self.begin(number)[1]) // self.rows)
 
@@ -180,4 +203,4 @@ class Windows(BatchPlanner):
             yield self.batch_at(self.width * np.arange(start, min(start + self.rows, self.windows())))
 
     def batch_at(self, starts: Indices) -> Rows:
-        return Rows(starts, self.width, self.rows)
+        return Rows(self.first + starts, self.width, self.rows)

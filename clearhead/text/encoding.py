@@ -2,12 +2,16 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError
+from clearhead.text.filtering import Deduplicate, LeftOut, TextFilter, TextMinima, judge
 from clearhead.text.lines import Problems
 from clearhead.text.sources import Record, Source
 from clearhead.text.store import IdRow, StoreWriter
@@ -39,11 +43,16 @@ class Corpus(CodeRepr):
         dev: Validation text. If None, one record in twenty is held out, at most a thousand: drawn by a hash of the
             text, with each label in proportion, and records of the same text on one side.
         skip_bad: Skip records that cannot be read, instead of an error.
+        filters: Rules for which records of the training text stay.
+        deduplicate: Leave out training records whose text came before: `exact` but for case and white space, or also
+            `near` copies.
     """
 
     train: Source
     dev: Source | None = None
     skip_bad: bool = False
+    filters: tuple[TextFilter, ...] = ()
+    deduplicate: Deduplicate | None = None
 
     def check(self) -> None:
         """Raise DataError for files that cannot be used, as far as it shows before they are read."""
@@ -114,6 +123,28 @@ def usable_records(
             yield record
 
 
+def filtered_records(
+    records: Iterable[Record], source: Source, layout: Layout, filters: Sequence[TextFilter], left_out: LeftOut
+) -> Iterator[Record]:
+    """Yield the records that all filters let stay. A document in pieces is judged by its first one."""
+    if not filters:
+        yield from records
+        return
+    begins, reason = True, None
+    for chunk in chunks(records):
+        heads = [
+            record for before, record in zip([begins, *(one.ends for one in chunk)], chunk, strict=False) if before
+        ]
+        reasons = iter(judge(filters, [texts_of(source, layout, record) for record in heads]))
+        for record in chunk:
+            reason = next(reasons) if begins else reason
+            if reason is None:
+                yield record
+            else:
+                left_out.add(reason, begins, sum(map(utf8_size, texts_of(source, layout, record))))
+            begins = record.ends
+
+
 def texts_of(source: Source, layout: Layout, record: Record) -> list[str]:
     return [record.fields[source.fields.index(name)] for name in layout.texts]
 
@@ -143,7 +174,7 @@ def split_labels(text: str) -> list[str]:
 
 class Entry(NamedTuple):
     """A record as ids, or a piece of a long one: its texts', the bytes that these had, the numbers of its labels, and
-    where the record ends the hash of its text.
+    where the record ends the hash of its text, with what finds near copies if that is asked for.
     """
 
     ids: Mapping[str, IdRow]
@@ -156,11 +187,21 @@ class Encoding:
     """Encodes records and writes their ids to disk.
 
     It counts the records that are `too_long`, and those with no token at all (`nothing`). Where `labels` are None,
-    labels get numbers from 1 on as they come, and 0 stands for a token that goes on with a word.
+    labels get numbers from 1 on as they come, and 0 stands for a token that goes on with a word. `filters` decide which
+    records stay, and `left_out` counts the others. With `near`, keys have what finds near copies.
     """
 
-    def __init__(self, layout: Layout, tokenizers: Mapping[str, Tokenizer], labels: tuple[str, ...] | None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        tokenizers: Mapping[str, Tokenizer],
+        labels: tuple[str, ...] | None,
+        *,
+        filters: Sequence[TextFilter] = (),
+        near: bool = False,
+    ) -> None:
         self.layout, self.tokenizers, self.labels = layout, tokenizers, labels
+        self.filters, self.near, self.left_out = filters, near, LeftOut()
         self.numbers = {name: number for number, name in enumerate(labels or ())}
         self.going_on = len(labels or ())
         self.too_long = self.nothing = 0
@@ -176,7 +217,8 @@ class Encoding:
         self, source: Source, problems: Problems | None = None, known_labels: tuple[str, ...] | None = None
     ) -> Iterator[Record]:
         known = known_labels if self.labels is None or self.layout.label is None else self.labels
-        return usable_records(source, self.layout, problems or Problems(skip=True), known)
+        records = usable_records(source, self.layout, problems or Problems(skip=True), known)
+        return filtered_records(records, source, self.layout, self.filters, self.left_out)
 
     def fill(self, source: Source, store: StoreWriter) -> None:
         """Tokenise every usable record of a source, and add it to the store."""
@@ -187,7 +229,7 @@ class Encoding:
         """Tokenise records of a source, many at a time."""
         names = self.layout.texts
         index = [source.fields.index(name) for name in names]
-        text_hash = TextHash()
+        text_hash, minima = TextHash(), TextMinima() if self.near else None
         for chunk in chunks(records):
             columns = [[record.fields[i] for record in chunk] for i in index]
             pairs = zip(names, columns, strict=True)
@@ -195,6 +237,8 @@ class Encoding:
             for record, texts, row in zip(chunk, zip(*columns, strict=True), zip(*encoded, strict=True), strict=True):
                 for text in texts:
                     text_hash.add(text)
+                    if minima is not None:
+                        minima.add(text)
                     if record.ends:
                         text_hash.add_border()
                 ids = dict(zip(names, row, strict=True))
@@ -202,8 +246,11 @@ class Encoding:
                 if self.layout.end and record.ends:
                     ids[names[0]].append(self.tokenizers[names[0]].end)
                 n_bytes = dict(zip(names, map(utf8_size, texts), strict=True))
-                yield Entry(ids, n_bytes, numbers, text_hash.key() if record.ends else None)
-                text_hash = TextHash() if record.ends else text_hash
+                if not record.ends:
+                    yield Entry(ids, n_bytes, numbers, None)
+                    continue
+                yield Entry(ids, n_bytes, numbers, text_hash.key() + (b"" if minima is None else minima.key()))
+                text_hash, minima = TextHash(), minima and TextMinima()
 
     def label_numbers(self, source: Source, record: Record, ids: Ids) -> list[int]:
         numbers = [self.number_of(name) for name in labels_of(source, self.layout, record)]
@@ -253,23 +300,39 @@ class Encoding:
         return [{name: row[start : start + most] for name, row in ids.items()} for start in starts]
 
 
-def split_records(corpus: Corpus, layout: Layout, notes: Mapping[str, Any]) -> Iterator[tuple[Source, Record, bool]]:
+def split_records(
+    corpus: Corpus, layout: Layout, notes: Mapping[str, Any], copies: NDArray[np.int64] | None = None
+) -> Iterator[tuple[Source, Record, bool]]:
     """Yield every record once more with its source, and whether it is held out, as the notes of a stream that is
-    prepared have it.
+    prepared have it. `copies` are the numbers of those that were left out as such.
     """
     source = corpus.train
-    records = usable_records(source, layout, Problems(skip=True))
+    usable = usable_records(source, layout, Problems(skip=True))
+    records = filtered_records(usable, source, layout, corpus.filters, LeftOut())
     if corpus.dev is None and notes["cut"]:
         field = source.fields.index(layout.texts[0])
         yield from ((source, *placed) for placed in cut_in_two(records, notes["text_bytes"], field=field))
         return
-    number, held_out = 0, frozenset(notes["held_out"])
+    number, held_out, is_copy = 0, frozenset(notes["held_out"]), membership(copies)
     for record in records:
-        yield source, record, number in held_out
+        if not is_copy(number):
+            yield source, record, number in held_out
         number += record.ends
     if corpus.dev is not None:
         for record in usable_records(corpus.dev, layout, Problems(skip=True)):
             yield corpus.dev, record, True
+
+
+def membership(numbers: NDArray[np.int64] | None) -> Callable[[int], bool]:
+    """Return a check for whether a number is among these, which ascend and may lie on the disk."""
+    if numbers is None or not len(numbers):
+        return lambda number: False
+
+    def check(number: int) -> bool:
+        place = int(np.searchsorted(numbers, number))
+        return place < len(numbers) and int(numbers[place]) == number
+
+    return check
 
 
 def words_of_tokens(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from clearhead.errors import ClearheadError, DataError, RunError, ShardError
 from clearhead.files import lock_folder
 from clearhead.serialization import check_fields
-from clearhead.text.encoding import Encoding, Entry, Layout, Survey, cut_in_two
+from clearhead.text.encoding import Encoding, Entry, Layout, Survey, cut_in_two, membership
+from clearhead.text.filtering import KEY, Deduplicate, LeftOut, TextFilter, find_copies
 from clearhead.text.lines import Problems
 from clearhead.text.remote import size_of
 from clearhead.text.sources import Record, Source
@@ -37,9 +38,9 @@ DIGITS = 4
 PACKED = 3
 """How much longer gzipped text is when it is unpacked."""
 GLANCE_SECONDS = 0.05
-NOTES = {"labels": list[str], "problems": dict[str, Any]}
+NOTES = {"labels": list[str], "problems": dict[str, Any], "documents": list[int], "left_out": dict[str, list[int]]}
 PROBLEMS = {"first": list[str], "counts": dict[str, int], "encodings": dict[str, int]}
-"""What store.json of a part has as `notes`, and in it as `problems`."""
+"""What store.json of a part has as `notes`, and in it as `problems`. `documents`: how many each of its shards has."""
 
 
 class PartJob(NamedTuple):
@@ -50,6 +51,8 @@ class PartJob(NamedTuple):
     labels: tuple[str, ...] | None
     skip_bad: bool
     folder: Path
+    filters: tuple[TextFilter, ...] = ()
+    near: bool = False
 
 
 @final
@@ -96,13 +99,18 @@ def encode_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer], rank: int, c
 def write_part(source: Source, job: PartJob, tokenizers: Mapping[str, Tokenizer], folder: Path) -> None:
     """Read a source once and write its ids and what else preparing asks of it, whole or not at all."""
     problems = Problems(skip=job.skip_bad)
-    encoding = Encoding(job.layout, tokenizers, None)
+    encoding = Encoding(job.layout, tokenizers, None, filters=job.filters, near=job.near)
+    documents: list[int] = []
     with StoreWriter(folder, vocabularies_of(encoding)) as writer:
-        for entry in encoding.encode(source, encoding.usable_records(source, problems, job.labels)):
-            about = [digit for name in job.layout.texts for digit in split_digits(entry.n_bytes[name])]
-            row = {**entry.ids, ABOUT: [*about, *np.frombuffer(entry.key or b"", "<u2").tolist()]}
-            writer.add(row if job.layout.label is None else {**row, job.layout.label: entry.numbers}, {})
-        writer.close({"labels": list(encoding.numbers), "problems": problems.to_json()})
+        for shard in source.shards():
+            documents.append(0)
+            for entry in encoding.encode(shard, encoding.usable_records(shard, problems, job.labels)):
+                about = [digit for name in job.layout.texts for digit in split_digits(entry.n_bytes[name])]
+                row = {**entry.ids, ABOUT: [*about, *np.frombuffer(entry.key or b"", "<u2").tolist()]}
+                writer.add(row if job.layout.label is None else {**row, job.layout.label: entry.numbers}, {})
+                documents[-1] += entry.key is not None
+        notes = {"labels": list(encoding.numbers), "problems": problems.to_json(), "documents": documents}
+        writer.close({**notes, "left_out": encoding.left_out.to_json()})
 
 
 def vocabularies_of(encoding: Encoding) -> dict[str, int]:
@@ -129,20 +137,25 @@ def await_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer]) -> list["Enco
 
 @final
 class EncodedPart:
-    """A part that is whole, open for reading. RunError if its files were changed since, or are of another layout."""
+    """A part that is whole. RunError if its files were changed since, or are of another layout.
+
+    Its store is opened for each reading: thousands of parts would be more files than a process may have open.
+    """
 
     def __init__(self, folder: Path, encoding: Encoding) -> None:
-        self.store, layout = Store(folder), encoding.layout
-        self.store.verify()
+        self.folder, store, layout = folder, Store(folder), encoding.layout
+        store.verify()
         try:
-            notes = check_fields(self.store.notes, NOTES, STORE)
+            notes = check_fields(store.notes, NOTES, STORE)
             self.labels: list[str] = notes["labels"]
             self.problems = check_fields(notes["problems"], PROBLEMS, STORE)
-            if self.store.vocabularies != vocabularies_of(encoding):
+            self.left_out: dict[str, list[int]] = notes["left_out"]
+            self.shards: list[int] = notes["documents"]
+            if store.vocabularies != vocabularies_of(encoding):
                 raise ValueError("it is of other fields or vocabularies")
-            if any(self.store[ABOUT].lengths(np.arange(len(self.store))) < DIGITS * len(layout.texts)):
+            if any(store[ABOUT].lengths(np.arange(len(store))) < DIGITS * len(layout.texts)):
                 raise ValueError("it lacks the sizes of its texts")
-            if layout.label is not None and max(self.store[layout.label].ids, default=0) > len(self.labels):
+            if layout.label is not None and store[layout.label].ids.max(initial=0) > len(self.labels):
                 raise ValueError("it has a label without a name")
         except (ValueError, RunError) as error:
             raise RunError(f"{folder}: is no part of this corpus ({error}); it is removed: try again") from error
@@ -151,27 +164,25 @@ class EncodedPart:
         """Yield what was encoded, in the order of the text, with the numbers of these labels."""
         place = {name: number for number, name in enumerate(labels)}
         numbers = np.array([len(labels), *(place[name] for name in self.labels)])
-        for row in range(len(self.store)):
-            about = self.about(row)
-            ids = {name: self.store[name].ids_of(row) for name in layout.texts}
-            label = [] if layout.label is None else numbers[self.store[layout.label].ids_of(row)].tolist()
+        store = Store(self.folder)
+        for row in range(len(store)):
+            about = store[ABOUT].ids_of(row)
+            ids = {name: store[name].ids_of(row) for name in layout.texts}
+            label = [] if layout.label is None else numbers[store[layout.label].ids_of(row)].tolist()
             yield Entry(
                 ids, dict(zip(layout.texts, bytes_of(about, layout), strict=True)), label, key_of(about, layout)
             )
 
     def documents(self, layout: Layout) -> Iterator[tuple[bytes, int, tuple[str, ...]]]:
-        """Yield the hash of each document, its bytes and its labels."""
-        size = 0
-        for row in range(len(self.store)):
-            about = self.about(row)
+        """Yield the hashes of each document, its bytes and its labels."""
+        size, store = 0, Store(self.folder)
+        for row in range(len(store)):
+            about = store[ABOUT].ids_of(row)
             size += sum(bytes_of(about, layout))
             if (key := key_of(about, layout)) is not None:
-                found = () if layout.label is None else self.store[layout.label].ids_of(row).tolist()
+                found = () if layout.label is None else store[layout.label].ids_of(row).tolist()
                 yield key, size, tuple(self.labels[number - 1] for number in dict.fromkeys(found) if number)
                 size = 0
-
-    def about(self, row: int) -> NDArray[np.uint16]:
-        return self.store[ABOUT].ids_of(row)
 
 
 def bytes_of(about: NDArray[np.uint16], layout: Layout) -> list[int]:
@@ -194,30 +205,59 @@ class HeldOut:
     cut: bool = False
 
 
-def survey_parts(parts: Iterable[EncodedPart], layout: Layout, problems: Problems) -> Survey:
-    """Return the counts of all parts; what is wrong with their lines is added to `problems`."""
-    records = text_bytes = 0
+def drop_copies(
+    parts: Sequence[EncodedPart], layout: Layout, how: Deduplicate | None, left_out: LeftOut
+) -> NDArray[np.int64]:
+    """Return the numbers of the documents that are copies of an earlier one, in order, and count them."""
+    if how is None:
+        return np.empty(0, np.int64)
+    found = find_copies((key for part in parts for key, _, _ in part.documents(layout)), how)
+    checks = {"copies": membership(found[0]), "near copies": membership(found[1])}
+    for number, size in enumerate(size for part in parts for _, size, _ in part.documents(layout)):
+        for reason, check in checks.items():
+            if check(number):
+                left_out.add(reason, 1, size)
+    return np.union1d(*found)
+
+
+def survey_parts(
+    parts: Iterable[EncodedPart], layout: Layout, problems: Problems, copies: NDArray[np.int64] | None = None
+) -> Survey:
+    """Return the counts of all parts but for copies; what is wrong with their lines is added to `problems`."""
+    records = text_bytes = number = 0
     labels: set[str] = set()
+    is_copy = membership(copies)
     for part in parts:
         problems.add_json(part.problems)
         labels.update(part.labels)
         for _, size, _ in part.documents(layout):
-            records += 1
-            text_bytes += size
+            if not is_copy(number):
+                records += 1
+                text_bytes += size
+            number += 1
     return Survey(records=records, text_bytes=text_bytes, labels=tuple(sorted(labels)), skipped=problems.counts)
 
 
-def draw_held_out(parts: Sequence[EncodedPart], layout: Layout, survey: Survey) -> HeldOut:
+def draw_held_out(
+    parts: Sequence[EncodedPart], layout: Layout, survey: Survey, copies: NDArray[np.int64] | None = None
+) -> HeldOut:
     """Draw the documents that are held out: the end of a stream if one document is nearly all of it."""
     if survey.records < 2:
         if layout.end:
             return HeldOut(cut=True)
         raise DataError("one record cannot be split into training and held-out ones; give more, or a dev file")
+    is_copy = membership(copies)
+
+    def numbered() -> Iterator[tuple[int, DrawnDocument]]:
+        found = (document for part in parts for document in part.documents(layout))
+        for number, (keys, size, labels) in enumerate(found):
+            key = keys[:KEY]
+            if not is_copy(number):
+                amount = size if layout.end else 1
+                yield number, DrawnDocument(key, own_key(key, number), labels or (None,), amount)
 
     def documents() -> Iterator[DrawnDocument]:
-        found = (document for part in parts for document in part.documents(layout))
-        for number, (key, size, labels) in enumerate(found):
-            yield DrawnDocument(key, own_key(key, number), labels or (None,), size if layout.end else 1)
+        return (document for _, document in numbered())
 
     if layout.end:
         quotas = document_quotas(survey.text_bytes, survey.records)
@@ -228,7 +268,7 @@ def draw_held_out(parts: Sequence[EncodedPart], layout: Layout, survey: Survey) 
     drawn = draw(documents, quotas)
     if layout.end and drawn.short:
         return HeldOut(cut=True)
-    numbers = frozenset(number for number, one in enumerate(documents()) if drawn.has(one))
+    numbers = frozenset(number for number, one in numbered() if drawn.has(one))
     return HeldOut(numbers, drawn.copies)
 
 
@@ -240,9 +280,14 @@ def join_parts(
     *,
     source: Source,
     home: Path,
+    copies: NDArray[np.int64] | None = None,
 ) -> None:
-    """Write the stores `train` and `dev`. A stream that is cut is read again: where the cut is, tokens are others."""
+    """Write the stores `train` and `dev`. A stream that is cut is read again: where the cut is, tokens are others.
+
+    The notes of `train` say where each source of a mixture ends; of a stream that is cut nobody knows.
+    """
     layout, labels = encoding.layout, encoding.labels or ()
+    sources: list[dict[str, Any]] = []
     with StoreWriter(home / "train", encoding.sizes) as learned, StoreWriter(home / "dev", encoding.sizes) as held:
         if held_out.cut:
             sizes = sum(size for part in train for _, size, _ in part.documents(layout))
@@ -257,16 +302,36 @@ def join_parts(
             for entry in encoding.encode(source, records()):
                 encoding.add(stores_of.popleft(), entry)
         else:
-            number = 0
+            number, is_copy = 0, membership(copies)
+            ends = iter(source_ends(source, [count for part in train for count in part.shards]))
+            name, end = next(ends)
             for entry in (entry for part in train for entry in part.entries(layout, labels)):
-                encoding.add(held if number in held_out.documents else learned, entry)
+                while number == end:
+                    sources.append({"name": name, "end": learned.n})
+                    name, end = next(ends)
+                if not is_copy(number):
+                    encoding.add(held if number in held_out.documents else learned, entry)
                 number += entry.key is not None
+            sources += [{"name": name, "end": learned.n} for name, _ in [(name, end), *ends]]
         for entry in (entry for part in dev or () for entry in part.entries(layout, labels)):
             encoding.add(held, entry)
-        stores = {"training": learned.close({}), "held-out": held.close({})}
+        stores = {"training": learned.close({"sources": sources}), "held-out": held.close({})}
     for name, store in stores.items():
         if not len(store) or (layout.end and store.sizes[layout.texts[0]].tokens < 2):
             raise DataError(f"there is no {name} record left; give more text, or a dev file of its own")
+
+
+def source_ends(source: Source, documents: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Yield the name of each source as it was given, and the number of the document after its last one.
+
+    `documents` is how many each shard has, of all sources one after another.
+    """
+    shards = end = 0
+    for each in source.sources():
+        count = len(each.shards())
+        end += sum(documents[shards : shards + count])
+        shards += count
+        yield each.name, end
 
 
 @contextmanager

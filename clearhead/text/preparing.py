@@ -10,17 +10,31 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DataError, OptionError, RunError
 from clearhead.files import check_file_name, read_sealed, replacing_folder, sha256_of_file, write_sealed
 from clearhead.options import option
 from clearhead.serialization import check_fields, check_regular, check_type, to_json
-from clearhead.text.encoding import FATES, Corpus, Encoding, Layout, Survey, labels_of, texts_of, usable_records
+from clearhead.text.encoding import (
+    FATES,
+    Corpus,
+    Encoding,
+    Layout,
+    Survey,
+    filtered_records,
+    labels_of,
+    texts_of,
+    usable_records,
+)
+from clearhead.text.filtering import LeftOut, TextFilter
 from clearhead.text.kinds import KINDS
 from clearhead.text.lines import Problems
 from clearhead.text.parts import (
@@ -30,6 +44,7 @@ from clearhead.text.parts import (
     Team,
     await_parts,
     draw_held_out,
+    drop_copies,
     encode_parts,
     estimate_bytes,
     join_parts,
@@ -38,13 +53,13 @@ from clearhead.text.parts import (
 )
 from clearhead.text.remote import identify, is_remote
 from clearhead.text.sources import Record, Source
-from clearhead.text.store import Store
+from clearhead.text.store import Store, map_file
 from clearhead.text.table_readers import quote
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import RULE, is_drawn
 
 Log = Callable[[str], None]
-FORMAT = 4
+FORMAT = 5
 """The version of what is stored: another version is another key."""
 MOST_LABELS = 1000
 MOST_CHANGES = 5
@@ -68,11 +83,15 @@ NOTES = {
     "cut": bool,
     "held_out": list[int],
     "texts": dict[str, str],
+    "left_out": dict[str, list[int]],
 }
 """The fields of whole.json beside its seal: `key`, the folder it was made in; `files`, the SHA-256 of those
 around it; `texts`, the BLAKE2b of the user's files; `copies`, how many held-out records have the text of training
-records; `held_out`, the numbers of the documents of a stream that are held out; `cut`, that it is its end instead.
+records; `held_out`, the numbers of the documents of a stream that are held out; `cut`, that it is its end instead;
+`left_out`, the records and bytes that filters and deduplication left out, by the reason.
 """
+COPIES = "copies.bin"
+"""The numbers of the documents that were left out as copies, 64 bits each."""
 
 
 @final
@@ -134,6 +153,12 @@ class Prepared:
     labels: tuple[str, ...]
     notes: Mapping[str, Any]
 
+    @property
+    def copies(self) -> NDArray[np.int64] | None:
+        """Return the numbers of the documents that were left out as copies, mapped; None if there are none."""
+        file = self.train.folder.parent / COPIES
+        return map_file(file, np.dtype(np.int64)) if file.exists() else None
+
 
 def prepare(
     corpus: Corpus,
@@ -161,7 +186,8 @@ def prepare(
         return open_prepared(home, tokenizers=pretrained)
     try:
         with replacing_folder(home) as partial, parts_folder(home, partial) as parts:
-            work = PartJob(corpus.train, layout, None, corpus.skip_bad, parts)
+            near = corpus.deduplicate == "near"
+            work = PartJob(corpus.train, layout, None, corpus.skip_bad, parts, corpus.filters, near)
             write_prepared(corpus, work, tokenizing, partial, log, key=home.name, texts=texts, team=team or Team())
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and (home / WHOLE).exists():
@@ -306,27 +332,34 @@ def write_prepared(
         tokenizers, team = tokenizing, Team()  # the other processes do not have them
     train_job = work._replace(folder=work.folder / "train")
     train = encode_together(train_job, tokenizers, team)
-    problems = Problems(skip=corpus.skip_bad)
-    survey = survey_parts(train, layout, problems)
+    problems, left_out = Problems(skip=corpus.skip_bad), LeftOut()
+    for part in train:
+        left_out.add_json(part.left_out)
+    copies = drop_copies(train, layout, corpus.deduplicate, left_out)
+    survey = survey_parts(train, layout, problems, copies)
+    for line in left_out.describe():
+        log(line)
     check_survey(corpus.train, layout, survey, problems)
     log(f"{survey.records:,} records, {survey.text_bytes / 1e6:,.1f} MB of text" + describe_skipped(survey.skipped))
     dev, dev_skipped = None, {}
     if corpus.dev is not None:
         known_labels = survey.labels if layout.label else None
-        dev_job = work._replace(source=corpus.dev, labels=known_labels, folder=work.folder / "dev")
+        dev_job = work._replace(source=corpus.dev, labels=known_labels, folder=work.folder / "dev", filters=())
         dev = encode_together(dev_job, tokenizers, team)
         problems = Problems(skip=corpus.skip_bad)
         dev_survey = survey_parts(dev, layout, problems)
         check_survey(corpus.dev, layout, dev_survey, problems, known_labels)
         dev_skipped = dict(dev_survey.skipped)
         log(f"{dev_survey.records:,} held-out records" + describe_skipped(dev_skipped))
-    held_out = HeldOut() if dev is not None else draw_held_out(train, layout, survey)
-    encoding = Encoding(layout, tokenizers, survey.labels)
+    held_out = HeldOut() if dev is not None else draw_held_out(train, layout, survey, copies)
+    encoding = Encoding(layout, tokenizers, survey.labels, filters=corpus.filters)
     files = save_tokenizers(tokenizers, home)
-    join_parts(encoding, train, dev, held_out, source=corpus.train, home=home)
+    join_parts(encoding, train, dev, held_out, source=corpus.train, home=home, copies=copies)
     for line in describe_losses(encoding, held_out):
         log(line)
-    bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()))
+    if len(copies):
+        (home / COPIES).write_bytes(copies.tobytes())
+    bound = ("train/store.json", "dev/store.json", *dict.fromkeys(files.values()), *((COPIES,) if len(copies) else ()))
     notes = {
         "key": key,
         "files": {file: sha256_of_file(home / file) for file in bound},
@@ -342,6 +375,7 @@ def write_prepared(
         "cut": held_out.cut,
         "held_out": sorted(held_out.documents) if layout.end else [],
         "texts": dict(texts),
+        "left_out": left_out.to_json(),
     }
     write_sealed(home / WHOLE, notes)
 
@@ -378,11 +412,14 @@ def survey(
     problems: Problems,
     known_labels: tuple[str, ...] | None,
     watch: Callable[[int, Record], None] = lambda number, record: None,
+    *,
+    filters: Sequence[TextFilter] = (),
 ) -> Survey:
     """Read everything once, and raise for bad lines. `watch` is called with every usable record and its number."""
     labels: dict[str, None] = {}
     records = text_bytes = 0
-    for number, record in enumerate(usable_records(source, layout, problems, known_labels)):
+    usable = usable_records(source, layout, problems, known_labels)
+    for number, record in enumerate(filtered_records(usable, source, layout, filters, LeftOut())):
         watch(number, record)
         text_bytes += sum(len(text.encode()) for text in texts_of(source, layout, record))
         records += record.ends
@@ -449,7 +486,7 @@ def train_tokenizers(corpus: Corpus, layout: Layout, tokenizing: Tokenizing, log
             for group, texts in samples.items():
                 texts.extend(record.fields[corpus.train.fields.index(name)] for name in group)
 
-    survey(corpus.train, layout, Problems(skip=corpus.skip_bad), None, sample)
+    survey(corpus.train, layout, Problems(skip=corpus.skip_bad), None, sample, filters=corpus.filters)
     if every > 1:
         log(f"the tokeniser is trained on one record in {every}, drawn by hash")
     tokenizers: dict[str, Tokenizer] = {}

@@ -63,6 +63,15 @@ class Source(CodeRepr, ABC):
         """Return some of its shards as one source."""
         return shards[0]
 
+    def sources(self) -> "list[Source]":
+        """Return sources as they were given, of a path each: what has a share of a mixture."""
+        return [self]
+
+    @property
+    def name(self) -> str:
+        """Return what a source of a mixture is called: the path that was given."""
+        return self.files[0]
+
     def check_units(self, *, words: bool) -> None:
         """Raise DataError for files that tag words, unless `words` are what has labels."""
 
@@ -117,6 +126,16 @@ class Aligned(Source):
     def shards(self) -> list[Source]:
         return [Aligned(source=(source,), target=(target,)) for source, target in self.pairs()]
 
+    def sources(self) -> list[Source]:
+        if len(self.source) != len(self.target):
+            return [self]
+        pairs = zip(self.source, self.target, strict=True)
+        return [Aligned(source=(source,), target=(target,)) for source, target in pairs]
+
+    @property
+    def name(self) -> str:
+        return self.source[0]
+
     def of_shards(self, shards: Sequence[Source]) -> Source:
         sides = [tuple(shard.files[side] for shard in shards) for side in (0, 1)]
         return Aligned(source=sides[0], target=sides[1])
@@ -138,6 +157,13 @@ class OfPaths(Source):
 
     def shards(self) -> list[Source]:
         return [replace(self, paths=(path,)) for path in self.files]
+
+    def sources(self) -> list[Source]:
+        return [replace(self, paths=(path,)) for path in self.paths]
+
+    @property
+    def name(self) -> str:
+        return self.paths[0]
 
     def of_shards(self, shards: Sequence[Source]) -> Source:
         return replace(self, paths=tuple(path for shard in shards for path in shard.files))

@@ -9,10 +9,12 @@ run.translate(["zweiundvierzig"])
 
 from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
+from clearhead.text.filtering import LengthFilter, QualityFilter, TextFilter
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import tasks
+from clearhead.training.classified import ClassifierFilter
 from clearhead.training.many_texts import exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.reporting import TensorBoard
@@ -28,6 +30,7 @@ __all__ = [
     "Batching",
     "Budget",
     "Checkpointing",
+    "ClassifierFilter",
     "Constant",
     "Corpus",
     "CosineDecay",
@@ -35,12 +38,15 @@ __all__ = [
     "Ema",
     "InverseSqrt",
     "Last",
+    "LengthFilter",
     "Machine",
     "Optimizer",
+    "QualityFilter",
     "Recipe",
     "Run",
     "Table",
     "TensorBoard",
+    "TextFilter",
     "Tokenizer",
     "Tokenizing",
     "Unaveraged",

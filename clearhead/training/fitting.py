@@ -37,6 +37,7 @@ from clearhead.training.recipe import Budget, Plan, Recipe, text_bytes
 from clearhead.training.schedules import CosineDecay, Last
 from clearhead.training.scores import FEWEST_BATCHES
 from clearhead.training.tasks import Task, task_named
+from clearhead.training.train_step import plan_batches
 from clearhead.training.variants import with_dropout
 
 Log = Callable[[str], None]
@@ -315,8 +316,7 @@ def planned_steps(recipe: Recipe, workload: Workload) -> int:
         return recipe.budget.steps
     if recipe.plan is not None and recipe.budget.minutes is not None:
         return recipe.plan.steps
-    planner = workload.task.planner(workload.prepared.train, recipe.batching.at_once, recipe.seed)
-    batches = planner.count(0)
+    batches = plan_batches(recipe, workload.task, workload.prepared.train).count(0)
     return max(1, math.ceil((recipe.budget.epochs or 1) * batches / recipe.batching.passes))
 
 

@@ -23,6 +23,7 @@ from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.plots.curves import draw_curves
 from clearhead.serialization import to_json
+from clearhead.text.mixing import Mixed
 from clearhead.text.preparing import Prepared
 from clearhead.training import pretrained
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
@@ -239,6 +240,9 @@ class Trainer:
             clock, self.stop_signal = self.processes.moment(stopping.signal)
             self.pacing.spend(clock - now, scoring=evaluates)
         self.keep_last()
+        if isinstance(self.stream.planner, Mixed):
+            read = self.stream.planner.epochs(self.done * self.recipe.batching.passes)
+            self.log("epochs of each source: " + ", ".join(f"{name} {count:.3g}" for name, count in read.items()))
         self.ended, _ = self.processes.moment(0)
         self.pacing.spend(self.ended - clock, scoring=False)
 
@@ -330,6 +334,7 @@ class Trainer:
             "kind": "step",
             "step": self.done,
             "epoch": round(batches / self.epoch_batches, 4),
+            **({"epochs": self.stream.planner.epochs(batches)} if isinstance(self.stream.planner, Mixed) else {}),
             "loss": loss,
             "lr": self.rate,
             "grad_norm": total.grad_norm,

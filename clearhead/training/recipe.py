@@ -29,6 +29,7 @@ from clearhead.model.sizes import PARTS, Spec
 from clearhead.options import OWN, check_declared, option
 from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
+from clearhead.text.mixing import read_mix
 from clearhead.text.parts import estimate_bytes
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Messages, Table
@@ -138,6 +139,8 @@ class Batching(CodeRepr):
         tokens: About how many tokens a step has.
         micro_batch_tokens: Most tokens of one pass; a step sums several (gradient accumulation). All of them if None.
         context: Tokens of the longest row.
+        mix: Shares of the sources of training text, with commas between; and, after `;`, others from a part of the
+            steps on. None for all text once an epoch.
 
     >>> import clearhead as ch
     >>> batching = ch.training.Batching(tokens=2048, context=128)
@@ -148,9 +151,18 @@ class Batching(CodeRepr):
         None, "Gradient accumulation: tokens per pass; a step sums several passes.", takes="N", least=1
     )
     context: int = option(256, "Context length, in tokens.", takes="N", least=1)
+    mix: str | None = option(
+        None,
+        "Shares of the files of text in every batch, in the order they are given: 0.7,0.3; with 0.7,0.3;0.9:0,1 they "
+        "change after 90 % of the steps.",
+        takes="X,Y",
+        several=True,
+    )
 
     def __post_init__(self) -> None:
         check_declared(self)
+        if self.mix is not None:
+            read_mix(self.mix)
 
     @property
     def passes(self) -> int:

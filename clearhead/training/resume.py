@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.calls import public
-from clearhead.errors import RunError
+from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors
+from clearhead.text.mixing import read_mix
 from clearhead.text.preparing import describe_changes
 from clearhead.training import claiming
 from clearhead.training.checkpoints import Checkpoint, Checkpoints, check_no_link
@@ -101,8 +102,23 @@ def resume_first(
             machine=resolve_machine(changed["machine"] or recipe.machine),
         )
         new = with_plan(new, recipe, checkpoint)
+        check_schedule(new, recipe)
         trainer = Trainer(folder, new, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log)
         return run_to_end(trainer, checkpoint, lambda: take_over(folder, new, checkpoints_found, hold))
+
+
+def check_schedule(recipe: Recipe, old: Recipe) -> None:
+    """Raise where a new budget would move the places at which a mixture's shares change: text would be read twice."""
+    mix = recipe.batching.mix
+    if (
+        mix is not None
+        and len(read_mix(mix)) > 1
+        and recipe.budget != replace(old.budget, patience=recipe.budget.patience)
+    ):
+        raise OptionError(
+            f"the shares of the mixture change at parts of the steps ({mix}), so the budget cannot be changed; train "
+            "another run with --from this one"
+        )
 
 
 def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Recipe:

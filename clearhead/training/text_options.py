@@ -8,12 +8,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast, final, get_args
 
-from clearhead.errors import WordError, no_such
-from clearhead.options import Given, flag, group_of, option
+from clearhead.errors import OptionError, WordError, no_such
+from clearhead.options import OWN, Given, flag, group_of, option
+from clearhead.registry import parse
 from clearhead.text.encoding import Corpus
+from clearhead.text.filtering import FILTERS, Deduplicate, TextFilter
 from clearhead.text.forms import DELIMITERS, Form, possible_forms, read_head
 from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Messages, Source, Table, Unit
+from clearhead.training import classified  # noqa: F401 - it registers a filter
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.texts import AT_ONCE
@@ -26,14 +29,15 @@ TOGETHER = {
     "table": ("table", "columns", "form", "dev", "repeats"),
     "text": ("text", "documents", "dev", "repeats"),
 }
-"""The options that go with each of these; `skip_bad` goes with all."""
+"""The options that go with each of these; those of WITH_ALL go with all."""
+WITH_ALL = ("skip_bad", "filter", "deduplicate")
 SPOOLED = [form for form in get_args(Form) if form not in ("auto", "parquet")]
 """The forms that can come through a pipe."""
 MESSAGES = "messages"
 """What --columns says of a file of conversations."""
 SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text"}
 
-TRAINING_ONLY = ("dev_source", "dev_target", "dev", "repeats")
+TRAINING_ONLY = ("dev_source", "dev_target", "dev", "repeats", "filter", "deduplicate")
 """Options that are not for evaluation."""
 TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
 
@@ -77,12 +81,22 @@ class TextOptions:
         several=True,
     )
     skip_bad: bool = option(False, "Skip lines that cannot be used.")
+    filter: Files = option(
+        None,
+        f"Leave out training records by a rule: {', '.join(FILTERS)}; {OWN}. Repeatable.",
+        takes="NAME",
+        names=FILTERS,
+        own=True,
+    )
+    deduplicate: Deduplicate | None = option(
+        None, "Leave out training records whose text came before: exact, or near copies too.", takes="NAME"
+    )
 
 
 def check_text(task: type[Task], options: TextOptions) -> None:
     """Raise if the options cannot be for this task, or do not go together. Nothing is read."""
     way = way_of(task, options)
-    given = [each.name for each in fields(options) if getattr(options, each.name) and each.name != "skip_bad"]
+    given = [each.name for each in fields(options) if getattr(options, each.name) and each.name not in WITH_ALL]
     for name in given:
         if name not in TOGETHER[way]:
             ways_of_option = [SHOWN[second] for second in task.ways if name in TOGETHER[second]]
@@ -180,8 +194,19 @@ def as_corpus(task: type[Task], options: TextOptions) -> Corpus:
     if options.repeats is not None:
         train = tuple(repeat_files(files or [], options.repeats) for files in train)
     return Corpus(
-        train=make(task, options, train), dev=make(task, options, dev) if dev[0] else None, skip_bad=options.skip_bad
+        train=make(task, options, train),
+        dev=make(task, options, dev) if dev[0] else None,
+        skip_bad=options.skip_bad,
+        filters=tuple(map(read_filter, options.filter or ())),
+        deduplicate=options.deduplicate,
     )
+
+
+def read_filter(text: str) -> TextFilter:
+    try:
+        return parse(text, "filter").make()
+    except OptionError as error:
+        raise WordError("filter", str(error)) from error
 
 
 def repeat_files(files: list[str], repeats: str) -> list[str]:

@@ -16,6 +16,7 @@ from clearhead.errors import OptionError, RunError
 from clearhead.model.sizes import resized
 from clearhead.serialization import from_json, to_json
 from clearhead.text.encoding import Corpus, Encoding, Layout
+from clearhead.text.mixing import read_mix
 from clearhead.text.parts import PartJob, Team, encode_parts
 from clearhead.text.preparing import Prepared, load_tokenizers, open_prepared, prepare
 from clearhead.text.tokenizer import Tokenizer
@@ -164,8 +165,9 @@ def take_part(processes: Processes) -> Run:
         source = from_json(job["source"], CLASSES, where="the first process's text")
         layout = Layout(**{**job["layout"], "texts": tuple(job["layout"]["texts"])})
         labels = None if job["labels"] is None else tuple(job["labels"])
+        filters = from_json(job["filters"], CLASSES, where="the first process's filters")
         encode_parts(
-            PartJob(source, layout, labels, job["skip_bad"], parts),
+            PartJob(source, layout, labels, job["skip_bad"], parts, filters, job["near"]),
             load_tokenizers(parts.parent),
             processes.rank,
             processes.count,
@@ -239,11 +241,21 @@ def follow(recipe: Recipe, data: Path, source: Run | None, log: Callable[[str], 
 def check_recipe(recipe: Recipe) -> None:
     """Raise for what is wrong with a recipe, as far as it shows before the text is read."""
     recipe.corpus.check()
+    check_mix(recipe)
     kind, context, given = task_named(recipe.task), recipe.batching.context, recipe.tokenizing.given
     # Whether a task takes a model does not depend on the tokeniser, so any will do.
     tokenizer = Tokenizer.train(["a"], "word") if given is None else Tokenizer.load(given)
     texts = kind.layout(context).texts
     kind(tokenizers=dict.fromkeys(texts, tokenizer), context=context, labels=("a", "b")).fitted(recipe.model)
+
+
+def check_mix(recipe: Recipe) -> None:
+    """Raise where the shares of a mixture are not as many as the sources."""
+    if recipe.batching.mix is None:
+        return
+    shares, sources = len(read_mix(recipe.batching.mix)[0].shares), len(recipe.corpus.train.sources())
+    if shares != sources:
+        raise OptionError(f"mix: there are {shares} shares, and {sources} sources of training text: give as many")
 
 
 def find_header(task: Task, prepared: Prepared) -> str | None:
@@ -314,7 +326,8 @@ def make_team() -> Team:
     def announce(job: PartJob) -> None:
         layout = {**asdict(job.layout), "texts": list(job.layout.texts)}
         source = to_json(job.source, CLASSES)
-        about = {"source": source, "layout": layout, "labels": job.labels, "skip_bad": job.skip_bad}
+        about = {"source": source, "layout": layout, "labels": job.labels, "skip_bad": job.skip_bad, "near": job.near}
+        about["filters"] = [to_json(each, CLASSES) for each in job.filters]
         processes.send({"encode": {**about, "folder": str(job.folder.absolute())}})
 
     return Team(processes.count, announce)

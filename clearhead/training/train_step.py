@@ -8,7 +8,9 @@ and the update once, as CUDA graphs, and replays them: a small model spends its 
 import contextlib
 import copy
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, final
 
 import numpy as np
@@ -27,6 +29,8 @@ from clearhead.errors import OptionError
 from clearhead.model.outputs import deferring
 from clearhead.model.transformers import Transformer, splitting_sequences
 from clearhead.registry import is_built_in
+from clearhead.text.batches import BatchPlanner
+from clearhead.text.mixing import Shares, check_sources, mix_planners, read_mix, sources_of
 from clearhead.text.store import Store
 from clearhead.training.checkpoints import named_tensors
 from clearhead.training.chunked_loss import chunked_cross_entropy, long_output
@@ -51,7 +55,7 @@ class BatchStream:
     def __init__(self, recipe: Recipe, task: Task, store: Store, *, filled: bool) -> None:
         self.store, self.task, self.seed, self.filled = store, task, recipe.seed, filled
         self.keyed = bool(recipe.machine.keyed_dropout)
-        self.planner = task.planner(store, recipe.batching.at_once, self.seed)
+        self.planner = plan_batches(recipe, task, store)
         self.taken = 0
 
     def count(self) -> int:
@@ -70,6 +74,30 @@ class BatchStream:
                 batch = self.task.read(self.store, rows, random, filled=self.filled)
                 yield {**batch, ROW_KEYS: draw_row_keys(random, len(batch["wanted"]))} if self.keyed else batch
             skip, epoch = 0, epoch + 1
+
+
+def plan_batches(recipe: Recipe, task: Task, store: Store) -> BatchPlanner:
+    """Return the plan of a training's batches; of a mixture, by its shares and by how many steps the run has."""
+    at_once, seed, passes = recipe.batching.at_once, recipe.seed, recipe.batching.passes
+    if recipe.batching.mix is None:
+        return task.planner(store, at_once, seed)
+    pieces, sources = read_mix(recipe.batching.mix), sources_of(store)
+    check_sources(sources, pieces)
+    used = [i for i in range(len(sources)) if any(piece.shares[i] for piece in pieces)]
+    planners: list[BatchPlanner] = []
+    for i in used:
+        try:  # each is shuffled with a seed of its own
+            planners.append(task.planner(store, at_once, seed + (i << 64), sources[i].records))
+        except OptionError as error:
+            raise OptionError(f"mix: {sources[i].name}: {error}") from error
+    mixed = mix_planners(planners, [sources[i].name for i in used])
+    steps = recipe.budget.steps or (None if recipe.plan is None else recipe.plan.steps)
+    if recipe.budget.epochs is not None:
+        steps = math.ceil(recipe.budget.epochs * mixed.count(0) / passes)
+    unit = passes * mixed.units
+    known = pieces if steps is not None else pieces[:1]  # a budget of minutes that is being timed
+    shares = [(int(piece.begins * (steps or 0)) * unit, [piece.shares[i] for i in used]) for piece in known]
+    return replace(mixed, shares=Shares(shares))
 
 
 def split_rows(batch: Batch, parts: int) -> list[Batch]:

@@ -8,6 +8,7 @@ from clearhead.errors import DataError, RunError
 from clearhead.files import read_sealed, write_sealed
 from clearhead.text import parts, preparing
 from clearhead.text.encoding import Corpus, Encoding, Layout
+from clearhead.text.filtering import LengthFilter
 from clearhead.text.parts import PartJob, Team, divide, encode_parts
 from clearhead.text.preparing import Tokenizing, load_tokenizers, prepare
 from clearhead.text.sources import Aligned, Documents, Table
@@ -78,6 +79,19 @@ def test_any_number_of_processes_makes_the_same_bytes(name, tmp_path):
         prepare(Corpus(train=source), layout, BPE, tmp_path / "data" / count, told.append, team=team)
         teams[count] = files_below(tmp_path / "data" / count), told
     assert all(found == teams["1"] for found in teams.values())
+
+
+def test_filters_and_copies_go_alike_in_any_number_of_processes(tmp_path):
+    """Each shard has lines of its neighbours, so copies are far from the first, in other parts."""
+    paths = shards(tmp_path, lambda i, j: f"text {(i + j) % 12} line {j % 8} größer")
+    corpus = Corpus(train=Documents(paths=paths, unit="line"), filters=(LengthFilter(most=20),), deduplicate="near")
+    layout, found = TASKS["generate"].layout(16), []
+    for count, team in {1: Team(), 3: team_of(3, [2, 1]), 9: team_of(9, [4, 8, 1, 2, 7, 5, 3, 6])}.items():
+        told = []
+        prepared = prepare(corpus, layout, BPE, tmp_path / "data" / str(count), told.append, team=team)
+        found.append((files_below(tmp_path / "data" / str(count)), told, dict(prepared.notes["left_out"])))
+    assert found[0][2].keys() == {"copies", "LengthFilter: too long"}
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.slow

@@ -314,7 +314,7 @@ def test_a_crash_leaves_nothing_that_is_taken_for_whole(file, ready, tmp_path, m
     assert sorted(path.name for path in home.iterdir()) == ["dev", "tokenizer.json", "train", "whole.json"]
 
 
-def interrupt(*_):
+def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from clearhead import positions, similarity, weighting
 from clearhead.model.lora import Lora
+from clearhead.text.filtering import LengthFilter
 from clearhead.text.preparing import Tokenizing
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer
@@ -83,6 +84,14 @@ def several_files(recipe, home):
     return replace(recipe, corpus=replace(recipe.corpus, train=source, dev=replace(source, paths=(held,))))
 
 
+def mixed(recipe, home):
+    """Two files in shares that change on the way, filtered."""
+    more = small_runs.write_lines(home / "mixed-lines", small_runs.sentences(150, 5))
+    source = replace(recipe.corpus.train, paths=(*recipe.corpus.train.paths, more))
+    corpus = replace(recipe.corpus, train=source, filters=(LengthFilter(least=3),))
+    return replace(recipe, corpus=corpus, batching=replace(recipe.batching, mix="0.7,0.3;0.5:0.2,0.8"))
+
+
 FILES = {5: "more-lines", 6: "held-lines"}
 
 
@@ -128,6 +137,7 @@ OPTIONS = {
     "documents:compile": Option(change=in_part("machine", compile=True), ways=("ddp",)),
     "documents:odd-vocabulary": Option(change=odd_vocabulary),
     "documents:weighted-files": Option(change=several_files),
+    "documents:mixed": Option(change=mixed),
     "documents:lora": Option(change=fine_tuned(lora=Lora(rank=3, maps=("all",)))),
     "documents:frozen": Option(change=fine_tuned(freeze=("embedding*",))),
     "documents:patience": Option(change=patient),

@@ -266,11 +266,19 @@ class ClassifyPairs(OneLabel):
         tokenizer = self.tokenizers[field]
         return Framing(before=(tokenizer.start,), between=(tokenizer.end,))
 
-    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
+    def planner(self, store: Store, tokens: int, seed: int, records: range | None = None) -> BatchPlanner:
         frame = self.frame()
         extra = frame.size + len(frame.between)
-        fields, longest = ("first", "second"), self.context - extra
-        return ByLength(store=store, fields=fields, tokens=tokens, seed=seed, longest=longest, extra=extra, joined=True)
+        return ByLength(
+            store=store,
+            fields=("first", "second"),
+            tokens=tokens,
+            seed=seed,
+            longest=self.context - extra,
+            extra=extra,
+            joined=True,
+            records=records,
+        )
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         """Return pairs as rows, padded to the full width if filled. Segments are given only if there are any."""

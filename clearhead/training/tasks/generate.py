@@ -116,7 +116,7 @@ class Generate(Task):
         notes, layout = prepared.notes, self.layout(self.context)
         train_bytes, dev_bytes = (store.sizes["text"].text_bytes for store in (prepared.train, prepared.dev))
         samples = {False: ByteSample(train_bytes, MOST_BYTES), True: ByteSample(dev_bytes, MOST_BYTES)}
-        for source, record, held_out in split_records(corpus, layout, notes):
+        for source, record, held_out in split_records(corpus, layout, notes, prepared.copies):
             samples[held_out].add(texts_of(source, layout, record)[0].encode(), ends=record.ends)
         train, dev = (samples[held_out].documents for held_out in (False, True))
         return score_ngrams(train, dev, text_bytes=train_bytes, seconds=seconds)
@@ -141,10 +141,15 @@ class Generate(Task):
             checkpointing=Checkpointing(evaluate=max(100, steps // 20)),
         )
 
-    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
-        n_tokens = store.sizes["text"].tokens
+    def planner(self, store: Store, tokens: int, seed: int, records: range | None = None) -> BatchPlanner:
+        n_tokens, first = store.sizes["text"].tokens, 0
         width = max(1, min(self.context, n_tokens - 1))
-        return Windows(n_tokens=n_tokens, width=width, rows=max(1, tokens // width), seed=seed)
+        if records is not None:
+            first, end = (
+                int(store["text"].ends[record - 1]) if record else 0 for record in (records.start, records.stop)
+            )
+            n_tokens = end - first
+        return Windows(n_tokens=n_tokens, width=width, rows=max(1, tokens // width), seed=seed, first=first)
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
         indices = rows.which[:, None] + np.arange(rows.width + 1)

@@ -60,11 +60,17 @@ class Instruct(Generate):
     def baseline(self, corpus: Corpus, prepared: Prepared, *, seconds: float = math.inf) -> None:
         """Return nothing: only answers are asked for, and an n-gram sees too little of the prompt."""
 
-    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
+    def planner(self, store: Store, tokens: int, seed: int, records: range | None = None) -> BatchPlanner:
         # A row is up to twice as wide as its longer half.
         layout = self.usual_layout()
         return ByLength(
-            store=store, fields=layout.texts, tokens=max(1, tokens // 2), seed=seed, longest=layout.most, extra=1
+            store=store,
+            fields=layout.texts,
+            tokens=max(1, tokens // 2),
+            seed=seed,
+            longest=layout.most,
+            extra=1,
+            records=records,
         )
 
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:

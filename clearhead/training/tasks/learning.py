@@ -94,11 +94,18 @@ class Learning(TaskTexts):
             raise OptionError(f"to {self.name} takes {with_article(self.family)}; the model is a {spec_name(spec)}")
         return replace(spec, vocabulary=self.tokenizer.vocabulary)
 
-    def planner(self, store: Store, tokens: int, seed: int) -> BatchPlanner:
-        """Return the plan of batches of about so many tokens."""
+    def planner(self, store: Store, tokens: int, seed: int, records: range | None = None) -> BatchPlanner:
+        """Return the plan of batches of about so many tokens, from these records of a store or from all."""
         layout = self.usual_layout()
-        extra = self.context - layout.most
-        return ByLength(store=store, fields=layout.texts, tokens=tokens, seed=seed, longest=layout.most, extra=extra)
+        return ByLength(
+            store=store,
+            fields=layout.texts,
+            tokens=tokens,
+            seed=seed,
+            longest=layout.most,
+            extra=self.context - layout.most,
+            records=records,
+        )
 
     @abstractmethod
     def read(self, store: Store, rows: Rows, random: np.random.Generator, *, filled: bool) -> Batch:
