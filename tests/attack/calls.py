@@ -55,7 +55,10 @@ class Calls:
             changes = isinstance(args[2], int) and args[2] & TO_CHANGE
             if isinstance(args[0], int) or not changes:  # a file made of a handle that is open already
                 return
-        self.count(event.removeprefix("os."), args[0])
+        what = args[0]
+        if event in ("os.remove", "os.rmdir") and args[1] >= 0:  # by a name in a folder that is open, as rmtree does
+            what = os.path.join(os.readlink(f"/proc/self/fd/{args[1]}"), os.fsdecode(what))
+        self.count(event.removeprefix("os."), what)
 
     def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **named: Any) -> Any:

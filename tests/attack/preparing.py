@@ -65,7 +65,8 @@ class Shards(NamedTuple):
         self.killed_late(draw)
         left = [path for path in self.home.glob("data/.*.parts/**/*") if path.is_file() and path.stat().st_size]
         if how == "a flipped bit":
-            flip_bit(draw.choice(left), draw)
+            name = draw.choice(sorted({path.name for path in left}))
+            flip_bit(draw.choice([path for path in left if path.name == name]), draw)
             return self.again(may_refuse=True)
         path, users = (
             draw.choice([*self.home.glob("data/.*.parts"), left[0].parent, draw.choice(left)]),
@@ -117,17 +118,17 @@ def preparing(home: Path, tries: Tries) -> Row:
         made = calls_of(place, shards.prepare)
         shards = shards._replace(whole=contents(place / "data"), made=made)
 
-        def case(i: int, draw: random.Random) -> str:
+        def case(way: str, draw: random.Random) -> str:
             shutil.rmtree(place)
             place.mkdir()
             web.faults = {f"/part-{draw.randrange(6)}.txt": draw.choices(FAULTS, k=2)}
-            match way := WAYS[i % len(WAYS)]:
+            match way:
                 case "kill" | "cut_power":
                     problem = shards.killed(way, draw)
                 case "at once":
                     problem = shards.at_once(draw)
                 case _:
                     problem = shards.spoilt(way, draw)
-            return problem and f"{way}: {problem}"
+            return problem
 
-        return tries.each(None, case, full=300, short=10)
+        return tries.each(WAYS * 60, case, short=10)
