@@ -236,7 +236,7 @@ def bench(
     """Grade methods that find circuits on compiled programs, whose true edges are known by enumeration.
 
     The table has the average precision of each method on each axis, with its 95 % interval: 1 if all true edges are
-    ranked first. Edges whose weights do not meet are left out of the ranking.
+    ranked first. Passes are forward and backward. Edges whose weights do not meet are left out of the ranking.
     """
     from clearhead.circuits.bench import BenchLog, bench_samples, run_bench
     from clearhead.circuits.methods import find_method, method_names
@@ -322,10 +322,12 @@ def bench_page(report: "BenchReport") -> list[RenderableType]:
         rows = [row for row in report.graded if row.axis == axis]
         n = len({row.program for row in rows})
         share = sum(row.share for row in rows) / len(rows)
-        table = Table(box=None, pad_edge=False, title_justify="left", header_style="")
+        table = Table(box=None, pad_edge=False, collapse_padding=True, title_justify="left", header_style="")
         table.title = f"{axis}: {n} programs, {share:.0%} of the graded edges are true"
-        for column in ("method", "average precision", "ROC", "nodes", "forward", "back", "seconds", "programs"):
-            table.add_column(column, justify="left" if column in ("method", "average precision") else "right")
+        for column in ("method", "average precision", "ROC", "nodes", "passes", "seconds", "programs"):
+            table.add_column(
+                column, justify="left" if column in ("method", "average precision") else "right", no_wrap=True
+            )
         cells = [(method, report.cell(axis, method, lambda row: row.precision["size"])) for method in report.methods]
         for method, cell in sorted(cells, key=lambda item: -item[1].mean if item[1] else 0):
             if cell is not None:
@@ -336,8 +338,7 @@ def bench_page(report: "BenchReport") -> list[RenderableType]:
                     str(cell),
                     f"{mean(lambda row: row.roc['size']):.3f}",
                     f"{mean(lambda row: row.nodes):.3f}",
-                    f"{mean(lambda row: row.forwards):.0f}",
-                    f"{mean(lambda row: row.backwards):.0f}",
+                    f"{mean(lambda row: row.forwards):.0f} + {mean(lambda row: row.backwards):.0f}",
                     f"{mean(lambda row: row.seconds):.2f}",
                     str(len(mine)),
                 )

@@ -92,7 +92,7 @@ class ProgramCode:
 def read_source(path: Path) -> str:
     """Read a file that somebody hands in; DataError if it is no text, or far too long for one."""
     try:
-        return read_bytes(path, most=1_000_000).decode()
+        return read_bytes(path, most=1_000_000).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 

@@ -61,7 +61,7 @@ def find_lesson(name: str) -> Lesson:
     if not path.is_file():
         names = ", ".join(sorted(known))
         raise DataError(f"--lesson: there is no file {name}, and no lesson of that name; there are {names}")
-    return read_lesson(read_bytes(path).decode(errors="replace"), where=name)
+    return read_lesson(read_bytes(path).decode("utf-8-sig", errors="replace"), where=name)
 
 
 def read_lesson(text: str, *, where: str) -> Lesson:

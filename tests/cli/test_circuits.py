@@ -17,7 +17,8 @@ def test_a_bench_of_one_program_is_a_table(command, tmp_path):
     assert code == 0
     lines = printed.splitlines()
     assert lines[0].startswith("argmax: 1 programs, 79% of the graded edges are true")
-    assert lines[2].split()[:2] == ["exact", "1.000"]
+    assert lines[1].split() == ["method", "average", "precision", "ROC", "nodes", "passes", "seconds", "programs"]
+    assert lines[2].split()[:4] == ["exact", "1.000", "[1.000,", "1.000]"]
     assert {row["method"] for row in json.loads(out.read_text())["means"]} == {"exact", "eap", "random"}
 
 

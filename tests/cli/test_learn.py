@@ -68,7 +68,9 @@ def test_hand_in_lines_become_a_table_and_slips_are_named(command, tmp_path):
     (tmp_path / "reverse.py").write_text(EXERCISES["reverse"].solution)
     command("solve", "reverse")
     [line] = command("hand-in", "--name", "Ada")[1].splitlines()
-    (tmp_path / "class.txt").write_text(f"{line}\n\n{line.replace('Ada', 'Adam')}\nhello\n")
+    (tmp_path / "class.txt").write_text(
+        f"{line}\n\n{line.replace('Ada', 'Adam')}\nhello\n", encoding="utf-8-sig", newline="\r\n"
+    )
     code, out, _ = command("class", "class.txt")
     assert code == 0
     assert "Ada" in out

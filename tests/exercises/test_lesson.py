@@ -33,7 +33,8 @@ def test_chapters_texts_tasks_questions_and_exercises_are_read(tmp_path):
     path = tmp_path / "mine.md"
     path.write_text(
         "# Mine\nlanguage: de\nsentence: vier\n\n## softmax\nLook *here*.\n\nAnd here.\n## Own\nsentence: neun\n"
-        "answer: five\nTry [[softmax]].\n## Ask\nchoice: * a\nchoice: b\n## exercise reverse\nIn pairs.\n"
+        "answer: five\nTry [[softmax]].\n## Ask\nchoice: * a\nchoice: b\n## exercise reverse\nIn pairs.\n",
+        encoding="utf-8-sig",  # as editors of Windows write it
     )
     lesson = find_lesson(str(path))
     assert (lesson["title"], lesson["language"], lesson["sentence"]) == ("Mine", "de", "vier")
