@@ -13,6 +13,15 @@ from clearhead.exercises.checking import check_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
 
+CALL = """
+def call(*args):
+    import ctypes, os
+    found = ctypes.CDLL(None, use_errno=True).syscall(*args)
+    if found < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return found
+"""
+"""A system call by its number."""
 REFUSED = {
     "a process": "import os; os.fork()",
     "a command": "import subprocess; subprocess.run(['touch', TARGET])",
@@ -26,6 +35,14 @@ REFUSED = {
     "a folder": "import os; os.mkdir(TARGET + 'd')",
     "a socket": "import socket; socket.socket()",
     "a session": "import os; os.setsid()",
+    "an attribute of a file": "import os; os.setxattr(TARGET, 'user.a', b'b')",
+    "the times of a file": "import os; os.utime(TARGET, (0, 0))",
+    "limits of the grader": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+    "the grader's priority": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 5)",
+    "a file of the grader": "import os; call(438, call(434, os.getppid(), 0), 1, 0)",
+    "the mode of a file by a newer call": "call(452, -100, TARGET.encode(), 0o600, 0)",
+    "memory that outlives it": "import platform; call(29 if platform.machine() == 'x86_64' else 194, 0, 4096, 0o1600)",
+    "a call of the x32 form": "call(0x40000000 + 39)",
 }
 ENDED = {
     "endless": "while True: pass",
@@ -59,7 +76,7 @@ def short_bounds(monkeypatch):
 def grade(folder, body, target, name="dot-product"):
     """Return what is said of an answer: its state, and the first line; or why it was given up."""
     path = folder / "answer.py"
-    path.write_text(f"TARGET = {str(target)!r}\n\n\ndef dot_product(a, b):\n    {body}\n")
+    path.write_text(f"TARGET = {str(target)!r}\n{CALL}\n\ndef dot_product(a, b):\n    {body}\n")
     return outcome(EXERCISES[name], path)
 
 
