@@ -7,6 +7,7 @@ decided here, and tests check the decisions.
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,3 +110,10 @@ def fewer_threads_if_busy(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Make the tensor's GPU the current one: Triton launches there."""
+    if tensor.device.type != "cuda" or tensor.device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(tensor.device)

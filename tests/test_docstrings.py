@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -131,3 +132,38 @@ def test_a_docstring_that_says_too_little_or_too_much_is_noticed():
     assert without_returns(half_said)
     assert unnamed_errors(half_said) == {"ch.errors.OptionError"}
     assert without_example(half_said)
+
+
+ELSEWHERE = {"vmap", "create_block_mask", "apply_greedy", "seccomp"}
+"""Names of torch's, the system's and another library's that docstrings name."""
+BACKTICKS = re.compile(r"(?<!`)`([A-Za-z_]\w*(?:\.\w+)*)(?:\(\))?`(?!`)")
+
+
+def words_of(tree: ast.AST) -> Iterator[str]:
+    """Yield every name of a module, and the words of its strings but for docstrings."""
+    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield from re.findall(r"\w+", node.value)
+        for field in ("id", "attr", "arg", "name", "module"):
+            yield from re.findall(r"\w+", str(getattr(node, field, "")))
+
+
+def missing_names(sources: dict[str, str]) -> list[str]:
+    """Return the names in backticks in docstrings of these modules that none of them has."""
+    trees = {path: ast.parse(source) for path, source in sources.items()}
+    known = ELSEWHERE.union(*(words_of(tree) for tree in trees.values()), *(path.split("/") for path in trees))
+    texts = ((path, node.value.value) for path, tree in trees.items() for node in ast.walk(tree) if is_text(node))
+    found = ((path, name) for path, text in texts for name in BACKTICKS.findall(text))
+    return [f"{path}: {name}" for path, name in found if name.rpartition(".")[2] not in known]
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def test_names_in_backticks_exist():
+    home = Path(ch.__file__).parent
+    sources = {str(path.relative_to(home).with_suffix("")): path.read_text("utf-8") for path in home.rglob("*.py")}
+    assert missing_names(sources) == []
+    assert missing_names({"a": 'def f(x):\n    """Return `x` and `gone`, by `a.f`."""'}) == ["a: gone"]

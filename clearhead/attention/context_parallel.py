@@ -55,11 +55,6 @@ def attend_split(kernel: str, call: AttentionInputs, split: SequenceSplit) -> Co
     return by_state(call, split) if passes_state(call) else by_gathering(kernel, call, split)
 
 
-def which_way(call: AttentionInputs) -> str:
-    """Return "state" if only sums are sent, "gather" if keys and values are."""
-    return "state" if passes_state(call) else "gather"
-
-
 def passes_state(call: AttentionInputs) -> bool:
     """Check whether the blocks before a query's own come to it as one sum."""
     if call.weighting.form != "kernelized" or call.dropout or call.given_positions is not None:

@@ -25,9 +25,7 @@ from torch.nn import functional as F
 
 from clearhead.attention.heads import WholeMap
 from clearhead.attention.inputs import AttentionInputs
-from clearhead.attention.kernels import KERNELS, run
-from clearhead.attention.kernels.chunked import by_heads, in_chunks
-from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
+from clearhead.attention.kernels import KERNELS, State, attend_mapped, hide, kernelized, map_features, run
 from clearhead.attention.layer import Attention
 from clearhead.attention.mask_rules import Mask, TensorMask, Window
 from clearhead.attention.parts import HeadShape
@@ -530,7 +528,7 @@ class StateCache(SumsCache):
         if state is None:
             state = State.before(call).add(call.key, call.value)
             if call.n_query > 1:
-                return torch.cat([in_chunks(part) for part in by_heads(call)], 1), state
+                return attend_mapped(call), state
             return state.read(call.query, kernelized(call)), state
         contexts = []
         for index in range(call.n_query):

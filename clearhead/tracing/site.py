@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, ordinary
-from clearhead.attention.kernels.blockwise import sight
+from clearhead.attention.kernels import sight
 from clearhead.attention.layer import Attention
 from clearhead.attention.mask_rules import Mask
 from clearhead.attention.positions import Position

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from clearhead.attention.kernels.launch import on_device
 from clearhead.attention.modes import assuming_finite
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.compiling import compile, register_operators
 from clearhead.cuda_graphs import capture_graph, warm_up
-from clearhead.devices import widest_float
+from clearhead.devices import on_device, widest_float
 from clearhead.errors import OptionError
 from clearhead.model.outputs import deferring
 from clearhead.model.transformers import Transformer, splitting_sequences

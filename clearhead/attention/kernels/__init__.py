@@ -1,4 +1,8 @@
-"""Kernels: ways to compute attention, one file each, held to the reference. `choose` picks one, and says why."""
+"""Kernels: ways to compute attention, one file each, held to the reference. `choose` picks one, and says why.
+
+Rooms outside attention import from here alone, and no kernel by its file (import-linter holds it): beside the kernels
+there are the sums of kernelized attention, which decoding keeps.
+"""
 
 import functools
 from dataclasses import dataclass
@@ -8,17 +12,32 @@ import torch
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.argmax_gpu import ArgmaxKernel
 from clearhead.attention.kernels.base import Context, Kernel
-from clearhead.attention.kernels.blockwise import Blockwise
-from clearhead.attention.kernels.chunked import Chunked
+from clearhead.attention.kernels.blockwise import Blockwise, sight
+from clearhead.attention.kernels.chunked import Chunked, attend_mapped
 from clearhead.attention.kernels.flex import Flex
 from clearhead.attention.kernels.fused import Fused
+from clearhead.attention.kernels.linear import State, hide, kernelized, map_features
 from clearhead.attention.kernels.linear_gpu import LinearKernel
 from clearhead.attention.kernels.recurrent import Recurrent
 from clearhead.attention.kernels.reference import Reference
 from clearhead.attention.modes import autocast_enabled
 from clearhead.errors import OptionError, UnsupportedError
 
-__all__ = ["KERNELS", "Choice", "Kernel", "check_name", "choose", "explain_choice", "run"]
+__all__ = [
+    "KERNELS",
+    "Choice",
+    "Kernel",
+    "State",
+    "attend_mapped",
+    "check_name",
+    "choose",
+    "explain_choice",
+    "hide",
+    "kernelized",
+    "map_features",
+    "run",
+    "sight",
+]
 
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel

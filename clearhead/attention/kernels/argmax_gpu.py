@@ -27,7 +27,6 @@ from clearhead.attention.kernels.launch import (
     dense_rows,
     empty_like_rows,
     key_lengths,
-    on_device,
     padding_arguments,
     refuse_launch,
     strides_of,
@@ -39,6 +38,7 @@ from clearhead.attention.positions import NoPosition
 from clearhead.attention.score_index import Subset
 from clearhead.attention.similarity import ScaledDot, Similarity
 from clearhead.compiling import TRITON_INTERPRETED
+from clearhead.devices import on_device
 
 WIDEST = {torch.float32: 128, torch.bfloat16: 256, torch.float16: 256}
 """Numbers of a head that a program holds."""

@@ -28,12 +28,13 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from clearhead.attention import mask_rules, masks
 from clearhead.attention.inputs import AttentionInputs, Visibility
-from clearhead.attention.kernels.launch import on_device, triton_code
+from clearhead.attention.kernels.launch import triton_code
 from clearhead.attention.mask_numbers import ListedNumbers
 from clearhead.attention.modes import can_read, has_numbers, is_captured
 from clearhead.attention.score_index import four_axes
 from clearhead.attention.similarity import Similarity
 from clearhead.compiling import missing_triton
+from clearhead.devices import on_device
 from clearhead.lru_cache import LRUCache
 
 TILE = 128

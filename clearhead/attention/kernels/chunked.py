@@ -73,7 +73,12 @@ class Chunked(Kernel):
         if not in_order(call):
             context = State.before(call).add(call.key, call.value).read(call.query, kernelized(call))
             return context.to(dtype)
-        return torch.cat([in_chunks(part) for part in by_heads(call)], 1).to(dtype)
+        return attend_mapped(call).to(dtype)
+
+
+def attend_mapped(call: AttentionInputs) -> Context:
+    """Return the context of a mapped call whose keys are in order, a few heads at a time on a CPU."""
+    return torch.cat([in_chunks(part) for part in by_heads(call)], 1)
 
 
 def by_heads(call: AttentionInputs) -> list[AttentionInputs]:

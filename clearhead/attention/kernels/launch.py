@@ -1,6 +1,5 @@
 """Shared by the Triton kernels of this folder: their tensors, padding, memory layout and device."""
 
-import contextlib
 import importlib
 from dataclasses import dataclass
 from functools import reduce
@@ -86,10 +85,3 @@ def empty_like_rows(like: Tensor, n_heads: int, n: int, width: int, dtype: torch
     if like.stride(1) < like.stride(2):
         return like.new_empty(like.shape[0], n, n_heads, width, dtype=dtype).transpose(1, 2)
     return like.new_empty(like.shape[0], n_heads, n, width, dtype=dtype)
-
-
-def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Make the tensor's GPU the current one: Triton launches there."""
-    if tensor.device.type != "cuda" or tensor.device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    return torch.cuda.device(tensor.device)

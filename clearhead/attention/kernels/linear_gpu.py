@@ -25,7 +25,6 @@ from clearhead.attention.kernels.launch import (
     dense_rows,
     empty_like_rows,
     key_lengths,
-    on_device,
     padding_arguments,
     refuse_launch,
     strides_of,
@@ -35,6 +34,7 @@ from clearhead.attention.kernels.linear import features, kernelized
 from clearhead.attention.kernels.linear_plan import Cut, LinearPlan, LinearTile, Options, plan_for, sums_mode
 from clearhead.attention.modes import under_torch_func
 from clearhead.compiling import TRITON_INTERPRETED
+from clearhead.devices import on_device
 
 MAPS = {"elu": "elu", "relu": "relu", "plain": "identity"}
 """Feature maps this kernel serves, and what it computes for each: a plain one was mapped by torch before."""
