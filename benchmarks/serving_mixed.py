@@ -33,7 +33,7 @@ from clearhead.decoding.scheduler import Finished, Job
 from clearhead.extras import has_package
 from clearhead.model import presets
 from clearhead.model.lora import AdaptedLinear, Lora, add_adapters, share_adapters
-from clearhead.serve.api.frames import Frames, pack
+from clearhead.serve.api.model_process import Frames, pack
 
 WORDS = ("the ", "cat", "dog", '{"', '": ', "true", "false", "12", "], ", "null")
 TOKENS = TokenBytes(lambda: [bytes([byte]) for byte in range(256)] + [word.encode() for word in WORDS])

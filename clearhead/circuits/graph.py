@@ -26,7 +26,7 @@ from torch import Tensor
 
 from clearhead.calls import public
 from clearhead.circuits.forward import GraphPass
-from clearhead.circuits.ports import Port, Wiring
+from clearhead.circuits.ports import Wiring
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
 from clearhead.tracing.names import Names, list_near
@@ -103,9 +103,6 @@ class Graph(Wiring):
     @cached_property
     def receivers(self) -> list[str]:
         return list(dict.fromkeys(edge.receiver for edge in self.edges))
-
-    def port_of(self, receiver: str) -> Port:
-        return next(port for port in self.ports.values() if receiver in port.receivers)
 
     def select(self, edges: Iterable[Edge | str]) -> Tensor:
         """Return a mask over the graph's edges that is True for these."""

@@ -215,14 +215,6 @@ def measure(metric: LogitDifference, logits: Tensor, place: int | None) -> Float
     return LogitDifference(answer=metric.answer, other=metric.other, place=first)(logits)[:, 0]
 
 
-def measure_text(model: nn.Module, texts: Texts, metric: LogitDifference, changes: Sequence[Change] = ()) -> float:
-    """Return the metric of a text as it is."""
-    place = None if metric.place is None else int(metric.place)
-    tokens, named = texts.arguments()
-    with eval_mode(model), changed(model, changes), output_at(model, place):
-        return float(measure(metric, model(*tokens, **named).unsqueeze(1), place))
-
-
 def replace_in_rows(
     nodes: Sequence[NodePatch], paths: Mapping[str, str], values: Mapping[str, Tensor]
 ) -> Callable[[str, Tensor], Tensor]:

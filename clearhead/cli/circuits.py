@@ -95,15 +95,11 @@ def find(
     """
     from clearhead.circuits.circuit import find_circuit, make_card
     from clearhead.circuits.files import read_circuit, write_circuit
-    from clearhead.circuits.methods import find_method
     from clearhead.training.patching import contrast_texts
     from clearhead.training.run import load
 
     texts = read_pairs(text, against, table)
-    try:
-        find_method(method)
-    except OptionError as error:
-        raise WordError("method", str(error)) from None
+    check_method("method", method)
     loaded = load(run, device=device)
     found = contrast_texts(loaded, *zip(*texts, strict=True))
     contrast = found.contrast
@@ -238,8 +234,7 @@ def bench(
     The table has the average precision of each method on each axis, with its 95 % interval: 1 if all true edges are
     ranked first. Passes are forward and backward. Edges whose weights do not meet are left out of the ranking.
     """
-    from clearhead.circuits.bench import BenchLog, bench_samples, run_bench
-    from clearhead.circuits.methods import find_method, method_names
+    from clearhead.circuits.bench import BenchLog, run_bench
     from clearhead.circuits.realism import AXES
 
     for path, option in ((output, "--output"), (plot, "--plot")):
@@ -249,22 +244,10 @@ def bench(
         check_extra("matplotlib", extra="plots", what="--plot")
     if list_edges and program is None:
         raise WordError("list-edges", "say with --program which programs; a bench of generated ones has thousands")
-    names = method_names() if methods is None else [name.strip() for name in methods.split(",")]
-    for name in names:
-        try:
-            find_method(name)
-        except OptionError as error:
-            raise WordError("methods", str(error)) from None
+    names = read_methods(methods)
     chosen = list(QUICK_AXES if quick else AXES) if axes is None else read_axes(axes, list(AXES))
     own = [each for name in (program or "").split(",") if name.strip() for each in read_programs(name.strip())]
-    say("finding the truth of the programs")
-    samples = bench_samples(QUICK if quick else WHOLE, seed, own)
-    if quick and not own:
-        samples = [sample for sample in samples if len(sample.graph.edges) <= 200][:QUICK]
-    left = [each.name for each in own if each.name not in {sample.program.name for sample in samples}]
-    nothing = f"There is nothing to rank in {', '.join(left)}: none or all of the edges that could matter do."
-    if not samples:
-        raise WordError("program", nothing)
+    samples, nothing = find_samples(own, quick=quick, seed=seed)
     rows = None if output is None else output.with_name(f"{output.name}.rows")
     some = 4 if quick else 24
     with BenchLog(rows, {"quick": quick, "seed": seed, "program": program}) as log:
@@ -277,10 +260,45 @@ def bench(
     if as_json:
         show_json(report.as_json())
         return
-    show(*bench_page(report), *([nothing] if left else []))
+    show(*bench_page(report), *nothing)
     if list_edges:
         some = [name for name in names if name in report.methods]
         show(*(part for sample in samples for part in edges_page(sample, some, seed + 1)))
+
+
+def read_methods(text: str | None) -> list[str]:
+    """Return the methods that an option names; all of them without it."""
+    from clearhead.circuits.methods import method_names
+
+    names = method_names() if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        check_method("methods", name)
+    return names
+
+
+def check_method(word: str, name: str) -> None:
+    """Raise an error of the option where there is no method of that name."""
+    from clearhead.circuits.methods import find_method
+
+    try:
+        find_method(name)
+    except OptionError as error:
+        raise WordError(word, str(error)) from None
+
+
+def find_samples(own: list[Program], *, quick: bool, seed: int) -> "tuple[list[BenchSample], list[str]]":
+    """Return the programs to grade on with their truth, and a line about those of the user's with nothing to rank."""
+    from clearhead.circuits.bench import bench_samples
+
+    say("finding the truth of the programs")
+    samples = bench_samples(QUICK if quick else WHOLE, seed, own)
+    if quick and not own:
+        samples = [sample for sample in samples if len(sample.graph.edges) <= 200][:QUICK]
+    left = [each.name for each in own if each.name not in {sample.program.name for sample in samples}]
+    nothing = f"There is nothing to rank in {', '.join(left)}: none or all of the edges that could matter do."
+    if not samples:
+        raise WordError("program", nothing)
+    return samples, [nothing] if left else []
 
 
 def read_programs(name: str) -> list[Program]:

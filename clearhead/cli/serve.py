@@ -1,10 +1,12 @@
 """`clearhead serve`: runs over HTTP, in OpenAI's form where it has one."""
 
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, final
 
+import torch
 import typer
 
 from clearhead.cli.completion import RUNS, complete_names
@@ -17,6 +19,9 @@ from clearhead.options import Option, option
 from clearhead.serve.limits import Limits
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
+
+if TYPE_CHECKING:
+    from clearhead.serve.server import Tls
 
 EXAMPLES = """\b
 Examples:
@@ -97,6 +102,18 @@ class Listening:
             raise OptionError(f"--token-file: {self.token_file} is empty")
         return token
 
+    def read_tls(self) -> "Tls | None":
+        """Return the certificate and its key, once they have been checked; None for plain HTTP."""
+        from clearhead.serve.server import Tls
+
+        if self.ssl_certfile is None:
+            if self.ssl_keyfile is not None:
+                raise WordError("ssl_keyfile", "needs its certificate: add --ssl-certfile")
+            return None
+        tls = Tls(certificate=self.ssl_certfile, key=self.ssl_keyfile)
+        tls.check()
+        return tls
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +129,16 @@ class Capacity:
     memory: int | None = option(
         None, "MB of KV caches of a run; more get status 503. [default: 1/4 of all]", takes="MB", least=1
     )
+
+    def share_threads(self) -> int:
+        """Return the threads of each model's process, and leave one to this process until those are forked."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a fork does not take threads along
+        if "OMP_NUM_THREADS" in os.environ:
+            return threads
+        # Threads that share a core wait for one another. A single process leaves one core to the requests; of several,
+        # whichever is on that core gives way.
+        return max(1, threads - 1 if self.replicas == 1 else threads // self.replicas)
 
 
 def serve(
@@ -136,41 +163,27 @@ def serve(
     /v1/models. /v1/translate, /v1/classify, /v1/fill and /v1/answer are ours. `"attention": true` in a request
     returns the attention weights too. Ctrl-C stops it once the requests under way are answered.
     """
-    import os
-    from dataclasses import replace
-
-    import torch
-
     from clearhead.serve.api.routes import Api
     from clearhead.serve.api.served import batched, names_of
     from clearhead.serve.app import Service
+    from clearhead.serve.explorer import Explorer, side_by_side
+    from clearhead.serve.explorer_routes import ExplorerPages, check_page
     from clearhead.serve.guard import check_token
     from clearhead.serve.logs import Logs
-    from clearhead.serve.server import Server, Tls, check_port
+    from clearhead.serve.server import Server, check_port
 
     token = listening.read_token()
     if token is not None:
         check_token(token)
-    if listening.ssl_keyfile is not None and listening.ssl_certfile is None:
-        raise WordError("ssl_keyfile", "needs its certificate: add --ssl-certfile")
-    certificate = listening.ssl_certfile
-    tls = None if certificate is None else Tls(certificate=certificate, key=listening.ssl_keyfile)
-    if tls is not None:
-        tls.check()
+    tls = listening.read_tls()
     folders = [RunFolder(Path(run)) for run in runs]
     names_of(folders, names or ())
     for folder in folders:
         folder.origin()
     check_port(listening.host, listening.port, private=token is None and not explore)
     if explore:
-        from clearhead.serve.explorer_routes import check_page
-
         check_page()
-    threads = torch.get_num_threads()
-    if "OMP_NUM_THREADS" not in os.environ:  # threads that share a core wait for one another
-        # A single process leaves one core to the requests; of several, whichever is on that core gives way.
-        threads = max(1, threads - 1 if capacity.replicas == 1 else threads // capacity.replicas)
-    torch.set_num_threads(1)  # until the models have their processes: a fork does not take threads along
+    threads = capacity.share_threads()
     sys.setswitchinterval(SWITCH)
     if capacity.memory is not None:
         limits = replace(limits, memory=capacity.memory * 1_000_000)
@@ -186,9 +199,6 @@ def serve(
     )
     services: list[Service] = [api]
     if explore:
-        from clearhead.serve.explorer import Explorer, side_by_side
-        from clearhead.serve.explorer_routes import ExplorerPages
-
         services.append(ExplorerPages(Explorer(loaded[0]) if len(loaded) == 1 else side_by_side(loaded[0], loaded[1])))
     server = Server(
         *services,

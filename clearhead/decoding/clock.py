@@ -58,9 +58,11 @@ class Clock:
         self.size, self.device, self.shared = size, device, size.shared
         self.rows, self.new, self.columns, self.source_columns, self.beams = size.slots, 1, 1, 1, 1
         self.at = torch.zeros(size.slots, dtype=torch.long, device=device)
+        # Slots, columns, heads and positions are all slices of this one range: none is made in a step.
         self.every = torch.arange(max(size.slots, 2 * size.columns, MOST_HEADS), device=device)
         self.sources = SourceMask(size.slots // size.shared, device, dtype)
         self.owners = self.beam_ids = torch.empty(0)
+        # What follows from positions holds for one step; tables of angles hold for as long as the session does.
         self.cached: dict[Hashable, Any] = {}
         self.tables: dict[Hashable, tuple[Tensor, ...]] = {}
 
@@ -92,6 +94,7 @@ class Clock:
     def continue_beams(self, origins: Int[Tensor, "sentence beam"]) -> None:
         """Let beam b continue beam `origins[sentence, b]`, in a search on the device."""
         if self.beams > 1:
+            # Written over in place: a recorded step reads the owners at this address.
             self.owners.copy_(self.owners.gather(1, origins.unsqueeze(2).expand_as(self.owners)))
 
     def restart(self) -> None:
@@ -164,6 +167,7 @@ class Clock:
             return None if self.alike else self.sources.added[: self.n_sources, ..., : self.source_columns]
         if self.common is not None:
             return None
+        # The logarithm of 1 is 0, and that of 0 is -inf: a mask becomes a bias in one operation.
         return self.once(("bias", dtype), lambda: self.find_seen().to(dtype).log_())
 
     def find_seen(self) -> Bool[Tensor, "sentence 1 beam column"]:
@@ -195,6 +199,7 @@ class Clock:
     def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
         """Return the index at which each row and head writes, in flat memory of `(slot, head, column)`."""
 
+        # `alpha` multiplies within the sum, so each axis costs one operation.
         def make() -> Tensor:
             slots = torch.add(self.at[: self.n_own], self.every[: self.n_own], alpha=heads * columns)
             rows = torch.add(slots.unsqueeze(1), self.every[: self.beams], alpha=self.columns).flatten()
@@ -213,6 +218,7 @@ class Clock:
         """Return what rotates vectors of this width, in float32, for every position that there may be."""
         key, limit = (position, width), self.size.columns
         if key not in self.tables:
+            # For all positions at once, since a kernel looks up its row's own: which that is, only the device knows.
             angles = position.angles(torch.arange(limit, device=self.device), width)
             self.tables[key] = tuple(part.reshape(limit, -1).float() for part in angles)
         return self.tables[key]

@@ -117,6 +117,8 @@ class StepAttention:
         heads, rows, columns = self.shape, len(vectors), keys.shape[2]
         width, queries = max(16, power_of_two(heads.d_head)), max(16, power_of_two(self.group))
         programs = rows * heads.n_kv_heads
+        # A step of one row has a program a head, which leaves most of a GPU idle: so several share a head's columns,
+        # each whole blocks of them.
         splits = max(1, min(MOST_SPLITS, -(-columns // BLOCK), 2 * PROGRAMS // programs))
         share = -(-columns // (splits * BLOCK)) * BLOCK
         splits = -(-columns // share)
@@ -217,9 +219,11 @@ def attend_one_kernel(
         score = tl.where(there, tl.sum(key * q[None, :], 1), float("-inf"))
         if BIASED:
             added = tl.load(bias + row * bias_row + columns, mask=there, other=float("-inf")).to(wide)
+            # Not `score + added` alone: a hidden key may hold NaN; and so may its value, times a weight of 0.
             score = tl.where(added == float("-inf"), float("-inf"), score + added)
             value = tl.where((added == float("-inf"))[:, None], 0.0, value)
         before, largest = largest, tl.maximum(largest, tl.max(score, 0))
+        # As long as nothing is seen the maximum is -inf, and -inf less -inf would be NaN.
         origin = tl.where(largest == float("-inf"), 0.0, largest)
         weight, fade = tl.exp(score - origin), tl.exp(before - origin)
         total = total * fade + tl.sum(weight, 0)
@@ -259,6 +263,7 @@ def turn_heads(
         apart = TURNED // 2 if HALVES else 1
         partner = tl.where(behind, parts - apart, parts + apart)
         pair = tl.minimum(parts, partner) if HALVES else parts // 2
+        # The other entry of each pair is loaded again: what a program holds cannot be indexed.
         y = tl.load(vectors + offsets[:, None] + partner[None, :], mask=real[:, None] & turns[None, :], other=0.0)
         if NORMED:
             learned = tl.load(gamma + partner, mask=turns, other=0.0).to(tl.float32)
@@ -332,7 +337,7 @@ def attend_step_kernel(
         amount = tl.zeros((QUERIES, WIDTH), tl.float32)
         if split == 0:
             only = tl.arange(0, 1)
-            place = (GROUP * KV_HEADS + shared + only) * D
+            place = (GROUP * KV_HEADS + shared + only) * D  # after the queries of all heads come their keys
             key = turn_heads(
                 vectors, place, only == 0, key_gamma, cos, sin, KEY_EPSILON, D, WIDTH, TURNED, HALVES, NORMED
             )
@@ -366,6 +371,8 @@ def attend_step_kernel(
             tl.store(mine + QUERIES * WIDTH + query, largest)
             tl.store(mine + QUERIES * (WIDTH + 1) + query, total)
             tl.debug_barrier()  # every thread's part is written before one of them says so
+            # Whichever program comes last adds up the parts, and leaves the counter as the next step needs it. The
+            # parts of the others are read from the second cache (.cg), since the first is each processor's own.
             done = tl.atomic_add(counters + place, 1) == sharing - 1
             if done:
                 tl.store(counters + place, 0)

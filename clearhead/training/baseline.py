@@ -314,8 +314,6 @@ ORDER = 7
 """Symbols of an n-gram: as many as fit into 63 bits. Fewer are no quicker, and worse on every text that was tried."""
 END, SYMBOLS, BITS = 256, 257, 9
 """The sign that ends a document and stands before its first byte, how many symbols there are, and bits of each."""
-MOST_TEXT = 20_000_000
-"""Bytes that are counted, and bytes that are scored, at most: a few hundred megabytes of memory."""
 PILOT_BYTES = 200_000
 """Bytes whose counting says how many more can be counted in time."""
 BLOCK = 1 << 16

@@ -7,7 +7,7 @@ import torch
 
 from clearhead.circuits import Graph, LogitDifference, Texts, patch_edges, record
 from clearhead.circuits import nodes as node_patching
-from clearhead.circuits.nodes import KINDS, NodePatch, at_places, list_nodes, measure_text, patch_nodes, read_nodes
+from clearhead.circuits.nodes import KINDS, NodePatch, at_places, list_nodes, patch_nodes, read_nodes
 from clearhead.errors import OptionError, ShapeError
 from clearhead.tracing import trace_model
 from clearhead.tracing.edits import Edit
@@ -30,9 +30,9 @@ def difference(place):
     )
 
 
-def with_edit(model, text, edit, place):
+def logits_apart(model, text, place, *edits):
     tokens, named = text.arguments()
-    with torch.no_grad(), recording(model, [edit]):
+    with torch.no_grad(), recording(model, edits):
         logits = model(*tokens, **named)
     logits = logits[0] if place is None else logits[0, place]
     return (logits[2] - logits[0]).item()
@@ -51,9 +51,9 @@ def test_a_batch_of_patches_is_one_edit_at_a_time(name, kind, monkeypatch):
     values = read_nodes(traced(case, other), nodes)
     monkeypatch.setattr(node_patching, "rows_at_once", lambda model, texts: 7)
     patched = patch_nodes(case.model, text, nodes, values, difference(place))
-    expected = [with_edit(case.model, text, node.edit(values), place) for node in nodes]
+    expected = [logits_apart(case.model, text, place, node.edit(values)) for node in nodes]
     assert patched.tolist() == pytest.approx(expected, abs=1e-12)
-    assert (patched - measure_text(case.model, text, difference(place))).abs().max() > 1e-6
+    assert (patched - logits_apart(case.model, text, place)).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("name", LINEAR)
@@ -80,7 +80,7 @@ def test_all_of_the_stream_from_the_other_text_is_the_other_text():
         *(f"decoder.{layer}.feed_forward.residual" for layer in range(3)),
     ]
     patched = patch_nodes(case.model, text, nodes, read_nodes(traced(case, other), nodes), difference(3))
-    assert patched.tolist() == pytest.approx([measure_text(case.model, other, difference(3))] * 4, abs=1e-12)
+    assert patched.tolist() == pytest.approx([logits_apart(case.model, other, 3)] * 4, abs=1e-12)
 
 
 def test_patches_stand_beside_the_edits_of_the_model():
@@ -91,7 +91,7 @@ def test_patches_stand_beside_the_edits_of_the_model():
     values = read_nodes(traced(case, other, [off]), nodes)
     assert values["decoder.0.attention.context"][1].abs().max() == 0
     patched = patch_nodes(case.model, text, nodes, values, difference(3), changes=[off])
-    expected = measure_text(case.model, text, difference(3), [off])
+    expected = logits_apart(case.model, text, 3, off)
     of_head = [
         value for node, value in zip(nodes, patched.tolist(), strict=True) if node.row.endswith("0.attention.head.1")
     ]

@@ -22,7 +22,7 @@ import clearhead as ch
 from clearhead.attention import grid
 from clearhead.attention.grid.case import difference
 from clearhead.attention.kernels import argmax_gpu, block_masks, linear_gpu, linear_plan
-from clearhead.decoding import beam_gpu, greedy_gpu, one_query_gpu
+from clearhead.decoding import beam_gpu, greedy, one_query_gpu
 from clearhead.decoding.beam_state import BeamState
 from clearhead.decoding.continuous import ContinuousBatch
 from clearhead.decoding.rules import FORBIDDEN
@@ -217,7 +217,7 @@ def greedy_problems():
             odd[0, -1], odd[1, 0], odd[2] = float("nan"), float("inf"), float("-inf")
             logits = torch.cat([logits, odd])
             wide = torch.log_softmax(logits, -1).max(-1)
-            for got, right in zip(greedy_gpu.likeliest(logits), wide, strict=True):
+            for got, right in zip(greedy.likeliest(logits), wide, strict=True):
                 found, wanted = (one.double().nan_to_num(nan=-1e6) for one in (got, right))
                 text = difference(f"{rows} rows of {vocabulary}", found, wanted, 1e-6)
                 yield [] if text is None else [text]

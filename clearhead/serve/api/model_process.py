@@ -4,14 +4,15 @@ A step of a small model is hundreds of short operations, each of which gives the
 event loop in the same process both spend more time on that than on their work: docs/decisions/0019 has the figures.
 
 The process is forked before the server has any thread: it has the weights already, shares their memory, and no file is
-read again. Jobs and events go through a socket as JSON (`clearhead.serve.api.frames`). It ends when the other end of
-the socket is closed, or with the process that forked it, and no signal of a terminal or of systemd ends it before that.
-Where it dies itself, what is under way is answered with status 503, and the server stops: whoever started it starts it
-again.
+read again. Jobs and events go through a socket as JSON (`Frames`). It ends when the other end of the socket is closed,
+or with the process that forked it, and no signal of a terminal or of systemd ends it before that. Where it dies itself,
+what is under way is answered with status 503, and the server stops: whoever started it starts it again.
 """
 
 import asyncio
+import dataclasses
 import gc
+import json
 import os
 import signal
 import socket
@@ -19,16 +20,78 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import cast, final
+from typing import Any, cast, final
 
 import torch
 
-from clearhead.decoding.scheduler import Scheduler
-from clearhead.serve.api.frames import Frames, pack
+from clearhead.decoding import Beam, Grammar, Greedy, Hypothesis, Rules, Sample
+from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.serve.api.jobs import Frame, JobLoop, Jobs, Link, RunningJob
 from clearhead.serve.app import Front
 from clearhead.serve.errors import ApiError
 from clearhead.system import end_with_parent
+
+HEAD = 4
+"""Bytes of a frame's length."""
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Job, Rules, Grammar, Greedy, Sample, Beam, Hypothesis)}
+"""All that a job or an event can hold."""
+FIELDS = {kind: [field.name for field in dataclasses.fields(kind) if field.compare] for kind in KINDS.values()}
+
+
+def pack(frame: dict[str, Any]) -> bytes:
+    data = json.dumps(frame, separators=(",", ":"), default=write_part).encode()
+    return len(data).to_bytes(HEAD) + data
+
+
+def write_part(part: Any) -> dict[str, list[Any]]:
+    return {type(part).__name__: [getattr(part, name) for name in FIELDS[type(part)]]}
+
+
+def read_part(found: dict[str, Any]) -> Any:
+    """Return an object as what it was before `pack`."""
+    [name, *others] = found or [""]
+    if others or name not in KINDS:
+        return found
+    kind = KINDS[name]
+    return kind(**dict(zip(FIELDS[kind], map(as_tuples, found[name]), strict=True)))
+
+
+def as_tuples(value: Any) -> Any:
+    """Return lists, and lists in them, as the tuples that they were."""
+    if not isinstance(value, list):
+        return value
+    return tuple(map(as_tuples, value) if value and isinstance(value[0], list) else value)
+
+
+@final
+class Frames:
+    """Bytes as they come, cut into frames: jobs and events as JSON, to and from the process that has the model.
+
+    A frame is its length in four bytes, and a JSON object. A dataclass in it is an object with one name, that of its
+    class, and the values of its fields. Numbers come out as they went in, to the last bit.
+
+    >>> frames = Frames()
+    >>> data = pack({"drop": [3]}) + pack({"add": []})
+    >>> frames.take(data[:9]), frames.take(data[9:])
+    ([], [{'drop': [3]}, {'add': []}])
+    """
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def take(self, data: bytes) -> list[dict[str, Any]]:
+        """Return the frames that are complete with these bytes."""
+        buffer, frames, begin = self.buffer, [], 0
+        buffer += data
+        while len(buffer) >= begin + HEAD:
+            end = begin + HEAD + int.from_bytes(buffer[begin : begin + HEAD])
+            if len(buffer) < end:
+                break
+            frames.append(json.loads(buffer[begin + HEAD : end], object_hook=read_part))
+            begin = end
+        del buffer[:begin]
+        return frames
+
 
 AT_ONCE = 1 << 20
 """Bytes that are read from the socket at a time."""
