@@ -10,8 +10,8 @@ PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Options of training
 
 `clearhead train`, `clearhead compare` and, in Python, `ch.train` take these options, with the same checks and errors.
-In Python a name has underscores (`micro_batch_tokens=1024`), a switch is `True` or `False`, and `--from` is `from_`.
-**N** stands for a whole number, **X** for any number, … for one or more.
+In Python a name has underscores (`micro_batch_tokens=1024`), an option without a value is `True` or `False`, and
+`--from` is `from_`. **N** stands for a whole number, **X** for any number, … for one or more.
 
 ```text
 clearhead train runs/de-en --task translate --minutes 10 \\
@@ -41,9 +41,10 @@ def titled() -> dict[str, dict[str, Option]]:
 
 def make_table(options: list[Option]) -> str:
     rows = [
-        f"| {spell(each)} | {value(each)} | {escape(each.help)} |\n" for each in options
+        f"| {' '.join(filter(None, (spell(each), value(each))))} | {escape(each.help)} |\n"
+        for each in options
     ]
-    return "| option | value | what it does |\n|---|---|---|\n" + "".join(rows)
+    return "| option | what it does |\n|---|---|\n" + "".join(rows)
 
 
 def spell(each: Option) -> str:
@@ -54,7 +55,7 @@ def spell(each: Option) -> str:
 def value(each: Option) -> str:
     """Say what an option takes: the bounds of a number, or the kind of text."""
     if each.kind == "switch":
-        return "switch"
+        return ""
     if each.kind in ("whole", "number"):
         bounds = {
             "≥ ": each.least,

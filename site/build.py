@@ -4,14 +4,17 @@
     python site/build.py --run RUN --out FOLDER
 
 The pages are those of the repository, in the same tree, so that their links hold on the site as they do there. Around
-them come a front page, an API reference made from docstrings, the notebooks as pages, and the menu, which follows
-docs/README.md: a page for each of its sections, whose pages fold in the menu. Sphinx makes the site, with warnings as
-errors: a link that leads nowhere is one. Decisions, logs and releases are found by their titles alone.
+them come a front page, an API reference made from docstrings, the help of every command, the notebooks as pages, and
+the menu, which follows docs/README.md: a page for each of its sections, whose pages fold in the menu. Sphinx makes the
+site, with warnings as errors: a link that leads nowhere is one. Decisions, logs and releases are found by their titles
+alone.
 """
 
 import argparse
+import contextlib
 import gc
 import inspect
+import io
 import json
 import re
 import shutil
@@ -25,6 +28,7 @@ from types import ModuleType
 from sphinx.cmd.build import build_main
 
 import clearhead as ch
+from clearhead.cli import GROUPS, load_verb, run
 from clearhead.serve.live import live_page
 
 HERE = Path(__file__).parent
@@ -70,6 +74,7 @@ def assemble(folder: Path, live: Path) -> None:
     write_decisions(folder / "docs")
     write_notebooks(folder / "notebooks")
     write_api(folder / "api")
+    write_commands(folder / "commands.md")
     write_front(folder)
     leave_out_of_search(folder)
 
@@ -147,6 +152,24 @@ def write_api(folder: Path) -> None:
     (folder / "index.md").write_text(f"{text}\n```{{toctree}}\n:titlesonly:\n\n{tree}\n```\n", encoding="utf-8")
 
 
+def write_commands(page: Path) -> None:
+    """Write the reference of the command line: what every command says of itself with --help."""
+    parts = ["# Command line\n\nWhat `clearhead COMMAND --help` prints, for every command."]
+    for group, verbs in GROUPS.items():
+        parts.append(f"## {group}")
+        for verb in verbs:
+            parts.append(f"### {verb}\n\n```text\n{printed_help(verb)}\n```")
+            inner = getattr(load_verb(verb), "commands", {})
+            parts += [f"#### {verb} {name}\n\n```text\n{printed_help(verb, name)}\n```" for name in inner]
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def printed_help(*words: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        run([*words, "--help"])
+    return printed.getvalue().rstrip()
+
+
 def entry(module: ModuleType, name: str, shown: dict[int, str]) -> str:
     """Return how a page shows a name: by autodoc, or by a line where it is a table, or has its place elsewhere."""
     value = getattr(module, name)
@@ -181,7 +204,10 @@ def pages_with(name: str) -> str:
 def write_front(folder: Path) -> None:
     """Write the front page, and a page for each section of docs/README.md: the menu shows these, and folds the rest."""
     guide = (folder / "docs/README.md").read_text(encoding="utf-8")
-    more = {"Reference": ["api/index", "notebooks/README", "docs/README"], "About": ["docs/releases/0.2.0", *PAGES]}
+    more = {
+        "Reference": ["commands", "api/index", "notebooks/README", "docs/README"],
+        "About": ["docs/releases/0.2.0", *PAGES],
+    }
     names = []
     for title, text in SECTION.findall(guide):
         pages = [f"docs/{page}" for page in LINK.findall(text)] + more.get(title, [])

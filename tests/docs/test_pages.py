@@ -102,6 +102,19 @@ def test_the_index_names_every_page():
     assert [page.name for page in PAGES if page.name != "README.md" and f"({page.name})" not in index] == []
 
 
+def test_a_how_to_has_fewer_than_six_hundred_words():
+    section = re.search(r"^\*\*How to\*\*$(.*?)^\*\*", (DOCS / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert section is not None
+    pages = re.findall(r"^- \[[^\]]+\]\(([\w-]+\.md)\)", section[1], re.MULTILINE)
+    texts = {
+        page: re.sub(r"^```.*?^```$", "", (DOCS / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+        for page in pages
+    }
+    lengths = {page: sum(bool(re.search(r"\w", word)) for word in text.split()) for page, text in texts.items()}
+    assert len(pages) > 15
+    assert {page: length for page, length in lengths.items() if length >= 600} == {}
+
+
 def headings(page: Path) -> set[str]:
     """What a link to a heading of this page is written as."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -66,6 +66,15 @@ def test_the_api_has_every_public_name(site):
     ] == []
 
 
+def test_the_reference_has_the_help_of_every_command(site):
+    from clearhead.cli import VERBS
+
+    page = (site / "commands.html").read_text(encoding="utf-8")
+    assert [verb for verb in VERBS if f"Usage: clearhead {verb} " not in page] == []
+    assert "Usage: clearhead learn write" in page
+    assert "--micro-batch-tokens" in page
+
+
 def open_from_disk(chromium, page, dark=False, width=1280):
     """Open a page of the site from disk, without a network."""
     context = chromium.new_context(color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900})
