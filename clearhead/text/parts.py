@@ -26,6 +26,7 @@ from clearhead.text.lines import Problems
 from clearhead.text.remote import size_of
 from clearhead.text.sources import Record, Source
 from clearhead.text.store import STORE, Store, StoreWriter
+from clearhead.text.token_files import TokenFiles
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import DrawnDocument, document_quotas, draw, own_key, record_quotas
 
@@ -104,7 +105,9 @@ def write_part(source: Source, job: PartJob, tokenizers: Mapping[str, Tokenizer]
     with StoreWriter(folder, vocabularies_of(encoding)) as writer:
         for shard in source.shards():
             documents.append(0)
-            for entry in encoding.encode(shard, encoding.usable_records(shard, problems, job.labels)):
+            tokens = isinstance(shard, TokenFiles)
+            records = encoding.usable_records(shard, problems, job.labels)
+            for entry in shard.entries(tokenizers) if tokens else encoding.encode(shard, records):
                 about = [digit for name in job.layout.texts for digit in split_digits(entry.n_bytes[name])]
                 row = {**entry.ids, ABOUT: [*about, *np.frombuffer(entry.key or b"", "<u2").tolist()]}
                 writer.add(row if job.layout.label is None else {**row, job.layout.label: entry.numbers}, {})
@@ -289,6 +292,8 @@ def join_parts(
     layout, labels = encoding.layout, encoding.labels or ()
     sources: list[dict[str, Any]] = []
     with StoreWriter(home / "train", encoding.sizes) as learned, StoreWriter(home / "dev", encoding.sizes) as held:
+        if held_out.cut and isinstance(source, TokenFiles):
+            raise DataError("one document is nearly all of the token files, and they are not cut: give a dev file")
         if held_out.cut:
             sizes = sum(size for part in train for _, size, _ in part.documents(layout))
             field = source.fields.index(layout.texts[0])

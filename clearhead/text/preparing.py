@@ -55,6 +55,7 @@ from clearhead.text.remote import identify, is_remote
 from clearhead.text.sources import Record, Source
 from clearhead.text.store import Store, map_file
 from clearhead.text.table_readers import quote
+from clearhead.text.token_files import TokenFiles, check_tokens
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import RULE, is_drawn
 
@@ -179,6 +180,8 @@ def prepare(
             raise OptionError(
                 f"records of {' and '.join(layout.fields)} are needed; these have {' and '.join(source.fields)}"
             )
+    near = corpus.deduplicate == "near"
+    check_tokens(corpus.train, corpus.dev, layout, changes_text=near or bool(corpus.filters))
     texts = digest_files(files_in(corpus))
     home = folder / content_key(corpus, layout, tokenizing, texts)
     pretrained = None if isinstance(tokenizing, Tokenizing) else tokenizing
@@ -186,7 +189,6 @@ def prepare(
         return open_prepared(home, tokenizers=pretrained)
     try:
         with replacing_folder(home) as partial, parts_folder(home, partial) as parts:
-            near = corpus.deduplicate == "near"
             work = PartJob(corpus.train, layout, None, corpus.skip_bad, parts, corpus.filters, near)
             write_prepared(corpus, work, tokenizing, partial, log, key=home.name, texts=texts, team=team or Team())
     except OSError as error:
@@ -256,6 +258,8 @@ def content_key(
     digest = hashlib.blake2b(digest_size=12)
     if isinstance(tokenizing, Tokenizing):
         tokenizer_files, tokenizer_key = (tokenizing.given,) if tokenizing.given else (), to_json(tokenizing)
+        if isinstance(corpus.train, TokenFiles):
+            tokenizer_files, tokenizer_key = (corpus.train.tokenizer_file(),), None
     else:
         tokenizer_files = ()
         tokenizer_key = {
@@ -463,7 +467,9 @@ def make_tokenizers(
 
     They are saved in `folder`, for the other processes and for a process that goes on after a kill.
     """
-    if tokenizing.given is not None:
+    if isinstance(corpus.train, TokenFiles):
+        tokenizers = dict.fromkeys(layout.texts, corpus.train.tokenizer())
+    elif tokenizing.given is not None:
         tokenizers = dict.fromkeys(layout.texts, Tokenizer.load(tokenizing.given))
     elif (folder / TOKENIZERS).exists() and {*(found := load_tokenizers(folder))} == {*layout.texts}:
         return found

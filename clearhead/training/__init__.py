@@ -12,6 +12,7 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.filtering import LengthFilter, QualityFilter, TextFilter
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
+from clearhead.text.token_files import TokenFiles
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import tasks
 from clearhead.training.classified import ClassifierFilter
@@ -21,6 +22,7 @@ from clearhead.training.reporting import TensorBoard
 from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Constant, CosineDecay, Ema, InverseSqrt, Last, Unaveraged, WarmupStableDecay
+from clearhead.training.tokens_out import write_token_files
 from clearhead.training.tracing import align
 from clearhead.training.train import train
 from clearhead.training.variants import default_recipe, map_attention, with_parts
@@ -47,6 +49,7 @@ __all__ = [
     "Table",
     "TensorBoard",
     "TextFilter",
+    "TokenFiles",
     "Tokenizer",
     "Tokenizing",
     "Unaveraged",
@@ -64,4 +67,5 @@ __all__ = [
     "to_json",
     "train",
     "with_parts",
+    "write_token_files",
 ]

@@ -33,6 +33,7 @@ from clearhead.text.mixing import read_mix
 from clearhead.text.parts import estimate_bytes
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Messages, Table
+from clearhead.text.token_files import TokenFiles
 from clearhead.training.schedules import AVERAGES, SCHEDULES, Averaging, CosineDecay, Schedule, Unaveraged
 
 Select = Literal["best", "last"]
@@ -443,7 +444,7 @@ class Origin(CodeRepr):
 SPECS = table_of(
     (
         *(Recipe, Origin, Corpus, Tokenizing, Optimizer, Batching, Budget, Checkpointing, Machine),
-        *(Aligned, Table, Documents, Messages, FineTuning, Lora, Plan),
+        *(Aligned, Table, Documents, Messages, TokenFiles, FineTuning, Lora, Plan),
     )
 )
 """What a recipe is made of beside parts and the specs of models."""

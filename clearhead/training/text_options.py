@@ -16,6 +16,7 @@ from clearhead.text.filtering import FILTERS, Deduplicate, TextFilter
 from clearhead.text.forms import DELIMITERS, Form, possible_forms, read_head
 from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Messages, Source, Table, Unit
+from clearhead.text.token_files import TokenFiles
 from clearhead.training import classified  # noqa: F401 - it registers a filter
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import Task, task_named
@@ -67,7 +68,9 @@ class TextOptions:
         f"The table's format: {', '.join(get_args(Form)[1:])}.  [default: by its name and first lines]",
         takes="NAME",
     )
-    text: Files = option(None, "generate, fill: text files, or folders of them.", takes="FILE")
+    text: Files = option(
+        None, "generate, fill: text files, or folders of them; generate: files of tokens (.bin).", takes="FILE"
+    )
     documents: Unit | None = option(
         None, "What one document is: line or file.  [default: file to generate, line to fill]", takes="UNIT"
     )
@@ -259,7 +262,10 @@ def ask_form(paths: tuple[str, ...], columns: tuple[str, ...]) -> Form:
 
 
 def documents(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
-    return Documents(paths=tuple(files[0] or ()), unit=options.documents or task.unit)
+    paths = tuple(files[0] or ())
+    if paths and all(path.endswith(".bin") for path in paths):
+        return TokenFiles(paths=paths)
+    return Documents(paths=paths, unit=options.documents or task.unit)
 
 
 def columns_of(task: type[Task], options: TextOptions) -> tuple[str, ...]:
