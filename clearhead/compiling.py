@@ -1,4 +1,4 @@
-"""`compile`: torch.compile where the machine can, eager where it cannot, and it says so. `jit`: kernels in Triton's
+"""`compile`: torch.compile if the machine can, else eager, with a message. `jit`: kernels in Triton's
 language, beside the functions that launch them; as an `Operator`, in a form that a compiled graph can hold.
 
 Triton may be missing, and takes a while to import, so it is imported when the first kernel is launched. A file with

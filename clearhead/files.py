@@ -171,7 +171,7 @@ def make_folders(path: Path) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders, the innermost first, but for those that hold something by now."""
+    """Remove folders, the innermost first, except those that hold something by now."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()

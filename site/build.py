@@ -154,7 +154,7 @@ def write_api(folder: Path) -> None:
 
 def write_commands(page: Path) -> None:
     """Write the reference of the command line: what every command says of itself with --help."""
-    parts = ["# Command line\n\nWhat `clearhead COMMAND --help` prints, for every command."]
+    parts = ["# Command line\n\nThis page has the output of `clearhead COMMAND --help` for every command."]
     for group, verbs in GROUPS.items():
         parts.append(f"## {group}")
         for verb in verbs:

@@ -83,7 +83,7 @@ class Random(Method):
 def weight_products(graph: Graph) -> Tensor:
     """Return the Frobenius norm of writer times reader for every edge.
 
-    Norms between them are left out, but for a gamma of the same place, which belongs to the reader.
+    Norms between them are left out, except a gamma of the same place, which belongs to the reader.
     """
     products = torch.zeros(len(graph.edges), dtype=next(graph.model.parameters()).dtype)
     writers = {sender: writer_matrix(graph, sender) for sender in graph.senders}

@@ -5,7 +5,7 @@ compiler's constants alone (1 everywhere, 1 at the text, 1 at the sink) are a cl
 so they are tried, and graded, under zero ablation.
 
 *Causal*: the edge carries, in one text, what its sender sends in another of the same length, and the decoded answer
-changes at some place, for some pair of texts. All texts are tried, but for those that cannot differ: of each sender
+changes at some place, for some pair of texts. All texts are tried, except those that cannot differ: of each sender
 only the values that the receiver can tell apart.
 """
 

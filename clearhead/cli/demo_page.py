@@ -372,7 +372,7 @@ def render_map(translation: TracedTranslation, view: View) -> Page:
 
 
 def join_pieces(pieces: Sequence[str]) -> str:
-    """Join pieces into a text, but for the end token."""
+    """Join pieces into a text, without the end token."""
     return "".join(pieces[:-1]).replace("▁", " ").strip()
 
 

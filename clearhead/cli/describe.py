@@ -66,7 +66,7 @@ def length_option(whose: str) -> Any:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Purpose:
-    """What a model was trained to do, or shall be: its task, and the longest text in tokens.
+    """What a model was trained to do, or will be: its task, and the longest text in tokens.
 
     `steps` and `scores` are those of a run; `parameters` is how many a recipe asks for, once the vocabulary is known.
     """
@@ -82,7 +82,7 @@ class Purpose:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """A model by name, its spec, what it costs, and what it is for where a run or a recipe says so."""
+    """A model by name, its spec, what it costs, and what it is for if a run or a recipe says it."""
 
     name: str
     spec: Spec

@@ -1,4 +1,4 @@
-"""Sizes: a model by the name of a preset, or by one dial: how many parameters it shall have; and models that are built
+"""Sizes: a model by the name of a preset, or by one dial: its number of parameters; and models that are built
 for their shapes alone, without memory for their numbers; and specs as JSON, and back.
 
 >>> from clearhead.model.sizes import parse_count, sized

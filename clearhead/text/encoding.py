@@ -44,7 +44,7 @@ class Corpus(CodeRepr):
             text, with each label in proportion, and records of the same text on one side.
         skip_bad: Skip records that cannot be read, instead of an error.
         filters: Rules for which records of the training text stay.
-        deduplicate: Leave out training records whose text came before: `exact` but for case and white space, or also
+        deduplicate: Leave out training records whose text came before: `exact` apart from case and white space, or also
             `near` copies.
     """
 

@@ -91,7 +91,7 @@ def size_here(path: str) -> int:
 
 
 def encode_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer], rank: int, count: int) -> None:
-    """Encode every `count`-th part of a job from the one with the number `rank` on, but for those that are there."""
+    """Encode every `count`-th part of a job from the one with the number `rank` on, except those that are there."""
     for number, source in enumerate(divide(job.source)):
         if number % count == rank and not (folder := job.folder / f"{number:06}").exists():
             write_part(source, job, tokenizers, folder)
@@ -226,7 +226,7 @@ def drop_copies(
 def survey_parts(
     parts: Iterable[EncodedPart], layout: Layout, problems: Problems, copies: NDArray[np.int64] | None = None
 ) -> Survey:
-    """Return the counts of all parts but for copies; what is wrong with their lines is added to `problems`."""
+    """Return the counts of all parts except copies; what is wrong with their lines is added to `problems`."""
     records = text_bytes = number = 0
     labels: set[str] = set()
     is_copy = membership(copies)

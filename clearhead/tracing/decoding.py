@@ -57,7 +57,7 @@ class LoggedStep:
 
 @final
 class Log:
-    """The steps of a session. The first reads the prompt but for its last token, which the second is given."""
+    """The steps of a session. The first reads the prompt except its last token, which the second is given."""
 
     def __init__(self) -> None:
         self.steps = [LoggedStep()]

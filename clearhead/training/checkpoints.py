@@ -73,7 +73,7 @@ UNTRAINED: Mapping[str, Any] = {
     "step_tokens": 0,
     "pacing": {},
 }
-"""The state, but for its step, of weights that no training has led to."""
+"""The state, except its step, of weights that were never trained."""
 BEST_FIELDS: Mapping[str, Any] = {"step": int, "score": float}
 WEIGHTS = ("model.", "average.")
 """Prefixes of the weights in `training.safetensors`; all other tensors are the optimiser's."""

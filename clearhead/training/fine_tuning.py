@@ -79,7 +79,7 @@ def fine_tuning_recipe(
 ) -> Recipe:
     """Return the recipe of a run that starts from another run's weights, on this corpus; `task` None is the same one.
 
-    Model and context are the source's, the rest is usual for the task, but for the learning rate: a fifth of the usual
+    Model and context are the source's, the rest is usual for the task, except the learning rate: a fifth of the usual
     one at this width, or all of it with LoRA. Raises OptionError if the source's model cannot do the task.
     """
     source = source if isinstance(source, StartingRun) else open_source(source)

@@ -29,7 +29,7 @@ COUNTS = [
     "n_sums",
     "length_stride",
 ]
-"""Numbers that change from call to call: Triton shall not compile anew when one of them is 1 or a multiple of 16."""
+"""Numbers that change from call to call: Triton must not compile again when one of them is 1 or a multiple of 16."""
 
 
 @jit

@@ -105,7 +105,7 @@ def one_line(text: str) -> str:
 def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """Return the pieces of text that tokens stand for, special tokens by their names.
 
-    Those of an imported model have its own names, but for the mask: a blank is written `<mask>` everywhere.
+    Those of an imported model have its own names, except the mask: a blank is written `<mask>` everywhere.
     """
     special = {tokenizer.mask: "<mask>"}
     if tokenizer.imported is None:
