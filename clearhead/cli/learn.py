@@ -24,6 +24,7 @@ from clearhead.exercises.exercise import EXERCISES, Exercise, Language
 from clearhead.exercises.judging import function_name
 from clearhead.exercises.progress import LearnProgress, hand_in, now, read_hand_in, read_progress, write_progress
 from clearhead.exercises.slips import SlipModel, steps_of
+from clearhead.exercises.training import STEPS, train_file
 from clearhead.exercises.verdict import STATES, Verdict
 from clearhead.files import write_text
 from clearhead.options import Option
@@ -58,6 +59,8 @@ TITLES: dict[Language, dict[str, str]] = {
         "mystery": "Ein Modell entschlüsseln",
     },
 }
+LEARNED = 0.95
+"""The share of right answers from which a trained block has learned its task; by chance it is a fifth."""
 TRIES: dict[Language, str] = {"en": "tries", "de": "Versuche"}
 RASP_NAMES = "aggregate, indices, map, past, select, selector_width, sequence_map, tokens"
 
@@ -109,6 +112,8 @@ def write(
         try:
             verdicts = keep(list(check_functions(exercises, file, language=spoken)), file)
             show(*verdict_page(verdicts), count_right(verdicts, len(exercises)))
+            if all(verdict.is_right for verdict in verdicts):
+                show(Text(f"clearhead learn train {file}", style="quiet"))
         except DataError as error:
             if not watch:
                 raise
@@ -117,6 +122,22 @@ def write(
             return
         while time_of(file) in (seen, None):  # None: an editor puts a new file in its place
             time.sleep(0.5)
+
+
+@app.command("train", cls=Sectioned, short_help="Train the block that you wrote.")
+@flatten_groups
+def train(file: Annotated[Path, typer.Argument(help="Your file, whose `block` is right.")]) -> None:
+    """Train the block of your file: it learns to name the letter before each letter, in 60 steps."""
+    right = 0.0
+    for step, loss, right in train_file(file):
+        show(Text(f"step {step}/{STEPS}  loss {loss:.4f}  {right:.0%} of the letters before are right"))
+    show(
+        Text(
+            "Your block has learned it."
+            if right > LEARNED
+            else f"It has not learned it: clearhead learn write {file} says why."
+        )
+    )
 
 
 def time_of(file: Path) -> int | None:

@@ -34,7 +34,7 @@ def test_all_solutions_in_one_file_are_right(command, tmp_path):
     solutions = [each.solution for each in EXERCISES.of_kind("write")]
     (tmp_path / "mine.py").write_text("\n\n".join(solutions))
     lines = command("write", "mine.py")[1].splitlines()
-    assert lines[-1] == "14 of 14"
+    assert lines[-2:] == ["14 of 14", "clearhead learn train mine.py"]
     assert {"✓ softmax: right", "✓ output (layer): right", "✓ kv-cache (step): right"} <= {*lines}
 
 
@@ -136,3 +136,13 @@ def test_a_watched_file_may_be_gone_for_a_moment(command, tmp_path, monkeypatch)
     assert out.count("✓ dot-product: right") == 1
     assert "mine.py: cannot be read" in out
     assert "expected 14, came 15" in out
+
+
+@pytest.mark.slow
+def test_the_block_one_wrote_is_trained(command, tmp_path):
+    solutions = [each.solution for each in EXERCISES.of_kind("write")]
+    (tmp_path / "mine.py").write_text("\n\n".join(solutions))
+    code, out, _ = command("train", "mine.py")
+    assert code == 0
+    assert out.splitlines()[5].endswith("100% of the letters before are right")
+    assert out.splitlines()[6] == "Your block has learned it."
