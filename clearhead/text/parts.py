@@ -4,6 +4,7 @@ Every process encodes parts of its own, and a part that is whole is not made aga
 parts is the same for any number of processes: which shards are together goes by their sizes alone.
 """
 
+import itertools
 import os
 import shutil
 import time
@@ -45,7 +46,10 @@ PROBLEMS = {"first": list[str], "counts": dict[str, int], "encodings": dict[str,
 
 
 class PartJob(NamedTuple):
-    """What a process has to know to encode a part. `labels` are known ones, None where any is."""
+    """What a process has to know to encode a part. `labels` are known ones, None where any is.
+
+    `shards` is how many each part has, as the first process divides them: another might see other sizes.
+    """
 
     source: Source
     layout: Layout
@@ -54,6 +58,22 @@ class PartJob(NamedTuple):
     folder: Path
     filters: tuple[TextFilter, ...] = ()
     near: bool = False
+    shards: tuple[int, ...] = ()
+
+    def divided(self) -> "PartJob":
+        """Return the job with the division into parts that all processes go by."""
+        return self._replace(shards=tuple(len(part.shards()) for part in divide(self.source)))
+
+    def parts(self) -> list[Source]:
+        """Return the source of each part."""
+        shards = self.source.shards()
+        if sum(self.shards) != len(shards):
+            raise RunError(
+                f"the first process sees {sum(self.shards):,} shards of text, and this one {len(shards):,}: the files "
+                "must be the same for all, and must not change meanwhile"
+            )
+        ends = list(itertools.accumulate(self.shards))
+        return [self.source.of_shards(shards[end - n : end]) for n, end in zip(self.shards, ends, strict=True)]
 
 
 @final
@@ -92,7 +112,7 @@ def size_here(path: str) -> int:
 
 def encode_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer], rank: int, count: int) -> None:
     """Encode every `count`-th part of a job from the one with the number `rank` on, except those that are there."""
-    for number, source in enumerate(divide(job.source)):
+    for number, source in enumerate(job.parts()):
         if number % count == rank and not (folder := job.folder / f"{number:06}").exists():
             write_part(source, job, tokenizers, folder)
 
@@ -131,11 +151,18 @@ def split_digits(number: int) -> list[int]:
 
 def await_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer]) -> list["EncodedPart"]:
     """Wait until the other processes have written their parts, and open all. One that dies ends the job for all."""
-    folders = [job.folder / f"{number:06}" for number in range(len(divide(job.source)))]
+    folders = [job.folder / f"{number:06}" for number in range(len(job.shards))]
     while not all(folder.exists() for folder in folders):
         time.sleep(GLANCE_SECONDS)
     encoding = Encoding(job.layout, tokenizers, None)
-    return [EncodedPart(folder, encoding) for folder in folders]
+    parts = [EncodedPart(folder, encoding) for folder in folders]
+    for part, count in zip(parts, job.shards, strict=True):
+        if len(part.shards) != count:  # a process that was killed has seen other sizes
+            raise RunError(
+                f"{part.folder}: has {len(part.shards)} shards of the text, and should have {count}; it is removed: "
+                "try again"
+            )
+    return parts
 
 
 @final

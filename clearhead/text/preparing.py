@@ -386,6 +386,7 @@ def write_prepared(
 
 def encode_together(job: PartJob, tokenizers: Mapping[str, Tokenizer], team: Team) -> list[EncodedPart]:
     """Encode the parts of a job with the other processes, and open all of them."""
+    job = job.divided()
     job.folder.mkdir(exist_ok=True)
     team.announce(job)
     encode_parts(job, tokenizers, 0, team.count)

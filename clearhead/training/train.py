@@ -167,7 +167,7 @@ def take_part(processes: Processes) -> Run:
         labels = None if job["labels"] is None else tuple(job["labels"])
         filters = from_json(job["filters"], CLASSES, where="the first process's filters")
         encode_parts(
-            PartJob(source, layout, labels, job["skip_bad"], parts, filters, job["near"]),
+            PartJob(source, layout, labels, job["skip_bad"], parts, filters, job["near"], tuple(job["shards"])),
             load_tokenizers(parts.parent),
             processes.rank,
             processes.count,
@@ -327,6 +327,7 @@ def make_team() -> Team:
         layout = {**asdict(job.layout), "texts": list(job.layout.texts)}
         source = to_json(job.source, CLASSES)
         about = {"source": source, "layout": layout, "labels": job.labels, "skip_bad": job.skip_bad, "near": job.near}
+        about["shards"] = list(job.shards)
         about["filters"] = [to_json(each, CLASSES) for each in job.filters]
         processes.send({"encode": {**about, "folder": str(job.folder.absolute())}})
 

@@ -46,7 +46,7 @@ def encoded(folder, layout, source, dev=None, tokenizer=BYTE):
     """The stores of a corpus as texts, and the encoding itself."""
     with tempfile.TemporaryDirectory() as parts:
         tokenizers = dict.fromkeys(layout.texts, tokenizer)
-        job = PartJob(source, layout, None, False, Path(parts))
+        job = PartJob(source, layout, None, False, Path(parts)).divided()
         train = encode_together(job._replace(folder=job.folder / "train"), tokenizers, Team())
         found = survey_parts(train, layout, Problems())
         held_out = draw_held_out(train, layout, found) if dev is None else HeldOut()

@@ -164,7 +164,7 @@ def test_what_is_wrong_is_told_of_all_parts_together(tmp_path):
 def test_a_part_that_was_changed_is_told(tmp_path):
     source, layout = corpora(tmp_path)["stream"]
     tokenizer = preparing.Tokenizer.train(["any"], "byte")
-    encode_parts(PartJob(source, layout, None, False, tmp_path / "parts"), {"text": tokenizer}, 0, 1)
+    encode_parts(PartJob(source, layout, None, False, tmp_path / "parts").divided(), {"text": tokenizer}, 0, 1)
     file = tmp_path / "parts" / "000001" / "text.ids"
     file.write_bytes(file.read_bytes()[:-2] + b"\x01\x00")
     with pytest.raises(RunError, match="not a whole store of token ids"):
@@ -217,6 +217,70 @@ def test_a_tokeniser_that_a_kill_left_is_checked(tmp_path, monkeypatch):
     file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
     with pytest.raises(RunError, match=r"tokenizer\.json was changed since it was written"):
         prepare(Corpus(train=source), layout, BPE, tmp_path / "data", print)
+
+
+@pytest.mark.slow
+def test_a_process_that_sees_other_sizes_makes_the_same_parts(tmp_path, monkeypatch):
+    """Of a shard whose store does not answer, a process knows no size: it goes by what the first has divided."""
+    source, layout = corpora(tmp_path)["stream"]
+    found = []
+    for name in ("alike", "blind"):
+
+        def announce(job, blind=name == "blind"):
+            with monkeypatch.context() as patch:
+                if blind:
+                    patch.setattr(parts, "size_here", lambda path: 0)
+                encode_parts(job, load_tokenizers(job.folder.parent), 1, 2)
+
+        prepare(Corpus(train=source), layout, BPE, tmp_path / name, print, team=Team(2, announce))
+        found.append(files_below(tmp_path / name))
+    assert found[0] == found[1]
+
+
+def test_parts_of_another_division_are_refused_and_removed(tmp_path):
+    source, layout = corpora(tmp_path)["stream"]
+
+    def announce(job):
+        other = job._replace(shards=(4, 1, 1, 1))
+        encode_parts(other, load_tokenizers(job.folder.parent), 0, 1)
+
+    with pytest.raises(RunError, match=r"has 4 shards of the text, and should have \d; it is removed"):
+        prepare(Corpus(train=source), layout, BPE, tmp_path / "data", print, team=Team(1, announce))
+    assert not list(tmp_path.glob("data/.*.parts"))
+
+
+def test_a_process_that_sees_fewer_shards_says_so(tmp_path):
+    source, layout = corpora(tmp_path)["stream"]
+    job = PartJob(source, layout, None, False, tmp_path / "parts").divided()
+    with pytest.raises(RunError, match="the first process sees 7 shards of text, and this one 6"):
+        job._replace(source=Documents(paths=source.paths[1:], unit="line")).parts()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_an_engine_makes_the_same_parts(tmp_path):
+    """Ray Data: a row for each part. Another engine needs no more than `encode_parts` for a number."""
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    source, layout = corpora(tmp_path)["stream"]
+
+    def announce(job):
+        count = len(job.shards)
+
+        def encode(batch):
+            for number in batch["id"].tolist():
+                encode_parts(job, load_tokenizers(job.folder.parent), number, count)
+            return batch
+
+        ray.data.range(count, override_num_blocks=count).map_batches(encode, batch_size=1).materialize()
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        prepare(Corpus(train=source), layout, BPE, tmp_path / "engine", print, team=Team(1, announce))
+    finally:
+        ray.shutdown()
+    prepare(Corpus(train=source), layout, BPE, tmp_path / "alone", print)
+    assert files_below(tmp_path / "engine") == files_below(tmp_path / "alone")
 
 
 def test_parts_are_of_neighbours_and_lose_none(tmp_path):
