@@ -21,6 +21,10 @@ from torch import Tensor
 from clearhead.errors import OptionError, ProgramError
 
 MOST_LINES = 20
+MOST_PARTS = 500
+"""How large the values of a program may become, counted as if each line were written out: pairs of pairs double. The
+largest solution has 67.
+"""
 Slot = Literal["sequence", "selector", "predicate", "function", "joining"]
 OPERATIONS: dict[str, tuple[tuple[Slot, ...], str]] = {
     "select": (("sequence", "sequence", "predicate"), "select({}, {}, lambda key, query: {})"),
@@ -59,9 +63,15 @@ def write_program(lines: Sequence[str], alphabet: str) -> str:
     if not 0 < len(lines) <= MOST_LINES:
         raise ProgramError(f"a program by menus has 1 to {MOST_LINES} lines; came {len(lines)}")
     known: dict[str, Slot] = dict.fromkeys(BEGINNINGS, "sequence")
+    sizes: dict[str, int] = dict.fromkeys(BEGINNINGS, 1)
     written = [IMPORTS, ""]
     for number, line in enumerate(lines, 1):
         operation, code = write_line(line, f"line {number}", known, alphabet)
+        sizes[f"line {number}"] = size = 1 + sum(sizes.get(part, 0) for part in line.split(" | "))
+        if size > MOST_PARTS:
+            raise ProgramError(
+                f"line {number}: uses lines before it in more than {MOST_PARTS:,} ways; use them less often"
+            )
         written.append(f"{'answer' if number == len(lines) else f'line_{number}'} = {code}")
         known[f"line {number}"] = "selector" if operation in ("select", "both") else "sequence"
     return "\n".join(written) + "\n"
