@@ -16,6 +16,7 @@ HEADER = """\
 /** What the page asks, and what is answered. Written by `python -m tests.serve.write_messages` from the files of
  * clearhead/serve/questions: change those. */
 """
+WIDTH = 120
 OPEN = {"CurveLine"}
 """Messages that hold more than is said: a line of the log has the scores of its task."""
 NAMES = {"str": "string", "int": "number", "float": "number", "bool": "boolean", "None": "null", "Any": "unknown"}
@@ -36,7 +37,13 @@ def typescript() -> str:
                 parts.append(f"export type {name} = {as_type(value)};")
             case _:
                 pass
-    return "\n\n".join([*parts, *tables()]) + "\n"
+    return separate([*parts, *tables()]) + "\n"
+
+
+def separate(parts: list[str]) -> str:
+    """Return the parts with an empty line between them, but between two that are one line each."""
+    pairs = zip(parts, parts[1:], strict=False)
+    return parts[0] + "".join(("\n" if "\n" not in one + other else "\n\n") + other for one, other in pairs)
 
 
 def is_type(value: ast.expr) -> bool:
@@ -49,7 +56,7 @@ def asked(node: ast.ClassDef) -> str:
     kind = QUESTIONS[node.name.removeprefix("Ask").lower()]
     fields = dataclasses.fields(kind)
     optional = {one.name for one in fields if not one.default is one.default_factory is dataclasses.MISSING}
-    return interface(node, optional, ["  trace: string;"] if any(one.name == "trace" for one in fields) else [])
+    return interface(node, optional, ["trace: string;"] if any(one.name == "trace" for one in fields) else [])
 
 
 def tables() -> list[str]:
@@ -57,7 +64,7 @@ def tables() -> list[str]:
     forms = {Matrix: "matrix", Thumbs: "thumbs"}
     rows = {name: (kind, as_type(ast.parse(answer_name(kind), mode="eval").body)) for name, kind in QUESTIONS.items()}
     types = [f"  {name}: {{ asks: {kind.__name__}; answers: {answer} }};" for name, (kind, answer) in rows.items()]
-    told = {name: "sent" if kind.sent else forms.get(answer_type(kind), "json") for name, (kind, _) in rows.items()}
+    told = {name: "sent" if kind.sent else forms.get(answer_type(kind)) for name, (kind, _) in rows.items()}
     return [
         "/** The chapters of Learn, as a lesson names them (clearhead/exercises/lesson.py). */\n"
         "export type ChapterName =" + "".join(f'\n  | "{name}"' for name in CHAPTERS) + ";",
@@ -65,9 +72,9 @@ def tables() -> list[str]:
         "/** Head by head, row by row. */\n"
         "export interface Thumbs {\n  heads: number;\n  rows: number;\n  columns: number;\n  data: Uint8Array;\n}",
         "\n".join(["export interface Questions {", *types, "}"]),
-        "/** How each is asked and answered: with a body, or by its address alone; in JSON, or in numbers. */\n"
-        'export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs"> = {\n'
-        + "".join(f'  {name}: "{form}",\n' for name, form in told.items())
+        "/** How a question is asked and answered, if not by its address alone and in JSON: with a body, or in numbers. */\n"
+        'export const FORMS: { readonly [name in keyof Questions]?: "sent" | "matrix" | "thumbs" } = {\n'
+        + "".join(f'  {name}: "{form}",\n' for name, form in told.items() if form)
         + "};",
     ]
 
@@ -83,22 +90,27 @@ def answer_name(kind: type) -> str:
 
 
 def interface(node: ast.ClassDef, optional: set[str], more: list[str]) -> str:
-    lines = [f"export interface {plain(node.name)} {{", *more]
+    """Return a type: on one line where nothing is said of its fields and they fit."""
+    lines = list(more)
     for field, following in zip(node.body, [*node.body[1:], None], strict=True):
         match field:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if "ClassVar" not in ast.unparse(kind):
-                lines += [f"  {comment(said)}"] if (said := string_of(following)) else []
+                lines += [comment(said)] if (said := string_of(following)) else []
                 mark = "?" if name in optional else ""
                 if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "NotRequired":
                     kind, mark = kind.slice, "?"
-                lines.append(f"  {name}{mark}: {as_type(kind)};")
+                lines.append(f"{name}{mark}: {as_type(kind)};")
             case _:
                 pass
-    lines += ["  [more: string]: unknown;"] if node.name in OPEN else []
+    lines += ["[more: string]: unknown;"] if node.name in OPEN else []
     said = ast.get_docstring(node)
-    if len(lines) == 1:
-        return f"{comment(said or '')}\nexport type {plain(node.name)} = Record<string, never>;"
-    return "\n".join([*([comment(said)] if said else []), *lines, "}"])
+    head = f"{comment(said)}\n" if said else ""
+    short = f"export type {plain(node.name)} = {{ {' '.join(lines).removesuffix(';')} }};"
+    if not lines:
+        return f"{head}export type {plain(node.name)} = Record<string, never>;"
+    if len(short) <= WIDTH and not any(line.startswith("/**") for line in lines):
+        return head + short
+    return "\n".join([f"{head}export interface {plain(node.name)} {{", *(f"  {line}" for line in lines), "}"])
 
 
 def plain(name: str) -> str:

@@ -14,13 +14,9 @@ export interface StepEdit {
 }
 
 /** One weighting in place of another. */
-export interface WeightingEdit {
-  at: string;
-  weighting: string;
-}
+export type WeightingEdit = { at: string; weighting: string };
 
 export type EditJson = StepEdit | WeightingEdit;
-
 export type HeadChoice = number | "mean";
 
 /** The numbers of a box for one token, by name; what its values follow from is among them. null stands for −∞. */
@@ -33,13 +29,7 @@ export interface BoxNumbers {
 }
 
 /** Every number of a box for one token (and, of keys and values, one key) in one head, by name. */
-export interface AskBox {
-  trace: string;
-  box: string;
-  token?: number;
-  key?: number;
-  head?: number;
-}
+export type AskBox = { trace: string; box: string; token?: number; key?: number; head?: number };
 
 /** A number that a linear map makes: the sum of x · weight, and bias. */
 export interface BoxTerms {
@@ -52,20 +42,10 @@ export interface BoxTerms {
 }
 
 /** The sum of products that one number of the value `name` is. */
-export interface AskTerms {
-  trace: string;
-  name: string;
-  unit: number;
-  row?: number;
-  head?: number;
-}
+export type AskTerms = { trace: string; name: string; unit: number; row?: number; head?: number };
 
 /** How much a unit adds to the logit of an answer at a token. */
-export interface UnitEffect {
-  id: number;
-  text: string;
-  change: number;
-}
+export type UnitEffect = { id: number; text: string; change: number };
 
 /** A hidden unit of a feed-forward at one token. */
 export interface NeuronUnit {
@@ -107,11 +87,7 @@ export interface AskNeurons {
 }
 
 export type PartKind = "embedding" | "head" | "feed_forward" | "constant" | "output" | "edits";
-
-export interface NamedAnswer {
-  id: number;
-  text: string;
-}
+export type NamedAnswer = { id: number; text: string };
 
 /** What one part adds to the logit, or to the difference of two. */
 export interface LogitPart {
@@ -222,11 +198,7 @@ export interface Circuit {
   true: number | null;
 }
 
-export interface ChangedAnswer {
-  text: string;
-  before: number;
-  after: number;
-}
+export type ChangedAnswer = { text: string; before: number; after: number };
 
 export interface PatchedEdge {
   before: number;
@@ -269,17 +241,8 @@ export interface DecodeNode {
   candidates: Candidate[];
 }
 
-export interface DecodeOutput {
-  text: string;
-  score: number;
-  ids: number[];
-  ended: boolean;
-}
-
-export interface CrossWeights {
-  step: number;
-  weight: number[][];
-}
+export type DecodeOutput = { text: string; score: number; ids: number[]; ended: boolean };
+export type CrossWeights = { step: number; weight: number[][] };
 
 export interface Decoded {
   nodes: DecodeNode[];
@@ -358,40 +321,21 @@ export interface AskSample {
 }
 
 /** A sequence diagram of one attention step, as an SVG element. */
-export interface Sequence {
-  svg: string;
-}
+export type Sequence = { svg: string };
 
 /** One attention step as a sequence diagram; `columns`: how many lifelines there is room for. */
-export interface AskSequence {
-  trace: string;
-  site: string;
-  head: number;
-  query: number;
-  columns?: number;
-}
+export type AskSequence = { trace: string; site: string; head: number; query: number; columns?: number };
 
 /** The diagram of a token of the sentence, as an SVG element. */
-export interface Sentence {
-  svg: string;
-  tokens: string[];
-  token: number;
-}
+export type Sentence = { svg: string; tokens: string[]; token: number };
 
 /** The sequence diagram of the notes' sentence. */
-export interface AskSentence {
-  token?: number;
-}
+export type AskSentence = { token?: number };
 
 export type Spoken = "en" | "de";
 
 /** What an exercise asks, and its hints. */
-export interface Asked {
-  name: string;
-  title: string;
-  asked: string;
-  hints: string[];
-}
+export type Asked = { name: string; title: string; asked: string; hints: string[] };
 
 export interface Puzzle {
   asked: Asked;
@@ -423,9 +367,7 @@ export interface PageExercises {
 }
 
 /** The exercises that can be solved in the page, in a language. */
-export interface AskExercises {
-  language?: Spoken;
-}
+export type AskExercises = { language?: Spoken };
 
 export interface SlipStep {
   name: string;
@@ -435,25 +377,13 @@ export interface SlipStep {
   formulas: string[];
 }
 
-export interface SlipSite {
-  at: string;
-  steps: SlipStep[];
-}
+export type SlipSite = { at: string; steps: SlipStep[] };
 
 /** Every number of a small model in which one step is computed wrongly, for one of its texts. */
-export interface SlipNumbers {
-  name: string;
-  texts: string[];
-  tokens: string[];
-  sites: SlipSite[];
-  logits: number[][];
-}
+export type SlipNumbers = { name: string; texts: string[]; tokens: string[]; sites: SlipSite[]; logits: number[][] };
 
 /** The numbers of the model of the slip `name`, for one of its texts. */
-export interface AskSlip {
-  name: string;
-  text?: number;
-}
+export type AskSlip = { name: string; text?: number };
 
 /** What is said of an answer. */
 export interface GradedAnswer {
@@ -494,33 +424,15 @@ export interface Readings {
 }
 
 /** Of one site, or of all; of a long text, from no more than `rows` queries. */
-export interface AskReadings {
-  trace: string;
-  site?: string | null;
-  rows?: number | null;
-}
+export type AskReadings = { trace: string; site?: string | null; rows?: number | null };
 
-export interface HeadEffect {
-  head: number;
-  change: number;
-  kl: number;
-}
-
-export interface Effects {
-  effects: HeadEffect[];
-}
+export type HeadEffect = { head: number; change: number; kl: number };
+export type Effects = { effects: HeadEffect[] };
 
 /** What the answers lose without each head of a site. */
-export interface AskEffects {
-  trace: string;
-  site: string;
-}
+export type AskEffects = { trace: string; site: string };
 
-export interface ScoredToken {
-  id: number;
-  text: string;
-  score: number;
-}
+export type ScoredToken = { id: number; text: string; score: number };
 
 /** What a head does with a token, by the direct path from the embedding, without positions. */
 export interface HeadTokens {
@@ -538,13 +450,7 @@ export interface HeadTokens {
 }
 
 /** What a head copies from a token, and what it looks for from there. */
-export interface AskVocabulary {
-  site: string;
-  head: number;
-  token: number;
-  most?: number;
-  step?: number | null;
-}
+export type AskVocabulary = { site: string; head: number; token: number; most?: number; step?: number | null };
 
 /** Cosines of some tokens with each other in three spaces, and the head's scores; rows are queries, columns keys. */
 export interface Spaces {
@@ -557,57 +463,25 @@ export interface Spaces {
 }
 
 /** How alike some tokens are as embeddings, as queries and keys, and as values. */
-export interface AskSpaces {
-  trace: string;
-  site: string;
-  head: number;
-  places: number[];
-}
+export type AskSpaces = { trace: string; site: string; head: number; places: number[] };
 
 export type MeanKind = "readings" | "effects";
 
 /** A number for each head: its mean over texts, its standard deviation, and how many texts have it. */
-export interface HeadScatter {
-  mean: (number | null)[];
-  deviation: (number | null)[];
-  n_texts: number[];
-}
+export type HeadScatter = { mean: (number | null)[]; deviation: (number | null)[]; n_texts: number[] };
 
-export interface HeadMeans {
-  site: string;
-  texts: number;
-  metrics: Record<string, HeadScatter>;
-}
+export type HeadMeans = { site: string; texts: number; metrics: Record<string, HeadScatter> };
 
 /** The metrics of a site's heads, or the effects of ablating them, over `texts` or over repeats of random tokens. */
-export interface AskMeans {
-  site: string;
-  kind?: MeanKind;
-  texts?: string[];
-  repeats?: number;
-  step?: number | null;
-}
+export type AskMeans = { site: string; kind?: MeanKind; texts?: string[]; repeats?: number; step?: number | null };
 
 /** A text, and the token of it where the value is largest. */
-export interface ExcitedText {
-  text: string;
-  place: number;
-  token: string;
-  value: number;
-}
+export type ExcitedText = { text: string; place: number; token: string; value: number };
 
-export interface ExcitedTexts {
-  texts: ExcitedText[];
-}
+export type ExcitedTexts = { texts: ExcitedText[] };
 
 /** Of `texts`, those in which a unit of the value `at`, or a head of the attention `at`, is excited most. */
-export interface AskExciting {
-  at: string;
-  index: number;
-  texts: string[];
-  most?: number;
-  step?: number | null;
-}
+export type AskExciting = { at: string; index: number; texts: string[]; most?: number; step?: number | null };
 
 export interface PositionKind {
   name: string;
@@ -631,29 +505,17 @@ export interface Positions {
 }
 
 /** The first `n` positions of each kind. */
-export interface AskPositions {
-  n?: number;
-  step?: number | null;
-}
+export type AskPositions = { n?: number; step?: number | null };
 
-export interface PythonLines {
-  python: string;
-}
+export type PythonLines = { python: string };
 
 /** Lines of Python that give the numbers of `question`, asked with the fields `asked`; the last is an expression. */
-export interface AskPython {
-  question: string;
-  asked?: Record<string, unknown>;
-}
+export type AskPython = { question: string; asked?: Record<string, unknown> };
 
 export type SideName = "encoder" | "decoder";
-
 export type Slot = "attention" | "cross";
-
 export type ModelKind = "encoder" | "decoder" | "encoder-decoder";
-
 export type WeightingKind = "softmax" | "kernelized" | "argmax" | "rows";
-
 export type BoxKind = "token" | "position" | "norm" | "attention" | "cross" | "add" | "feed_forward" | "output";
 
 export interface AttentionFacts {
@@ -692,17 +554,9 @@ export interface BoxValue {
 }
 
 /** A box of the model's picture, with every value that is made in it. */
-export interface BoxSpec {
-  name: string;
-  kind: BoxKind;
-  layer: number | null;
-  values: BoxValue[];
-}
+export type BoxSpec = { name: string; kind: BoxKind; layer: number | null; values: BoxValue[] };
 
-export interface EmbeddingSpec {
-  position: string | null;
-  scaled: boolean;
-}
+export type EmbeddingSpec = { position: string | null; scaled: boolean };
 
 export interface SideSpec {
   side: SideName;
@@ -713,20 +567,9 @@ export interface SideSpec {
   embedding: EmbeddingSpec;
 }
 
-export interface Example {
-  source: string;
-  target?: string;
-}
-
-export interface ProgramHead {
-  site: string;
-  head: number;
-  words: string;
-}
-
-export interface ProgramUnit {
-  words: string;
-}
+export type Example = { source: string; target?: string };
+export type ProgramHead = { site: string; head: number; words: string };
+export type ProgramUnit = { words: string };
 
 export interface ProgramLayer {
   side: SideName;
@@ -799,40 +642,20 @@ export interface RunFacts {
 export type AskRun = Record<string, never>;
 
 /** A line of the log. It holds more than is said here: the scores of its task. */
-export interface CurveLine {
-  kind: string;
-  step: number;
-  loss?: number | null;
-  [more: string]: unknown;
-}
+export type CurveLine = { kind: string; step: number; loss?: number | null; [more: string]: unknown };
 
-export interface Curves {
-  lines: CurveLine[];
-  training: boolean;
-  last: number | null;
-}
+export type Curves = { lines: CurveLine[]; training: boolean; last: number | null };
 
 /** The lines of the log after a step. */
-export interface AskCurves {
-  after?: number;
-}
+export type AskCurves = { after?: number };
 
-export interface StreamRow {
-  name: string;
-  norm: number[];
-  cosine: number[];
-}
+export type StreamRow = { name: string; norm: number[]; cosine: number[] };
 
 /** How long each position's vector is along the stream, and its cosine with the embedding. */
-export interface Stream {
-  rows: StreamRow[];
-}
+export type Stream = { rows: StreamRow[] };
 
 /** The residual stream of a side, value by value. */
-export interface AskStream {
-  trace: string;
-  side: SideName;
-}
+export type AskStream = { trace: string; side: SideName };
 
 export type VectorRole = "query" | "key" | "value" | "context";
 
@@ -845,31 +668,17 @@ export interface AskVectors {
   name?: string | null;
 }
 
-export interface LensLayer {
-  name: string;
-  rows: Candidate[][];
-}
-
-export interface Lens {
-  side: SideName;
-  layers: LensLayer[];
-}
+export type LensLayer = { name: string; rows: Candidate[][] };
+export type Lens = { side: SideName; layers: LensLayer[] };
 
 /** What each layer would answer at each token. */
-export interface AskLens {
-  trace: string;
-}
+export type AskLens = { trace: string };
 
 /** −log p of each token, in nats; null for a token that nothing predicts. */
-export interface Surprise {
-  side: SideName;
-  surprise: (number | null)[];
-}
+export type Surprise = { side: SideName; surprise: (number | null)[] };
 
 /** How unlikely each token of the side that answers was to the model. */
-export interface AskSurprise {
-  trace: string;
-}
+export type AskSurprise = { trace: string };
 
 /** A part of a token: a character or byte, or two parts that were merged. */
 export interface MergePart {
@@ -914,25 +723,12 @@ export interface TokenizedText {
 }
 
 /** A text's tokens, by the tokeniser of a field; of the first where none is named. */
-export interface AskTokenize {
-  text: string;
-  field?: string | null;
-}
+export type AskTokenize = { text: string; field?: string | null };
 
-export interface SideMeta {
-  ids: number[];
-  tokens: string[];
-  n_layers: number;
-  d_model: number;
-}
+export type SideMeta = { ids: number[]; tokens: string[]; n_layers: number; d_model: number };
 
 /** What a reader calls the parts: "scaled dot product", "no positions", "causal mask". */
-export interface PartWords {
-  similarity: string;
-  weighting: string;
-  position: string;
-  mask: string;
-}
+export type PartWords = { similarity: string; weighting: string; position: string; mask: string };
 
 /** What the arithmetic of a site is, as its parts say it. */
 export interface Arithmetic {
@@ -983,16 +779,8 @@ export interface SiteMeta {
   edited: boolean;
 }
 
-export interface Candidate {
-  id: number;
-  text: string;
-  p: number;
-}
-
-export interface ProgramAnswers {
-  answers: string[];
-  offset: number;
-}
+export type Candidate = { id: number; text: string; p: number };
+export type ProgramAnswers = { answers: string[]; offset: number };
 
 /** What a trace is of: its tokens, its attentions, and what the model answers. */
 export interface Meta {
@@ -1033,24 +821,12 @@ export interface Row {
 }
 
 /** One query's numbers against every key, of one head or of the mean. */
-export interface AskRow {
-  trace: string;
-  site: string;
-  head: HeadChoice;
-  query: number;
-}
+export type AskRow = { trace: string; site: string; head: HeadChoice; query: number };
 
-export interface Column {
-  weight: number[];
-}
+export type Column = { weight: number[] };
 
 /** The weights of one key, query by query. */
-export interface AskColumn {
-  trace: string;
-  site: string;
-  head: HeadChoice;
-  key: number;
-}
+export type AskColumn = { trace: string; site: string; head: HeadChoice; key: number };
 
 /** A query and a key before their turn, and by how much each pair of their numbers is turned, in radians. */
 export interface Turn {
@@ -1099,13 +875,7 @@ export interface Cell {
 }
 
 /** Every number of one cell's arithmetic. */
-export interface AskCell {
-  trace: string;
-  site: string;
-  head: number;
-  query: number;
-  key: number;
-}
+export type AskCell = { trace: string; site: string; head: number; query: number; key: number };
 
 export type MatrixStep = "score" | "scaled" | "masked" | "weight" | "weighted" | "allowed";
 
@@ -1124,18 +894,9 @@ export interface AskTile {
 }
 
 /** Head by head, row by row: 254 × √weight; 255 where all keys are masked. With `weighted` it is ‖w · v · W_O‖ in place of the weight, as a share of the largest of all heads. */
-export interface AskThumbs {
-  trace: string;
-  site: string;
-  weighted?: number;
-}
+export type AskThumbs = { trace: string; site: string; weighted?: number };
 
-export interface Neighbour {
-  id: number;
-  text: string;
-  cosine: number;
-  vector: number[];
-}
+export type Neighbour = { id: number; text: string; cosine: number; vector: number[] };
 
 export interface TableNeighbours {
   table: string;
@@ -1145,31 +906,13 @@ export interface TableNeighbours {
 }
 
 /** The tokens whose vectors point most nearly the same way, in every table of the same vocabulary. */
-export interface Neighbours {
-  token: number;
-  text: string;
-  tables: TableNeighbours[];
-}
+export type Neighbours = { token: number; text: string; tables: TableNeighbours[] };
 
 /** The nearest tokens by the cosine of their vectors, in this and in other tables of the same tokens. */
-export interface AskNeighbours {
-  table: string;
-  token: number;
-  count?: number;
-  step?: number | null;
-}
+export type AskNeighbours = { table: string; token: number; count?: number; step?: number | null };
 
-export interface ContextPlace {
-  text: string;
-  tokens: string[];
-  places: number[];
-}
-
-export interface Attended {
-  index: number;
-  text: string;
-  weight: number;
-}
+export type ContextPlace = { text: string; tokens: string[]; places: number[] };
+export type Attended = { index: number; text: string; weight: number };
 
 export interface ContextAnswer {
   word: string;
@@ -1181,11 +924,7 @@ export interface ContextAnswer {
 }
 
 /** The vectors of one word in several texts. */
-export interface AskContext {
-  texts: string[];
-  word: string;
-  step?: number | null;
-}
+export type AskContext = { texts: string[]; word: string; step?: number | null };
 
 /** The chapters of Learn, as a lesson names them (clearhead/exercises/lesson.py). */
 export type ChapterName =
@@ -1265,43 +1004,18 @@ export interface Questions {
   context: { asks: AskContext; answers: ContextAnswer };
 }
 
-/** How each is asked and answered: with a body, or by its address alone; in JSON, or in numbers. */
-export const FORMS: Record<keyof Questions, "sent" | "json" | "matrix" | "thumbs"> = {
-  box: "json",
-  terms: "json",
-  neurons: "json",
-  attribution: "json",
-  patch: "json",
-  circuit: "json",
-  edge: "json",
+/** How a question is asked and answered, if not by its address alone and in JSON: with a body, or in numbers. */
+export const FORMS: { readonly [name in keyof Questions]?: "sent" | "matrix" | "thumbs" } = {
   decode: "sent",
   sample: "sent",
-  sequence: "json",
-  sentence: "json",
-  exercises: "json",
-  slip: "json",
   grade: "sent",
-  readings: "json",
-  effects: "json",
-  vocabulary: "json",
-  spaces: "json",
   means: "sent",
   exciting: "sent",
-  positions: "json",
   python: "sent",
-  run: "json",
-  curves: "json",
-  stream: "json",
   vectors: "matrix",
-  lens: "json",
-  surprise: "json",
   tokenize: "sent",
   trace: "sent",
-  row: "json",
-  column: "json",
-  cell: "json",
   tile: "matrix",
   thumbs: "thumbs",
-  neighbours: "json",
   context: "sent",
 };

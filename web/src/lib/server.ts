@@ -76,7 +76,7 @@ export class ServerSource implements Source {
     const answer = await (trace === undefined
       ? this.fetch(name, FORMS[name] === "sent" ? {} : values, signal, FORMS[name] === "sent" ? values : undefined)
       : this.ofTrace(trace, name, values, signal));
-    const made = (await READ[FORMS[name]](answer)) as Answers<Name>;
+    const made = (await READ[FORMS[name] ?? "json"](answer)) as Answers<Name>;
     if (name === "trace") this.kept.requests.set((made as Meta).id, asked as AskTrace);
     return made;
   }
@@ -172,14 +172,14 @@ function sizes(answer: Response, ...names: string[]): number[] {
   return names.map((name) => Number(answer.headers.get(name)));
 }
 
-const READ: Record<(typeof FORMS)[QuestionName], (answer: Response) => Promise<unknown>> = {
-  sent: (answer) => answer.json(),
-  json: (answer) => answer.json(),
-  matrix: async (answer): Promise<Matrix> => {
+const READ = {
+  json: (answer: Response): Promise<unknown> => answer.json(),
+  sent: (answer: Response): Promise<unknown> => answer.json(),
+  matrix: async (answer: Response): Promise<Matrix> => {
     const [rows, columns] = sizes(answer, "X-Rows", "X-Columns");
     return { rows, columns, data: new Float32Array(await answer.arrayBuffer()) };
   },
-  thumbs: async (answer): Promise<Thumbs> => {
+  thumbs: async (answer: Response): Promise<Thumbs> => {
     const [heads, rows, columns] = sizes(answer, "X-Heads", "X-Rows", "X-Columns");
     return { heads, rows, columns, data: new Uint8Array(await answer.arrayBuffer()) };
   },
