@@ -7,11 +7,44 @@ import pytest
 from playwright.sync_api import expect
 
 import clearhead as ch
-from tests.browser.watching import SITE, SOURCE, comes_to, eventually, rests, says, shown, steady
+from clearhead.model.presets import Size
+from clearhead.serve.program import load_program
+from clearhead.training.recipe import decoder
+from tests.browser.looking import serving
+from tests.browser.watching import SITE, SOURCE, Tabs, comes_to, eventually, rests, says, shown, steady
+from tests.serve.questions.test_python import compiled, imported, last_value
+from tests.training.small_runs import classifying, documents, filling, trained
 
 pytestmark = pytest.mark.slow
 
 TEXT, OTHER = "vierundzwanzig", "siebenundvierzig"
+
+
+def deep(folder):
+    task, source, tokenizing, _ = documents(folder)
+    return task, source, tokenizing, decoder(Size(24, 16, 2, 2, 32), 32, 0.0)
+
+
+KINDS = {
+    "decoder": (documents, "the cat eats the"),
+    "classifier": (classifying, "red plum"),
+    "fill": (filling, "the <mask> eats"),
+    "compiled": (compiled, "a b c a"),
+    "imported": (imported, "ab abc"),
+    "deep": (deep, "the cat eats the"),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def other_kind(request, chromium, tmp_path_factory):
+    make, text = KINDS[request.param]
+    whole = make in (compiled, imported)
+    run = make(tmp_path_factory) if whole else trained(make, tmp_path_factory, steps=2 if make is deep else 60)
+    with serving(run) as home:
+        tabs = Tabs(chromium, home)
+        yield tabs, run, text
+        tabs.check()
+        tabs.close()
 
 
 def numbers(page, name):
@@ -33,6 +66,39 @@ def test_attribution_is_that_of_python(tabs, demo):
     page.get_by_test_id("attribute-heads").locator("tbody tr").nth(1).locator("button").nth(2).click()
     shown(page, "head")
     comes_to(page, head=2)
+
+
+def test_numbers_of_other_kinds_of_run_are_those_of_python(other_kind):
+    tabs, run, text = other_kind
+    trace = ch.trace(run, text)
+    site = f"{trace.answer_side}.0.attention"
+    page = tabs.open("model", source=text)
+    told = [one.get_attribute("data-surprise") for one in page.locator("[data-surprise]").all()]
+    wanted = [] if run.task.labels or load_program(run) else trace.surprise.nan_to_num().tolist()
+    assert [float(one) for one in told if one] == pytest.approx([one for one in wanted if one], rel=1e-4, abs=1e-4)
+    page = tabs.open("intervene", source=text, tab="attribute", place=0)
+    expect(page.get_by_test_id("attribute-heads")).to_be_visible()
+    rests(page)
+    first, second = (one.id for one in trace.candidates[0][:2])
+    found = ch.attribute(run, text, answer=first, other=second, place=0)
+    heads = [value for name, value in found.parts.items() if ".head." in name]
+    assert list(chain(*numbers(page, "attribute-heads"))) == pytest.approx(heads, rel=1e-4, abs=1e-4)
+    page = tabs.open("steps", source=text, site=site, head=0, query=1, key=0, at=4)
+    context = page.get_by_test_id("cell-context")
+    wanted = trace[site].head[0].cell(1, 0).context[0].item()
+    eventually(page, lambda: float(context.get_attribute("data-value")) == pytest.approx(wanted, rel=1e-4, abs=1e-5))
+    page = tabs.open("meaning", source=text, site=site, head=0, places="0,1", pair="1,0")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    steady(page, "meaning")
+    page.get_by_test_id("copy-python").click()
+    expect(page.get_by_test_id("python-said")).to_have_text("Copied")
+    spaces = last_value(page.evaluate("navigator.clipboard.readText()"))
+    rows = page.get_by_test_id("spaces-pairs").locator("tbody tr").all()
+    for row, place in zip(rows, (0, 1), strict=True):
+        told = row.locator("b").all_inner_texts()
+        assert len(told) == 4
+        for words, name in zip(told, ("embedding", "query_key", "value", "score"), strict=True):
+            assert says(words, float(getattr(spaces, name)[1][place])), name
 
 
 def test_patching_is_that_of_python_and_a_click_tells_what_a_cell_brings(tabs, demo):
