@@ -85,7 +85,7 @@ def test_numbers_of_other_kinds_of_run_are_those_of_python(other_kind):
     assert list(chain(*numbers(page, "attribute-heads"))) == pytest.approx(heads, rel=1e-4, abs=1e-4)
     page = tabs.open("steps", source=text, site=site, head=0, query=1, key=0, at=4)
     context = page.get_by_test_id("cell-context")
-    wanted = trace[site].head[0].cell(1, 0).context[0].item()
+    wanted = trace[site].head[0].cell(1, 0).context[0]
     eventually(page, lambda: float(context.get_attribute("data-value")) == pytest.approx(wanted, rel=1e-4, abs=1e-5))
     page = tabs.open("meaning", source=text, site=site, head=0, places="0,1", pair="1,0")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
