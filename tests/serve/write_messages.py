@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import itertools
 from pathlib import Path
 
 from clearhead.exercises.lesson import CHAPTERS
@@ -42,7 +43,7 @@ def typescript() -> str:
 
 def separate(parts: list[str]) -> str:
     """Return the parts with an empty line between them, but between two that are one line each."""
-    pairs = zip(parts, parts[1:], strict=False)
+    pairs = itertools.pairwise(parts)
     return parts[0] + "".join(("\n" if "\n" not in one + other else "\n\n") + other for one, other in pairs)
 
 
@@ -72,7 +73,7 @@ def tables() -> list[str]:
         "/** Head by head, row by row. */\n"
         "export interface Thumbs {\n  heads: number;\n  rows: number;\n  columns: number;\n  data: Uint8Array;\n}",
         "\n".join(["export interface Questions {", *types, "}"]),
-        "/** How a question is asked and answered, if not by its address alone and in JSON: with a body, or in numbers. */\n"
+        "/** How a question is asked and answered, if not by address and in JSON: with a body, or in numbers. */\n"
         'export const FORMS: { readonly [name in keyof Questions]?: "sent" | "matrix" | "thumbs" } = {\n'
         + "".join(f'  {name}: "{form}",\n' for name, form in told.items() if form)
         + "};",

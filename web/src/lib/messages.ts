@@ -1004,7 +1004,7 @@ export interface Questions {
   context: { asks: AskContext; answers: ContextAnswer };
 }
 
-/** How a question is asked and answered, if not by its address alone and in JSON: with a body, or in numbers. */
+/** How a question is asked and answered, if not by address and in JSON: with a body, or in numbers. */
 export const FORMS: { readonly [name in keyof Questions]?: "sent" | "matrix" | "thumbs" } = {
   decode: "sent",
   sample: "sent",
