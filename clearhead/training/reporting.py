@@ -216,12 +216,11 @@ class Stopping:
 
 
 class Stopped(RunError):
-    """Training was asked to stop, and saved a checkpoint; `exit_code` is what a shell expects of the signal."""
+    """Training was asked to stop, and saved its steps; `exit_code` is what a shell expects of the signal."""
 
     def __init__(self, path: Path, step: int, number: int) -> None:
-        super().__init__(
-            f"stopped at step {step}, and saved; go on with: clearhead train {shlex.quote(str(path))} --resume"
-        )
+        where = f"at step {step}, and saved" if step else "before the first step"
+        super().__init__(f"stopped {where}; go on with: clearhead train {shlex.quote(str(path))} --resume")
         self.exit_code = 128 + number
 
 

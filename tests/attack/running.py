@@ -76,19 +76,20 @@ def main(args: Sequence[str] | None = None) -> int:
         }
         tries = Tries(**form)
         rows = run_all(Path(home), names, tries, asked.workers)
-    seconds, commits = time.perf_counter() - since, {commit_here()} if names else set()
+    seconds = time.perf_counter() - since
+    commits, seeds = ({commit_here()}, {asked.seed}) if names else (set(), set())
     joined = {row.attack: row for row in rows}
     for earlier in asked.join:  # an attack that was made in several parts has one row
-        found, took, commit = read_json(earlier)
+        found, took, commit, seed = read_json(earlier)
         for name, row in found.items():
             joined.setdefault(name, Row(name)).include(row)
-        seconds, commits = seconds + took, commits | {commit}
+        seconds, commits, seeds = seconds + took, commits | {commit}, seeds | {seed}
     rows = [joined[name] for name in ATTACKS if name in joined]
     print(as_text(rows))
     print(f"seed {asked.seed}, {seconds:.0f} s")
     write_json(rows, asked.json, seed=asked.seed, seconds=seconds)
     if asked.write:
-        write_page(as_markdown(rows, mutants.mutants_of, seed=asked.seed, seconds=seconds, commits=commits))
+        write_page(as_markdown(rows, mutants.mutants_of, seeds=seeds, seconds=seconds, commits=commits))
     return 1 if any(row.failures or not row.tried for row in rows) else 0
 
 

@@ -151,15 +151,16 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_markdown(
-    rows: Sequence[Row], notices: Callable[[str], str], *, seed: int, seconds: float, commits: set[str]
+    rows: Sequence[Row], notices: Callable[[str], str], *, seeds: set[int], seconds: float, commits: set[str]
 ) -> str:
-    """Return the table of results/attack.md, with its seed, date, commits and machine, and the mutants of each
+    """Return the table of results/attack.md, with its seeds, date, commits and machine, and the mutants of each
     attack.
     """
     import torch
 
     lines = [
-        f"Seed {seed}, {time.strftime('%d %B %Y')}, {platform.system()} on {platform.machine()}, "
+        f"Seed {' and '.join(map(str, sorted(seeds)))}, {time.strftime('%d %B %Y')}, "
+        f"{platform.system()} on {platform.machine()}, "
         f"Python {platform.python_version()}, torch {torch.__version__.split('+')[0]}, {seconds / 60:.0f} minutes; "
         f"commit {', '.join(sorted(commits))}.",
         "",
@@ -195,9 +196,9 @@ def write_json(rows: Sequence[Row], path: Path, *, seed: int, seconds: float) ->
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> tuple[dict[str, Row], float, str]:
-    """Return the rows that an earlier run has written, by attack, the seconds that it took, and its commit."""
+def read_json(path: Path) -> tuple[dict[str, Row], float, str, int]:
+    """Return the rows that an earlier run has written, by attack, the seconds that it took, its commit and its seed."""
     content = json.loads(path.read_text(encoding="utf-8"))
     fields = ("attack", "tried", "failures", "note")
     rows = {row["attack"]: Row(*(row[name] for name in fields)) for row in content["rows"]}
-    return rows, content["seconds"], content["commit"]
+    return rows, content["seconds"], content["commit"], content["seed"]

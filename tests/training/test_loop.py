@@ -316,7 +316,7 @@ def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypa
         return count(self)
 
     monkeypatch.setattr(loop.BatchStream, "count", interrupted)
-    with pytest.raises(Stopped, match="stopped at step 0") as caught:
+    with pytest.raises(Stopped, match="stopped before the first step") as caught:
         go(recipe)
     assert caught.value.exit_code == 130
     monkeypatch.undo()
