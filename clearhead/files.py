@@ -24,7 +24,7 @@ from clearhead.bounds import JSON_BYTES, JSON_DEPTH, JSON_VALUES
 from clearhead.errors import ClearheadError, RunError
 from clearhead.system import NO_LINK, NO_WAIT, check_no_link, open_folder, open_to_flush, try_lock
 
-FORMAT = 2
+FORMAT = 3
 """The version of all files that a run or a trace is made of, which every sealed JSON carries; no other is read."""
 LONGEST_NAME = 255
 """Bytes of a file's name at most, as disks have it."""
