@@ -59,6 +59,8 @@ class CircuitEdge(TypedDict):
 
 
 class CircuitMessage(TypedDict):
+    """A circuit; one without nodes if no text was given to compare with, and none was found."""
+
     against: str
     answers: list[str]
     """The answer to the text, and the answer to the other one."""
@@ -76,6 +78,21 @@ class CircuitMessage(TypedDict):
     """By size: 1 less the faithfulness of all that is not in the circuit."""
     true: int | None
     """How many edges can change an answer of the program."""
+
+
+NO_CIRCUIT = CircuitMessage(
+    against="",
+    answers=[],
+    clean=0.0,
+    other=0.0,
+    nodes=[],
+    of=0,
+    edges=[],
+    sizes=[],
+    faithfulness=[],
+    completeness=[],
+    true=None,
+)
 
 
 class ChangedAnswer(TypedDict):
@@ -99,13 +116,15 @@ class AskCircuit(TraceQuestion[CircuitMessage]):
     """The edges by which the model answers this text otherwise than the text `against`, the strongest first."""
 
     against: str | None = None
-    """As long as this text, with another answer; without it one is made by changing a token."""
+    """As long as this text, with another answer; without it one is looked for by changing a token."""
     method: str = "eap-ig"
     """A name of `clearhead circuits bench`."""
 
     def answer_of(self, traced: Traced) -> CircuitMessage:
         method = find_method(self.method)
         against = suggest_text(traced) if self.against is None else self.against
+        if against is None:
+            return NO_CIRCUIT
         found = contrast_of(traced, against)
         contrast, graph = found.contrast, found.contrast.graph
         passes = len(graph.edges) if self.method.startswith("exact") else PASSES
@@ -147,8 +166,11 @@ class AskCircuit(TraceQuestion[CircuitMessage]):
 
     def python_of(self, traced: Traced) -> list[str]:
         edges = len(traced.graph.edges)
+        against = suggest_text(traced) if self.against is None else self.against
+        if against is None:
+            raise OptionError("type a text to compare with first: as long as this one, with another answer")
         return [
-            *contrast_lines(traced, suggest_text(traced) if self.against is None else self.against),
+            *contrast_lines(traced, against),
             f"ch.circuits.find_circuit(contrast, method={self.method!r}, edges={edges}).edges",
         ]
 
@@ -218,15 +240,18 @@ def answers_at_places(traced: Traced) -> bool:
     return program is not None and traced.run.step == 0 and traced.run.task.target != "writes"
 
 
-def suggest_text(traced: Traced) -> str:
-    """Return a text with one other token and another answer: tokens of the run's examples are tried, then any."""
+def suggest_text(traced: Traced) -> str | None:
+    """Return a text with one other token and another answer; None if none is found, and for a long text.
+
+    Tokens of the run's examples are tried, then any.
+    """
     return traced.once("suggested", lambda: find_text(traced))
 
 
-def find_text(traced: Traced) -> str:
+def find_text(traced: Traced) -> str | None:
     run = traced.run
     if max(traced.lengths.values()) > LONGEST:
-        raise OptionError(f"for a text of more than {LONGEST} tokens give the text to compare it with")
+        return None
     side, ids = next((name, side.ids) for name, side in traced.trace.sides.items())
     tokenizer = next(iter(run.task.tokenizers.values()))
     texts = [example["source"] for example in examples(run, Curves(run.folder.metrics))]
@@ -246,7 +271,7 @@ def find_text(traced: Traced) -> str:
         except (OptionError, ShapeError):
             continue
         return text
-    raise OptionError("no text with one other token has another answer: type one that is as long as this one")
+    return None
 
 
 def contrast_lines(traced: Traced, against: str) -> list[str]:

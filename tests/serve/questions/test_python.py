@@ -204,7 +204,7 @@ ROWS = {
     "attribution": ({}, compare_parts),
     "box": ({"box": "SIDE.0.feed_forward", "token": 1}, compare_box),
     "cell": ({"site": "SITE", "head": "HEAD", "query": 1, "key": 0}, compare_cell),
-    "circuit": ({"method": "exact"}, compare_edges),
+    "circuit": ({"against": "AGAINST", "method": "exact"}, compare_edges),
     "column": ({"site": "SITE", "head": "mean", "key": 0}, lambda value, answer: near(value, answer["weight"])),
     "context": ({"texts": "TWO", "word": "WORD"}, lambda value, answer: near(value, answer["cosine"][-1])),
     "curves": ({}, compare_lines),
@@ -268,11 +268,8 @@ def asked_of(kind, name, explorer, ids):
 
 
 def another_text(kind, traced):
-    """Return a text that the run answers otherwise, if there is one."""
-    try:
-        return suggest_text(traced)
-    except OptionError:
-        return OTHERS[kind]
+    """Return a text that the run answers otherwise."""
+    return suggest_text(traced) or OTHERS[kind]
 
 
 def last_value(code):

@@ -178,6 +178,7 @@ export interface CircuitEdge {
   truth: EdgeTruth | null;
 }
 
+/** A circuit; one without nodes if no text was given to compare with, and none was found. */
 export interface Circuit {
   against: string;
   /** The answer to the text, and the answer to the other one. */
@@ -212,7 +213,7 @@ export interface PatchedEdge {
 /** The edges by which the model answers this text otherwise than the text `against`, the strongest first. */
 export interface AskCircuit {
   trace: string;
-  /** As long as this text, with another answer; without it one is made by changing a token. */
+  /** As long as this text, with another answer; without it one is looked for by changing a token. */
   against?: string | null;
   /** A name of `clearhead circuits bench`. */
   method?: string;
