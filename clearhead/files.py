@@ -337,7 +337,7 @@ def seal(content: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> sealed = seal({"task": "translate"})
     >>> sealed["format"], len(sealed["sha256"])
-    (2, 64)
+    (3, 64)
     """
     # As JSON has it: tuples become lists and keys strings, or the checksum of what is read would be another.
     versioned = {"format": FORMAT, **json.loads(json.dumps(content, allow_nan=False))}

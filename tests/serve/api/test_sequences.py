@@ -1,6 +1,5 @@
 """Sequences: how an output finishes."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +10,7 @@ from clearhead.decoding.scheduler import Finished, Job
 from clearhead.serve.api.sequences import follow
 from clearhead.serve.api.writing import OutputText
 from clearhead.text.tokenizer import Tokenizer
+from tests.serve.api_serving import run_apart
 
 
 @pytest.mark.parametrize(("complete", "finish"), [(True, "stop"), (False, "length")])
@@ -40,5 +40,5 @@ def test_a_grammar_that_passes_its_bounds_has_not_stopped(complete, finish):
             )
         ]
 
-    assert asyncio.run(read()) == ["one"]
+    assert run_apart(read()) == ["one"]
     assert (writing.finish, len(begun)) == (finish, 1)

@@ -70,7 +70,7 @@ def tune(path, source, corpus, *, steps=4, lr=None, context=32):
 
 
 def first_batch(run, filled=False):
-    prepared = load_prepared(run.folder.data, run.folder, run.task.tokenizers)
+    prepared = load_prepared(run.folder.data, run.folder, run.folder.recipe(), run.task)
     rows = next(iter(run.task.planner(prepared.train, 256, 0).in_order()))
     return run.task.read(prepared.train, rows, np.random.default_rng(0), filled=filled)
 
