@@ -139,7 +139,7 @@ def test_every_reply_is_what_its_message_says(name, request, client_of):
     circuit = client.get(f"api/trace/{meta['id']}/circuit", method="eap")
     if circuit[0] == 200:
         check(circuit, "circuit")
-        edge = circuit[1]["edges"][0]
-        ask("edge", against=circuit[1]["against"], edge=f"{edge['sender']} -> {edge['receiver']}")
+        for edge in circuit[1]["edges"][:1]:  # none where no text to compare with is found
+            ask("edge", against=circuit[1]["against"], edge=f"{edge['sender']} -> {edge['receiver']}")
     ask("readings")
     ask("lens")
