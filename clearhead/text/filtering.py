@@ -52,6 +52,10 @@ class TextFilter(CodeRepr, ABC):
         """Return what `refuses` says of each of many records."""
         return [self.refuses(texts) for texts in records]
 
+    def state(self) -> str:
+        """Return what its verdicts depend on beside its fields: if that changes, text is prepared again."""
+        return ""
+
 
 @final
 @dataclass(frozen=True)

@@ -266,6 +266,7 @@ def content_key(
             field: [tokenizer.fingerprint(), repr(tokenizer.imported)] for field, tokenizer in tokenizing.items()
         }
     digest.update(json.dumps([FORMAT, RULE, to_json(corpus), to_json(layout), tokenizer_key]).encode())
+    digest.update("".join(rule.state() for rule in corpus.filters).encode())
     for path in tokenizer_files:
         try:
             check_regular(path)

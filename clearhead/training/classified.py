@@ -45,6 +45,10 @@ class ClassifierFilter(TextFilter):
         found = run.classify([texts[0] for texts in records])
         return [None if one.probabilities[self.label] >= self.least else f"not {self.label}" for one in found]
 
+    def state(self) -> str:
+        run = load_classifier(self.run)
+        return f"{run.folder.id()} {run.step}"
+
     def refuses(self, texts: Sequence[str]) -> str | None:
         return self.judge([texts])[0]
 

@@ -1,9 +1,16 @@
 """A classifier as a filter of text."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from clearhead.errors import OptionError
+from clearhead.text.encoding import Corpus
+from clearhead.text.preparing import Tokenizing, content_key
+from clearhead.text.sources import Documents
+from clearhead.training import classified
 from clearhead.training.classified import ClassifierFilter
+from clearhead.training.tasks import TASKS
 from tests.training import small_runs
 
 
@@ -17,3 +24,20 @@ def test_records_with_another_label_are_left_out(tmp_path_factory):
         ClassifierFilter(run=folder, label="tree").judge(records)
     with pytest.raises(OptionError, match="a probability"):
         ClassifierFilter(run=folder, label="fruit", least=2)
+
+
+def test_text_is_prepared_again_once_the_classifier_is_another(tmp_path_factory, tmp_path, monkeypatch):
+    folder = str(small_runs.trained(small_runs.classifying, tmp_path_factory).folder.path)
+    text = tmp_path / "text"
+    text.write_text("red plum\n")
+    rule = ClassifierFilter(run=folder, label="fruit")
+    corpus = Corpus(train=Documents(paths=(str(text),)), filters=(rule,))
+
+    def key():
+        return content_key(corpus, TASKS["generate"].layout(8), Tokenizing(kind="byte"))
+
+    before = key()
+    assert key() == before
+    trained_anew = SimpleNamespace(folder=SimpleNamespace(id=lambda: "another"), step=60)
+    monkeypatch.setattr(classified, "load_classifier", lambda run: trained_anew)
+    assert key() != before
