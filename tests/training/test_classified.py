@@ -23,7 +23,7 @@ def test_records_with_another_label_are_left_out(tmp_path_factory):
     with pytest.raises(OptionError, match="has no label 'tree'; it has"):
         ClassifierFilter(run=folder, label="tree").judge(records)
     with pytest.raises(OptionError, match="a probability"):
-        ClassifierFilter(run=folder, label="fruit", least=2)
+        ClassifierFilter(run=folder, label="fruit", least=2.0)
 
 
 def test_text_is_prepared_again_once_the_classifier_is_another(tmp_path_factory, tmp_path, monkeypatch):
