@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast, final
+from typing import Any, BinaryIO, cast
 
 from clearhead import errors
 from clearhead.errors import ClearheadError
@@ -44,7 +44,6 @@ and a table of few different values to a fiftieth.
 """
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FileBounds:
     """What work on a file may take: seconds of processor time and bytes of output until each value that it gives, and
@@ -138,7 +137,6 @@ def family_of(value: Any, error: type[ClearheadError]) -> ClearheadError:
         return error(message)
 
 
-@final
 class BoundedProcess:
     """A process that answers calls, one after another."""
 

@@ -14,7 +14,7 @@ import shutil
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.library import custom_op, triton_op
@@ -85,7 +85,6 @@ OPERATORS: "list[Operator[Any]]" = []
 """All of them: each module that launches kernels in a model or its loss adds its own."""
 
 
-@final
 class Operator(Generic[Result]):
     """A function that launches Triton kernels and returns new tensors. It can be called as it is; a compiled graph can
     hold it once it is `registered`.
@@ -125,7 +124,6 @@ def register_operators() -> None:
             operator.register()
 
 
-@final
 class TritonKernel:
     """A function for Triton to compile, launched as `kernel[grid](…)`. `jitted` is what Triton made of it."""
 

@@ -3,13 +3,12 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import Generic, TypeVar, final
+from typing import Generic, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
 Value = TypeVar("Value")
 
 
-@final
 class LRUCache(Generic[Name, Value]):
     """A least-recently-used cache: the values asked for last, by name.
 

@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import final
 
 import torch
 import torch.distributed as dist
@@ -63,7 +62,6 @@ def passes_state(call: AttentionInputs) -> bool:
     return kinds <= {"none", "padding"} or ("causal" in kinds and kinds <= {"causal", "padding", "document"})
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class WholeKeys:
     """Keys, values and given positions of the whole sequence, and the call of this process that asks them."""

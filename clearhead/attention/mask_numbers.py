@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ class Extent(NamedTuple):
         return self.places(self.n_key) // 3
 
 
-@final
 class ListedNumbers:
     """Whole numbers that came as a Python list: they go to whatever device the query is on.
 

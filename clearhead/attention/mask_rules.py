@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -117,7 +117,6 @@ class Mask(CodeRepr, ABC):
         return Not(self)
 
 
-@final
 @dataclass(frozen=True)
 class Everything(Mask):
     kind: ClassVar[str] = "none"
@@ -132,7 +131,6 @@ class Everything(Mask):
         return query.new_zeros(1, 1), query.new_full((1, 1), n_key)
 
 
-@final
 @dataclass(frozen=True)
 class Causal(Mask):
     kind: ClassVar[str] = "causal"
@@ -147,7 +145,6 @@ class Causal(Mask):
         return query.new_zeros(1, 1), (query + 1).unsqueeze(0)
 
 
-@final
 @dataclass(frozen=True)
 class Window(Mask):
     kind: ClassVar[str] = "window"
@@ -164,7 +161,6 @@ class Window(Mask):
         return (query - self.left).unsqueeze(0), (query + self.right + 1).unsqueeze(0)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
     kind: ClassVar[str] = "padding"
@@ -182,7 +178,6 @@ class Padding(Mask):
         return query.new_zeros(1, 1), numbers_on(self.lengths, query.device).unsqueeze(1)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
     kind: ClassVar[str] = "prefix"
@@ -202,7 +197,6 @@ class Prefix(Mask):
         return query.new_zeros(1, 1), torch.maximum(query + 1, lengths)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Document(Mask):
     """Within one sequence: the ids are read by position."""
@@ -266,7 +260,6 @@ class Document(Mask):
         return torch.compiler.is_compiling() or not self.changed
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class CrossDocument(Mask):
     """Between two sequences: one id for each query and each key, in their order."""
@@ -291,7 +284,6 @@ class CrossDocument(Mask):
         return CrossDocument(numbers_at(self.query_ids, queries), numbers_at(self.key_ids, keys))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Function(Mask):
     kind: ClassVar[str] = "function"
@@ -319,7 +311,6 @@ class Function(Mask):
         return answer
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class TensorMask(Mask):
     kind: ClassVar[str] = "tensor"
@@ -358,7 +349,6 @@ class TensorMask(Mask):
         return TensorMask(table if table.shape[3] == 1 else table[..., keys])
 
 
-@final
 @dataclass(frozen=True)
 class Both(Mask):
     kind: ClassVar[str] = "both"
@@ -415,7 +405,6 @@ class Both(Mask):
         return all(part.from_first_key for part in self.parts)
 
 
-@final
 @dataclass(frozen=True)
 class Either(Mask):
     kind: ClassVar[str] = "union"
@@ -444,7 +433,6 @@ class Either(Mask):
         return Either(self.left.part(queries, keys), self.right.part(queries, keys))
 
 
-@final
 @dataclass(frozen=True)
 class Not(Mask):
     kind: ClassVar[str] = "negation"

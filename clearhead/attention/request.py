@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import final
 
 from torch import Tensor, nn
 
@@ -26,7 +25,6 @@ FEATURE_FORMS = ("features", "log features")
 
 
 # Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
-@final
 @dataclass(frozen=True, eq=False)
 class AttentionOptions:
     """The parts of one attention and how to run it, checked when it is made.

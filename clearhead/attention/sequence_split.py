@@ -114,7 +114,6 @@ class SequenceSplit:
         return torch.cat([halves[:, 0].flatten(0, 1), halves[:, 1].flip(0).flatten(0, 1)]).movedim(0, axis)
 
 
-@final
 class Gathered(torch.autograd.Function):
     """Tensors of all processes of a group along the first axis; backward each gets the sum of its part's gradients.
 

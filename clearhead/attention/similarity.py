@@ -198,7 +198,6 @@ class Cosine(CosineForm):
         return LearnedCosine(self.temperature, shape.n_heads) if self.learned else self
 
 
-@final
 class LearnedCosine(nn.Module, CosineForm):
     """Cosine with a temperature a head, kept positive by learning its logarithm."""
 
@@ -249,7 +248,6 @@ class Additive(Similarity):
         return LearnedAdditive(shape.n_heads, shape.d_head, self.width or shape.d_head)
 
 
-@final
 class LearnedAdditive(nn.Module, Similarity):
     """Additive with its weights, a set for each head."""
 

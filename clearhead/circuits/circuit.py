@@ -306,7 +306,6 @@ def make_card(contrast: Contrast, circuit: Circuit, *, unlike: Circuit | None = 
     )
 
 
-@final
 class Faithfulness:
     """Measures circuits on pairs of texts: (m(circuit) - m(nothing)) / (m(all) - m(nothing)), of means over pairs."""
 

@@ -84,7 +84,6 @@ class Gradients(Listener):
         return at_input[0]
 
 
-@final
 class Changes:
     """What each sender would send in place of what it sends; made once for all ports that read it alike."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -28,7 +28,6 @@ class Term(NamedTuple):
     norms: tuple[str, ...] = ()
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Port:
     """Receivers that read the same sum, each by its own matrix."""
@@ -80,7 +79,6 @@ class HeadMatrices(NamedTuple):
     bias: Float[Tensor, "head d_out"]
 
 
-@final
 class Matrices(Mapping[str, HeadMatrices]):
     """By port, what each receiver's query, key or value is of its input; by attention, what W_O makes of a head.
 

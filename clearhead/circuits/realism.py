@@ -5,7 +5,7 @@ Each axis gives another model that computes the same program. It counts only whe
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ DECOYS = 2
 """Heads in each attention, and four times as many units in each network, that nobody reads."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Remap:
     """How a compiled model is written anew: a feature f becomes `f @ write`, and is read back by `read`."""

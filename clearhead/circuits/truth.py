@@ -36,7 +36,6 @@ NEAR = 1e-4
 """Numbers and vectors that differ by less are the same."""
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class InputBatch:
     """All texts of one length that a program is for, as the model takes them, and the interpreter's answers."""
@@ -74,7 +73,6 @@ def interpret(program: Program, row: tuple[Any, ...]) -> list[Any] | None:
         return None
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class AnswerReader:
     """Reads logits as a program's answers: numbers of answers, -1 for none; of numeric programs the numbers."""
@@ -104,7 +102,6 @@ class AnswerReader:
         return torch.tensor([[numbers.get(value, -1) for value in row] for row in answers])
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RowSource(EdgeSource):
     """What senders sent in some texts of a run: row i of a batch carries that of text `index[i]`."""
@@ -117,7 +114,6 @@ class RowSource(EdgeSource):
         return parts.expand(-1, -1, len(self.run.logits[0]), -1, -1)[:, :, self.index]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Truth:
     """The truth about a compiled program's edges."""
@@ -183,7 +179,6 @@ def structural_truth(graph: Graph, compiled: CompiledModel, turn: Tensor | None 
     return products[0], products[0] & ~products[1]
 
 
-@final
 class CausalSearch:
     """Tries every edge with every value that its receiver can tell apart, in every text."""
 

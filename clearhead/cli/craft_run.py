@@ -5,7 +5,7 @@ The pages of `clearhead craft list` and `clearhead craft show`: RASP programs, a
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from rich.console import RenderableType
@@ -133,7 +133,6 @@ CLOSE = 1e-5
 NOTHING = "–"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Compared:
     """The model's answers and the interpreter's; `error` is how far the numbers that answers are read from are off."""

@@ -25,7 +25,6 @@ from clearhead.model.blocks import AttentionSpec
 Labels = Int[Tensor, "n"]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskedScores:
     """The score that a design asks for, for each query and key. A row's targets are its highest scores above 0."""

@@ -23,7 +23,6 @@ Tokens = Sequence[str] | Sequence[int] | Tensor
 """The tokens of a text: as they are written, or as ids."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InputBlock:
     """Some directions of the input, and the vector that stands there for each label: each token, each position."""

@@ -160,7 +160,6 @@ def clear_biases(layer: Attention, head: int, regions: Mapping[str, Region]) -> 
     return cleared
 
 
-@final
 class Frozen:
     """Keeps slices of a layer's parameters: their gradient is zeroed, and after each optimiser step they are restored.
 

@@ -19,7 +19,6 @@ Building: designs as an attention layer, and as an ordinary model whose stream i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
 
 import torch
 from jaxtyping import Float
@@ -38,7 +37,6 @@ from clearhead.model.feedforward import Plain, ReLU
 from clearhead.model.outputs import Blanks, NextToken, ToVocabulary
 
 
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Units:
     """A network of rectified units after a layer: `max(0, x up + bias) down` is added to the stream."""

@@ -96,7 +96,6 @@ class Beam(DecodingMethod):
         return norms
 
 
-@final
 class BeamJob(Running):
     """A beam search in as many slots as its width: beam b, of those that live, is in `slots[b]`."""
 

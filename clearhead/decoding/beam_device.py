@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Sequence
-from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +15,6 @@ from clearhead.decoding.on_device import Notes, OnDevice
 from clearhead.decoding.rules import FORBIDDEN, FixedRules
 
 
-@final
 class History:
     """Every node of a search, with its parent, and the outputs of sentences that have left it.
 
@@ -81,7 +79,6 @@ class History:
         return F.pad(torch.cat(every).transpose(0, 1).flatten(1), (1, 0)).cpu()
 
 
-@final
 class BeamOnDevice(OnDevice):
     """Beams that are chosen on the device. Sentences that are done stay, as dead beams, until half of all are done."""
 

@@ -4,7 +4,7 @@ A step asks the device for nothing, so that on a GPU it is recorded together wit
 (`clearhead.decoding.recorded`). `clearhead.decoding.beam_gpu` computes the same as one kernel.
 """
 
-from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -54,7 +54,6 @@ class Step(NamedTuple):
     chosen: Int[Tensor, "sentence width"]
 
 
-@final
 class BeamState:
     """Live beams and finished outputs of every sentence.
 

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import final
 
 import torch
 
@@ -94,7 +93,6 @@ class Waiting:
         return len(self.prompt) + self.job.rules.max_new - 1
 
 
-@final
 class ContinuousBatch(Scheduler):
     """Decodes jobs in the rows of one batch, of `slots` rows. The model is switched to eval mode, and stays in it.
 

@@ -3,8 +3,6 @@
 Nobody looks at the tokens until some steps later. The ways to choose are in `greedy.py` and `beam_device.py`.
 """
 
-from typing import final
-
 import torch
 
 from clearhead.decoding.clock import SessionSize
@@ -31,7 +29,6 @@ def find_columns(filled: int, limit: int = 0, first: int = FIRST_COLUMNS) -> int
     return -(-limit // 8) * 8 if filled < limit <= 2 * columns else columns
 
 
-@final
 class RecordedSearch:
     """A search on a session whose every step is one replay. The session has a slot for each sentence.
 

@@ -90,7 +90,6 @@ class TokenBytes:
         return matcher
 
 
-@final
 class LibraryTokens:
     """Tokens as llguidance asks for them."""
 
@@ -171,7 +170,6 @@ def json_grammar(schema: Mapping[str, Any] | None = None, tokens: TokenBytes | N
     return Grammar("json_schema", json.dumps({"type": "object"} if schema is None else dict(schema)), tokens)
 
 
-@final
 class Matcher:
     """How far an output has come in its grammar."""
 

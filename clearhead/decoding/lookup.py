@@ -6,7 +6,6 @@ code, quoted text.
 """
 
 from collections.abc import Sequence
-from typing import final
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ N_GRAM = 2
 """Tokens that are looked up."""
 
 
-@final
 class NGrams:
     """A sequence, and where each of its n-grams last stood.
 

@@ -5,7 +5,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import final
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +18,6 @@ AT_ONCE, MOST_AT_ONCE, SHARE_AT_ONCE = 8, 64, 8
 the share of those taken so far that may turn out to be for nothing (one in eight)."""
 
 
-@final
 class Notes:
     """Tensors of some steps, noted one step after the other by recorded work and read together."""
 

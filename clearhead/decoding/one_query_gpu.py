@@ -7,7 +7,7 @@ yet filled. This one reads the filled columns: on an H200, at batch 512 with 36 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, final
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -85,7 +85,6 @@ def attend_one(
     return context
 
 
-@final
 class StepAttention:
     """Attention of one new position of every row, from its joined query, key and value to its context.
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ Memory = list[list[Tensor]]
 """The memory of every cache: tensors of `(row, head, column, d)`."""
 
 
-@final
 @dataclass(eq=False)
 class ReadPrompts:
     """The memory of prompts that were read together, and the blocks that lie in it."""
@@ -46,7 +45,6 @@ class PromptBlock(NamedTuple):
     column: int
 
 
-@final
 class PrefixCache:
     """Blocks of prompts, in at most `most_bytes` of memory."""
 

@@ -5,7 +5,6 @@ used up, it is recorded anew in larger memory; when half of the rows have ended,
 """
 
 from collections.abc import Callable, Hashable
-from typing import final
 
 import torch
 
@@ -30,7 +29,6 @@ def record(work: Callable[[], None]) -> Callable[[], None]:
     return capture(work, shared_pool(torch.cuda.current_device()))
 
 
-@final
 class Replay:
     """Work that is recorded when it is called, and replayed from then on.
 

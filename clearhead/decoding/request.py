@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
 
 from torch import Tensor
 
@@ -19,7 +18,6 @@ Rows = Sequence[Sequence[int]] | Tensor
 """Token ids, a row for each sequence; rows may differ in length."""
 
 
-@final
 @dataclass(frozen=True)
 class Request:
     """Checked arguments of a decoding. `inputs` go to the encoder, if there is one; outputs go on from `prompts`."""

@@ -136,7 +136,6 @@ class Rules(CodeRepr):
         return [*self.never, *early, *again]
 
 
-@final
 class FixedRules:
     """Rules that do not look back, with their ids on a device: nothing is sent there when they are asked."""
 

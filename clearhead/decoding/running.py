@@ -8,7 +8,7 @@ for the best continuations of all beams at once; what becomes of them is decided
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar, final
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ class Outcome(NamedTuple):
     done: list[Running]
 
 
-@final
 @dataclass
 class JobGroups:
     """The jobs of a batch by what must be done for them, made anew when one joins or leaves.
@@ -59,7 +58,6 @@ def group_jobs(jobs: Iterable[Running]) -> JobGroups:
     )
 
 
-@final
 class TokenChoice:
     """Chooses the next token of every job in a batch."""
 

@@ -173,7 +173,6 @@ class Sample(Chooser):
         return values, tokens
 
 
-@final
 class RowJob(Running):
     """A job of one row, by greedy decoding or sampling."""
 

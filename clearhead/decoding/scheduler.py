@@ -5,7 +5,7 @@ A scheduler is driven by one thread: `add` jobs, call `step` while `busy`, and r
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from clearhead.decoding.hypotheses import Candidates, Hypothesis
 from clearhead.decoding.method import DecodingMethod
@@ -13,7 +13,6 @@ from clearhead.decoding.rules import Rules
 from clearhead.decoding.sampling import Greedy
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One sequence to decode: `inputs` of the encoder, or a decoder's prompt. A beam is one job of several rows.

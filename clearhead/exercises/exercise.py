@@ -25,7 +25,6 @@ KINDS = ("write", "program", "design", "slip", "mystery")
 FILE_NAME = re.compile(r"\d\d-([a-z0-9-]+)\.md")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Statement:
     """What is asked, in one language."""
@@ -35,7 +34,6 @@ class Statement:
     hints: tuple[str, ...]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Slip:
     """A wrong answer that is known, and what to say to whoever gives it."""

@@ -10,7 +10,7 @@ import time
 import zlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from clearhead.errors import DataError
 from clearhead.exercises.exercise import EXERCISES
@@ -26,7 +26,6 @@ NAMES, COUNT = r"([\w -]*)", r"([0-9]{1,9})"
 FACTS = re.compile(rf"{LINE}; ([^;]*); ([^;]*); {NAMES}; {NAMES}; {COUNT}; {COUNT}; {COUNT}")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Attempts:
     """How far one exercise is: different answers that were tried, hints that were read, and seconds since the epoch."""
@@ -39,7 +38,6 @@ class Attempts:
     """A digest of the last answer: the same one again is no further try."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class LearnProgress:
     """The exercises that were begun, by name."""
@@ -109,7 +107,6 @@ def write_progress(folder: Path, progress: LearnProgress) -> None:
     write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class HandIn:
     """A line that a pupil hands in."""

@@ -7,7 +7,7 @@ computes the step rightly from the same values. It is right if the model then gi
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +47,6 @@ EMBEDDING = ("token", "position", "out")
 LAYERS, D_MODEL, HEADS = 2, 4, 2
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class SlipModel:
     """The model of an exercise, sound and with its fault."""

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clearhead.colours import ROLES
 from clearhead.plots.curves import DARK, add_grid, save_svg, spread
@@ -45,7 +45,6 @@ COST = (
 )
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Impossible:
     """An arm that cannot be built, and why."""
@@ -54,7 +53,6 @@ class Impossible:
     why: str
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FailedRun:
     """A run that came to no end."""
@@ -65,7 +63,6 @@ class FailedRun:
     problem: str
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
     """One run. `numbers` are its scores, speed, peak memory (of its process, or on a GPU of the device), parameters
@@ -81,7 +78,6 @@ class FinishedRun:
     by_distance: Mapping[int, float] | None = None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
     """An arm in the table."""
@@ -92,7 +88,6 @@ class ComparisonRow:
     by_distance: Mapping[int, Mean]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Everything that was found. `parallel` is how many runs shared the machine at a time: speeds suffer from it."""

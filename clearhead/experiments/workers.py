@@ -14,7 +14,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.experiments.probes import score_recall
@@ -38,7 +38,6 @@ STOP = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
 JOB, LOG, RECALL = "job.json", "log.txt", "recall.json"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
     """One run: an arm with a seed. `recall` is a file of texts whose questions it is asked in the end."""

@@ -6,7 +6,7 @@ Read a model's configuration, every field checked: what is missing, of another k
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -19,7 +19,6 @@ LARGEST = 2**31
 MOST_LAYERS = 10_000
 
 
-@final
 class Config:
     """The fields of a config.json; errors begin with `where`, the file.
 
@@ -114,7 +113,6 @@ class Config:
         return OptionError(f"{self.where}: {name[:80]}: {problem[:500]}")
 
 
-@final
 @dataclass(frozen=True)
 class TensorRow:
     """A tensor of a Hugging Face model, and the tensor of ours that holds the same numbers, or several, concatenated.

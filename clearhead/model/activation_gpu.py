@@ -10,7 +10,7 @@ these rows on the way: what is left to add up afterwards is one row for each pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -65,7 +65,6 @@ forward_op = Operator("activate_forward", launch_forward)
 backward_op = Operator("activate_backward", launch_backward)
 
 
-@final
 class Activation(torch.autograd.Function):
     """f(x) of an x that a bias was added to: on the way back the bias gets its gradient here."""
 

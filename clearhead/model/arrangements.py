@@ -266,7 +266,6 @@ register(SingleResidualNorm, option="single-residual")
 register(NoNorm, option="none")
 
 
-@final
 class NormFirst(BranchConnection):
     """The norm before the branch."""
 
@@ -286,7 +285,6 @@ class NormFirst(BranchConnection):
         return add_branch(self.norm, branch)
 
 
-@final
 class NormOfInput(BranchConnection):
     """The norm of the block's input before the branch, which is added to what came of the other branches."""
 
@@ -300,7 +298,6 @@ class NormOfInput(BranchConnection):
         return self.tap("residual", x + self.drop(branch(normed)))
 
 
-@final
 class NormOfBranch(BranchConnection):
     """The norm of what the branch gives, before it is added."""
 
@@ -320,7 +317,6 @@ class NormOfBranch(BranchConnection):
         return lambda x: x + norm(branch(x))
 
 
-@final
 class NormAround(BranchConnection):
     """A norm before the branch, and one of what it gives, before that is added."""
 
@@ -343,7 +339,6 @@ class NormAround(BranchConnection):
         return lambda x: x + after(branch(before(x)))
 
 
-@final
 class NormLast(BranchConnection):
     """The norm after the residual."""
 
@@ -367,7 +362,6 @@ class NormLast(BranchConnection):
         return lambda x: norm(x + branch(x))
 
 
-@final
 class ResidualOnly(BranchConnection):
     """The residual alone."""
 
@@ -378,7 +372,6 @@ class ResidualOnly(BranchConnection):
         return lambda x: x + branch(x)
 
 
-@final
 class BranchOnly(BranchConnection):
     """The branch alone."""
 

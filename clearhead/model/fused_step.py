@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -101,7 +101,6 @@ def fusible_matrices(maps: Sequence[nn.Module]) -> list[StepMatrix]:
     return found if fits else []
 
 
-@final
 class FusedLinear:
     """A linear map of one or a few rows with all that stands around it, as one kernel; two with a norm of several rows.
 
@@ -239,7 +238,6 @@ class FusedLinear:
         return block_n, block_k, 1 << (splits.bit_length() - 1), 4
 
 
-@final
 class FusedFeedForward(FusedBranch):
     """A feed-forward of two maps, the first of them perhaps gated."""
 

@@ -11,7 +11,7 @@ left to add up afterwards is one row for each program.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -70,7 +70,6 @@ def launch_backward(
 backward_op = Operator("layer_norm_backward", launch_backward)
 
 
-@final
 class LayerNormByTriton(torch.autograd.Function):
     """LayerNorm with the backward above, and x itself: what comes back through that is added in the same kernel."""
 

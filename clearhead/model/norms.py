@@ -96,7 +96,6 @@ class FrozenNorm(NamedTuple):
         return self.carry(x) if self.beta is None else self.carry(x) + self.beta
 
 
-@final
 class BuiltLayerNorm(Explained):
     """LayerNorm with its gamma (ones at the start) and beta (zeros)."""
 
@@ -165,7 +164,6 @@ class BuiltLayerNorm(Explained):
         return {"mean": mean, "variance": variance, "normalized": normalized, "gamma": self.gamma, **beta}
 
 
-@final
 class BuiltRMSNorm(Explained):
     """RMSNorm with its gamma, ones at the start; or with gamma − 1, zeros at the start."""
 

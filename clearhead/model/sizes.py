@@ -16,7 +16,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -38,12 +38,10 @@ SMALL = 8_000_000
 """Numbers of a model up to which it is built for real to see its shapes, in a tenth of a second."""
 
 
-@final
 class TooManyNumbers(Exception):
     """More numbers were asked for than are allowed."""
 
 
-@final
 class Bounded(TorchFunctionMode):
     """Raise TooManyNumbers, before any memory is taken, where tensors of more than `limit` numbers in all are made."""
 
@@ -63,7 +61,6 @@ class Bounded(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@final
 class WithoutValues(TorchFunctionMode):
     """Within it, tensors are made on the meta device and never filled: what fills or scales one returns it as it is.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from clearhead.colours import ROLES
 from clearhead.errors import RunError
@@ -104,7 +104,6 @@ if TYPE_CHECKING:
 FAINT = 0.3
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class LoggedNumber:
     """A number of the log by its key, and how it is shown: times `factor`, and written as `form` says."""
@@ -116,7 +115,6 @@ class LoggedNumber:
     form: str = "{:.1f}"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Curve:
     """The values of a measure over the steps, not a number where there is a gap."""

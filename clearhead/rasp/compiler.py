@@ -273,7 +273,6 @@ def plan(
     )
 
 
-@final
 class Builder:
     """Builds the model of a plan."""
 

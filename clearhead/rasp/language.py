@@ -14,7 +14,7 @@ Nothing selected gives None (a number: 0), and whatever is made of None is None 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, Literal
 
 from clearhead.calls import public
 from clearhead.errors import ProgramError
@@ -82,19 +82,16 @@ def combined(
     return sequence_map(function, first, second, name=name)
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Tokens(Sequence):
     """What is read."""
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Indices(Sequence):
     """0, 1, 2, …"""
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ConstantSequence(Sequence):
     """The same everywhere."""
@@ -102,7 +99,6 @@ class ConstantSequence(Sequence):
     value: Value = None
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Map(Sequence):
     """A function of each value."""
@@ -114,7 +110,6 @@ class Map(Sequence):
         yield self.inner
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SequenceMap(Sequence):
     """A function of two values at the same place."""
@@ -127,7 +122,6 @@ class SequenceMap(Sequence):
         yield from (self.first, self.second)
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class WeightedSum(Sequence):
     """A sum of numbers, each times a factor."""
@@ -138,7 +132,6 @@ class WeightedSum(Sequence):
         yield from (inner for inner, _ in self.terms)
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Select:
     """Which keys a query chooses: those for which the predicate holds of both values."""
@@ -148,7 +141,6 @@ class Select:
     predicate: Callable[[Value, Value], bool]
 
 
-@final
 @dataclass(frozen=True, eq=False, repr=False)
 class Selector:
     """A choice of keys for each query: where all of its terms hold. Combine two with `&`; `~` turns one round."""
@@ -183,7 +175,6 @@ class Selector:
             yield from (term.keys, term.queries)
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Aggregate(Sequence):
     """The value at the chosen keys: of numbers their mean, of categories the one they have in common."""
@@ -196,7 +187,6 @@ class Aggregate(Sequence):
         yield self.values
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Width(Sequence):
     """How many keys are chosen."""

@@ -7,7 +7,7 @@ networks, the first of which rises past each threshold and the second of which s
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from fractions import Fraction
-from typing import Any, final
+from typing import Any
 
 from clearhead.errors import ProgramError
 from clearhead.rasp import language
@@ -19,7 +19,6 @@ NEAR = 1e-5
 """Numbers that lie closer, beside their size, are one number to a model in float32."""
 
 
-@final
 class Lowered:
     """The operations of each side, the spaces that are there from the start, and where the result lies."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from clearhead.rasp.spaces import Space
 
@@ -10,7 +10,6 @@ Direction = tuple[Space, Any]
 """A space, and a value in it (None for a number)."""
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadCondition:
     """One condition of a head: which values of the keys fit which values of the queries."""
@@ -20,7 +19,6 @@ class HeadCondition:
     predicate: Callable[[Any, Any], bool]
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadOperation:
     """Attends to the chosen keys, and copies what they hold. Each condition that is met adds 2 to a score.
@@ -48,7 +46,6 @@ class HeadOperation:
         return 2 * len(self.choices) - (self.values is not None)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class HiddenUnit:
     """A hidden unit: relu of a weighted sum of directions, and what it adds to other directions when it is 1."""
@@ -57,7 +54,6 @@ class HiddenUnit:
     writes: Mapping[Direction, float]
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HiddenUnits:
     """Units that belong together."""

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 from clearhead.rasp.operations import HeadOperation, HiddenUnit, HiddenUnits, Operation
 from clearhead.rasp.spaces import Space
 
 
-@final
 @dataclass
 class Level:
     """What one block does: heads of its own attention and of its cross-attention, and units of its network."""

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from clearhead.errors import ProgramError
 
 
-@final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Space:
     """The directions of one sequence: one for each value, or a single one for numbers."""
@@ -36,7 +35,6 @@ SINK = Space(name="sink", numeric=True)
 """1 at the token that is attended to where nothing else is chosen."""
 
 
-@final
 class Directions:
     """Where each space lies in the residual stream."""
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from itertools import product
-from typing import Any, final
+from typing import Any
 
 from clearhead.errors import ProgramError
 from clearhead.rasp import language
@@ -16,7 +16,6 @@ MOST_PAIRS = 50 * MOST_VALUES
 Places = tuple[frozenset[Any], ...]
 
 
-@final
 class Possible:
     """The possible values of every sequence of a program, for texts up to a length over a vocabulary."""
 

@@ -1,7 +1,6 @@
 """The boxes of the model's diagram: every number of a box for one token."""
 
 from collections.abc import Iterator
-from typing import final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,7 +10,6 @@ from clearhead.tracing.names import DiagramBox, Value
 from clearhead.tracing.trace import Trace
 
 
-@final
 class Boxes:
     """The numbers of a trace's boxes, token by token."""
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, final
+from typing import Any
 
 import h11
 import uvicorn
@@ -184,7 +184,6 @@ class Deadlines(asyncio.Protocol):
             self.unread = None
 
 
-@final
 class Connection(Deadlines, H11Protocol):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A connection whose requests are read by h11, which is always there."""
 
@@ -202,7 +201,6 @@ def connection_class() -> Callable[..., Any]:
     except ImportError:
         return Connection
 
-    @final
     class FastConnection(Deadlines, HttpToolsProtocol):  # pyright: ignore[reportIncompatibleVariableOverride]
         """A connection whose requests are read by httptools."""
 
@@ -258,7 +256,6 @@ def quiet_config(app: Any, limits: Limits, *, certificate: Path | None = None, k
     )
 
 
-@final
 class QuietServer(uvicorn.Server):
     """uvicorn's server, accepting a few connections at a time, with one line on stderr if it cannot.
 

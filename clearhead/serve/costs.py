@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import final
 
 from torch import nn
 
@@ -44,7 +43,6 @@ def row_cost(heads: Sequence[Head], rows: int = 1) -> Cost:
     return rows_cost(heads, rows) + Cost(memory=len(heads) * rows * heads[0].site.n_key * STEPS * JSON_NUMBER)
 
 
-@final
 class ModelCosts:
     """The costs that follow from a model's sizes, for texts of any length."""
 

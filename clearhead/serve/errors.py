@@ -1,7 +1,5 @@
 """Errors that a client is told: a status and a sentence, in OpenAI's form or, for the explorer's page, in its own."""
 
-from typing import final
-
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -16,7 +14,6 @@ PAGE = ("/api/", "/b/api/")
 """How addresses begin that the explorer's page asks; it takes `{"error": message}`."""
 
 
-@final
 class ApiError(OptionError):
     """A request that is refused: its status, a message for the client, cut off if it is long, and the option to blame.
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, final
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -66,7 +66,6 @@ async def wait_until_gone(receive: Receive) -> None:
         pass
 
 
-@final
 class Outgoing:
     """Events that wait to be sent. Putting one in never waits; ClientGone where too much is unread."""
 
@@ -105,7 +104,6 @@ class Outgoing:
 Producer = Callable[[Outgoing], Awaitable[None]]
 
 
-@final
 class EventStream(Response):
     """A reply of server-sent events, put by `produce`. What fails before the first of them has a status of its own."""
 

@@ -1,7 +1,7 @@
 """The explorer: a run, the traces of it that are kept, and the questions about them. It knows nothing of HTTP."""
 
 from dataclasses import replace
-from typing import Protocol, TypeVar, final, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from clearhead.errors import ClearheadError
 from clearhead.lru_cache import LRUCache
@@ -33,7 +33,6 @@ class Answerable(Protocol[Given_co]):
     def answer(self, explorer: "Explorer") -> Given_co: ...
 
 
-@final
 class Explorer:
     """A run to be explored: `ask` answers a question, or raises a ClearheadError.
 

@@ -11,7 +11,6 @@ import re
 import secrets
 import socket
 from dataclasses import dataclass
-from typing import final
 
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Message, Receive, Scope
@@ -30,7 +29,6 @@ OPEN = ("/healthz", "/readyz")
 """Addresses that need no token: they say nothing but that the server is there."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
     """The server's address: the host it was started for, the port it got, and the token, where it asks for one."""
@@ -107,7 +105,6 @@ def is_number(name: str) -> bool:
     return True
 
 
-@final
 @dataclass
 class Readiness:
     """Whether requests are taken, and how many are being answered."""
@@ -124,7 +121,6 @@ class Readiness:
             raise ApiError(503, "the server is starting; try again", code="not_ready", retry_after=1)
 
 
-@final
 class Guard:
     """Checks each request before any route sees it; `origins` are those of pages that may ask from a browser."""
 

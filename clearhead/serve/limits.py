@@ -1,13 +1,12 @@
 """What one request, one client and all of them together may ask of the server."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar
 
 from clearhead.options import option
 from clearhead.serve.budget import share_of_memory
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of the server, each with the status of what goes beyond it."""

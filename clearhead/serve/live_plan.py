@@ -6,7 +6,7 @@ user's own among them, is refused by name: the page never shows numbers that the
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +131,6 @@ def mask_plan(mask: Mask, where: str) -> Plan:
             refuse(mask, where)
 
 
-@final
 class Planner:
     """Writes the plan of a model, and collects the tensors it names: one that several parts share is held once."""
 

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal, final
+from typing import Literal
 
 LogFormat = Literal["text", "json"]
 
@@ -49,7 +49,6 @@ class Logs:
         self.event("failure", **facts_of(error), **facts)
 
 
-@final
 class Tracebacks(Logs):
     """Writes unexpected errors alone, each with its traceback: for a person who looks at a run on their own machine."""
 

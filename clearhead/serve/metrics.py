@@ -13,7 +13,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -49,7 +49,6 @@ KINDS = {
 Labels = tuple[tuple[str, str], ...]
 
 
-@final
 class Histogram:
     """Counts by upper bound, and their sum."""
 
@@ -61,7 +60,6 @@ class Histogram:
         self.total += value
 
 
-@final
 class Metrics:
     """Every metric of the server. A lock keeps additions of several threads whole."""
 

@@ -12,7 +12,7 @@ import json
 import math
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from clearhead.errors import ClearheadError
 from clearhead.files import refuse_constant
@@ -21,7 +21,6 @@ from clearhead.serve.errors import ApiError
 LARGEST = 2**53
 
 
-@final
 class Params:
     """Named values of a request: the parameters of an address, all of them text, or the object of a body.
 

@@ -23,7 +23,6 @@ from clearhead.serve.limits import Limits
 from clearhead.serve.logs import Logs
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Tls:
     """The files of a certificate, as uvicorn takes them."""

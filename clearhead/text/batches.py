@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,6 @@ def width_for(longest: int) -> int:
     return -(-longest // step) * step
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ByLength(BatchPlanner):
     """Records of similar length together, as many as `tokens` allow. A record is as long as its longest field.
@@ -142,7 +141,6 @@ class ByLength(BatchPlanner):
         return max(1, self.tokens // width)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Windows(BatchPlanner):
     """Windows of `width` tokens (and the next token) of a stream, `rows` at a time.

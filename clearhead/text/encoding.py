@@ -91,7 +91,6 @@ class Layout:
         return self.texts if self.label is None else (*self.texts, self.label)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     """The counts of a first reading."""

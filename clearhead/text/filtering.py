@@ -146,7 +146,6 @@ FILTERS: dict[str, type[TextFilter]] = options("filter")
 """The filters that have a short name."""
 
 
-@final
 @dataclass
 class LeftOut:
     """What filters and deduplication left out: records and bytes of text, by the reason."""

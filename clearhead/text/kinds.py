@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
-from typing import Any, final
+from typing import Any
 
 import tokenizers as library
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -58,7 +58,6 @@ Learn = Callable[[library.Tokenizer, Iterable[str], int, int], library.Tokenizer
 Least = Callable[[library.Tokenizer, Set[str]], int]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TokenizerKind:
     """A kind of tokenizer: its parts, and how it learns from texts.

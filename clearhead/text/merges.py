@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from clearhead.text.kinds import SPACE
 from clearhead.text.tokenizer import BYTE_OF, Tokenizer, from_byte_level, visible
@@ -32,7 +32,6 @@ class MergeNode(NamedTuple):
     rank: int | None = None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class MergeRules:
     """What a tokenizer learned: `merges` with their ranks (BPE), or `scores`, log-probabilities of pieces (Unigram)."""

@@ -7,7 +7,7 @@ those before it. Each source is shuffled by itself and begun again when it ends.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,6 @@ def sources_of(store: Store) -> list[MixSource]:
     return [MixSource(str(one["name"]), range(*ends[i : i + 2])) for i, one in enumerate(noted)]
 
 
-@final
 class Shares:
     """How many units (rows or batches) of each source are among the first n, for any n.
 
@@ -163,7 +162,6 @@ class Mixed(BatchPlanner):
         return {name: round(count / epoch, 4) for name, count, epoch in every}
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class MixedWindows(Mixed):
     """Batches of windows, each with rows of every source; the shares are of rows."""

@@ -7,7 +7,6 @@ has neighbours of hardly any run.
 """
 
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ ROUNDS = 8
 """Rounds of a Feistel network. Four make a pseudorandom permutation if the round function is random; ours is a hash."""
 
 
-@final
 class KeyedPermutation:
     """A permutation of range(n) that follows from its key alone: `permutation(indices)` in constant memory.
 
@@ -66,7 +64,6 @@ def mix(values: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     return mixed ^ mixed >> np.uint64(31)
 
 
-@final
 @dataclass(frozen=True)
 class EpochOrder:
     """The order of n indices, drawn from `random`: `at(start, end)` gives those at these places."""

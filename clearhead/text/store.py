@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, final
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ FIELDS = {
 """The fields of store.json beside its seal."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FieldSize:
     """The size of a field: ids in all, the longest record's, and the bytes of the records' text in UTF-8."""
@@ -49,7 +48,6 @@ class FieldSize:
     text_bytes: int
 
 
-@final
 class Ragged:
     """Rows of ids of different lengths. `ids` and `ends` are memory-mapped."""
 
@@ -81,7 +79,6 @@ class Ragged:
         return np.where(inside, self.ids[index] if len(self.ids) else 0, pad).astype(np.int64)
 
 
-@final
 class Store:
     """A complete store, open for reading."""
 
@@ -227,7 +224,6 @@ class FieldWriter:
                 file.close()
 
 
-@final
 class StoreWriter:
     """A writer of a store, record by record (or a long record piece by piece). `vocabularies` says how large ids
     can be.

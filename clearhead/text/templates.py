@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from clearhead.bounds import RENDERING, TEMPLATE_BYTES, call_bounded
 from clearhead.errors import OptionError
@@ -110,7 +110,6 @@ Message = Mapping[str, Any]
 """What one side said: `role` (system, user or assistant) and `content`."""
 
 
-@final
 @dataclass(frozen=True)
 class ChatTemplate:
     """A template's text, and the special tokens that it can name (`bos_token` and others).

@@ -7,13 +7,11 @@ read as a stream, and only the words that are asked for are kept, so a file of m
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import final
 
 from clearhead.errors import DataError
 from clearhead.text.lines import Line, Place, Problems, display_name, read_lines
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class WordVectors:
     """The vectors of some words. `count` is the number of vectors in the file."""

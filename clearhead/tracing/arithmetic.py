@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,6 @@ KINDS: dict[str, WeightingKind] = {"exponential": "softmax", "score": "kernelize
 """How a weight that is a share of a sum is worked out."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     """The rotation of one query and one key by their positions, between W_Q or W_K and the score.
@@ -39,7 +38,6 @@ class Turn:
     key_angles: list[float]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """Every number between one query and one key.

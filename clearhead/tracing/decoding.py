@@ -13,7 +13,7 @@ is not decoded yet waits until it is.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -45,7 +45,6 @@ class TracedHypothesis(NamedTuple):
     trace: Trace
 
 
-@final
 @dataclass
 class LoggedStep:
     """A step of a session: tapped values by path, the token every row was given, and the rows they came from."""
@@ -55,7 +54,6 @@ class LoggedStep:
     parents: list[int] = field(default_factory=list)
 
 
-@final
 class Log:
     """The steps of a session. The first reads the prompt except its last token, which the second is given."""
 
@@ -165,7 +163,6 @@ def join_attention(log: Log, path: str, rows: Sequence[int], layer: Attention, *
     return RecordedAttention(call=call, context=context, kernel="cached", projected=projected)
 
 
-@final
 class EditedSession(Session):
     """The rows of one input being continued, each read from its beginning at every step, under the changes."""
 
@@ -209,7 +206,6 @@ class EditedSession(Session):
         return logits
 
 
-@final
 class EditedPrompt(Prefill):
     """A prompt that is read in every step, and so is not read before."""
 

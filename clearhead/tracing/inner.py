@@ -13,7 +13,7 @@ carry.
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -56,7 +56,6 @@ def site_value(site: Site, step: str, rows: slice = ALL_ROWS) -> Tensor:
     return getattr(site, step)[:, rows]
 
 
-@final
 class InnerValues:
     """The values of a traced model that are computed again when they are asked for."""
 

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -51,7 +51,6 @@ BY_KEY = ("key", "value")
 OPERAND = re.compile(r"\{(\w+)\}")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """A named value, and how it follows from others.
@@ -74,7 +73,6 @@ class Value:
     neutral: float = 0.0
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class DiagramBox:
     """A box of a model's diagram, with the values made in it; `section` is what is computed together."""
@@ -184,7 +182,6 @@ def names_of(model: nn.Module) -> Names:
     return names
 
 
-@final
 class SideNames:
     """A builder that adds the names of one side."""
 

@@ -13,7 +13,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -38,7 +38,6 @@ class LogitEffect(NamedTuple):
     change: float
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Unit:
     """One hidden unit at one token.
@@ -56,7 +55,6 @@ class Unit:
     suppresses: tuple[LogitEffect, ...]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TokenUnits:
     """The units of a feed-forward at one token, those that add the longest vectors first."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,6 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-@final
 class TraceOrigin:
     """The model of a trace, as far as the trace must know it."""
 
@@ -94,7 +93,6 @@ class Candidate(NamedTuple):
     log_prob: float
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """The tokens of one side, as ids and as they are shown."""
@@ -122,7 +120,6 @@ class Answers:
         return self.candidates
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TraceContent:
     """The fields of a `Trace` that are saved: all but what its model makes again."""

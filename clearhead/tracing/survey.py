@@ -13,7 +13,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -51,7 +51,6 @@ def views(sites: Sequence[Site]) -> list[View]:
     return [View(site.name, head) for site in sites for head in (None, *range(site.n_heads))]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class SiteSurvey:
     """The survey of one site."""
@@ -78,7 +77,6 @@ def survey_site(site: Site) -> SiteSurvey:
     )
 
 
-@final
 class Look:
     """A pass over a head's weights, which records how far their contexts are off."""
 

@@ -47,7 +47,6 @@ ANSWERS = 3
 ROLES = {"source": "key", "target": "query", "text": "query"}
 
 
-@final
 class TraceFacts(NamedTuple):
     """What there is to show of a trace."""
 

@@ -11,7 +11,7 @@ all in the logits' own dtype: nothing in float32 stands in memory. A negative ta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -94,7 +94,6 @@ r_drop_forward_op = Operator("r_drop_forward", launch_r_drop_forward)
 r_drop_backward_op = Operator("r_drop_backward", launch_r_drop_backward)
 
 
-@final
 class CrossEntropy(torch.autograd.Function):
     """The summed objective and the summed negative log-likelihood, as one tensor; only the objective has a gradient."""
 
@@ -111,7 +110,6 @@ class CrossEntropy(torch.autograd.Function):
         return backward_op(*ctx.saved_tensors, grads[0].contiguous(), ctx.smoothing), None, None
 
 
-@final
 class RDrop(torch.autograd.Function):
     """The same of R-Drop, of logits that hold every place twice."""
 

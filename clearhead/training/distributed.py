@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -67,7 +67,6 @@ class ProcessHangs(RunError):
     exit_code = HANGS
 
 
-@final
 @dataclass(frozen=True)
 class Processes:
     """The processes of a training, as one of them sees them; by default it is alone.
@@ -214,7 +213,6 @@ def is_about_others(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(word in text for word in LOST)
 
 
-@final
 class Membership:
     """The processes that this one has joined, and how many `joined` contexts it is in."""
 

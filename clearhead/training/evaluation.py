@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from clearhead.errors import OptionError
 from clearhead.files import write_text
@@ -83,7 +83,6 @@ def check_fields(task: Task, layout: Layout, source: Source) -> None:
         )
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
     """Mean loss in nats a place with its standard error, scores by name, and samples with input, output and (where

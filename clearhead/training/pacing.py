@@ -9,7 +9,7 @@ on with them.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import Any
 
 from clearhead.training.checkpoints import PACING_FIELDS
 from clearhead.training.recipe import Plan, Recipe
@@ -48,7 +48,6 @@ PRECISION = 0.005
 KEPT = [name for name in PACING_FIELDS if name != "planned"]
 
 
-@final
 class Pacing:
     """The position of a run in its plan; for budgets of steps and epochs it only counts the time.
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar, final
+from typing import NamedTuple, TypeVar
 
 from clearhead.errors import OptionError, no_such
 from clearhead.options import check_declared, option
@@ -19,7 +19,6 @@ TOKENIZERS = ("13a", "char", "intl", "none", "zh")
 """The ways to split text into words that BLEU may count by."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TranslationScores:
     """How near outputs come to their references.
@@ -36,7 +35,6 @@ class TranslationScores:
     n: int
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ClassScores:
     """How often the answer was the true label, all in all and label by label.
@@ -51,7 +49,6 @@ class ClassScores:
     n: int
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TextScores:
     """How well text was foreseen: `loss` is the mean of nats a token, `perplexity` its exponential.
@@ -239,7 +236,6 @@ FEWEST_BATCHES = 8
 LOSS = Measure("loss", "dev loss", digits=3, higher=False)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ValidationSet:
     """The records that a model is assessed on: a store of held-out ones, read in batches of so many tokens.
@@ -257,7 +253,6 @@ class ValidationSet:
     deadline: float = math.inf
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
     """How to evaluate.

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -64,7 +64,6 @@ class Saver(ABC):
         return finished
 
 
-@final
 class WholeSaver(Saver):
     """Every process has all weights, and the first one writes them."""
 
@@ -81,7 +80,6 @@ class WholeSaver(Saver):
         self.processes.wait()  # for a disk that is slow; elsewhere they wait for each other no longer than in a step
 
 
-@final
 class ShardedSaver(Saver):
     """Every process writes its shards in the background, and the first one joins them there."""
 

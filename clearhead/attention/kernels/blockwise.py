@@ -8,7 +8,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from operator import is_
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ BLOCK_NUMBERS = 1 << 21
 """Most scores (times what the similarity holds for each) of a block: 8 MB in float32."""
 
 
-@final
 class Blockwise(Kernel):
     name: ClassVar[str] = "blockwise"
     summary: ClassVar[str] = "any similarity and weighting, a block of queries at a time, never n x n"
@@ -102,7 +101,6 @@ class Blocks(torch.autograd.Function):
         return None, None, None, *(next(gradients) if tensor.requires_grad else None for tensor in inputs)
 
 
-@final
 class BuiltParts(nn.Module):
     """The built parts of a call as one module, which torch.func's `functional_call` can give other parameters."""
 

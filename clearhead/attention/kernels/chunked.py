@@ -12,7 +12,7 @@ and no others, so nothing of a later key reaches an earlier query.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -51,7 +51,6 @@ Carry = Callable[["Sums", Tensor, Tensor], "Sums"]
 """Function that hides sums from the second borders where the first borders may not see them."""
 
 
-@final
 class Chunked(Kernel):
     name: ClassVar[str] = "chunked"
     summary: ClassVar[str] = "kernelized attention with keys and values summed first: time and memory linear in n"

@@ -9,7 +9,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,7 +47,6 @@ FULL: Any = {"fwd_USE_TMA": True}
 instead of 0.18 (the same H200 and shapes)."""
 
 
-@final
 class Flex(Kernel):
     name: ClassVar[str] = "flex"
     summary: ClassVar[str] = "softmax of a dot product with the mask and the bias compiled into the kernel"

@@ -8,7 +8,7 @@ torch before them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -42,7 +42,6 @@ WIDEST = 128
 """Features, or numbers of a value, that one program holds; more are computed in slices."""
 
 
-@final
 class LinearKernel(Kernel):
     name: ClassVar[str] = "linear"
     summary: ClassVar[str] = "kernelized attention in Triton kernels on a GPU: time and memory linear in n"

@@ -1,6 +1,6 @@
 """Recurrent: kernelized attention one position at a time, on a state of fixed size. The form that decoding uses."""
 
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -12,7 +12,6 @@ from clearhead.attention.kernels.base import Context, Kernel
 from clearhead.attention.kernels.linear import State, features, in_order, kernelized, may_see
 
 
-@final
 class Recurrent(Kernel):
     name: ClassVar[str] = "recurrent"
     summary: ClassVar[str] = "kernelized attention one position at a time, as in decoding"

@@ -1,13 +1,12 @@
 """The reference as a kernel: the definition. For kernelized attention that is the quadratic form."""
 
-from typing import ClassVar, final
+from typing import ClassVar
 
 from clearhead.attention import reference
 from clearhead.attention.inputs import AttentionInputs, KernelFacts
 from clearhead.attention.kernels.base import Context, Kernel
 
 
-@final
 class Reference(Kernel):
     name: ClassVar[str] = "reference"
     summary: ClassVar[str] = "the definition; serves everything"

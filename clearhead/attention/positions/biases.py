@@ -93,7 +93,6 @@ class T5Bias(Position):
         return side + torch.where(distance < exact, distance, far)
 
 
-@final
 class LearnedT5Bias(nn.Module, Position):
     """T5's bias with its table, `(buckets, n_heads)`."""
 

@@ -64,7 +64,6 @@ class Sinusoidal(EmbeddedPosition):
         return SinusoidalTable(self, d_model)
 
 
-@final
 class SinusoidalTable(PositionTable):
     """The encoding of positions 0, 1, …: made once, grown when a longer sequence comes; nothing to save or learn."""
 
@@ -137,7 +136,6 @@ class Learned(EmbeddedPosition):
         return LearnedTable(self.length, d_model, first=self.first, skips=self.skips)
 
 
-@final
 class LearnedTable(PositionTable):
     """Learned vectors, `(first + length, d_model)`; asking past the last is an error, not a wrap."""
 

@@ -201,7 +201,6 @@ class RandomFeatures(LogFeatures):
         return DrawnFeatures(orthogonal_rows(self.count, shape.d_head), self.factor)
 
 
-@final
 class DrawnFeatures(nn.Module, LogFeatures):
     """Random features with the projection a layer drew, saved with the model."""
 
@@ -221,7 +220,6 @@ class DrawnFeatures(nn.Module, LogFeatures):
         return log_positive_random(vectors, self.projection, self.factor)
 
 
-@final
 class FeatureDot(nn.Module, DotForm):
     """φ(q)·φ(k): the similarity that kernelized attention brings with it."""
 
@@ -250,7 +248,6 @@ class FeatureDot(nn.Module, DotForm):
         return self if built is self.features else FeatureDot(built)
 
 
-@final
 class LogFeatureDot(nn.Module, Similarity):
     """log φ(q)·φ(k), for features that are given by their logarithm; random features make it an estimate of q·k/√d."""
 

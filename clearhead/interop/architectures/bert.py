@@ -7,7 +7,7 @@ the pooler is no part of the vectors, and is kept for an export alone.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Learned
@@ -23,7 +23,6 @@ POOLER = (".position_ids", "pooler.dense.weight", "pooler.dense.bias")
 """Ends of the names of tensors that these models may have and do not need: numbers of positions, and the pooler."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Fields:
     """What the configurations of the family call the same things."""
@@ -38,7 +37,6 @@ class Fields:
     epsilon: str = "layer_norm_eps"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class BertMember:
     """One model of the family."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 from clearhead.attention import masks
 from clearhead.attention.heads import Heads
@@ -201,7 +201,6 @@ BOTH = {
 """The norms of a block, and what they are called there."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class LlamaMember:
     """What one model of the family has otherwise than Llama."""

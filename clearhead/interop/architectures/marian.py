@@ -9,7 +9,7 @@ padding token; that token takes no position in a source.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor
 
@@ -36,7 +36,6 @@ BASE = 10_000.0
 SIDES = ("encoder", "decoder")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class MarianMember:
     """One of the five."""

@@ -7,7 +7,7 @@ of the two, and may have them one after the other; Phi has one norm for both, an
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 from clearhead.attention.heads import Heads
 from clearhead.attention.positions import Rotary
@@ -21,7 +21,6 @@ from clearhead.model.sizes import Spec
 BLOCK = "stack.blocks.{i}"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ParallelMember:
     """One of the two."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, cast, final
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,6 @@ def unknown_fields(part: Any, known: Iterable[str]) -> Iterator[str]:
             yield f"{type(part).__name__}({field.name}={getattr(part, field.name)!r})"
 
 
-@final
 class ModelTensors:
     """The tensors of a model by name: copies in float32 on the CPU. `check_all_taken` finds what nobody asked for."""
 

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +67,6 @@ class CTranslate2Peer(Peer):
         return Samples(rows, samples.decoder, samples.drawn)
 
 
-@final
 class GeneratorPeer(CTranslate2Peer):
     kind = "Generator"
 
@@ -90,7 +89,6 @@ class GeneratorPeer(CTranslate2Peer):
         ]
 
 
-@final
 class EncoderPeer(CTranslate2Peer):
     """The vectors after the last block: the output is applied by whoever uses them."""
 
@@ -106,7 +104,6 @@ class EncoderPeer(CTranslate2Peer):
         return samples.split(torch.from_numpy(np.array(vectors)))
 
 
-@final
 class TranslatorPeer(CTranslate2Peer):
     """The log-probability of each token of a target and of the end after it. CTranslate2 frames both sides itself."""
 

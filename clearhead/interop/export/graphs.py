@@ -8,7 +8,7 @@ and its positions are tables, since sines are neither grown on the way nor known
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,6 @@ def turned(position: Position, vectors: Tensor, positions: Tensor) -> Tensor:
     return position.turn(vectors, positions) if position.turns else vectors
 
 
-@final
 class WithPast(KVSource):
     """Self-attention on the keys and values so far; `key` and `value` are then those with the new ones."""
 
@@ -75,7 +74,6 @@ class WithPast(KVSource):
         )
 
 
-@final
 class OnSource(KVSource):
     """Cross-attention on keys and values that were made of the source before."""
 
@@ -89,7 +87,6 @@ class OnSource(KVSource):
         return layer.finish(run_kernel("reference", call_of(layer, (query, self.key, self.value), mask, positions)))
 
 
-@final
 class EncoderForward(nn.Module):
     """An encoder: tokens and their lengths in, what its output gives out."""
 
@@ -102,7 +99,6 @@ class EncoderForward(nn.Module):
         return encode(self.encoder, tokens, lengths, output=True)
 
 
-@final
 class SourceForward(nn.Module):
     """The encoder of a translator: tokens and lengths in, the keys and values of every cross-attention out."""
 
@@ -122,7 +118,6 @@ class SourceForward(nn.Module):
         return tuple(keys_and_values)
 
 
-@final
 class DecoderStep(nn.Module):
     """A decoder: new tokens and the keys and values so far in, logits and all keys and values out."""
 
@@ -139,7 +134,6 @@ class DecoderStep(nn.Module):
         return step(self.decoder, tokens, positions, attention_sources, [None] * len(attention_sources))
 
 
-@final
 class TargetStep(nn.Module):
     """The decoder of a translator: as `DecoderStep`, with the source's keys and values between."""
 
@@ -159,7 +153,6 @@ class TargetStep(nn.Module):
         return step(self.decoder, tokens, positions, attention_sources, cross)
 
 
-@final
 class Forward(nn.Module):
     """The forward pass of a whole model, by the names its tensors have in training."""
 
@@ -222,7 +215,6 @@ SHAPES = {"tokens": (2, 5), "source": (2, 5), "target": (2, 4), "lengths": (2,),
 """Of the example that is followed. No axis is 0 or 1: torch would take it for a constant."""
 
 
-@final
 class TorchProgram(Format):
     """model.pt2: tokens in, logits out, for any batch and length."""
 
@@ -246,7 +238,6 @@ class TorchProgram(Format):
         return ProgramPeer(run, folder)
 
 
-@final
 class ProgramPeer(Peer):
     """The program as torch runs it."""
 

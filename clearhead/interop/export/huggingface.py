@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors.torch import save_file
@@ -59,7 +59,6 @@ class Expression(NamedTuple):
         return str(self.config["architectures"][0])
 
 
-@final
 class HuggingFace(Format):
     """config.json, model.safetensors, tokenizer.json and what belongs to them, with a model card."""
 
@@ -379,7 +378,6 @@ def model_card(run: Run, class_name: str, *, pooler: bool = False) -> str:
     )
 
 
-@final
 class OwnReader(Peer):
     """The folder as it is imported here."""
 
@@ -393,7 +391,6 @@ class OwnReader(Peer):
         return samples.split(forward(self.read, samples))
 
 
-@final
 class TransformersPeer(Peer):
     """The folder as transformers opens it, with the ids that its tokenizer gives."""
 

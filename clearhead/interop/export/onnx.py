@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from clearhead.training.run import Run
 ENCODER, DECODER, NOTES = "encoder.onnx", "decoder.onnx", "clearhead.json"
 
 
-@final
 class Onnx(Format):
     """encoder.onnx, decoder.onnx or both, and clearhead.json with the ids and shapes that a loop needs."""
 
@@ -138,7 +137,6 @@ def notes(run: Run) -> dict[str, Any]:
     return settings
 
 
-@final
 class OnnxSession:
     """An ONNX file in onnxruntime, with numpy arrays by name."""
 
@@ -156,7 +154,6 @@ class OnnxSession:
         return dict(zip(self.outputs, self.session.run(self.outputs, inputs), strict=True))
 
 
-@final
 class Loop:
     """The greedy loop of an exported decoder: numpy alone, one token of every row at a time."""
 
@@ -186,7 +183,6 @@ class Loop:
         return written.tolist()
 
 
-@final
 class OnnxPeer(Peer):
     """Graphs in onnxruntime; tokens that are written go through the cache one by one."""
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ COUNT, LONGEST = 24, 48
 """How many texts there are, and how many tokens of each are read."""
 
 
-@final
 @dataclass(frozen=True)
 class Samples:
     """Rows of token ids as the run's model is given them: of the encoder, of the decoder, or of both."""

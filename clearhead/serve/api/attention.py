@@ -7,7 +7,7 @@ given, and checked against what they gave.
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,7 +26,6 @@ DIGITS = 7
 """Decimal places of weights as numbers; in base64 they are exact."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class WeightsOptions:
     """The sites and heads whose weights are returned, and their form: lists of numbers, or base64 of float32."""

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any
 
 from starlette.responses import Response
 
@@ -223,7 +223,6 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
     """A request for completions or a chat, checked, and how it is answered."""

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from clearhead.decoding.scheduler import Chosen, Event, Finished, Job, Scheduler
 from clearhead.errors import ClearheadError
@@ -33,7 +33,6 @@ class Compute(Protocol):
     def __call__(self, items: list[Any], /) -> Sequence[Any]: ...
 
 
-@final
 class OnePassText:
     """A text that is computed in one pass, together with others of the same `key`."""
 
@@ -62,7 +61,6 @@ class Link(ABC):
         """Send a report to the event loop."""
 
 
-@final
 class QueueLink(Link):
     """A link to a thread of the same process; `deliver` is called on the event loop with each report."""
 
@@ -94,7 +92,6 @@ class QueueLink(Link):
             self.loop.call_soon_threadsafe(self.deliver, report)
 
 
-@final
 class JobLoop:
     """Decodes jobs, and computes texts of one pass, until its link is closed."""
 
@@ -201,7 +198,6 @@ class JobLoop:
         return True
 
 
-@final
 class RunningJob:
     """A job as a request sees it: its events as they come, an error for the last where it failed.
 
@@ -313,7 +309,6 @@ class Jobs(ABC):
         return decoding
 
 
-@final
 class ModelThread(Jobs):
     """A thread with a job loop, from `start` to `close`."""
 

@@ -20,7 +20,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, cast, final
+from typing import Any, cast
 
 import torch
 
@@ -63,7 +63,6 @@ def as_tuples(value: Any) -> Any:
     return tuple(map(as_tuples, value) if value and isinstance(value[0], list) else value)
 
 
-@final
 class Frames:
     """Bytes as they come, cut into frames: jobs and events as JSON, to and from the process that has the model.
 
@@ -107,7 +106,6 @@ def can_fork(device: torch.device) -> bool:
     return device.type == "cpu" and hasattr(os, "fork") and sys.platform != "darwin"
 
 
-@final
 class SocketLink(Link):
     """A link to another process; it ends when the other end is closed."""
 
@@ -125,7 +123,6 @@ class SocketLink(Link):
         self.link.sendall(pack(report))
 
 
-@final
 class ModelProcess(Jobs, asyncio.Protocol):
     """A process with a job loop, as the event loop sees it, from `fork` over `connect` to `close`.
 

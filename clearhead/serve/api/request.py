@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +22,6 @@ LONG = 20_000
 """Characters from which on a text is tokenised on another thread, so that the event loop goes on."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """A request for one run."""

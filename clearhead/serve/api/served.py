@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast, final
+from typing import Any, cast
 
 import torch
 
@@ -55,7 +55,6 @@ def batched(slots: int = SLOTS) -> SchedulerOf:
     return scheduler
 
 
-@final
 class Served:
     """A run with its worker, under the name that requests call it by."""
 
@@ -130,7 +129,6 @@ class Served:
         return width * (self.memory.fixed + self.memory.token * positions) + self.memory.source_token * source
 
 
-@final
 class Models:
     """The runs that are served, by name."""
 

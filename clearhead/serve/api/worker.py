@@ -10,7 +10,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, final
+from typing import Any
 
 from clearhead.decoding.scheduler import Job, Scheduler
 from clearhead.serve.api.jobs import Compute, Jobs, ModelThread, OnePassText, RunningJob
@@ -22,7 +22,6 @@ LONGEST_WAIT = 30
 """The most seconds that a client is told to wait before it asks again."""
 
 
-@final
 class Worker:
     """Computes what a run is asked for, from `start` to `close`. All of its methods are the event loop's."""
 

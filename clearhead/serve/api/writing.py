@@ -5,7 +5,7 @@ beginning of a stop string.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple
 
 from clearhead.decoding.hypotheses import Candidates
 from clearhead.text.tokenizer import LOST, Tokenizer
@@ -25,7 +25,6 @@ class WrittenToken(NamedTuple):
     candidates: tuple[tuple[str, float], ...] = ()
 
 
-@final
 class Stops:
     """Text with stop strings: it ends before the one that is complete first.
 
@@ -66,7 +65,6 @@ class Stops:
         return new
 
 
-@final
 class OutputText:
     """One output. `before`: ids of the text that it continues; a space between the two belongs to it.
 

@@ -1,7 +1,7 @@
 """Positions as vectors: the table of each kind of encoding, and the similarity of two places by their distance."""
 
 from dataclasses import dataclass
-from typing import TypedDict, final
+from typing import TypedDict
 
 import torch
 from jaxtyping import Float
@@ -46,7 +46,6 @@ class PositionsMessage(TypedDict):
     """What the position adds to the scores of each head of the first layer, from the furthest key before it on."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskPositions(Question[PositionsMessage]):
     """The first `n` positions of each kind."""

@@ -1,7 +1,7 @@
 """The few lines of Python that give the numbers of another question."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypedDict, final
+from typing import Any, ClassVar, TypedDict
 
 from clearhead.errors import OptionError
 from clearhead.serve.explorer import Explorer
@@ -22,7 +22,6 @@ def read_asked(params: Params) -> dict[str, Any]:
     return asked
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskPython(Question[PythonLines]):
     """Lines of Python that give the numbers of `question`, asked with the fields `asked`; the last is an expression."""

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, NotRequired, TypedDict, cast, final
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict, cast
 
 from clearhead import installed_version
 from clearhead.attention.layer import Attention
@@ -179,7 +179,6 @@ class RunFacts(TypedDict):
     program: NotRequired[ProgramFacts]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskRun(Question[RunFacts]):
     """What a run is."""
@@ -425,7 +424,6 @@ class CurvesMessage(TypedDict):
     last: int | None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskCurves(Question[CurvesMessage]):
     """The lines of the log after a step."""

@@ -1,7 +1,7 @@
 """The residual stream: its vectors, what each layer would answer there, and how unlikely each token was."""
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict, cast, final
+from typing import Literal, TypedDict, cast
 
 from torch.nn import functional as F
 
@@ -28,7 +28,6 @@ class Stream(TypedDict):
     rows: list[StreamRow]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskStream(TraceQuestion[Stream]):
     """The residual stream of a side, value by value."""
@@ -63,7 +62,6 @@ class AskStream(TraceQuestion[Stream]):
 VectorRole = Literal["query", "key", "value", "context"]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskVectors(TraceQuestion[Matrix]):
     """A row for each token: of a head (`site`, `head`, `role`), or of the stream (`name`)."""
@@ -114,7 +112,6 @@ class LensMessage(TypedDict):
     layers: list[LensLayer]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskLens(TraceQuestion[LensMessage]):
     """What each layer would answer at each token."""
@@ -146,7 +143,6 @@ class Surprise(TypedDict):
     surprise: list[float | None]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskSurprise(TraceQuestion[Surprise]):
     """How unlikely each token of the side that answers was to the model."""

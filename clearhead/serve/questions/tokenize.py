@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
-from typing import ClassVar, TypedDict, final
+from typing import ClassVar, TypedDict
 
 from clearhead.serve.budget import JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer
@@ -62,7 +62,6 @@ class TokenizedText(TypedDict):
     unknown: int
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class AskTokenize(Question[TokenizedText]):
     """A text's tokens, by the tokeniser of a field; of the first where none is named."""

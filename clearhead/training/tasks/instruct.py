@@ -118,7 +118,6 @@ class Instruct(Generate):
         return Task.examples(self, store, places)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Chats(Source):
     """Prompts of another source as a chat template renders them, up to where the answer begins."""
