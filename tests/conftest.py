@@ -6,13 +6,10 @@ gives them to workers, forked_workers.py is the workers, machines.py the rows of
 import clearhead: jaxtyping's hook must be in place before that.
 """
 
-import contextlib
 import gc
 import importlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -112,6 +109,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Not as a function here: what a conftest.py has to say of files holds for its own folder alone.
     config.pluginmanager.register(Collecting())
+    forked_workers.pytest_configure(config)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInTurn | None:
@@ -168,70 +166,23 @@ def forgotten_parts():
 
 
 @pytest.fixture(autouse=True)
-def threads_of_the_machine(request):
-    """On a row of `make test-machines` every test begins with its number of threads, whatever the last one left."""
-    if row := machines.row_of(request.config):
-        torch.set_num_threads(row.threads)
-
-
-@pytest.fixture(scope="module")
-def one_thread(request):
-    """For small tensors, which only lose by a second thread: on a busy machine the two wait for each other.
-
-    `make test-machines` asks for that: there the number of threads is the row's.
+def threads(request):
+    """Every test begins with one thread, or as many as its row of `make test-machines` has, whatever the last one left:
+    small tensors lose by a second one, and on a busy machine the two wait for each other.
     """
-    before = torch.get_num_threads()
     row = machines.row_of(request.config)
     torch.set_num_threads(row.threads if row else 1)
-    yield
-    torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def replaced(module: ModuleType, name: str, value: Any) -> Iterator[Any]:
-    """Put a value in a module's place of a name, and give what was there."""
-    before = getattr(module, name)
-    setattr(module, name, value)
-    yield before
-    setattr(module, name, before)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def unflushed():
-    """Wait for no disk: what is flushed matters where the power fails. Processes that are killed flush for real."""
-    with replaced(os, "fsync", lambda handle: None):
-        yield
-
-
-def sketch(data: object, path: Path, **options: object) -> None:
-    """Write a sketch in place of a picture: to draw one takes longer than to train a run of a few steps."""
-    path.write_text("<svg/>", encoding="utf-8")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def sketched():
-    """Runs have a sketch for their curves. Gives what draws them."""
-    with replaced(importlib.import_module("clearhead.training.loop"), "draw_curves", sketch) as draw_curves:
-        yield draw_curves
-
-
-@pytest.fixture(scope="module")
-def sketched_comparisons():
-    """Comparisons have a sketch for their picture too; tests/experiments/test_comparison.py draws it."""
-    with replaced(importlib.import_module("clearhead.experiments.comparing"), "draw_comparison", sketch):
-        yield
-
-
-@pytest.fixture
-def drawn(sketched, monkeypatch):
-    """For a run whose curves are looked at."""
-    monkeypatch.setattr("clearhead.training.loop.draw_curves", sketched)
-
-
-@pytest.fixture(scope="module")
-def undrawn():
-    """For runs whose folder is looked at: there is not even a sketch."""
-    with replaced(importlib.import_module("clearhead.training.loop"), "draw_curves", lambda *_, **__: None):
+def quick_disk_and_pictures():
+    """Wait for no disk, since what is flushed matters where the power fails: processes that are killed flush for real.
+    And write a sketch for the curves of runs and comparisons, whose drawing takes longer than to train for a few steps.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        for name in ("clearhead.training.loop.draw_curves", "clearhead.experiments.comparing.draw_comparison"):
+            patch.setattr(name, lambda data, path, **options: path.write_text("<svg/>", encoding="utf-8"))
         yield
 
 

@@ -5,18 +5,18 @@ worker. Here the process that has collected forks instead. It gives out files (`
 gathers reports, so that the terminal shows what it would show without workers; a worker asks for its next file before
 the last test of the one it has, since only then is it known which fixtures are still needed.
 
-It needs a process of one thread that has not spoken to a GPU: where there is one, the Makefile takes pytest-xdist, and
-for coverage too.
+It needs a process that has not spoken to a GPU: where there is one, the Makefile takes pytest-xdist, and for coverage
+too. And it needs a process of one thread: a lock that another thread holds at the fork is never released in the fork,
+which would wait for it without a word. So a test file that starts a thread when it is imported is refused by name.
 """
 
-import json
 import os
-import selectors
-import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from signal import SIGKILL
 from typing import Any
 
@@ -29,6 +29,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=0, help="how many forks of this process run the tests; 0: none")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("forks"):
+        config.pluginmanager.register(Imports(), "imports")
+
+
+class Imports:
+    """Watch that test files start no thread when they are imported. A tokenizer that one trains or asks would."""
+
+    VARIABLE = "TOKENIZERS_PARALLELISM"
+
+    def __init__(self) -> None:
+        self.threaded: str | None = None
+        """The first file after which there was more than one thread."""
+        self.serial = self.VARIABLE not in os.environ
+        if self.serial:
+            os.environ[self.VARIABLE] = "false"
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.look(report.nodeid)
+
+    def look(self, imported: str) -> None:
+        if self.threaded is None and len(os.listdir("/proc/self/task")) > 1:
+            self.threaded = imported
+
+    def end(self) -> None:
+        """Let tests start threads; raise UsageError if a file, or what every worker imports, has."""
+        self.look("IN_EVERY_WORKER")
+        if self.threaded is not None:
+            raise pytest.UsageError(
+                f"{self.threaded} starts a thread when it is imported, and forks of several threads may wait forever: "
+                "start it in a fixture or a test"
+            )
+        if self.serial:
+            del os.environ[self.VARIABLE]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Run the tests in forks where `--forks` asks for them. Collected alone or in error, they are pytest's own."""
@@ -36,32 +72,13 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     failed = session.testsfailed and not session.config.option.continue_on_collection_errors
     if not count or session.config.option.collectonly or failed:
         return None
+    imports: Any = session.config.pluginmanager.getplugin("imports")
+    imports.end()
     units: dict[str, list[int]] = {}
     for place, item in enumerate(session.items):
         units.setdefault(unit_of(item.nodeid), []).append(place)
     Forks(session, deque(units.values())).run(count)
     return True
-
-
-class Pipe:
-    """Lines of JSON between two processes."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self.end, self.rest = end, b""
-
-    def send(self, *messages: Any) -> None:
-        self.end.sendall(b"".join(json.dumps(one, default=str).encode() + b"\n" for one in messages))
-
-    def receive(self) -> list[Any] | None:
-        """Wait, and return the messages that have come whole; None where the other end is closed."""
-        try:
-            came = self.end.recv(1 << 16)
-        except ConnectionResetError:
-            came = b""
-        if not came:
-            return None
-        *lines, self.rest = (self.rest + came).split(b"\n")
-        return [json.loads(line) for line in lines]
 
 
 class Forks:
@@ -71,7 +88,7 @@ class Forks:
         self.session, self.hook, self.units = session, session.config.hook, units
         self.base = session.config._tmp_path_factory.getbasetemp()  # pyright: ignore[reportAttributeAccessIssue]
         self.begun = 0
-        self.pipes: dict[int, Pipe] = {}
+        self.pipes: dict[int, Connection] = {}
         self.left: dict[int, deque[int]] = {}
         """By process: the tests that it has and has not ended."""
 
@@ -80,11 +97,12 @@ class Forks:
             for _ in range(min(count, len(self.units))):
                 self.fork()
             while self.pipes:
-                for number in self.ready():
-                    messages = self.pipes[number].receive()
-                    for message in messages or ():
-                        self.hear(number, **message)
-                    if messages is None:
+                ready = wait(self.pipes.values())
+                for number in [number for number, pipe in self.pipes.items() if pipe in ready]:
+                    try:
+                        for message in self.pipes[number].recv():
+                            self.hear(number, **message)
+                    except (EOFError, ConnectionResetError):
                         self.bury(number)
                     self.stop_if_asked()
         finally:
@@ -94,28 +112,21 @@ class Forks:
 
     def fork(self) -> None:
         self.begun += 1
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         number = os.fork()
         if number == 0:
             for other in self.pipes.values():  # or nobody would notice that this process has closed it
-                other.end.close()
+                other.close()
             ours.close()
             code = 1
             try:
-                code = Worker(self.session, Pipe(theirs), f"gw{self.begun - 1}").work(self.base)
+                code = Worker(self.session, theirs, f"gw{self.begun - 1}").work(self.base)
             finally:
                 os._exit(code)
         theirs.close()
-        self.pipes[number], self.left[number] = Pipe(ours), deque()
-
-    def ready(self) -> Iterable[int]:
-        """Wait until some have something to say, or have ended."""
-        with selectors.DefaultSelector() as selector:
-            for number, pipe in self.pipes.items():
-                selector.register(pipe.end, selectors.EVENT_READ, number)
-            return [key.data for key, _ in selector.select()]
+        self.pipes[number], self.left[number] = ours, deque()
 
     def hear(self, number: int, kind: str, **told: Any) -> None:
         match kind:
@@ -124,22 +135,19 @@ class Forks:
                 self.left[number].extend(unit)
                 self.pipes[number].send(unit)
             case "start":
-                self.hook.pytest_runtest_logstart(nodeid=told["test"], location=tuple(told["location"]))
+                self.hook.pytest_runtest_logstart(nodeid=told["test"], location=told["location"])
             case "report":
                 report = self.hook.pytest_report_from_serializable(config=self.session.config, data=told["data"])
-                report.location = tuple(report.location)
-                if isinstance(report.longrepr, list):  # why it was skipped: the terminal expects the tuple it was
-                    report.longrepr = tuple(report.longrepr)
                 self.hook.pytest_runtest_logreport(report=report)
             case "finish":
                 self.left[number].popleft()
-                self.hook.pytest_runtest_logfinish(nodeid=told["test"], location=tuple(told["location"]))
+                self.hook.pytest_runtest_logfinish(nodeid=told["test"], location=told["location"])
             case _:
                 raise RuntimeError(told["text"])
 
     def bury(self, number: int) -> None:
         """Take leave of one that has ended: what it was at has failed, and another one takes over what it had left."""
-        self.pipes.pop(number).end.close()
+        self.pipes.pop(number).close()
         status, left = os.waitpid(number, 0)[1], self.left.pop(number)
         if left:
             item = self.session.items[left.popleft()]
@@ -162,7 +170,7 @@ class Forks:
 class Worker:
     """A fork: it runs what it is given, and tells of it instead of printing it."""
 
-    def __init__(self, session: pytest.Session, pipe: Pipe, name: str) -> None:
+    def __init__(self, session: pytest.Session, pipe: Connection, name: str) -> None:
         self.session, self.config, self.pipe, self.name = session, session.config, pipe, name
         self.unsent: list[Any] = []
         """What there is to tell of a test. It is sent when the test has ended: the other end knows who is at what."""
@@ -174,7 +182,7 @@ class Worker:
             for item, following in self.pairs():
                 self.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         except BaseException:
-            self.pipe.send({"kind": "broken", "text": f"in {self.name}: {traceback.format_exc()}"})
+            self.pipe.send([{"kind": "broken", "text": f"in {self.name}: {traceback.format_exc()}"}])
             return 1
         return 0
 
@@ -204,11 +212,8 @@ class Worker:
 
     def ask(self) -> list[int]:
         """Ask for the next file, and wait for it; there is none left where the answer is empty."""
-        self.pipe.send({"kind": "ask"})
-        while not (answers := self.pipe.receive()):
-            if answers is None:
-                raise RuntimeError("the process that gives out tests has ended")
-        return answers[0]
+        self.pipe.send([{"kind": "ask"}])
+        return self.pipe.recv()
 
     def pytest_runtest_logstart(self, nodeid: str, location: Any) -> None:
         self.unsent.append({"kind": "start", "test": nodeid, "location": location})
@@ -218,5 +223,5 @@ class Worker:
         self.unsent.append({"kind": "report", "data": data})
 
     def pytest_runtest_logfinish(self, nodeid: str, location: Any) -> None:
-        self.pipe.send(*self.unsent, {"kind": "finish", "test": nodeid, "location": location})
+        self.pipe.send([*self.unsent, {"kind": "finish", "test": nodeid, "location": location}])
         self.unsent.clear()

@@ -4,8 +4,24 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+class MadeWhenAsked(dict[str, Any]):
+    """Values by name, each made when it is first asked for: training some tokenizers starts threads, which no file may.
+
+    >>> MadeWhenAsked(str.upper)["a"]
+    'A'
+    """
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self.make = make
+
+    def __missing__(self, name: str) -> Any:
+        made = self[name] = self.make(name)
+        return made
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -122,7 +122,6 @@ def test_the_simulation_refuses_float64(without_float64):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread", "undrawn")
 @pytest.mark.parametrize(
     "kind", few([small_runs.translating, small_runs.documents, small_runs.classifying, small_runs.filling], 3)
 )

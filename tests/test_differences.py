@@ -8,8 +8,6 @@ from clearhead.decoding import Beam, Greedy, Hypothesis, Rules, Sample
 from clearhead.decoding.scheduler import Job
 from clearhead.model import presets
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def hypothesis(tokens, log_probs):
     return Hypothesis(tokens=tuple(tokens), log_probs=tuple(log_probs), score=sum(log_probs), ended=False)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_workers import Imports
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +37,8 @@ def test_after_it(made):
 """
 OTHER = """
 import pytest
+
+from tests.forked_workers import Imports
 
 @pytest.mark.skip(reason="for now")
 def test_skipped(): pass
@@ -64,7 +68,7 @@ def folder(tmp_path_factory):
 def session(folder, *options):
     """Run the tests of a folder; return the exit code and what was printed."""
     (folder / "ended").unlink(missing_ok=True)
-    without = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    without = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", Imports.VARIABLE))}
     command = [sys.executable, "-m", "pytest", "-p", "tests.forked_workers", "-p", "no:cacheprovider", "-rA"]
     done = subprocess.run(
         [*command, *options],
@@ -119,3 +123,27 @@ def test_what_cannot_be_collected_is_told_and_nothing_runs(folder, tmp_path):
     assert code == 2
     assert "nothing_of_this_name" in told
     assert "passed" not in told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "torch.set_num_threads(2); torch.ones(512, 512) @ torch.ones(512, 512)",
+    ],
+)
+def test_a_file_that_starts_a_thread_when_it_is_imported_is_refused(folder, tmp_path, line):
+    text = f"import threading, torch\n{line}\ndef test_nothing(): pass\n"
+    (tmp_path / "test_threads.py").write_text(text, encoding="utf-8")
+    code, told = session(folder, "--forks", "2", str(tmp_path), ".")
+    assert code == 4
+    assert "test_threads.py starts a thread when it is imported" in told
+
+
+def test_a_tokenizer_that_is_trained_when_a_file_is_imported_starts_no_thread(folder, tmp_path):
+    text = "import os, tokenizers as library\n"
+    text += "library.Tokenizer(library.models.BPE()).train_from_iterator(['a b'] * 2000)\n"
+    text += "def test_serial_no_longer(): assert 'TOKENIZERS_PARALLELISM' not in os.environ\n"
+    (tmp_path / "test_trains.py").write_text(text, encoding="utf-8")
+    code, told = session(folder, "--forks", "2", str(tmp_path))
+    assert code == 0, told

@@ -9,9 +9,6 @@ from clearhead.model import presets
 from clearhead.taps import replacing, watching
 from tests.model.small import SIZE, WORDS, both_spec, decoder_spec, words
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 TAPPED = {
     "encoder-decoder": both_spec(),
     "gpt2": presets.gpt2(SIZE, vocabulary=WORDS),

@@ -57,15 +57,6 @@ def close_browser():
         playwright.stop()
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked here
-def pytest_collection_modifyitems(items):
-    """Mark as thorough what `often` does not name: the view of a fixture cannot be marked for one test alone."""
-    for item in items:
-        often = item.get_closest_marker("often")
-        if often is not None and item.callspec.params["opened"] not in often.args[0]:
-            item.add_marker(pytest.mark.thorough)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem):
     """Close the browser after the last test of this folder: its event loop would be in the way of other tests."""

@@ -14,8 +14,6 @@ from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes
 from tests.decoding.plain import Case, all_unlike, apart, beam_search, every_output
 from tests.rounding import same_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PENALTIES = [-1.0, 0.0, 0.6, 1.0, 2.0]
 ENDS = [(), (2,), (2, 7), (0, 1, 3, 5, 8)]
 KINDS = ["decoder", "same cross"]

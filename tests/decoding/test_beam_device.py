@@ -12,8 +12,6 @@ from clearhead.decoding.generating import decode, search_alone
 from clearhead.decoding.request import check_request
 from clearhead.model import presets
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 INPUTS = [[5, 6, 7], [8, 9], [3] * 6, [4, 4], [2, 3, 4, 5, 6, 7, 8]]
 
 

@@ -10,8 +10,6 @@ from clearhead.decoding.scheduler import Finished, Job
 from clearhead.model import presets
 from tests.decoding.serving import unlike_alone
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def model():

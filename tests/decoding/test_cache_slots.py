@@ -14,8 +14,6 @@ from clearhead.model.feedforward import ReLU
 from clearhead.model.transformers import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from tests.decoding.serving import decode, unlike_alone
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 KINDS = {
     "softmax": (AttentionSpec(heads=2), FullCache, SourceCache),
     "window": (AttentionSpec(heads=2, mask=masks.window(3)), WindowCache, SourceCache),
@@ -73,7 +71,7 @@ def test_memory_grows_with_the_longest_job_and_no_further():
 )
 def test_columns_are_doubled_up_to_the_limit_and_aligned(there, wanted, most, made):
     clock = Clock(SessionSize(1, most), torch.device("cpu"), torch.float32)
-    cache, like = FullCache(clock), torch.zeros(1, 2, 1, 4)
+    cache, like = FullCache(clock, plain=True), torch.zeros(1, 2, 1, 4)
     cache.allocate((like, like), there)
     clock.columns = wanted
     for _ in range(2):

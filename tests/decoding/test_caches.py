@@ -1,6 +1,7 @@
 """Caches: what each keeps after a prompt and some steps, which one a layer gets, and that rows which stay are found."""
 
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
@@ -25,8 +26,6 @@ from clearhead.taps import replacing, watching
 from tests.decoding.laws import LAWS, case_of, step_by_step, steps_of
 from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes, spec_of
 from tests.decoding.plain import all_unlike, apart
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS: dict[type, dict[str, Any]] = {
     FullCache: {"kind": "decoder", "position": "rotary"},
@@ -348,6 +347,22 @@ WIDE = presets.Size(2, 256, 4, 2, 512)
 @pytest.mark.parametrize("lengths", [(1, 1), (3, 1, 5)], ids=str)
 def test_cached_is_uncached_in_a_wide_model(spec, lengths):
     assert step_by_step(case_of(spec.build().double().eval(), lengths), 3) == []
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.pairs
+def test_plain_attention_keeps_float32_for_a_model_in_bfloat16(kind, watched):
+    model = model_of(**KINDS[kind]).bfloat16()
+    case, tokens = case_of(model), steps_of(3, 3)
+    wanted = [case.logits(row, [tokens[row].tolist()])[0] for row in range(3)]
+    kept = set()
+    with watching(model, lambda name, value: None) if watched else nullcontext():
+        for step, session in enumerate(stepped(case, 3)):
+            rows = torch.stack([row[step] for row in wanted]).double()
+            torch.testing.assert_close(session.logits.double(), rows, rtol=0, atol=0.05 * float(rows.abs().max()))
+            kept |= {one.dtype for cache in session.caches if type(cache) is kind for one in cache.memory}
+    assert kept == {torch.bfloat16 if kind is WindowCache else torch.float32}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,13 +27,10 @@ def test_a_slot_has_the_source_of_who_came_last():
     assert torch.equal(mask.added, mask.real.float().log())
 
 
-def test_products_are_for_the_cpu_where_each_head_has_its_keys():
-    from clearhead.attention.parts import HeadShape
+def test_plain_attention_of_a_step_is_float32_or_better_on_a_cpu():
+    def dtype_of(model, device):
+        return Clock(SessionSize(2, 8, 8), torch.device(device), model).dtype
 
-    shape = HeadShape(n_heads=4, n_kv_heads=4, d_head=8)
-    grouped = HeadShape(n_heads=4, n_kv_heads=2, d_head=8)
-    device = torch.device("cpu")
-    wide, narrow = torch.float32, torch.bfloat16
-    assert Clock(SessionSize(2, 8, 8), device, wide).by_products(shape, wide)
-    assert not Clock(SessionSize(2, 8, 8), device, wide).by_products(grouped, wide)
-    assert not Clock(SessionSize(2, 8, 8), device, wide).by_products(shape, narrow)
+    assert dtype_of(torch.bfloat16, "cpu") is torch.float32
+    assert dtype_of(torch.float64, "cpu") is torch.float64
+    assert dtype_of(torch.bfloat16, "meta") is torch.bfloat16

@@ -22,8 +22,6 @@ from clearhead.model import presets
 from tests.decoding.laws import broken_laws, case_of
 from tests.decoding.models import build, models
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def recording(monkeypatch):

@@ -17,8 +17,6 @@ from tests.decoding.models import PLAIN, VOCABULARY, build, models, on_axes
 from tests.decoding.plain import Case, apart
 from tests.rounding import same_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 METHODS = [Greedy(), Sample(temperature=2.0), Beam(width=3, n_best=3)]
 methods = pytest.mark.parametrize("method", METHODS, ids=["greedy", "sample", "beam"])
 KINDS = ["decoder", "same cross"]

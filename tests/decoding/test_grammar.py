@@ -16,8 +16,6 @@ from clearhead.model import presets
 from clearhead.text.tokenizer import Tokenizer
 from tests.decoding.serving import decode
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXTS = [
     'the cat eats {"name": "x", "age": 12}',
     "größ [1, 2, 3] true false null",

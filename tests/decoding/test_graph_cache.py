@@ -11,7 +11,6 @@ from clearhead.decoding import Beam, Greedy, Rules, generate, generating, graph_
 from clearhead.model import presets
 from tests.covering import few, share_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 RULES = Rules(max_new=12, never=(1,))
 SENTENCES = [[5, 6, 7], [8, 9, 2], [3, 3, 3], [4, 9, 17], [19, 18, 17]]
 

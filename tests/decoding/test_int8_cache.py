@@ -16,8 +16,6 @@ from clearhead.model import presets
 from tests.decoding.serving import decode
 from tests.training.small_runs import documents, trained
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_vector_is_rounded_by_half_a_step_at_most(dtype):

@@ -13,8 +13,6 @@ from tests.covering import few
 from tests.decoding.laws import broken_laws, case_of
 from tests.decoding.models import allowed_pairs, beside_plain, build, models, on_axes, refused_pairs, spec_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 QUICK = 25
 
 

@@ -13,8 +13,6 @@ from tests.decoding.models import LINEAR, PLAIN, build, models, on_axes
 from tests.decoding.plain import all_unlike
 from tests.rounding import same_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RULES = (
     Rules(max_new=12, end=(2, 7)),
     Rules(max_new=9, min_new=4, end=(2, 5), never=(4,)),

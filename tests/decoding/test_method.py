@@ -16,8 +16,6 @@ from clearhead.tracing.decoding import trace_decoding
 from tests.decoding.serving import decode
 from tests.rounding import same_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @dataclass(frozen=True)
 class Second(Chooser):

@@ -18,7 +18,7 @@ from tests.decoding.hf import START, Ask, beams, found_here, generated, twins
 TOLERANCE, TIE = 1e-5, 1e-6
 SIZES = [Size(1, 16, 2, 2, 24), Size(2, 24, 3, 3, 20), Size(3, 12, 2, 2, 16)]
 SHARED = [Size(2, 16, 4, 2, 40), Size(1, 24, 3, 1, 20)]
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True, kw_only=True)

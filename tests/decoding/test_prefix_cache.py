@@ -16,8 +16,6 @@ from tests.covering import few
 from tests.decoding.models import LINEAR, PLAIN, VOCABULARY, build, models, on_axes
 from tests.decoding.serving import decode, draw_job, unlike_alone
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RULES = Rules(max_new=3)
 DECODERS = [choices for choices in models() if choices.chosen["kind"] == "decoder"]
 

@@ -15,8 +15,6 @@ from tests.decoding.models import PLAIN, VOCABULARY, build, on_axes
 from tests.decoding.plain import Case, apart
 from tests.peers import transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 METHODS = [Greedy(), Sample(temperature=3.0), Beam(width=3, n_best=3)]
 methods = pytest.mark.parametrize("method", METHODS, ids=["greedy", "sample", "beam"])
 NEVER = float("-inf")

@@ -12,8 +12,6 @@ from clearhead.decoding.scheduler import Finished, Job
 from clearhead.model import presets
 from tests.decoding.serving import decode, unlike_alone
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def model():

@@ -16,8 +16,6 @@ from tests.decoding.plain import Case, apart, kept
 from tests.peers import transformers
 from tests.rounding import same_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CUTS = [
     {},
     {"temperature": 0.4},

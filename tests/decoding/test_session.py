@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from clearhead import weighting
+from clearhead.attention.cpu_matmul import which_product
 from clearhead.decoding import recorded, session, which_step
 from clearhead.decoding.caches import FullCache
 from clearhead.decoding.continuous import ContinuousBatch
@@ -14,8 +15,7 @@ from clearhead.decoding.session import Prefill
 from clearhead.model import presets
 from clearhead.taps import watching
 from tests.decoding.serving import decode, draw_job, unlike_alone
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from tests.model.own_feed_forward import ChangedAfter, Own, Said
 
 
 def test_a_prompt_in_pieces_leaves_the_keys_it_leaves_as_a_whole():
@@ -59,26 +59,6 @@ def test_a_step_is_recorded_once_for_each_shape_and_again_when_memory_has_grown(
     assert {shape[0] for shape in scheduler.session.replays} <= {32, 40}
 
 
-class Own(torch.nn.Module):
-    """A feed-forward of the user's own, around ours."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return self.inner(x)
-
-
-class Said(Own):
-    recordable = True
-
-
-class ChangedAfter(Said):
-    def forward(self, x):
-        return 2 * self.inner(x)
-
-
 @pytest.mark.parametrize(("kind", "records"), [(Own, False), (Said, True), (ChangedAfter, False)])
 def test_a_part_of_the_users_own_is_recorded_if_it_says_so(kind, records, monkeypatch):
     monkeypatch.setattr(session, "can_record_on", lambda device: True)
@@ -107,7 +87,9 @@ def test_a_part_that_makes_decoding_slower_is_named_once(monkeypatch):
 
 def test_a_step_says_why_it_is_no_faster(monkeypatch):
     model = presets.gpt2("tiny", vocabulary=20).build().eval()
-    assert which_step(model) == ("fast", "steps are recorded on CUDA, and it is on cpu")
+    kind, why = which_step(model)
+    assert kind == "fast"
+    assert why == f"steps are recorded on CUDA, and it is on cpu; {which_product()}"
     with watching(model, lambda name, value: None):
         assert which_step(model).kind == "forward"
     monkeypatch.setattr(session, "can_record_on", lambda device: True)

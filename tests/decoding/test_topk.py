@@ -5,8 +5,6 @@ import torch
 
 from clearhead.decoding.topk import GROUP, LogSoftmax, best, top
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 FIRST = 32 * GROUP
 """The shortest row that is looked at in groups."""
 SIZES = [

@@ -13,7 +13,7 @@ from tests.registering import registry_restored
 
 
 @pytest.fixture(autouse=True)
-def small(one_thread):
+def small():
     """Every page has small tensors."""
 
 

@@ -10,8 +10,6 @@ from clearhead.model import presets
 from clearhead.model.presets import Size
 from estimator.estimate import COMPILED, EAGER, Form, Job, Rates, Workload
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 FSDP = Form(parallel="fsdp", checkpointing=True)
 SMALL = Workload(spec=presets.llama(Size(3, 32, 4, 2, 64), vocabulary=301), source=1, target=64)
 

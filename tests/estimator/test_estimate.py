@@ -10,8 +10,6 @@ from clearhead.model.presets import Size
 from estimator.estimate import FEW, FORMS, GIB, MANY, Form, Job, Rates, Workload
 from estimator.step_cost import PassCost, measure_pass
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SPEC = presets.gpt2(Size(3, 32, 4, 4, 64), vocabulary=301, length=16, dropout=0.0)
 DDP, FSDP = Form(parallel="ddp"), Form(parallel="fsdp")
 SMALL = Rates(memory_gib=0.02, reserved_gib=0.0)

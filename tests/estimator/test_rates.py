@@ -5,8 +5,6 @@ import torch
 
 from estimator import rates
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_products_and_copies_have_a_rate(monkeypatch):
     monkeypatch.setitem(rates.PRODUCT, "cpu", 64)

@@ -14,8 +14,6 @@ from tests.peers import late
 (fully_shard,) = late("torch.distributed.fsdp", "fully_shard")
 (FakeStore,) = late("torch.testing._internal.distributed.fake_pg", "FakeStore")
 (init_device_mesh,) = late("torch.distributed.device_mesh", "init_device_mesh")
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SPEC = presets.gpt2(Size(2, 12, 2, 2, 20), vocabulary=37, length=9, dropout=0.0)
 
 

@@ -9,8 +9,6 @@ from clearhead.model.presets import Size
 from estimator import step_cost
 from estimator.step_cost import LiveBytes, example_inputs, measure_pass, run_pass
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 DECODER = presets.gpt2(Size(4, 32, 4, 4, 64), vocabulary=301, length=16, dropout=0.1)
 BOTH = presets.classic(203, size=Size(3, 24, 4, 4, 48), dropout=0.1)
 

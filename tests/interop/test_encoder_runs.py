@@ -17,8 +17,6 @@ from tests.interop import saved_models
 from tests.interop.saved_models import CLASSIFIERS, EMBEDDERS, FILLERS, LABELS, Pair, draw_texts
 from tests.rounding import ROUNDING, assert_equal_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 BLANKS = ("the cat <mask> on the mat", "<mask>", "Der <mask>, die <mask>: ein Haus", "a window in the <mask>.")
 TEXTS = ("the cat sat on the mat", "größer 😀 dog", "the window in the rain opens", "a")
 

@@ -9,8 +9,6 @@ from clearhead.errors import OptionError
 from clearhead.interop.gguf import FAMILIES, find_family, interleave_rotary, read_gguf, split_rotary, tensor_names
 from tests.peers import transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SIZES = {
     "vocab_size": 40,
     "hidden_size": 32,

@@ -199,9 +199,6 @@ def test_what_it_lies_about_is_named(changes, said):
         tokenizer_json({**SPM, **changes}, "x.gguf")
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.mark.slow
 def test_a_gguf_file_is_imported(tmp_path):
     pair = Pair("gpt2", tmp_path / "gpt2")

@@ -8,7 +8,7 @@ import pytest
 from tests.attack.strangers import WAYS, attempt, save_sources
 from tests.once import made_once
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.plain, pytest.mark.slow]
+pytestmark = [pytest.mark.plain, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,6 @@ GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM = late(
     "transformers", "GPT2Config", "GPT2LMHeadModel", "LlamaConfig", "LlamaForCausalLM"
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def draw_llama(seed):
     torch.manual_seed(seed)

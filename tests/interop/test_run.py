@@ -34,8 +34,6 @@ from clearhead.training.train import train
 from tests.interop import saved_models
 from tests.interop.saved_models import DECODERS, Pair, draw_texts
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PROMPTS = ("the cat sat on", "Der Hund, größer 😀, the window in the rain opens to the sea, the cat")
 TALK = [
     {"role": "system", "content": "  Be brief. "},

@@ -27,8 +27,6 @@ def test_an_index_that_names_a_tensor_its_shard_lacks_is_told(tmp_path):
         Tensors(tmp_path)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SECRET = "{{ 'the password is swordfish' }}"
 READ = (
     *("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"),

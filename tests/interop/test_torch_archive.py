@@ -17,8 +17,6 @@ from tests.peers import late
 
 GPT2Config, GPT2LMHeadModel = late("transformers", "GPT2Config", "GPT2LMHeadModel")
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):

@@ -32,7 +32,6 @@ from tests.model.copying import randomised
 from tests.rounding import assert_equal_but_rounding
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
 ]
 VOCABULARY, LENGTH = 17, 9

@@ -7,8 +7,6 @@ import clearhead as ch
 from clearhead.text.sources import Aligned
 from tests.interop.saved_models import TRANSLATORS, Pair
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SOURCES = ("the cat sat on the mat", "Der Hund, größer")
 TARGETS = ("Der Hund", "die Katze: ein Haus am See.")
 

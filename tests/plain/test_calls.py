@@ -54,9 +54,9 @@ WRONG = {
     "a word of nobody's": (lambda: ch.weighting.Softmax(colour="red"), "'colour': it takes temperature"),
     "by place": (
         lambda: ch.attend(Q, Q, Q, None),
-        r"takes 3 arguments by place \(query, key, value\); came 4; .* mask=…",
+        r"takes 3 positional arguments \(query, key, value\); came 4; .* mask=…",
     ),
-    "dropout by place": (lambda: ch.Attention(16, 4, 0.1), r"takes 2 arguments by place \(d_model, heads\); came 3"),
+    "dropout by place": (lambda: ch.Attention(16, 4, 0.1), r"takes 2 positional arguments \(d_model, heads\); came 3"),
     "nothing": (lambda: ch.attend(Q), "attend needs key and value; came without"),
     "nothing of a spec": (ch.Heads, "Heads needs count; came without"),
     "part of a size": (lambda: ch.presets.Size(1, 2), "Size needs n_heads and n_kv_heads and d_ff"),

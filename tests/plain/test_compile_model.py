@@ -12,8 +12,6 @@ from clearhead.model.arrangements import PreNorm
 from clearhead.model.blocks import FromMemory, FromSelf
 from clearhead.model.presets import Size
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 WORDS = 30
 SIZE = Size(2, 16, 2, 2, 32)
 MODELS = {

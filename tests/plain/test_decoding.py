@@ -17,8 +17,6 @@ from tests.decoding.laws import broken_laws, case_of
 from tests.decoding.models import PLAIN, allowed_pairs, build, models, on_axes
 from tests.decoding.plain import all_unlike, every_output
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 RUN = []
 ONCE = covering([choices.chosen for choices in models()], 1)
 EVERY_VALUE = [
@@ -38,9 +36,9 @@ def test_the_laws_hold(choices, monkeypatch):
 
 
 LARGE = {
-    "clearhead.model.fast_step.WIDE": 1,
-    "clearhead.model.fast_step.LARGE": 1,
-    "clearhead.model.fast_step.FEWEST": 1,
+    "clearhead.attention.cpu_matmul.WIDE": 1,
+    "clearhead.attention.cpu_matmul.LARGE": 1,
+    "clearhead.attention.cpu_matmul.FEWEST": 1,
     "clearhead.decoding.session.MUCH": 1,
     "clearhead.decoding.session.FEW": 1,
     "clearhead.decoding.topk.SMALL": 1,

@@ -19,7 +19,6 @@ from tests.interop.export.random_runs import draw_spec, run_of
 from tests.training.test_wide import wide_recipe
 from tests.training.tiny import quiet
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = ("encoder-decoder", "decoder", "encoder")
 
 

@@ -23,7 +23,7 @@ from clearhead.tracing import trace_model
 from tests.covering import few
 from tests.decoding.plain import Case
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.plain]
+pytestmark = pytest.mark.plain
 
 SEVERAL = ("reverse", "histogram", "majority", "shift", "fraction-of-previous", "pattern", "copy")
 CAUSAL = ("shift", "fraction-of-previous", "pattern", "copy")

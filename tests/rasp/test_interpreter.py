@@ -27,7 +27,7 @@ from clearhead.rasp import (
 from clearhead.rasp import map as mapped
 from tests.covering import share_of
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.plain]
+pytestmark = pytest.mark.plain
 
 VOCABULARY, LENGTH = (0, 1, 2), 3
 OF_TWO = (

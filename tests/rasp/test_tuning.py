@@ -13,7 +13,7 @@ from clearhead.rasp import CompiledModel, compile
 from clearhead.rasp.programs import shift
 from clearhead.tracing import trace_model
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.plain]
+pytestmark = pytest.mark.plain
 
 VOCABULARY, LENGTH = "abc", 6
 TEMPERATURE = 1.0

@@ -16,8 +16,6 @@ from tests.interop.peers import goes_back, same_states, save, tapped
 from tests.peers import transformers
 from tests.rounding import assert_equal_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 KINDS = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}
 TASKS = {"fill": "ForMaskedLM", "classify": "ForSequenceClassification", "embed": "Model"}
 

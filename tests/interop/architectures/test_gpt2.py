@@ -13,8 +13,6 @@ from tests.peers import late
 
 GPT2Config, GPT2LMHeadModel = late("transformers", "GPT2Config", "GPT2LMHeadModel")
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def draw(seed, **changes):
     torch.manual_seed(seed)

@@ -19,8 +19,6 @@ from tests.rounding import assert_equal_but_rounding
 
 CONFIGS = dict(zip(("gpt2", "llama"), late("transformers", "GPT2Config", "LlamaConfig"), strict=True))
 CLASSES = dict(zip(("gpt2", "llama"), late("transformers", "GPT2LMHeadModel", "LlamaForCausalLM"), strict=True))
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 DRAWN = {
     "gpt2": lambda: test_gpt2.draw(0),
     **{kind: lambda kind=kind: test_llama.draw(kind, 0) for kind in test_llama.KINDS},

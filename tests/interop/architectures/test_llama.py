@@ -18,8 +18,6 @@ from tests.covering import few
 from tests.interop.peers import NO_TOKENS, decoder_is_read, same_greedy, save
 from tests.peers import transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SCALINGS = [
     {"rope_type": "default"},
     {"rope_type": "linear", "factor": 3.5},

@@ -15,8 +15,6 @@ from tests.covering import few
 from tests.interop.peers import same_translation, save, translator_is_read
 from tests.peers import transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 KINDS = {
     "marian": ("Marian", "MarianMTModel"),
     "pegasus": ("Pegasus", "PegasusForConditionalGeneration"),

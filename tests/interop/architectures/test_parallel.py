@@ -14,8 +14,6 @@ from tests.covering import few
 from tests.interop.peers import decoder_is_read, same_greedy, save
 from tests.peers import transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 KINDS = {"gpt_neox": "GPTNeoX", "phi": "Phi"}
 
 

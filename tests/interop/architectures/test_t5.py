@@ -20,8 +20,6 @@ from tests.rounding import assert_equal_but_rounding
 
 T5Config, T5ForConditionalGeneration = late("transformers", "T5Config", "T5ForConditionalGeneration")
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def draw(seed):
     torch.manual_seed(seed)

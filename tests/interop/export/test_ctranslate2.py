@@ -26,7 +26,6 @@ from tests.interop.export.random_runs import CONTEXT, draw_spec, run_of
 from tests.interop.saved_models import save
 from tests.training import small_runs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = ("encoder-decoder", "decoder", "encoder")
 SIZE = Size(2, 32, 4, 4, 48)
 

@@ -12,8 +12,6 @@ from clearhead.interop.export.ctranslate2_peer import round_as_written
 from clearhead.training.run import Run
 from tests.interop.export.random_runs import draw_spec, run_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder", "encoder"])
 @pytest.mark.slow

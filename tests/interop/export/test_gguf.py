@@ -21,7 +21,6 @@ from tests.peers import late, transformers
 
 [load_gguf_checkpoint] = late("transformers.modeling_gguf_pytorch_utils", "load_gguf_checkpoint")
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the cat eats the plum", "the dog eats, größer 123", "a b c d e f g 12345 don't"] * 3
 BPE = Tokenizer.train(TEXTS, kind="bpe", size=300)
 SPECS = {

@@ -27,15 +27,14 @@ from clearhead.model import presets
 from clearhead.model.arrangements import PreNorm
 from clearhead.model.outputs import Classes
 from clearhead.model.presets import Size
-from clearhead.training.recipe import decoder
 from clearhead.training.run import Run
 from clearhead.training.tasks.instruct import Instruct
+from clearhead.training.tasks.learning import decoder
 from tests.covering import few
 from tests.interop import saved_models
 from tests.interop.export.random_runs import CONTEXT, draw_spec, run_of
 from tests.peers import transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = Size(2, 32, 4, 2, 48)
 WIDE = Size(2, 32, 4, 4, 48)
 SPECS = {
