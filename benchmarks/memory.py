@@ -5,7 +5,7 @@
 Shards of 64 MB, each line a document of 1 to 5 kB made of drawn words, are given to `clearhead train` in a process of
 its own, whose memory is looked at ten times a second. `RssAnon` is what a process has allocated; pages of mapped files,
 which the kernel takes back when it needs room, are not in it. What 1 MB takes is subtracted, of preparing and of
-training: that is imports and the model. Draws the figure if matplotlib is there.
+training: that is imports and the model. Draws the figure in docs/figures/memory.svg as OUT/memory.svg.
 """
 
 import argparse
@@ -18,8 +18,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from clearhead.colours import ROLES
+from clearhead.plots.curves import DARK, QUIET, add_grid, save_svg
+
+if TYPE_CHECKING:
+    import matplotlib.figure
 
 SEED, N_WORDS, SHARD_MB, PAUSE = 1, 200_000, 64, 0.1
 LIMIT_MB, DEV_MB = 1024, 0.1
@@ -93,17 +100,21 @@ def measure(folder: Path, megabytes: int, tokenizer: str, steps: int) -> dict[st
     return found
 
 
-def draw(rows: list[dict[str, float]], path: Path) -> None:
+def figure_of(rows: list[dict[str, float]]) -> "matplotlib.figure.Figure":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 3), layout="constrained")
+    figure = Figure(figsize=(5, 3), layout="constrained", facecolor="white")
     axes = figure.subplots()
-    for share in SHARES:
-        axes.plot([row["mb"] for row in rows], [row[f"{share}_mb"] for row in rows], marker="o", label=share)
-    axes.axhline(LIMIT_MB, linestyle=":", color="grey")
+    for name, style, role in zip(SHARES, ("o-", "s--"), ("value", "weight"), strict=True):
+        axes.plot(
+            [row["mb"] for row in rows], [row[f"{name}_mb"] for row in rows], style, color=ROLES[role], label=name
+        )
+    axes.axhline(LIMIT_MB, color=DARK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.text(rows[0]["mb"], 0.98 * LIMIT_MB, "1 GiB", va="top", color=QUIET, fontsize=8)
     axes.set(xscale="log", ylim=(0, None), xlabel="MB of text", ylabel="private memory beyond\nimports and model, MB")
-    axes.legend()
-    figure.savefig(path)
+    axes.legend(fontsize=8, frameon=False)
+    add_grid(axes)
+    return figure
 
 
 def main() -> None:
@@ -121,10 +132,7 @@ def main() -> None:
         rows.append({**row, **{name: row[name] - base[name] for name in ("preparing_mb", "training_mb")}})
         print(json.dumps(rows[-1]), flush=True)
         (given.out / "memory.json").write_text(json.dumps(rows, indent=1) + "\n")
-    try:
-        draw(rows, given.out / "memory.svg")
-    except ImportError:
-        print("not drawn: matplotlib is not installed")
+    save_svg(lambda: figure_of(rows), given.out / "memory.svg", what="the figure")
     sys.exit(any(row[f"{share}_mb"] > LIMIT_MB for row in rows for share in SHARES))
 
 

@@ -3,11 +3,11 @@
     python -m benchmarks.resumes --out build/resumes
 
 Every loader reads the same numbered samples from 8 shards, shuffled as it offers it, in batches of 64 over two
-processes (one for MosaicML Streaming and WebDataset: theirs need real ones). Its own way to save and load its state is
-used; what comes after a kill is compared with a run that was left alone: samples of the first two epochs that never
-came (lost), that came again (repeated), places of the order that hold another sample (moved), seconds until the first
-batch, and memory beyond imports. Those that are not installed are left out, and it is said. Streaming imports
-torchvision for images: where that is missing, an empty module stands in.
+processes (one for WebDataset). MosaicML Streaming's are real ones; of the others one process has a loader for each. Its
+own way to save and load its state is used; what comes after a kill is compared with a run that was left alone: samples
+of the first two epochs that never came (lost), that came again (repeated), samples that came in another batch (moved),
+seconds until the first batch, and memory beyond imports. Those that are not installed are left out, and it is said.
+Streaming imports torchvision for images: where that is missing, an empty module stands in.
 """
 
 import argparse
@@ -15,8 +15,11 @@ import importlib.machinery
 import importlib.util
 import itertools
 import json
+import multiprocessing
+import os
 import random
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -31,22 +34,40 @@ BUFFER = 1_000
 NAMES = ("clearhead", "datasets", "streaming", "webdataset", "torchtitan")
 
 
-class Ours:
+class Loader:
+    """What each loader has beside `next` and `state`."""
+
+    ready = 0.0
+    """When it began to load, if it imports something first."""
+    memory = 0.0
+    """The MB that processes of its own have taken beyond their first batch."""
+
+    def close(self):
+        pass
+
+
+def our_stream(folder, *, tokens, context):
+    """Return Clearhead's batches of a store: so many tokens each, in windows of the context."""
+    from clearhead.text.store import Store
+    from clearhead.text.tokenizer import Tokenizer
+    from clearhead.training.recipe import Batching, Machine
+    from clearhead.training.tasks import TASKS
+    from clearhead.training.train_step import BatchStream
+
+    recipe = types.SimpleNamespace(seed=SEED, machine=Machine(), batching=Batching(tokens=tokens, context=context))
+    task = TASKS["generate"](tokenizers={"text": Tokenizer.train(["a"], "byte")}, context=context)
+    return BatchStream(recipe, task, Store(folder), filled=False)
+
+
+class Ours(Loader):
     """Clearhead: the state is the number of batches."""
 
     worlds = (2, 4)
 
     def __init__(self, folder, world, state=None):
-        from clearhead.text.store import Store
-        from clearhead.text.tokenizer import Tokenizer
         from clearhead.training.parallel import share_rows
-        from clearhead.training.tasks import TASKS
-        from clearhead.training.train_step import BatchStream
 
-        machine, batching = types.SimpleNamespace(keyed_dropout=False), types.SimpleNamespace(at_once=BATCH)
-        recipe = types.SimpleNamespace(seed=SEED, machine=machine, batching=batching)
-        task = TASKS["generate"](tokenizers={"text": Tokenizer.train(["a"], "byte")}, context=1)
-        self.stream = BatchStream(recipe, task, Store(folder / "store"), filled=False)
+        self.stream = our_stream(folder / "store", tokens=BATCH, context=1)
         self.done, self.world, self.share = state or 0, world, share_rows
         self.batches = self.stream.batches(self.done)
 
@@ -61,7 +82,7 @@ class Ours:
         return self.done
 
 
-class HuggingFace:
+class HuggingFace(Loader):
     """`datasets`: a streamed dataset with a shuffle buffer, split by node; a state for each process."""
 
     worlds = (2,)
@@ -96,40 +117,81 @@ class HuggingFace:
         return self.epoch, [part.state_dict() for part in self.parts]
 
 
-class Streaming:
-    """MosaicML Streaming with its default shuffle; the state is a count of samples."""
+class Streaming(Loader):
+    """MosaicML Streaming with its default shuffle, in processes of its own; the state is a count of samples."""
 
-    worlds = (1,)
+    worlds = (2, 4)
 
     def __init__(self, folder, world, state=None):
-        stub_torchvision()
-        from streaming import StreamingDataset
-        from streaming.base.util import clean_stale_shared_memory
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        context, self.ranks = multiprocessing.get_context("spawn"), []
+        for rank in range(world):
+            pipe, theirs = context.Pipe()
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+            place = {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            args = (theirs, str(folder), place, state)
+            process = context.Process(target=stream_rank, args=args, daemon=True)
+            process.start()
+            self.ranks.append((process, pipe))
+        for _, pipe in self.ranks:
+            pipe.recv()  # it has imported what it needs
+        self.ready = time.perf_counter()
 
-        clean_stale_shared_memory()
-        self.data = StreamingDataset(
-            local=str(folder / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH, num_canonical_nodes=1
-        )
-        self.epoch, self.taken = 0, 0
-        if state is not None:
-            self.epoch, self.taken, saved = state
-            self.data.load_state_dict(saved)
-        self.iterator = iter(self.data)
+    def ask(self, what):
+        for _, pipe in self.ranks:
+            pipe.send(what)
+        return [pipe.recv() for _, pipe in self.ranks]
 
     def next(self):
-        rows = [row["n"] for row in itertools.islice(self.iterator, BATCH)]
-        if not rows:
-            self.epoch, self.taken = self.epoch + 1, 0
-            self.iterator = iter(self.data)
-            return self.next()
-        self.taken += len(rows)
-        return self.epoch, rows
+        answers = self.ask("next")
+        return answers[0][0], list(itertools.chain.from_iterable(rows for _, rows in answers))
 
     def state(self):
-        return self.epoch, self.taken, self.data.state_dict(self.taken, from_beginning=True)
+        return self.ask("state")[0]
+
+    def close(self):
+        Streaming.memory = max(Streaming.memory, self.ask("end")[0])
+        for process, _ in self.ranks:
+            process.join()
 
 
-class WebDataset:
+def stream_rank(pipe, folder, place, state):
+    """Read a process's share of the batches, and send what is asked for. `place` is what torchrun would tell it."""
+    os.environ.update({name: str(value) for name, value in place.items()})
+    world = place["WORLD_SIZE"]
+    stub_torchvision()
+    from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    clean_stale_shared_memory()
+    pipe.send("ready")
+    share = BATCH // world
+    data = StreamingDataset(
+        local=f"{folder}/mds", shuffle=True, shuffle_seed=SEED, batch_size=share, num_canonical_nodes=1
+    )
+    epoch, taken, saved = state or (0, 0, None)
+    if saved is not None:
+        data.load_state_dict(saved)
+    iterator, first = iter(data), None
+    while (asked := pipe.recv()) != "end":
+        if asked == "state":
+            pipe.send((epoch, taken, data.state_dict(taken, from_beginning=True)))
+            continue
+        rows = [row["n"] for row in itertools.islice(iterator, share)]
+        if not rows:
+            epoch, taken, iterator = epoch + 1, 0, iter(data)
+            rows = [row["n"] for row in itertools.islice(iterator, share)]
+        taken += len(rows) * world
+        first = first or peak_mb()
+        pipe.send((epoch, rows))
+    pipe.send(peak_mb() - first)
+
+
+class WebDataset(Loader):
     """WebDataset: shards shuffled, then a shuffle buffer. It saves no state: an epoch begins again."""
 
     worlds = (1,)
@@ -156,7 +218,7 @@ class WebDataset:
         return self.epoch
 
 
-class Titan:
+class Titan(Loader):
     """torchtitan's text dataset, map-style: not shuffled in its first epoch; a state for each process."""
 
     worlds = (2,)
@@ -238,14 +300,14 @@ def take(loader, count):
 
 
 def compare(found, reference):
-    """Return what is lost and repeated in the first two epochs, and which share of places holds another sample."""
+    """Return what is lost and repeated in the first two epochs, and which share of samples comes in another batch."""
     lost = repeated = 0
     for epoch in (0, 1):
         counts = Counter(number for at, rows in found if at == epoch for number in rows)
         lost += N - len(counts)
         repeated += counts.total() - len(counts)
-    flat, expected = ([number for _, rows in one for number in rows] for one in (found, reference))
-    moved = sum(a != b for a, b in zip(flat, expected, strict=False)) / len(expected)
+    pairs = zip(found, reference, strict=False)
+    moved = sum(len(set(theirs) - set(rows)) for (_, rows), (_, theirs) in pairs) / (BATCH * len(reference))
     return {"lost": lost, "repeated": repeated, "moved": round(moved, 4)}
 
 
@@ -255,15 +317,16 @@ def run(loader, folder, kills, total, *, world, later_world=None):
     for number, at in enumerate(kills):
         found += take(current, at - len(found))
         saved = current.state()
-        del current
+        current.close()
         started = time.perf_counter()
         current = loader(folder, later_world if later_world and number == len(kills) - 1 else world, saved)
         found += take(current, 1)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.perf_counter() - max(started, current.ready))
     # An epoch that is shorter or longer than it should be ends elsewhere: the first two are compared as wholes.
     found += take(current, max(0, total - len(found)))
     while found[-1][0] < 2:
         found += take(current, 1)
+    current.close()
     return found, max(seconds, default=0.0)
 
 
@@ -271,8 +334,10 @@ def measure(name, folder):
     write_samples(folder, name)
     loader, an_epoch = LOADERS[name], -(-N // BATCH)
     world, total = loader.worlds[0], 2 * an_epoch + an_epoch // 2
-    loader(folder, world).next()  # imports, and caches that a library makes once
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    first = loader(folder, world)  # imports, and caches that a library makes once
+    first.next()
+    first.close()
+    before = peak_mb()
     reference, _ = run(loader, folder, [], total, world=world)
     cases = {
         "left alone": ([], None),
@@ -284,12 +349,16 @@ def measure(name, folder):
     rows = []
     for case, (kills, later) in cases.items():
         if later is not None and later not in loader.worlds:
-            rows.append({"loader": name, "case": case, "note": "not offered" if world > 1 else "not run"})
+            rows.append({"loader": name, "case": case, "note": "not offered"})
             continue
         found, seconds = run(loader, folder, kills, total, world=world, later_world=later)
         rows.append({"loader": name, "case": case, **compare(found, reference), "seconds": round(seconds, 3)})
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return [{**row, "memory_mb": round((peak - before) / 1024, 1)} for row in rows]
+    taken = max(peak_mb() - before, loader.memory)
+    return [{**row, "memory_mb": round(taken, 1)} for row in rows]
+
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main():

@@ -12,10 +12,10 @@ from pathlib import PurePath
 from typing import Literal
 
 from clearhead.errors import DataError
-from clearhead.text.lines import display_name, is_pipe, open_text
+from clearhead.text.lines import PACKED_NAME, display_name, is_pipe, open_text
 from clearhead.text.remote import is_remote
 
-Form = Literal["auto", "tsv", "csv", "semicolon", "pipe", "jsonl", "parquet", "fasttext", "conll"]
+Form = Literal["auto", "tsv", "csv", "semicolon", "pipe", "jsonl", "parquet", "mds", "fasttext", "conll"]
 FORMS: dict[str, Form] = {
     ".tsv": "tsv",
     ".tab": "tsv",
@@ -24,6 +24,7 @@ FORMS: dict[str, Form] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".parquet": "parquet",
+    ".mds": "mds",
     ".conll": "conll",
     ".conllu": "conll",
     ".bio": "conll",
@@ -40,7 +41,7 @@ HEAD = 1 << 16
 
 
 def suffix_of(path: str) -> str:
-    return PurePath(path.lower().removesuffix(".gz")).suffix
+    return PurePath(PACKED_NAME.sub("", path.lower())).suffix
 
 
 def is_number(column: str) -> bool:
@@ -59,7 +60,7 @@ def form_of(path: str, columns: Sequence[str]) -> Form:
         raise DataError(f"{name}: there may be {apart} between its columns; say which: {choices}")
     raise DataError(
         f"{name}: neither its name nor its first lines tell the form of the table; give it: --form tsv, csv, "
-        "semicolon, pipe, jsonl, parquet, fasttext or conll"
+        "semicolon, pipe, jsonl, parquet, mds, fasttext or conll"
     )
 
 

@@ -1,30 +1,33 @@
-"""Lines: the user's text files read as a stream, plain or gzipped, from here or elsewhere, and checked as it is read.
+"""Lines: the user's text files read as a stream, plain or packed, from here or elsewhere, and checked as it is read.
 Problems with them are reported together with their places, or skipped and counted.
 """
 
+import bz2
 import glob
 import gzip
+import lzma
 import os
+import re
 import shutil
 import stat
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, cast
 from weakref import WeakSet
 
 from clearhead.bounds import check_unpacked
 from clearhead.errors import DataError
-from clearhead.files import replacing
+from clearhead.extras import has_package, how_to_install
+from clearhead.files import is_plain_name, read_json, replacing
 from clearhead.text.remote import is_remote, list_remote, local_path
 
 
-@final
 @dataclass(frozen=True)
 class Place:
     """A line of a file, counted from 1.
@@ -46,7 +49,6 @@ NOT_UTF8 = "invalid UTF-8"
 TO_UTF8 = " (if the file is in another encoding, such as {0}, convert it: iconv -f {0} -t UTF-8 OLD > NEW)"
 
 
-@final
 class Problems:
     """A collection of what is wrong with lines of the user's files: raised together, or skipped and counted.
 
@@ -125,7 +127,8 @@ MOST_BYTES = 4 * MAX_LINE + len(BOM + b"\r\n")
 CONTINUING = bytes(range(0x80, 0xC0))
 """The continuation bytes of UTF-8."""
 BUFFER = 1 << 16
-GZIP = b"\x1f\x8b"
+PACKED_NAME = re.compile(r"\.(gz|bz2|xz|zstd?|br|snappy)$", re.IGNORECASE)
+"""How the name of a packed file ends."""
 CONVERT = "{} text; convert it to UTF-8 first: iconv -f {} -t UTF-8 OLD > NEW"
 FOREIGN = {
     b"\xff\xfe\x00\x00": CONVERT.format("UTF-32", "UTF-32"),
@@ -133,8 +136,6 @@ FOREIGN = {
     b"\xff\xfe": CONVERT.format("UTF-16", "UTF-16"),
     b"\xfe\xff": CONVERT.format("UTF-16", "UTF-16"),
     b"PK\x03\x04": "a zip archive; unpack it first",
-    b"\xfd7zXZ\x00": "packed with xz; unpack it first, or pack it with gzip",
-    b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first, or pack it with gzip",
 }
 """The first bytes of files that are no UTF-8. Each of their lines would be a problem, so they are refused at once."""
 
@@ -150,11 +151,11 @@ class Line(NamedTuple):
 
 
 def read_lines(path: str, problems: Problems) -> Iterator[Line | None]:
-    """Yield the lines of a UTF-8 file; "-" is stdin, and what is gzipped is unpacked whatever its name.
+    """Yield the lines of a UTF-8 file; "-" is stdin, and what is packed is unpacked whatever its name.
 
     Only a line feed ends a line, or a carriage return with it. A line that is not UTF-8, holds NUL or is longer than
     MAX_LINE goes to `problems`, and None stands in its place, so that aligned files stay aligned. A file that cannot
-    be read, holds nothing or is no whole gzip file raises DataError.
+    be read, holds nothing or is no whole packed file raises DataError.
     """
     number = 0
     with open_text(path) as stream:
@@ -197,15 +198,47 @@ def files_of(paths: Sequence[str]) -> tuple[str, ...]:
 
 def find_files(path: str) -> list[str]:
     if is_remote(path):
-        return list_remote(path)
-    if os.path.isdir(path):
-        return files_in(path)
-    if "*" in path and not os.path.lexists(path):
+        found = list_remote(path)
+    elif os.path.isdir(path):
+        found = files_in(path)
+    elif "*" in path and not os.path.lexists(path):
         found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
         if not found:
             raise DataError(f"{display_name(path)}: no file has such a name")
-        return found
-    return [check_exists(path)]
+    else:
+        found = [check_exists(path)]
+    indices = [name for name in found if re.split(r"[/\\]", name)[-1] == "index.json"]
+    listed = [shards_of(index) for index in indices]
+    return [shard for shards in listed for shard in shards or ()] if indices and None not in listed else found
+
+
+def shards_of(index: str) -> list[str] | None:
+    """Return the shards of MDS that an index.json lists; None for a file of other JSON."""
+    here, folder = local_path(index), index.removesuffix("index.json")
+    try:
+        found = read_json(here, error=DataError)
+    except DataError:
+        return None
+    shards = found.get("shards") if isinstance(found, dict) else None
+    if not isinstance(shards, list) or not all(isinstance(one, dict) and one.get("format") == "mds" for one in shards):
+        return None
+    if not shards:
+        raise DataError(f"{display_name(index)}: lists no shard")
+    names: list[str] = []
+    for shard in shards:
+        files = [shard.get(kind) for kind in ("raw_data", "zip_data")]
+        given = [file for file in files if isinstance(file, dict) and is_plain_name(file.get("basename"))]
+        there = [file for file in given if not is_remote(index) and os.path.exists(folder + file["basename"])]
+        if not given:
+            raise DataError(f"{display_name(index)}: lists a shard without the name of a file beside it")
+        chosen = [*there, given[-1]][0]
+        names.append(folder + chosen["basename"])
+        listed = chosen.get("bytes")
+        if there and isinstance(listed, int) and (size := os.path.getsize(names[-1])) != listed:
+            raise DataError(
+                f"{display_name(names[-1])}: has {size:,} bytes, and {listed:,} by its index.json; copy it again"
+            )
+    return names
 
 
 def spool(path: str, folder: Path) -> str:
@@ -248,17 +281,26 @@ class Again(RawIOBase):
 
 
 class Unpacked(RawIOBase):
-    """The text of a gzip file; OSError if it becomes far longer than the file."""
+    """The text of a packed file; DataError if it is damaged, OSError if it becomes far longer than the file."""
 
-    def __init__(self, packed: Again) -> None:
-        self.packed, self.given = packed, 0
-        self.file = gzip.GzipFile(fileobj=BufferedReader(packed, BUFFER), mode="rb")
+    def __init__(self, packed: Again, packing: str, name: str) -> None:
+        self.packed, self.packing, self.name, self.given = packed, packing, name, 0
+        self.file = PACKINGS[packing][1](BufferedReader(packed, BUFFER))
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        size = self.file.readinto(buffer)
+        try:
+            size = self.file.readinto(buffer)
+        except EOFError as error:
+            raise DataError(f"{self.name}: the {self.packing} file ends too early; copy or pack it again") from error
+        except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno:  # the disk's, or a shard's that went away
+                raise
+            raise DataError(
+                f"{self.name}: the {self.packing} file is damaged ({error}); copy or pack it again"
+            ) from error
         self.given += size
         try:
             check_unpacked(self.given, self.packed.given)
@@ -267,19 +309,38 @@ class Unpacked(RawIOBase):
         return size
 
 
+def unpack_zstd(packed: BufferedReader) -> Any:
+    """Return the text of a zstd file, by pyarrow: Python has it from 3.14 on."""
+    if not has_package("pyarrow"):
+        raise OSError(f"zstd takes pyarrow: {how_to_install('parquet')}")
+    import pyarrow  # pyright: ignore[reportMissingImports]
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(packed, mode="r"), "zstd")
+
+
+PACKINGS: dict[str, tuple[re.Pattern[bytes], Callable[[BufferedReader], Any]]] = {
+    "gzip": (re.compile(rb"\x1f\x8b"), lambda packed: gzip.GzipFile(fileobj=packed, mode="rb")),
+    "bzip2": (re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"), bz2.BZ2File),
+    "xz": (re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile),
+    "zstd": (re.compile(rb"\x28\xb5\x2f\xfd"), unpack_zstd),
+}
+"""How files are packed: what such a file begins with, and what unpacks it."""
+HEAD = 10
+"""Bytes that tell how a file is packed. All begin with one of PAIRS, so that no more is read of a terminal."""
+PAIRS = (b"\x1f\x8b", b"BZ", b"\xfd7", b"\x28\xb5")
+
+
 @contextmanager
 def open_text(path: str) -> Iterator[BufferedIOBase]:
     """Open the bytes of a file, unpacked; whatever goes wrong while it is open is a DataError that names it."""
     name = display_name(path)
     try:
         with bytes_of(path) as raw:
-            head = raw.read(len(GZIP))
+            head = raw.read(2)
+            head += raw.read(HEAD - 2) if head in PAIRS else b""
             again = Again(head, raw)
-            yield BufferedReader(Unpacked(again) if head == GZIP else again, BUFFER)
-    except EOFError as error:
-        raise DataError(f"{name}: the gzip file ends too early; copy or pack it again") from error
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{name}: the gzip file is damaged ({error}); copy or pack it again") from error
+            packing = next((one for one, (begins, _) in PACKINGS.items() if begins.match(head)), None)
+            yield BufferedReader(again if packing is None else Unpacked(again, packing, name), BUFFER)
     except OSError as error:
         raise DataError(f"{name}: {reason(error)}") from error
 

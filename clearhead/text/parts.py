@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clearhead import files, serialization
 from clearhead.errors import ClearheadError, DataError, RunError, ShardError
-from clearhead.files import lock_folder
-from clearhead.serialization import check_fields
 from clearhead.text.encoding import Encoding, Entry, Layout, Survey, cut_in_two, membership
 from clearhead.text.filtering import KEY, Deduplicate, LeftOut, TextFilter, find_copies
-from clearhead.text.lines import Problems
+from clearhead.text.lines import PACKED_NAME, Problems
 from clearhead.text.remote import size_of
 from clearhead.text.sources import Record, Source
 from clearhead.text.store import STORE, Store, StoreWriter
@@ -38,7 +37,7 @@ ABOUT = "about"
 DIGITS = 4
 """Digits of a number of bytes."""
 PACKED = 3
-"""How much longer gzipped text is when it is unpacked."""
+"""How much longer packed text is when it is unpacked."""
 GLANCE_SECONDS = 0.05
 NOTES = {"labels": list[str], "problems": dict[str, Any], "documents": list[int], "left_out": dict[str, list[int]]}
 PROBLEMS = {"first": list[str], "counts": dict[str, int], "encodings": dict[str, int]}
@@ -76,7 +75,6 @@ class PartJob(NamedTuple):
         return [self.source.of_shards(shards[end - n : end]) for n, end in zip(self.shards, ends, strict=True)]
 
 
-@final
 @dataclass(frozen=True)
 class Team:
     """The processes that prepare a corpus, as the first sees them: `announce` tells the others about a job."""
@@ -100,7 +98,7 @@ def divide(source: Source) -> list[Source]:
 
 def estimate_bytes(source: Source) -> int:
     """Return about how much text a source has, by the sizes of its files."""
-    return sum(size_here(path) * (PACKED if path.endswith(".gz") else 1) for path in source.files)
+    return sum(size_here(path) * (PACKED if PACKED_NAME.search(path) else 1) for path in source.files)
 
 
 def size_here(path: str) -> int:
@@ -165,7 +163,6 @@ def await_parts(job: PartJob, tokenizers: Mapping[str, Tokenizer]) -> list["Enco
     return parts
 
 
-@final
 class EncodedPart:
     """A part that is whole. RunError if its files were changed since, or are of another layout.
 
@@ -176,9 +173,9 @@ class EncodedPart:
         self.folder, store, layout = folder, Store(folder), encoding.layout
         store.verify()
         try:
-            notes = check_fields(store.notes, NOTES, STORE)
+            notes = serialization.check_fields(store.notes, NOTES, STORE)
             self.labels: list[str] = notes["labels"]
-            self.problems = check_fields(notes["problems"], PROBLEMS, STORE)
+            self.problems = serialization.check_fields(notes["problems"], PROBLEMS, STORE)
             self.left_out: dict[str, list[int]] = notes["left_out"]
             self.shards: list[int] = notes["documents"]
             if store.vocabularies != vocabularies_of(encoding):
@@ -223,7 +220,6 @@ def key_of(about: NDArray[np.uint16], layout: Layout) -> bytes | None:
     return about[DIGITS * len(layout.texts) :].tobytes() or None
 
 
-@final
 @dataclass(frozen=True)
 class HeldOut:
     """What is held out of a corpus: documents by their numbers, of which so many have `copies` in the training set; or,
@@ -380,7 +376,7 @@ def parts_folder(home: Path, partial: Path) -> Iterator[Path]:
             folder.mkdir()
         if folder.is_symlink() or any(path.is_symlink() for path in folder.rglob("*")):
             raise BlockingIOError(f"{folder} leads elsewhere")
-        handle = lock_folder(folder)
+        handle = files.lock_folder(folder)
     except (BlockingIOError, NotADirectoryError):
         folder = own
         folder.mkdir()

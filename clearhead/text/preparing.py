@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.calls import CodeRepr, public
-from clearhead.errors import DataError, OptionError, RunError
+from clearhead.errors import DataError, OptionError, RunError, unreadable
 from clearhead.files import check_file_name, read_sealed, replacing_folder, sha256_of_file, write_sealed
 from clearhead.options import option
 from clearhead.serialization import check_fields, check_regular, check_type, to_json
@@ -143,7 +143,6 @@ class Tokenizing(CodeRepr):
             raise OptionError(f"sample_mb must be 1 or more; came {self.sample_mb}")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """The text of a run, ready for training. `tokenizers` by field: a shared one is at both."""
@@ -268,10 +267,8 @@ def content_key(
     digest.update(json.dumps([FORMAT, RULE, to_json(corpus), to_json(layout), tokenizer_key]).encode())
     digest.update("".join(rule.state() for rule in corpus.filters).encode())
     for path in tokenizer_files:
-        try:
+        with unreadable(path, error=DataError, after="; expected a tokenizer.json"):
             check_regular(path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected a tokenizer.json") from None
     digests = {**digest_files(tokenizer_files), **(digest_files(files_in(corpus)) if texts is None else texts)}
     for path in (*files_in(corpus), *tokenizer_files):
         digest.update(bytes.fromhex(digests[path]))
@@ -291,11 +288,8 @@ def digest_files(paths: Iterable[str]) -> dict[str, str]:
         if is_remote(path):
             found[path] = identify(path)
             continue
-        try:
-            with open(path, "rb") as file:
-                found[path] = hashlib.file_digest(file, "blake2b").hexdigest()
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        with unreadable(path, error=DataError), open(path, "rb") as file:
+            found[path] = hashlib.file_digest(file, "blake2b").hexdigest()
     return found
 
 

@@ -31,6 +31,7 @@ PACKAGES = {
     "hf": ("huggingface_hub", "hub"),
 }
 """The package that a protocol takes, and the extra it comes with."""
+WEB = ("http", "https")
 TAGS = ("ETag", "etag", "Content-MD5", "md5Hash", "blob_id", "LastModified", "Last-Modified", "mtime", "updated")
 """Where a file system says which version of a file it has; the first that is there counts."""
 TRIES, WAIT = 5, 0.5
@@ -75,10 +76,10 @@ def listed(path: str, _cache: Path) -> tuple[str, ...]:
     system, inside = file_system(path)
 
     def find() -> list[str]:
-        if protocol_of(path) in ("http", "https"):
+        if protocol_of(path) in WEB:
             return [inside]
         if "*" in inside:
-            return [name for name in system.glob(inside) if not system.isdir(name)]
+            return [name for name, about in system.glob(inside, detail=True).items() if about["type"] != "directory"]
         return [inside] if system.isfile(inside) else system.find(inside)
 
     found = sorted(persist(find, path))
@@ -111,14 +112,16 @@ def file_system(path: str) -> tuple[Any, str]:
 
 def options_of(protocol: str) -> Mapping[str, Any]:
     """Return the options of a file system that give up a connection on which nothing comes."""
-    if protocol in ("http", "https"):
+    if protocol in WEB:
         from aiohttp import ClientTimeout  # pyright: ignore[reportMissingImports]
 
         timeout = ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         return {"client_kwargs": {"timeout": timeout}, "use_listings_cache": False}
     if protocol == "s3":
         patience = {"connect_timeout": SILENCE, "read_timeout": SILENCE, "retries": {"max_attempts": 1}}
-        return {"config_kwargs": patience, "use_listings_cache": False}
+        # s3fs would fetch large files in parts at once, into a file that is as long as it should be from the beginning:
+        # bytes that did not come would be zeros.
+        return {"config_kwargs": patience, "use_listings_cache": False, "max_concurrency": 1}
     return {}
 
 
@@ -149,10 +152,28 @@ def persist(attempt: Callable[[], Got], path: str) -> Got:
 @functools.cache
 def describe_shard(path: str) -> Shard:
     """Return what the store says of a shard, asked once in a process."""
+    return persist(lambda: ask(path), path)
+
+
+def ask(path: str) -> Shard:
+    """Ask a store once."""
     system, inside = file_system(path)
-    about = persist(lambda: system.info(inside), path)
+    try:
+        about = system.info(inside)
+    except FileNotFoundError as error:  # on the web fsspec says so whatever failed
+        if protocol_of(path) in WEB and may_pass(error.__cause__):
+            raise OSError(str(error.__cause__)) from None
+        raise
     tag = next((f"{name}={about[name]}" for name in TAGS if about.get(name)), None)
     return Shard(about.get("size"), tag)
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Check whether a request on the web that failed may succeed later."""
+    from aiohttp import ClientConnectionError  # pyright: ignore[reportMissingImports]
+
+    status = getattr(error, "status", 0)
+    return isinstance(error, ClientConnectionError | TimeoutError) or status == 429 or status >= 500
 
 
 def identify(path: str) -> str:
@@ -188,7 +209,7 @@ def local_path(path: str) -> str:
 
 
 def fetch(path: str, shard: Shard, place: Path) -> None:
-    """Fetch a shard once, whole; OSError if it is not as long as its store says."""
+    """Fetch a shard once, whole; OSError if it is not as long as its store says, or has changed meanwhile."""
     from fsspec import Callback
 
     system, inside = file_system(path)
@@ -209,6 +230,9 @@ def fetch(path: str, shard: Shard, place: Path) -> None:
         size = partial.stat().st_size
         if shard.size is not None and size != shard.size:
             raise OSError(f"{size:,} bytes came, and its store says that it has {shard.size:,}")
+        # s3fs goes on within a file where a connection broke, and another version may be there by then.
+        if ask(path) != shard:
+            raise OSError("it has changed in its store since it was asked for first")
         flush(partial)
         os.replace(partial, place)
     finally:

@@ -25,6 +25,7 @@ from clearhead.text.lines import (
     read_lines,
     read_parts,
 )
+from clearhead.text.mds import SHARD
 from clearhead.text.table_readers import READERS, TableRow, Unfit, json_objects, json_value, pieces, quote
 
 Unit = Literal["line", "file"]
@@ -264,10 +265,14 @@ class Documents(OfPaths):
     def records(self, problems: Problems) -> Iterator[Record]:
         read = UNITS[self.unit]
         for path in self.files:
+            if SHARD.search(path):
+                raise DataError(
+                    f"{display_name(path)}: is a shard of MDS: give ids as --text FOLDER/index.json, and texts as "
+                    "--table FOLDER --columns text"
+                )
             yield from read(path, problems)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Messages(OfPaths):
     """Conversations as JSON lines: `messages`, a list of objects with `role` and `content`, the last of an assistant.

@@ -1,4 +1,4 @@
-"""Readers of tables, one for each form: with delimiters, JSON, Parquet, fastText, CoNLL.
+"""Readers of tables, one for each form: with delimiters, JSON, Parquet, MDS, fastText, CoNLL.
 
 Each yields a row of values a record. What is wrong with a line is told with its place, and with `skip_bad` passed over.
 
@@ -12,15 +12,16 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, groupby, islice, takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from clearhead.bounds import TABLE, check_unpacked, stream_bounded
 from clearhead.errors import DataError
 from clearhead.extras import has_package, how_to_install
+from clearhead.text import mds, remote
 from clearhead.text.forms import DOCUMENT, LABEL, conll_cells, is_number, read_head, suffix_of
 from clearhead.text.lines import MAX_LINE, PIECE, Line, Place, Problems, display_name, read_lines, read_parts
-from clearhead.text.remote import is_remote, local_path
 
 ROWS, BATCH, SENT = 4096, 64_000_000, 4_000_000
 """The most rows that are decoded at a time, of about how many bytes; and the characters handed over together."""
@@ -39,7 +40,7 @@ def parquet_rows(path: str, columns: Sequence[str], problems: Problems) -> Itera
     name = display_name(path)
     if not has_package("pyarrow"):
         raise DataError(f"{name}: Parquet takes pyarrow: {how_to_install('parquet')}")
-    here = os.path.abspath(local_path(path))
+    here = os.path.abspath(remote.local_path(path))
     arguments = {"path": here, "columns": list(columns), "name": name}
     number = unpacked = 0
     for rows in stream_bounded(read_here, arguments, TABLE, where=f"{name}: as Parquet", error=DataError):
@@ -139,7 +140,7 @@ def read_jsonl(path: str, columns: Sequence[str], problems: Problems) -> Iterato
 
 def json_objects(path: str, problems: Problems) -> Iterator[tuple[dict[str, object], Place]]:
     """Yield the objects of a file of JSON: one a line, or the elements of an array, however its lines are broken."""
-    if (is_remote(path) or os.path.isfile(path)) and "".join(read_head(path)).lstrip().startswith("["):
+    if (remote.is_remote(path) or os.path.isfile(path)) and "".join(read_head(path)).lstrip().startswith("["):
         yield from array_objects(path, problems)
         return
     for line in read_lines(path, problems):
@@ -245,6 +246,17 @@ def read_parquet(path: str, columns: Sequence[str], problems: Problems) -> Itera
     """Yield the values of every row of a Parquet file."""
     for values, place in parquet_rows(path, columns, problems):
         yield TableRow(values, place)
+
+
+def read_mds(path: str, columns: Sequence[str], problems: Problems) -> Iterator[TableRow]:
+    """Yield the values of every sample of a shard of MDS."""
+    choose = partial(pick_names, display_name(path), columns)
+    for number, values in enumerate(mds.read_samples(path, choose, mds.text_decoder), start=1):
+        row = as_texts(values, columns)
+        if isinstance(row, dict):
+            problems.add(Place(path, number), row["message"], row["kind"])
+        else:
+            yield TableRow(tuple(row), Place(path, number))
 
 
 class Unfit(Exception):
@@ -430,6 +442,7 @@ READERS: dict[str, Reader] = {
     "pipe": read_quoted("|"),
     "jsonl": read_jsonl,
     "parquet": read_parquet,
+    "mds": read_mds,
     "fasttext": read_fasttext,
     "conll": read_conll,
 }

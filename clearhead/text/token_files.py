@@ -1,26 +1,33 @@
-"""Token ids in the files of other programs: nanoGPT's and llm.c's .bin, Megatron's .bin with .idx. Read and written.
+"""Token ids in the files of other programs: nanoGPT's and llm.c's .bin, Megatron's .bin with .idx, MosaicML's MDS. Read
+and written; text of documents is also written, as MDS or as nanochat's Parquet, which are read as tables.
 
-A file is mapped, and every number that it tells of itself is checked before it is used. The tokenizer that made the ids
-lies beside it as tokenizer.json. Documents end at its end token, since only Megatron's files know where they end.
+Every number that a file tells of itself is checked before it is used. The tokenizer that made the ids lies beside it as
+tokenizer.json. Documents end at its end token, since only Megatron's files know where they end.
 """
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, final
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.calls import public
-from clearhead.errors import DataError, OptionError
+from clearhead.errors import DataError, OptionError, ShardError
+from clearhead.extras import check_extra
 from clearhead.text.encoding import Entry, Layout
 from clearhead.text.lines import Place, Problems, display_name
+from clearhead.text.mds import SHARD, encode_ids, ids_decoder, read_samples, write_shards
+from clearhead.text.remote import is_remote, local_path
 from clearhead.text.sources import OfPaths, Record, Source, check_paths
 from clearhead.text.store import Store
+from clearhead.text.table_readers import list_names
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import SEED
 
@@ -34,8 +41,11 @@ LLM_C_HEADER = 256
 MEGATRON = b"MMIDIDX\x00\x00"
 MEGATRON_DTYPES = {1: "u1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 MEGATRON_HEADER = 34
-TOKENIZER, FILES = "tokenizer.json", {"train": "train.bin", "dev": "val.bin"}
-"""What is written of a run, and what is read beside a token file."""
+TOKEN_FILE = re.compile(rf"\.bin$|{SHARD.pattern}|(^|[/\\])index\.json$")
+"""How the name of a token file ends, or of the list of its shards."""
+TOKENIZER = "tokenizer.json"
+NANOCHAT_ROWS, NANOCHAT_CHARACTERS = 1024, 250_000_000
+"""Rows of a group, and characters of a file."""
 
 
 def map_array(path: str, dtype: np.dtype, offset: int = 0, count: int | None = None) -> Ids:
@@ -76,9 +86,8 @@ def read_llm_c(path: str) -> Ids:
     return map_array(path, dtype, 4 * LLM_C_HEADER, count)
 
 
-def read_megatron(path: str) -> Ids:
+def read_megatron(path: str, index: str) -> Ids:
     """Return the ids of all sequences, which must lie in the file in their order."""
-    index = index_of(path)
     raw = map_array(index, np.dtype("u1"), 0, MEGATRON_HEADER).tobytes()
     version, code = int.from_bytes(raw[9:17], "little"), raw[17]
     if raw[:9] != MEGATRON or version != 1 or code not in MEGATRON_DTYPES:
@@ -100,28 +109,76 @@ def read_megatron(path: str) -> Ids:
     return map_array(path, dtype)
 
 
-def index_of(path: str) -> str:
-    return os.fspath(Path(path).with_suffix(".idx"))
+def read_mds(path: str) -> Iterator[Ids]:
+    """Yield the ids of a shard, about PIECE together: those of its samples, one after another."""
+
+    def choose(names: list[str]) -> list[str]:
+        found = [name for name in ("tokens", "input_ids") if name in names] or names
+        if len(found) != 1:
+            raise DataError(
+                f"{display_name(path)}: ids are read from a column tokens or input_ids; it has {list_names(names)}"
+            )
+        return found
+
+    samples = (np.ravel(ids) for (ids,) in read_samples(path, choose, ids_decoder))
+    gathered: list[Ids] = []
+    for ids in samples:
+        gathered.append(ids)
+        if sum(map(len, gathered)) >= PIECE:
+            yield np.concatenate(gathered)
+            gathered = []
+    if gathered:
+        yield np.concatenate(gathered)
 
 
-def read_ids(path: str) -> Ids:
-    """Return the ids of a token file, mapped. Its format follows from its first number and its neighbours."""
-    if os.path.exists(index_of(path)):
-        return read_megatron(path)
+def read_ids(path: str) -> Iterator[Ids]:
+    """Yield the ids of a token file in pieces. Its format follows from its name, first number and neighbours."""
+    if SHARD.search(path):
+        yield from read_mds(path)
+        return
+    if not path.endswith(".bin"):
+        raise DataError(f"{display_name(path)}: is no token file: expected .bin, shards of MDS, or their index.json")
+    here, index = local_path(path), find_beside(path, f"{PurePath(path).stem}.idx")
+    try:
+        ids = read_mapped(here) if index is None else read_megatron(here, index)
+    except DataError as error:  # the cache of shards has other names
+        raise DataError(str(error).replace(display_name(here), display_name(path))) from None
+    yield from (ids[start : start + PIECE] for start in range(0, len(ids), PIECE))
+
+
+def read_mapped(path: str) -> Ids:
     with open(path, "rb") as file:
         magic = int.from_bytes(file.read(4), "little")
     return read_llm_c(path) if magic in LLM_C else read_nanogpt(path)
+
+
+def find_beside(path: str, name: str) -> str | None:
+    """Return where a file can be read that lies beside another; None if there is none."""
+    end = folder_end(path)
+    beside = f"{path[:end]}{path[end : end + 1]}{name}" if end else name
+    if not is_remote(path):
+        return beside if os.path.exists(beside) else None
+    try:
+        return local_path(beside)
+    except ShardError:
+        raise
+    except DataError:  # the store has none
+        return None
+
+
+def folder_end(path: str) -> int:
+    return max(path.rfind("/"), path.rfind(os.sep), 0)
 
 
 @final
 @public
 @dataclass(frozen=True, kw_only=True)
 class TokenFiles(OfPaths):
-    """Token ids that another program made: nanoGPT's or llm.c's .bin files, or Megatron's with .idx beside them.
+    """Token ids that another program made: nanoGPT's or llm.c's .bin files, Megatron's with .idx beside them, or MDS.
 
     Args:
-        paths: The files. The tokenizer that made their ids lies beside the first one as tokenizer.json; its end token
-            stands between documents.
+        paths: The files; for MDS shards or their index.json. The tokenizer that made their ids lies beside the first
+            one, or in the folder above, as tokenizer.json; its end token stands between documents.
 
     Raises:
         OptionError: If the paths are no names of files.
@@ -136,10 +193,11 @@ class TokenFiles(OfPaths):
         check_paths("paths", self.paths)
 
     def tokenizer_file(self) -> str:
-        path = Path(self.files[0]).with_name(TOKENIZER)
-        if not path.exists():
-            raise DataError(f"{self.files[0]}: put the tokenizer that made its ids beside it, as {path}")
-        return os.fspath(path)
+        first = self.files[0]
+        found = find_beside(first, TOKENIZER) or find_beside(first[: folder_end(first)], TOKENIZER)
+        if found is None:
+            raise DataError(f"{first}: put the tokenizer that made its ids beside it, as {TOKENIZER}")
+        return found
 
     def tokenizer(self) -> Tokenizer:
         """Load the tokenizer that made the ids."""
@@ -148,9 +206,8 @@ class TokenFiles(OfPaths):
     def documents(self, tokenizer: Tokenizer) -> Iterator[tuple[Place, Ids, bool]]:
         """Yield the ids of each document, a long one in pieces, the last of which is told by True."""
         for path in self.files:
-            ids, number, begun = read_ids(path), 1, False
-            for start in range(0, len(ids), PIECE):
-                piece = ids[start : start + PIECE]
+            number, begun, piece = 1, False, np.empty(0, np.int64)
+            for piece in read_ids(path):
                 if int(piece.min()) < 0 or int(piece.max()) >= tokenizer.vocabulary:
                     raise DataError(
                         f"{display_name(path)}: has the id {int(piece.max()):,}, and the tokenizer has "
@@ -163,9 +220,10 @@ class TokenFiles(OfPaths):
                         number += 1
                     at, begun = end + 1, False
                 if at < len(piece):
-                    last = start + PIECE >= len(ids)
-                    yield Place(path, number), piece[at:], last
-                    begun = not last
+                    yield Place(path, number), piece[at:], False
+                    begun = True
+            if begun:
+                yield Place(path, number), piece[:0], True
 
     def records(self, problems: Problems) -> Iterator[Record]:
         tokenizer = self.tokenizer()
@@ -184,27 +242,80 @@ class TokenFiles(OfPaths):
             digest = hashlib.blake2b(digest_size=16, key=SEED) if ends else digest
 
 
-def write_nanogpt(store: Store, path: Path) -> None:
-    write_all(path, b"", (store["text"].ids_of(row) for row in range(len(store))), np.dtype("<u2"))
+class TokenSet(NamedTuple):
+    """What is written: a store, its tokenizer, the name of its file without an ending, and the tokens of a window."""
+
+    store: Store
+    tokenizer: Tokenizer
+    path: Path
+    context: int
+
+    def rows(self) -> Iterator[Ids]:
+        return (self.store["text"].ids_of(row) for row in range(len(self.store)))
+
+    def texts(self) -> Iterator[str]:
+        """Yield the text of each document."""
+        return (self.tokenizer.decode(ids.tolist()) for ids in self.rows())
 
 
-def write_llm_c(store: Store, path: Path) -> None:
+def write_nanogpt(tokens: TokenSet) -> None:
+    write_all(tokens.path.with_suffix(".bin"), b"", tokens.rows(), np.dtype("<u2"))
+
+
+def write_llm_c(tokens: TokenSet) -> None:
+    store = tokens.store
     magic = 20240520 if store.vocabularies["text"] <= 1 << 16 else 20240801
     header = np.zeros(LLM_C_HEADER, "<i4")
     header[:3] = magic, LLM_C[magic][0], check_count(store.sizes["text"].tokens)
-    write_all(path, header.tobytes(), (store["text"].ids_of(row) for row in range(len(store))), LLM_C[magic][1])
+    write_all(tokens.path.with_suffix(".bin"), header.tobytes(), tokens.rows(), LLM_C[magic][1])
 
 
-def write_megatron(store: Store, path: Path) -> None:
+def write_megatron(tokens: TokenSet) -> None:
+    store, path = tokens.store, tokens.path
     dtype = np.dtype("<u2" if store.vocabularies["text"] <= 1 << 16 else "<i4")
-    write_all(path, b"", (store["text"].ids_of(row) for row in range(len(store))), dtype)
+    write_all(path.with_suffix(".bin"), b"", tokens.rows(), dtype)
     ends = np.asarray(store["text"].ends)
     lengths = np.diff(ends, prepend=0)
     check_count(int(lengths.max(initial=0)))
     counts = np.array([len(ends), len(ends) + 1], "<u8").tobytes()
     head = MEGATRON + np.array([1], "<u8").tobytes() + bytes([8 if dtype.itemsize == 2 else 4]) + counts
     numbers = lengths.astype("<i4"), ((ends - lengths) * dtype.itemsize).astype("<i8"), np.arange(len(ends) + 1)
-    Path(index_of(os.fspath(path))).write_bytes(head + b"".join(some.tobytes() for some in numbers))
+    path.with_suffix(".idx").write_bytes(head + b"".join(some.tobytes() for some in numbers))
+
+
+def write_mds(tokens: TokenSet) -> None:
+    """Write the ids in samples of as many as the context has, as llm-foundry does with `--concat_tokens`."""
+    ids, width = tokens.store["text"].ids, tokens.context
+    samples = (encode_ids(ids[start : start + width]) for start in range(0, len(ids), width))
+    write_shards(tokens.path, "tokens", "ndarray:int32", samples)
+
+
+def write_mds_text(tokens: TokenSet) -> None:
+    write_shards(tokens.path, "text", "str", (text.encode() for text in tokens.texts()))
+
+
+def write_nanochat(tokens: TokenSet) -> None:
+    """Write the text of documents as Parquet. nanochat's last file is its validation set, so that one is not divided.
+
+    Groups of rows, compression and the size of a file are those of nanochat's own corpus.
+    """
+    check_extra("pyarrow", extra="parquet", what="Parquet")
+    import pyarrow  # pyright: ignore[reportMissingImports]
+    from pyarrow.parquet import ParquetWriter  # pyright: ignore[reportMissingImports]
+
+    folder, divided = tokens.path.parent, tokens.path.name == "train"
+    schema = pyarrow.schema([("text", pyarrow.string())])
+    how = {"compression": "zstd", "compression_level": 3, "use_dictionary": False, "write_statistics": False}
+    texts = tokens.texts()
+    group = list(islice(texts, NANOCHAT_ROWS))
+    while group:
+        path = folder / f"shard_{len(sorted(folder.glob('*.parquet'))):05}.parquet"
+        characters = 0
+        with ParquetWriter(path, schema, **how) as file:
+            while group and not (divided and characters >= NANOCHAT_CHARACTERS):
+                file.write_table(pyarrow.table({"text": group}, schema))
+                characters += sum(map(len, group))
+                group = list(islice(texts, NANOCHAT_ROWS))
 
 
 def write_all(path: Path, head: bytes, rows: Iterable[Ids], dtype: np.dtype) -> None:
@@ -220,12 +331,17 @@ def check_count(count: int) -> int:
     return count
 
 
-FORMATS: dict[str, Callable[[Store, Path], None]] = {
+FORMATS: dict[str, Callable[[TokenSet], None]] = {
     "nanogpt": write_nanogpt,
     "llm.c": write_llm_c,
     "megatron": write_megatron,
+    "mds": write_mds,
+    "mds-text": write_mds_text,
+    "nanochat": write_nanochat,
 }
 """The formats that are written, by name. Which one a file has is seen when it is read."""
+TEXTS = ("mds-text", "nanochat")
+"""Those that have text, and no ids."""
 
 
 def check_tokens(train: Source, dev: Source | None, layout: Layout, *, changes_text: bool) -> None:
@@ -240,11 +356,13 @@ def check_tokens(train: Source, dev: Source | None, layout: Layout, *, changes_t
         raise OptionError("filters and near copies look at text, and token files have ids: leave them out")
 
 
-def check_format(store: Store, form: str) -> None:
+def check_format(store: Store, tokenizer: Tokenizer, form: str) -> None:
     """Raise OptionError where the ids of a store cannot be written in a format."""
     if form not in FORMATS:
         raise OptionError(f"form: expected {', '.join(FORMATS)}; came {form!r}")
     if "text" not in store.fields or len(store.fields) > 1:
         raise OptionError("token files hold running text: the ids of a run that generates")
+    if form in TEXTS and not tokenizer.lossless and tokenizer.kind != "given":
+        raise OptionError(f"{form} has text, and ids of a tokenizer of the kind {tokenizer.kind} do not give it back")
     if form == "nanogpt" and store.vocabularies["text"] > 1 << 16:
         raise OptionError("nanoGPT's files hold ids of 16 bits, and the vocabulary is larger; take megatron or llm.c")

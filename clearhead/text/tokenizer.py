@@ -16,11 +16,10 @@ import tokenizers as library
 from tokenizers import pre_tokenizers
 
 from clearhead.bounds import TOKENIZER_BYTES
-from clearhead.errors import ClearheadError, DataError, OptionError
+from clearhead.errors import ClearheadError, DataError, OptionError, unreadable
 from clearhead.files import parse_json, read_bytes, write_text
+from clearhead.text import tokenizer_bounds, vocabulary_size
 from clearhead.text.kinds import KINDS, SPACE, SPECIALS, TokenizerKind, add_lower_case, guard, has_our_parts, kind_of
-from clearhead.text.tokenizer_bounds import check_growth, try_tokenizer
-from clearhead.text.vocabulary_size import expected_size
 
 USUAL_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
@@ -50,7 +49,6 @@ NO_ID = -1
 """The id of a special token that the tokenizer of an imported model lacks: no token has it."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class SpecialIds:
     """The special tokens of an imported model's tokenizer by id, None if it has none; `vocabulary` is the number of
@@ -163,10 +161,8 @@ class Tokenizer:
         end. Truncation and padding that the file asks for are left out, and so are special tokens that it would put
         around a text.
         """
-        try:
+        with unreadable(path, error=DataError, after="; expected a tokenizer.json"):
             text = read_tokenizer_text(path)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected a tokenizer.json") from error
         return Tokenizer(text, name=str(path), special=special)
 
     def save(self, path: str | Path) -> None:
@@ -281,7 +277,6 @@ class Tokenizer:
             raise
 
 
-@final
 class Reading:
     """Texts read once, checked and counted: their bytes, and their set of characters."""
 
@@ -307,7 +302,7 @@ def learn(
         floor = kind.least(twin, frozenset())
         return kind.learn(untrained, check_size(kind, twin, reading, size), max(size, floor), LEAST_OFTEN)
     with spool_texts(reading) as texts:
-        size = expected_size(reading.n_bytes, size_factor)
+        size = vocabulary_size.expected_size(reading.n_bytes, size_factor)
         size = max(size, kind.least(untrained, reading.characters))
         often = min(max(round(reading.n_bytes / 200_000 / size_factor), LEAST_OFTEN), MOST_OFTEN)
         return kind.learn(untrained, texts, size, often)
@@ -390,7 +385,7 @@ def read_tokenizer_text(path: str | Path) -> str:
         raise DataError(f"{path}: not text; expected a tokenizer.json (convert other formats to it)") from error
     config = check_tokenizer(text, str(path))
     if not has_our_parts(config):
-        try_tokenizer(os.path.abspath(path), config)
+        tokenizer_bounds.try_tokenizer(os.path.abspath(path), config)
     return text
 
 
@@ -403,7 +398,7 @@ def check_tokenizer(text: str, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{name}: {error}; expected a tokenizer.json") from error
     check_ids(config, name)
-    check_growth(config, name)
+    tokenizer_bounds.check_growth(config, name)
     return config if isinstance(config, dict) else {}
 
 

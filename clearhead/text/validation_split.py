@@ -3,12 +3,12 @@
 Documents are drawn by a hash of their text, so the choice depends on nothing but the corpus: not on the order of the
 files, the machine or the number of processes. Texts that differ only in case, white space and Unicode form have the
 same hash, and are drawn together. Labels are drawn in proportion. Memory does not grow with the corpus: of each label
-only the documents with the smallest hashes are kept. docs/decisions/0026-the-validation-set.md has the reasons.
+only the documents with the smallest hashes are kept. `draw` does this when text is prepared.
+docs/decisions/0026-the-validation-set.md has the reasons.
 
-Draw some of many records by hash: the same ones on every machine, and in step with nothing that repeats in a file.
-
-A stride is blind: of records whose labels alternate, every twentieth has the same label. Here one record of each run of
-neighbours is drawn, at a place that a hash of the run's number decides.
+Above it stands another draw, by number: which records of a set are scored (`spread`), or are in a first sample of a
+stream (`is_drawn`). A stride would be blind: of records whose labels alternate, every twentieth has the same label. So
+one record of each run of neighbours is drawn, at a place that a hash of the run's number decides.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 SEED = b"clearhead 1"
 """The key of every hash. It is fixed: runs with other seeds are scored on the same records, and can be compared."""
@@ -88,7 +88,6 @@ class DrawnDocument(NamedTuple):
     amount: int
 
 
-@final
 class TextHash:
     """Hashes the text of a document, which may come in pieces.
 
@@ -115,7 +114,6 @@ def own_key(key: Key, number: int) -> Key:
     return hashlib.blake2b(b"%s%d" % (key, number), digest_size=16, key=SEED).digest()
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
     """How much to hold out: of each label about `wanted`, at least `least` and no more than `most`, and no more than so
@@ -165,7 +163,6 @@ def document_quotas(n_bytes: int, documents: int) -> Quotas:
     return Quotas(wanted={None: wanted}, least={None: -(-wanted // TAIL)}, most={None: most}, documents=count)
 
 
-@final
 @dataclass
 class Group:
     """Documents with the same text: how much of each label they are, and in how many pools they are."""
@@ -203,7 +200,6 @@ def draw(read: Callable[[], Iterable[DrawnDocument]], quotas: Quotas) -> Drawn:
     return Drawn(selection.keys, selection.documents - by_text, bool(selection.short()))
 
 
-@final
 class Selection:
     """Documents that were drawn so far: their keys, how much they are of each label, and how many."""
 

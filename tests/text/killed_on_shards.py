@@ -1,17 +1,23 @@
-"""Kill preparing and training at random moments while their text comes from a web server that fails, cuts and lies:
+"""Kill preparing and training at random moments while their text comes from a store that fails, stalls, cuts and lies:
 
-`python -m tests.text.killed_on_shards HOME --kills 20`: what comes out must be what comes out of processes that are
-left alone, byte for byte. Processes are forks of this one, which has imported everything.
+`python -m tests.text.killed_on_shards HOME --store s3 --kills 20`: what comes out must be what comes out of the same
+files on this disk, byte for byte. Every fault is in a fetch that counts: nothing is left in the cache of shards between
+kills, and it takes a sixth of them. Processes are forks of this one, which has imported everything.
 """
 
 import argparse
+import contextlib
 import hashlib
 import os
 import random
+import shutil
 import signal
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from clearhead.text import parts, remote
 from clearhead.text.encoding import Corpus
@@ -22,11 +28,45 @@ from clearhead.training.reporting import read_metrics
 from clearhead.training.resume import resume
 from clearhead.training.tasks import TASKS
 from clearhead.training.train import train
-from tests.text.shard_server import ShardServer
+from tests.text.shard_server import BUCKET, ShardServer, object_store
 from tests.training.tiny import quiet
 
 N_SHARDS = 24
+CACHED = 4
+"""How many shards the cache has room for."""
 STEPS = 60
+FAULTS = [503, "cut", "short", "long", 500, "stall"]
+
+
+class FaultyStore(NamedTuple):
+    """A store: the server that fails, what the text is called in it, and what is asked of the server for it."""
+
+    server: ShardServer
+    paths: tuple[str, ...]
+    asked: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def on_the_web(folder: Path, names: list[str]) -> Iterator[FaultyStore]:
+    server = ShardServer(folder)
+    with server.serve() as address:
+        yield FaultyStore(server, tuple(f"{address}/{name}" for name in names), tuple(f"/{name}" for name in names))
+
+
+@contextlib.contextmanager
+def in_a_bucket(folder: Path, names: list[str]) -> Iterator[FaultyStore]:
+    """The text is named by a *, so that lists of objects go wrong as well."""
+    with object_store() as (address, put):
+        for name in names:
+            put(f"text/{name}", (folder / name).read_bytes())
+        server = ShardServer(upstream=address)
+        with server.serve() as proxy:
+            os.environ["AWS_ENDPOINT_URL"] = proxy
+            asked = (f"/{BUCKET}", *(f"/{BUCKET}/text/{name}" for name in names))
+            yield FaultyStore(server, (f"s3://{BUCKET}/text/part-*.txt",), asked)
+
+
+STORES = {"web": on_the_web, "s3": in_a_bucket}
 
 
 def make_shards(folder: Path) -> list[str]:
@@ -61,12 +101,16 @@ def in_fork(work, *, kill_after: float | None) -> bool:
     return not os.WIFSIGNALED(status)
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Return the hash of every file below a folder of prepared text, but for what holds the address of the server."""
+def digests(folder: Path, *but: str) -> dict[str, str]:
+    """Return the hash of every file of the only text that is prepared in a folder, but for those of these names.
+
+    whole.json has the address of the server, store.json of the training text the names of the sources.
+    """
+    (prepared,) = folder.iterdir()
     return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "whole.json"
+        str(path.relative_to(prepared)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(prepared.rglob("*"))
+        if path.is_file() and path.name not in but
     }
 
 
@@ -111,43 +155,58 @@ def kill_again_and_again(work, kills: int, longest: float, chance: random.Random
     return inside
 
 
-def main(home: Path, kills: int, seed: int = 0) -> dict[str, int]:
+def main(home: Path, kills: int, *, store: str, seed: int = 0) -> dict[str, int]:
+    """Return how many kills fell inside of preparing and of training, and how many faults there were of each kind."""
     home.mkdir(parents=True, exist_ok=True)
     chance = random.Random(seed)
-    parts.PART_BYTES, remote.WAIT = 8_000, 0.0
-    os.environ[remote.FOLDER] = str(home / "cache")
-    names = make_shards(home / "web")
-    server = ShardServer(home / "web")
-    found = {}
+    parts.PART_BYTES, remote.WAIT, remote.SILENCE = 8_000, 0.0, 0.5
+    cache = home / "cache"
+    os.environ[remote.FOLDER] = str(cache)
+    names = make_shards(home / "files")
+    here = tuple(str(home / "files" / name) for name in names)
+    os.environ[remote.GIGABYTES] = str(CACHED * max(map(os.path.getsize, here)) / 1e9)
+    found: dict[str, int] = {}
+    with STORES[store](home / "files", names) as (server, paths, asked):
 
-    def fault() -> None:
-        for name in chance.sample(names, 8):
-            server.faults[f"/{name}"] = chance.sample([503, "cut", "short", "long", 500], 3)
+        def fault() -> None:
+            shutil.rmtree(cache, ignore_errors=True)
+            for name in chance.sample(asked, 8):
+                # On the web a HEAD that fails is followed by a GET, which must not lie: what a store says of a shard is
+                # taken as the truth.
+                server.faults[f"HEAD {name}"] = [chance.choice([500, 503])]
+                server.faults[name] = [chance.choice([500, 503]), *chance.sample(FAULTS, 2)]
 
-    with server.serve() as address:
-        paths = [f"{address}/{name}" for name in names]
-        started = time.perf_counter()
-        in_fork(lambda: prepare_here(paths, home / "alone"), kill_after=None)
-        took = time.perf_counter() - started
-        found["preparing"] = kill_again_and_again(
-            lambda: prepare_here(paths, home / "killed"), kills, took / 3, chance, fault
-        )
-        assert digests(home / "killed") == digests(home / "alone")
-        started = time.perf_counter()
-        in_fork(lambda: train_here(paths, home / "run-alone"), kill_after=None)
-        took = time.perf_counter() - started
-        found["training"] = kill_again_and_again(
-            lambda: train_here(paths, home / "run-killed"), kills, took / 8, chance, fault
-        )
-        assert result_of(home / "run-killed") == result_of(home / "run-alone")
-    return found
+        def time_alone(work) -> float:
+            shutil.rmtree(cache, ignore_errors=True)
+            started = time.perf_counter()
+            in_fork(work, kill_after=None)
+            return time.perf_counter() - started
+
+        in_fork(lambda: prepare_here(here, home / "alone"), kill_after=None)
+        took = time_alone(lambda: prepare_here(paths, home / "once"))
+        work = lambda: prepare_here(paths, home / "killed")  # noqa: E731
+        found["preparing"] = kill_again_and_again(work, kills, took / 3, chance, fault)
+        assert digests(home / "killed", "whole.json") == digests(home / "once", "whole.json")
+        addresses = "whole.json", "store.json"
+        assert digests(home / "killed", *addresses) == digests(home / "alone", *addresses)
+        in_fork(lambda: train_here(here, home / "run-alone"), kill_after=None)
+        took = time_alone(lambda: train_here(paths, home / "run-once"))
+        work = lambda: train_here(paths, home / "run-killed")  # noqa: E731
+        found["training"] = kill_again_and_again(work, kills, took / 8, chance, fault)
+        assert result_of(home / "run-killed") == result_of(home / "run-once") == result_of(home / "run-alone")
+    assert server.failed
+    return found | {f"{kind} answers": count for kind, count in Counter(map(str, server.failed.elements())).items()}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("home", type=Path)
+    parser.add_argument("--store", choices=STORES, default="s3")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    inside = main(given.home, given.kills)
-    for what, count in inside.items():
-        print(f"{what}: {given.kills} kills, {count} before its end; the same files as without a kill")
+    for what, count in main(given.home, given.kills, store=given.store, seed=given.seed).items():
+        print(
+            f"{what}: {count} of {given.kills} kills inside" if what in ("preparing", "training") else f"{count} {what}"
+        )
+    print("the same files, losses and weights as of the files on this disk without a kill")

@@ -289,16 +289,20 @@ def test_parts_are_of_neighbours_and_lose_none(tmp_path):
     assert list(itertools.chain.from_iterable(found)) == source.pairs()
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("store", "kills"), [("web", 3), *(pytest.param(store, 20, marks=pytest.mark.thorough) for store in ("web", "s3"))]
+)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_kills_change_nothing(tmp_path, monkeypatch, kills):
-    pytest.importorskip("aiohttp")
-    for module, name in ((killed_on_shards.remote, "WAIT"), (killed_on_shards.parts, "PART_BYTES")):
+def test_kills_change_nothing(tmp_path, monkeypatch, store, kills):
+    for package in {"web": ("aiohttp",), "s3": ("s3fs", "moto", "flask")}[store]:
+        pytest.importorskip(package)
+    remote, parts = killed_on_shards.remote, killed_on_shards.parts
+    for module, name in ((remote, "WAIT"), (remote, "SILENCE"), (parts, "PART_BYTES")):
         monkeypatch.setattr(module, name, getattr(module, name))  # main changes them; this puts them back
-    monkeypatch.setenv(killed_on_shards.remote.FOLDER, str(tmp_path / "cache"))
-    found = killed_on_shards.main(tmp_path / "home", kills, seed=kills)
-    assert set(found) == {"preparing", "training"}
+    for name in (remote.FOLDER, remote.GIGABYTES):
+        monkeypatch.setenv(name, str(tmp_path / "cache"))
+    killed_on_shards.main(tmp_path / "home", kills, store=store, seed=kills)
 
 
 def test_labels_of_a_part_have_numbers_of_their_own():

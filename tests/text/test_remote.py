@@ -13,7 +13,7 @@ from clearhead.text.preparing import Tokenizing, describe_changes, prepare
 from clearhead.text.remote import list_remote, local_path
 from clearhead.text.sources import Documents, Table
 from clearhead.training.tasks import TASKS
-from tests.text.shard_server import ShardServer
+from tests.text.shard_server import BUCKET, ShardServer, object_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")]
 
@@ -94,6 +94,24 @@ def test_a_shard_that_cannot_be_had_is_named_and_never_passed_over(web, cache, t
     with pytest.raises(DataError, match=message):
         prepare(corpus, TASKS["generate"].layout(32), Tokenizing(kind="byte"), tmp_path / "data", print)
     assert not [path for path in cache.iterdir() if path.name.startswith(".")], "nothing half fetched is left"
+
+
+def test_a_shard_of_which_nothing_is_said_at_first_is_asked_for_again(web):
+    """fsspec takes every failure for a file that is not there."""
+    web.faults = {"HEAD /part-1.txt": [503, 500], "/part-1.txt": [503, 429]}
+    assert texts(f"{web.address}/part-1.txt") == lines("part-1.txt")
+    assert web.failed == {503: 2, 500: 1, 429: 1}
+
+
+def test_a_shard_that_changes_while_it_is_read_is_named(web):
+    """By the time of the first byte another version is there, of the same size."""
+    path = f"{web.address}/part-1.txt"
+    remote.describe_shard(path)
+    (web.folder / "part-1.txt").write_text(SHARDS["part-1.txt"].replace("line", "LINE"))
+    with pytest.raises(
+        DataError, match=r"part-1\.txt: could not be fetched .*it has changed in its store since it was"
+    ):
+        texts(path)
 
 
 def test_what_is_not_there_is_told_at_once(web):
@@ -211,26 +229,29 @@ def test_an_unknown_protocol_is_named():
 
 
 @pytest.fixture
-def bucket(monkeypatch):
+def bucket():
     """A bucket of a real implementation of S3's protocol, on loopback."""
     for package in ("s3fs", "moto", "flask"):
         pytest.importorskip(package)
-    import boto3
-    from moto.server import ThreadedMotoServer
+    with object_store() as (_, put):
+        yield put
 
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="texts")
-        yield lambda name, data: client.put_object(Bucket="texts", Key=name, Body=data)
-    finally:
-        server.stop()
+
+def test_bytes_of_an_object_that_do_not_come_are_no_zeros(bucket, monkeypatch):
+    """s3fs fetches what is larger than a block in parts, into a file that has its size from the beginning."""
+    from s3fs import S3FileSystem
+
+    monkeypatch.setattr(S3FileSystem, "default_block_size", 500)
+    for name, text in SHARDS.items():
+        bucket(name, text.encode())
+    server = ShardServer(upstream=os.environ["AWS_ENDPOINT_URL"].removeprefix("http://"))
+    with server.serve() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        faults = {"part-1.txt": [None, None, "short"], "part-2.txt": ["short", "cut", "short", "long", "cut", "cut"]}
+        for name, listed in faults.items():
+            server.faults = {f"/{BUCKET}/{name}": listed}
+            assert texts(f"s3://{BUCKET}/{name}") == lines(name)
+        assert server.failed == {None: 1, "short": 2, "cut": 3, "long": 1}
 
 
 def test_an_object_store_gives_its_files_in_every_form(bucket, tmp_path):

@@ -1,5 +1,6 @@
 """Token files of other programs: what is written is read back, by us and by them; what is damaged is refused."""
 
+import os
 import struct
 from dataclasses import replace
 
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 
 from clearhead.errors import DataError, OptionError
-from clearhead.text import token_files
+from clearhead.text import remote, token_files
 from clearhead.text.encoding import Corpus
 from clearhead.text.filtering import LengthFilter
 from clearhead.text.preparing import Tokenizing, prepare
-from clearhead.text.sources import Documents
-from clearhead.text.token_files import FORMATS, TokenFiles, check_format, read_ids
+from clearhead.text.sources import Documents, Table
+from clearhead.text.token_files import FORMATS, TEXTS, TokenFiles, TokenSet, check_format, read_ids
+from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.tasks import TASKS
+from tests.text.shard_server import ShardServer
 from tests.training import small_runs
 from tests.training.tiny import quiet
 
@@ -27,26 +30,38 @@ def prepared(tmp_path):
     return prepare(corpus, STREAM, Tokenizing(kind="bpe", size=300), tmp_path / "data", quiet)
 
 
-@pytest.fixture(params=FORMATS)
-def written(request, prepared, tmp_path):
-    """The folder of a corpus as token files, with its tokenizer."""
-    home = tmp_path / "tokens"
+IDS = [form for form in FORMATS if form not in TEXTS]
+
+
+def write(prepared, form, home, *, width=100):
+    """Write a corpus for another program, with its tokenizer."""
     home.mkdir()
+    tokenizer = prepared.tokenizers["text"]
     for name, store in (("train", prepared.train), ("val", prepared.dev)):
-        FORMATS[request.param](store, home / f"{name}.bin")
-    prepared.tokenizers["text"].save(home / "tokenizer.json")
+        FORMATS[form](TokenSet(store, tokenizer, home / name, width))
+    tokenizer.save(home / "tokenizer.json")
     return home
 
 
+@pytest.fixture(params=IDS)
+def written(request, prepared, tmp_path):
+    return write(prepared, request.param, tmp_path / "tokens")
+
+
 def tokens(home):
-    return TokenFiles(paths=(str(home / "train.bin"),)), TokenFiles(paths=(str(home / "val.bin"),))
+    names = (home / f"{name}.bin" for name in ("train", "val"))
+    return [TokenFiles(paths=(str(name if name.exists() else name.with_suffix("") / "index.json"),)) for name in names]
+
+
+def all_ids(path):
+    return np.concatenate([*read_ids(str(path))])
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 18])
 def test_what_is_written_is_read_back_and_trained_on(written, prepared, tmp_path, monkeypatch, piece):
     monkeypatch.setattr(token_files, "PIECE", piece)
     learned, held = tokens(written)
-    assert np.array_equal(read_ids(learned.paths[0]), prepared.train["text"].ids)
+    assert np.array_equal(np.concatenate([all_ids(path) for path in learned.files]), prepared.train["text"].ids)
     again = prepare(Corpus(train=learned, dev=held), STREAM, Tokenizing(), tmp_path / "again", quiet)
     for ours, theirs in ((again.train, prepared.train), (again.dev, prepared.dev)):
         assert np.array_equal(ours["text"].ids, theirs["text"].ids)
@@ -62,8 +77,8 @@ def test_without_a_dev_file_documents_are_held_out(written, prepared, tmp_path):
 
 def test_megatron_reads_what_we_write_and_we_read_what_it_writes(prepared, tmp_path):
     megatron = pytest.importorskip("megatron.core.datasets.indexed_dataset")
-    FORMATS["megatron"](prepared.train, tmp_path / "ours.bin")
-    theirs = megatron.IndexedDataset(str(tmp_path / "ours"))
+    home = write(prepared, "megatron", tmp_path / "ours")
+    theirs = megatron.IndexedDataset(str(home / "train"))
     rows = prepared.train["text"]
     assert len(theirs) == len(rows)
     assert all(np.array_equal(theirs[i], rows.ids_of(i)) for i in range(len(rows)))
@@ -71,20 +86,16 @@ def test_megatron_reads_what_we_write_and_we_read_what_it_writes(prepared, tmp_p
     for i in range(20):
         builder.add_document(rows[i], [len(rows[i])])
     builder.finalize(str(tmp_path / "made.idx"))
-    assert np.array_equal(read_ids(str(tmp_path / "made.bin")), rows.ids[: rows.ends[19]])
+    assert np.array_equal(all_ids(tmp_path / "made.bin"), rows.ids[: rows.ends[19]])
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_file_that_is_cut_off_is_refused(form, prepared, tmp_path):
-    path = tmp_path / "train.bin"
-    FORMATS[form](prepared.train, path)
-    cut(path)
-    with pytest.raises(DataError, match=r"odd number of bytes|its size of another number|and its index tells of"):
-        read_ids(str(path))
+def test_a_file_that_is_cut_off_is_refused(written):
+    path = tokens(written)[0].files[0]
+    with open(path, "rb+") as file:
+        file.truncate(os.path.getsize(path) - 1)
+    message = r"odd number of bytes|its size of another number|and its index tells of|is cut off: 1 bytes more"
+    with pytest.raises(DataError, match=message):
+        all_ids(path)
 
 
 @pytest.mark.parametrize(
@@ -101,23 +112,22 @@ def test_a_file_that_is_cut_off_is_refused(form, prepared, tmp_path):
     ],
 )
 def test_a_damaged_index_is_refused(change, message, prepared, tmp_path):
-    FORMATS["megatron"](prepared.train, tmp_path / "train.bin")
-    index = tmp_path / "train.idx"
+    home = write(prepared, "megatron", tmp_path / "tokens")
+    index = home / "train.idx"
     index.write_bytes(change(index.read_bytes()))
     with pytest.raises(DataError, match=message):
-        read_ids(str(tmp_path / "train.bin"))
+        all_ids(home / "train.bin")
 
 
 def test_a_header_that_tells_of_more_than_there_is_is_refused(prepared, tmp_path):
-    path = tmp_path / "train.bin"
-    FORMATS["llm.c"](prepared.train, path)
+    path = write(prepared, "llm.c", tmp_path / "tokens") / "train.bin"
     raw = path.read_bytes()
     for change, message in (((1, 9), "version 1 of llm.c's files"), ((2, -4), "another number")):
         header = np.frombuffer(raw[:1024], "<i4").copy()
         header[change[0]] = change[1]
         path.write_bytes(header.tobytes() + raw[1024:])
         with pytest.raises(DataError, match=message):
-            read_ids(str(path))
+            all_ids(path)
 
 
 def test_what_does_not_fit_is_told(written, prepared, tmp_path):
@@ -139,5 +149,44 @@ def test_what_does_not_fit_is_told(written, prepared, tmp_path):
     (written / "tokenizer.json").unlink()
     with pytest.raises(DataError, match="put the tokenizer that made its ids beside it"):
         prepare(Corpus(train=learned), STREAM, Tokenizing(), tmp_path / "no", quiet)
-    with pytest.raises(OptionError, match=r"expected nanogpt, llm\.c, megatron; came 'mds'"):
-        check_format(prepared.train, "mds")
+    with pytest.raises(OptionError, match=r"expected nanogpt, .*; came 'mosaic'"):
+        check_format(prepared.train, prepared.tokenizers["text"], "mosaic")
+    with pytest.raises(OptionError, match="mds-text has text, and ids of a tokenizer of the kind word"):
+        check_format(prepared.train, Tokenizer.train(["a b"], "word"), "mds-text")
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_text_that_is_written_is_read_back(form, prepared, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(token_files, "NANOCHAT_ROWS", 100)
+    monkeypatch.setattr(token_files, "NANOCHAT_CHARACTERS", 1000)
+    home = write(prepared, form, tmp_path / "written")
+    # nanochat sorts its files and validates on the last one.
+    paths = [str(home / name / "index.json") for name in ("train", "val")]
+    if form == "nanochat":
+        paths = sorted(str(path) for path in home.glob("*.parquet"))
+        assert len(paths) == 4
+    sides = [tuple(paths[:-1]), tuple(paths[-1:])]
+    train, dev = (Table(paths=side, columns=("text",), fields=("text",)) for side in sides)
+    again = prepare(Corpus(train=train, dev=dev), STREAM, Tokenizing(kind="bpe", size=300), tmp_path / "again", quiet)
+    for ours, theirs in ((again.train, prepared.train), (again.dev, prepared.dev)):
+        assert [again.tokenizers["text"].decode(ours["text"][i].tolist()) for i in range(len(ours))] == [
+            prepared.tokenizers["text"].decode(theirs["text"][i].tolist()) for i in range(len(theirs))
+        ]
+
+
+def test_token_files_may_lie_in_a_store(prepared, tmp_path, monkeypatch):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv(remote.FOLDER, str(tmp_path / "cache"))
+    home = write(prepared, "megatron", tmp_path / "tokens")
+    write(prepared, "mds", home / "mds")
+    with ShardServer(home).serve() as address:
+        for name in ("train.bin", "mds/train/index.json"):
+            source = TokenFiles(paths=(f"{address}/{name}",))
+            assert np.array_equal(np.concatenate([all_ids(path) for path in source.files]), prepared.train["text"].ids)
+            if name == "train.bin":
+                assert source.tokenizer().vocabulary == prepared.tokenizers["text"].vocabulary
+        (home / "train.bin").write_bytes(b"1")
+        remote.describe_shard.cache_clear()
+        with pytest.raises(DataError, match=rf"{address}/train.bin: has 1 bytes"):
+            all_ids(f"{address}/train.bin")

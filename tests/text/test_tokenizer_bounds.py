@@ -7,6 +7,7 @@ import pytest
 
 from clearhead.errors import DataError
 from clearhead.text import tokenizer as module
+from clearhead.text import tokenizer_bounds
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.tokenizer_bounds import check_growth
 
@@ -94,7 +95,7 @@ def test_what_makes_the_library_break_down_is_told_in_a_sentence(tmp_path, capfd
 
 
 def test_a_tokenizer_of_our_kinds_is_not_tried(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "try_tokenizer", lambda *args: pytest.fail("it was tried"))
+    monkeypatch.setattr(tokenizer_bounds, "try_tokenizer", lambda *args: pytest.fail("it was tried"))
     for kind in module.KINDS:
         for lower in (False, True):
             Tokenizer.train(["the cat eats"], kind, lower=lower).save(tmp_path / "t.json")
