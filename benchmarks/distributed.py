@@ -23,10 +23,11 @@ from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Documents
 from clearhead.training import train_step
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, decoder
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.reporting import read_metrics
+from clearhead.training.tasks import default_recipe
+from clearhead.training.tasks.learning import decoder
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 
 WORDS = ("the", "cat", "eats", "a", "red", "plum", "and", "sleeps", "near", "old", "trees", "while", "rain", "falls")
 WARM = 3

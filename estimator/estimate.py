@@ -20,7 +20,7 @@ from torch import nn
 from clearhead.errors import OptionError
 from clearhead.model.describe import describe
 from clearhead.model.sizes import Spec, build_for_shapes
-from clearhead.registry import is_built_in
+from clearhead.registry import find_silent
 from estimator.sharding import Unit, held_bytes, units_of
 from estimator.step_cost import Arithmetic, PassCost, measure_passes
 
@@ -208,7 +208,8 @@ class Workload:
         if form.parallel == "fsdp":
             return "bfloat16"
         gone = self.compiled and form.checkpointing
-        return "rounded" if not gone and is_built_in(self.model) else "autocast"
+        silent = find_silent(self.model, "supports_bfloat16")
+        return "autocast" if gone or silent is not None else "rounded"
 
     def pass_cost(self, form: Form, sequences: int) -> PassCost:
         """Return the bytes of a pass over so many sequences."""

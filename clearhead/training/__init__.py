@@ -7,6 +7,7 @@ run.translate(["zweiundvierzig"])
 ```
 """
 
+from clearhead.model.variants import map_attention, with_parts
 from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.filtering import LengthFilter, QualityFilter, TextFilter
@@ -16,16 +17,14 @@ from clearhead.text.token_files import TokenFiles
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import tasks
 from clearhead.training.classified import ClassifierFilter
-from clearhead.training.many_texts import exciting_texts, mean_effects, mean_readings, repeats
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.reporting import TensorBoard
 from clearhead.training.resume import resume
 from clearhead.training.run import Run, load
 from clearhead.training.schedules import Constant, CosineDecay, Ema, InverseSqrt, Last, Unaveraged, WarmupStableDecay
+from clearhead.training.tasks import default_recipe
 from clearhead.training.tokens_out import write_token_files
-from clearhead.training.tracing import align
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe, map_attention, with_parts
 
 __all__ = [
     "Aligned",
@@ -54,14 +53,9 @@ __all__ = [
     "Tokenizing",
     "Unaveraged",
     "WarmupStableDecay",
-    "align",
     "default_recipe",
-    "exciting_texts",
     "load",
     "map_attention",
-    "mean_effects",
-    "mean_readings",
-    "repeats",
     "resume",
     "tasks",
     "to_json",

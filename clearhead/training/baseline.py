@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -67,8 +67,8 @@ def fit_in_time(fit: Callable[[float, float], Fitted], *, pilot: float, seconds:
 
 
 Keys = NDArray[np.int64]
-MOST_RECORDS, MOST_BYTES, MOST_COST = 200_000, 20_000_000, 400_000_000
-"""Records and bytes of text that are learned from, and bytes times classes: what the time goes by."""
+MOST_BYTES = 20_000_000
+"""Bytes of text that are learned from: what the time goes by."""
 PENALTY = 2.0
 """The weight of half the squared norm of the weights beside the summed loss. From 1 to 4 accuracy hardly changes."""
 ITERATIONS, TOLERANCE = 30, 0.003
@@ -78,7 +78,6 @@ MOST_DIRECTIONS, SOLVED, LINE_STEPS = 12, 0.2, 6
 TRY_PRETRAINED = "fine-tune a pretrained model (--from)"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class LinearScore:
     """How well a linear model does on the dev records: `accuracy` and `macro_f1`, the `features` it has, how many
@@ -151,29 +150,6 @@ class Sparse(NamedTuple):
         order = torch.argsort(self.columns, stable=True)
         starts = torch.searchsorted(self.columns[order], torch.arange(self.width + 1))
         return Sparse(starts, rows[order], self.values[order], len(self.starts) - 1)
-
-
-def one_key(documents: Keys, keys: Keys) -> Keys:
-    """Return a number for each pair of document and key, in the order of the pairs. Keys are below 2³¹."""
-    return documents << 31 | keys
-
-
-def unique_pairs(documents: Keys, keys: Keys) -> tuple[Keys, Keys]:
-    """Return the different pairs of document and key, in order."""
-    pairs = np.sort(one_key(documents, keys))  # numpy's own `unique` hashes whole numbers: such ones take minutes
-    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
-    return pairs >> 31, pairs & ((1 << 31) - 1)
-
-
-def class_weights(target: Tensor) -> Tensor:
-    """Return a weight for each class: the root of its inverse frequency, scaled so that the mean over records is 1.
-
-    >>> class_weights(torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]])).tolist()
-    [0.833..., 1.666...]
-    """
-    count = target.sum(0)
-    weight = count.clamp(min=1).rsqrt()
-    return weight * (len(target) / (weight * count).sum())
 
 
 class DesignMatrix(NamedTuple):
@@ -299,16 +275,6 @@ def step_length(
     return length
 
 
-def most_records(records: int, n_bytes: int, classes: int) -> int:
-    """Return how many records of a corpus are enough for a linear model: all of a small one.
-
-    >>> most_records(60_000, 4_000_000, 2), most_records(500_000, 40_000_000, 2)
-    (60000, 200000)
-    """
-    cost = max(1.0, n_bytes / MOST_BYTES, n_bytes * classes / MOST_COST)
-    return min(MOST_RECORDS, math.ceil(records / cost))
-
-
 Floats = NDArray[np.float64]
 ORDER = 7
 """Symbols of an n-gram: as many as fit into 63 bits. Fewer are no quicker, and worse on every text that was tried."""
@@ -322,7 +288,6 @@ MOST_TIMES = 30.0
 """A training that would have to be longer than this many times is not foretold."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class NgramScore(Baseline):
     """The bits that a byte n-gram model needs for each byte of the dev text, and what it was counted on."""
@@ -364,7 +329,6 @@ class NgramScore(Baseline):
         return f"the byte {self.order}-gram is better: {theirs} bits/byte on the dev text, this model {ours}. {help_}"
 
 
-@final
 class ByteSample:
     """The documents of a text of `n_bytes`; of one with more than `most` bytes, blocks from all over it."""
 

@@ -12,14 +12,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from clearhead.errors import RunError
+from clearhead.errors import OptionError, RunError
 from clearhead.files import (
     flush,
     os_errors_as_run_errors,
@@ -84,7 +84,6 @@ between_writes: Hook = ignore
 """Called with the name of each stage of writing: a test slows it down, to kill the process in between."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A checkpoint on disk. `state` is its JSON: the step, the scores, the size of the log; `sums` are its files'
@@ -139,7 +138,6 @@ class Checkpoint:
         return None
 
 
-@final
 class Checkpoints:
     """The checkpoints of a run in their folder.
 
@@ -363,6 +361,22 @@ def read_state(path: Path) -> dict[str, Any]:
     if state["pacing"]:
         check_fields(state["pacing"], PACING_FIELDS, f"{file}: pacing")
     return state
+
+
+def saved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of a model that checkpoints hold, by name."""
+    held = model.state_dict(keep_vars=True)
+    return {name: one for name, one in model.named_buffers() if name in held}
+
+
+def check_buffers(model: nn.Module) -> None:
+    """Raise OptionError if a buffer is not finite before training: no checkpoint with it could be read."""
+    for name, one in saved_buffers(model).items():
+        if one.is_floating_point() and not one.isfinite().all():
+            raise OptionError(
+                f"{name} has values that are no numbers (NaN or infinite), and checkpoints hold finite ones alone. "
+                "Where it is a constant, such as a mask of -inf, write register_buffer(..., persistent=False)"
+            )
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:

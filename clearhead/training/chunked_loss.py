@@ -6,7 +6,7 @@ its vectors and of the table at once, in the forward pass: nothing is computed t
 """
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from clearhead.model.outputs import ToVocabulary, deferring
 from clearhead.model.transformers import Transformer
-from clearhead.registry import is_built_in
+from clearhead.registry import says
 from clearhead.training.losses import Logits, Loss, TargetIds, cross_entropy
 from clearhead.training.tasks.learning import Batch, Learning
 
@@ -27,13 +27,13 @@ CHUNK_LOGITS = 1 << 28
 def long_output(model: Transformer, task: Learning, places: int) -> ToVocabulary | None:
     """Return the output of a model if so many places have too many logits for it to be applied at once; else None.
 
-    A part or task of the user's own may do more with logits than their loss, and compiled code fuses loss and output.
+    A task may do more with logits than their loss, and compiled code fuses loss and output.
     """
     output = (model.decoder or model).output
     if type(output) is not ToVocabulary or output.tapped or torch.compiler.is_compiling():
         return None
     too_many = places * len(output.table) > LOGITS_AT_ONCE
-    return output if too_many and is_built_in(model, task) else None
+    return output if too_many and says(type(task), "plain_logits", beside="logits") else None
 
 
 def logits_by_chunk(model: Transformer, task: Learning, batch: Batch) -> Iterator[tuple[Logits, TargetIds]]:
@@ -59,7 +59,6 @@ def chunks_of(output: ToVocabulary, places: int) -> list[slice]:
     return [slice(start, min(start + rows, places)) for start in range(0, places, rows)]
 
 
-@final
 class ChunkedCrossEntropy(torch.autograd.Function):
     """The summed objective and the summed negative log-likelihood; only the objective has a gradient."""
 

@@ -14,13 +14,18 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from torch import Tensor
+
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError, ShardError
 from clearhead.files import PARTIAL, os_errors_as_run_errors, remove_partials, write_sealed
-from clearhead.training.checkpoints import MARKER, Checkpoints, check_no_link
+from clearhead.model.sizes import Spec
+from clearhead.text.templates import ChatTemplate
+from clearhead.training.checkpoints import MARKER, UNTRAINED, Checkpoints, check_no_link
 from clearhead.training.folder import NGRAMS, PRETRAINED, RunFolder
-from clearhead.training.holding import LOCK, Hold
-from clearhead.training.recipe import Recipe
+from clearhead.training.folder_lock import LOCK, Hold
+from clearhead.training.recipe import Origin, Recipe
 from clearhead.training.reporting import read_metrics
+from clearhead.training.tasks import Task
 
 BEGINNING = ("model.json", "checkpoints.json", "data", "checkpoints", PRETRAINED, NGRAMS)
 """Names that a run may have before its recipe.json."""
@@ -146,6 +151,23 @@ def claim(folder: RunFolder) -> None:
     with os_errors_as_run_errors(folder.checkpoints_file):
         folder.checkpoints_file.unlink(missing_ok=True)
         folder.pretrained_file.unlink(missing_ok=True)
+
+
+def write_imported(
+    folder: RunFolder,
+    spec: Spec,
+    task: Task,
+    tensors: dict[str, Tensor],
+    origin: Origin,
+    *,
+    chat: ChatTemplate | None,
+) -> None:
+    """Write a run that was not trained here into a new folder: all that using it needs."""
+    claim(folder)
+    folder.describe(spec, task, chat=chat)
+    folder.checkpoints.create()
+    folder.checkpoints.save(0, tensors, {}, {**UNTRAINED, "finished": True})
+    folder.begin(origin)
 
 
 def keep_elsewhere(folder: RunFolder, hold: Hold, checkpoints: str | Path) -> None:

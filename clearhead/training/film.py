@@ -10,15 +10,13 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import final
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from clearhead.errors import RunError
-from clearhead.files import remove_partials, replacing
-from clearhead.serialization import check_regular
+from clearhead import files, serialization
+from clearhead.errors import RunError, unreadable
 from clearhead.training.checkpoints import write_tensors
 
 NAME = re.compile(r"step-(\d{1,18})\.safetensors")
@@ -57,7 +55,6 @@ def is_small(count: int) -> bool:
     return NOMINAL * frame_bytes(count) <= MOST_BYTES
 
 
-@final
 class Film:
     """The frames of a run in their folder. `run` is the run's id, `model` the checksum of its model.json."""
 
@@ -74,14 +71,14 @@ class Film:
             raise OSError("it is a link, and nothing is written through links")
         small = shrink(tensors)
         about = {"step": str(step), "run": self.run or "", "model": self.model or "", "sha256": checksum(small)}
-        with replacing(self.path(step)) as partial:
+        with files.replacing(self.path(step)) as partial:
             write_tensors(partial, small, about)
 
     def cut(self, last: int) -> None:
         """Remove this run's frames of later steps, which a resume makes again, and what a kill left half-written."""
         if self.folder.is_symlink() or not self.folder.is_dir():
             return
-        remove_partials(self.folder, NAME.pattern)
+        files.remove_partials(self.folder, NAME.pattern)
         for step in self.steps():
             if step > last:
                 self.path(step).unlink(missing_ok=True)
@@ -113,13 +110,11 @@ class Film:
     def load(self, step: int) -> dict[str, Tensor]:
         """Return the weights of a frame in float32; RunError if it is damaged, not this run's, or not finite."""
         path = self.path(step)
-        try:
-            check_regular(path)
+        with unreadable(path, SafetensorError, RuntimeError, after=". Remove it: nothing but the film needs it"):
+            serialization.check_regular(path)
             with safe_open(path, framework="pt") as file:
                 about = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-        except (OSError, SafetensorError, RuntimeError) as error:
-            raise RunError(f"{path}: cannot be read ({error}). Remove it: nothing but the film needs it") from None
         fault = self.find_fault(about, step)
         if fault is None and about.get("sha256") != checksum(tensors):
             fault = "was changed since it was written: its checksum is wrong"
@@ -128,7 +123,6 @@ class Film:
         return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
-@final
 class FilmCamera:
     """Takes the frames of a run in training. `asked` is the recipe's choice: None is yes for a small model."""
 

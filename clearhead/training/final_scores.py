@@ -17,9 +17,9 @@ from clearhead.training.checkpoints import named_tensors
 from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.fitting import LEAST_SCORED
 from clearhead.training.loop import Trainer
-from clearhead.training.pretrained import WIDE
 from clearhead.training.reporting import StoppedScoring, phase, read_metrics, replace_nonfinite
 from clearhead.training.run import Run, load
+from clearhead.training.weights import WIDE
 
 MOST_ASSESSED = 2000
 Score = TypeVar("Score", LinearScore, NgramScore)

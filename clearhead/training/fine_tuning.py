@@ -27,13 +27,12 @@ from clearhead.text.preparing import Prepared
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import MODEL, copy_into, named_tensors
 from clearhead.training.folder import RunFolder
-from clearhead.training.pretrained import prepare_parameters, without_wide, write_start
 from clearhead.training.recipe import FineTuning, Machine, Recipe
-from clearhead.training.run import Run, best_step, load
-from clearhead.training.tasks import Embed, Task, name_of, task_named
+from clearhead.training.run import Run, load
+from clearhead.training.tasks import Embed, Task, default_recipe, name_of, task_named
 from clearhead.training.tasks.learning import with_article
 from clearhead.training.tasks.texts import Framing
-from clearhead.training.variants import default_recipe
+from clearhead.training.weights import best_step, prepare_parameters, without_wide, write_start
 
 SHARE_OF_RATE = 0.2
 """The peak learning rate is this share of the usual one: the weights are good already. Adapters start at nothing, and

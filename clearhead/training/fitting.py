@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 
 from clearhead.errors import OptionError
-from clearhead.model.int8 import count_weights
+from clearhead.model import int8, variants
 from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec, build_for_shapes, with_size
 from clearhead.model.transformers import Transformer
@@ -33,12 +33,12 @@ from clearhead.training.machine import (
     with_serving_threads,
 )
 from clearhead.training.pacing import FINAL, LINE, SCORING, TIMING
-from clearhead.training.recipe import Budget, Plan, Recipe, text_bytes
+from clearhead.training.recipe import Budget, Plan, Recipe
 from clearhead.training.schedules import CosineDecay, Last
 from clearhead.training.scores import FEWEST_BATCHES
 from clearhead.training.tasks import Task, task_named
+from clearhead.training.tasks.learning import text_bytes
 from clearhead.training.train_step import plan_batches
-from clearhead.training.variants import with_dropout
 
 Log = Callable[[str], None]
 
@@ -96,7 +96,6 @@ class Evaluations(NamedTuple):
     seconds: float
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """What a recipe is fitted to: its task and text, and seconds of the budget that were used before; `reading` of them
@@ -339,7 +338,7 @@ def fit_learning(recipe: Recipe, workload: Workload, steps: int, pace: Pace) -> 
     kind, optimizer, model = recipe.model.kind, recipe.optimizer, recipe.model
     epochs = steps * pace.tokens / max(1, workload.text_tokens)
     if "dropout" in recipe.open and workload.task.sizes:
-        model = with_dropout(model, next(rate for most, rate in DROPOUTS[kind] if epochs <= most))
+        model = variants.with_dropout(model, next(rate for most, rate in DROPOUTS[kind] if epochs <= most))
     if "decay" in recipe.open and kind == "decoder" and epochs > MANY_EPOCHS:
         optimizer = replace(optimizer, weight_decay=MUCH_DECAY)
     if "lr" in recipe.open and workload.task.sizes:
@@ -395,7 +394,7 @@ def affordable_evaluations(recipe: Recipe, scoring: ScoringPace, seconds: float)
 
 def describe(recipe: Recipe, steps: int, pace: Pace, evaluations: Evaluations, model: Transformer) -> str:
     """Return the line that says what will happen: steps, time and size."""
-    size = f"a {round_count(count_weights(model))} model"
+    size = f"a {round_count(int8.count_weights(model))} model"
     if recipe.budget.minutes is not None:
         line = f"about {steps:,} steps in {recipe.budget.minutes:g} minutes on this machine; {size}"
         if recipe.plan is not None and recipe.plan.enough:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
-from clearhead.errors import DataError, OptionError, RunError
+from clearhead.errors import DataError, RunError, errors_as, unreadable
 from clearhead.files import (
     is_inside,
     is_plain_name,
@@ -25,7 +25,7 @@ from clearhead.text.templates import ChatTemplate
 from clearhead.text.tokenizer import SpecialIds, Tokenizer
 from clearhead.training.checkpoints import Checkpoints
 from clearhead.training.film import Film
-from clearhead.training.holding import Hold, hold_folder
+from clearhead.training.folder_lock import Hold, hold_folder
 from clearhead.training.recipe import FineTuning, Origin, Recipe, read_origin, read_recipe, write_recipe
 from clearhead.training.reporting import read_metrics, to_stderr
 from clearhead.training.tasks import OTHERS, TASKS, Task, name_of, task_named
@@ -51,7 +51,16 @@ PRETRAINED, NGRAMS = "pretrained.safetensors", "ngrams.safetensors"
 Part = TypeVar("Part", SpecialIds, Framing)
 
 
-@final
+@dataclass(frozen=True)
+class Inside:
+    """The path of a name in the folder that is asked for it."""
+
+    name: str
+
+    def __get__(self, folder: "RunFolder", owner: type) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of a run. Everything needed to use, resume or look into the run is inside.
@@ -61,62 +70,24 @@ class RunFolder:
 
     path: Path
 
-    @property
-    def run_file(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def recipe_file(self) -> Path:
-        return self.path / "recipe.json"
-
-    @property
-    def model_file(self) -> Path:
-        return self.path / "model.json"
-
-    @property
-    def data(self) -> Path:
-        return self.path / "data"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def curves(self) -> Path:
-        return self.path / "curves.svg"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / "evaluation.json"
-
-    @property
-    def baseline(self) -> Path:
-        return self.path / "baseline.json"
-
-    @property
-    def program_file(self) -> Path:
-        """Return the path of the description of the RASP program that was compiled into the run, if one was."""
-        return self.path / "program.json"
-
-    @property
-    def opening_file(self) -> Path:
-        """Return the file that says what pages of the run open on, if one does: example texts, a site and a head."""
-        return self.path / "opening.json"
-
-    @property
-    def pretrained_file(self) -> Path:
-        """Return the file of the weights that a fine-tuned run starts from: the run needs no other folder."""
-        return self.path / PRETRAINED
-
-    @property
-    def ngrams_file(self) -> Path:
-        """Return the file of a classifier's wide part, which checkpoints do not hold."""
-        return self.path / NGRAMS
-
-    @property
-    def checkpoints_file(self) -> Path:
-        """Return the file that says where checkpoints are, if they are elsewhere."""
-        return self.path / "checkpoints.json"
+    run_file = Inside("run.json")
+    recipe_file = Inside("recipe.json")
+    model_file = Inside("model.json")
+    data = Inside("data")
+    metrics = Inside("metrics.jsonl")
+    curves = Inside("curves.svg")
+    evaluation = Inside("evaluation.json")
+    baseline = Inside("baseline.json")
+    program_file = Inside("program.json")
+    """The RASP program that was compiled into the run, if one was."""
+    opening_file = Inside("opening.json")
+    """What pages of the run open on, if the file is there: example texts, a site and a head."""
+    pretrained_file = Inside(PRETRAINED)
+    """The weights that a fine-tuned run starts from: the run needs no other folder."""
+    ngrams_file = Inside(NGRAMS)
+    """A classifier's wide part, which checkpoints do not hold."""
+    checkpoints_file = Inside("checkpoints.json")
+    """Where checkpoints are, if they are elsewhere."""
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -255,12 +226,10 @@ class RunFolder:
 
     def task(self) -> Task:
         description = self.read_description()
-        try:
+        with errors_as(RunError, self.model_file):
             kind = self.task_kind()
             special = self.read_parts(description, "special", SpecialIds)
             framing = self.read_parts(description, "framing", Framing)
-        except OptionError as error:
-            raise RunError(f"{self.model_file}: {error}") from None
         files = set(description["tokenizers"].values())
         loaded = {file: self.tokenizer(file, description["files"], special.get(file)) for file in files}
         return kind(
@@ -273,10 +242,8 @@ class RunFolder:
 
     def task_kind(self) -> type[Task]:
         """Return the class of the run's task, which is known before its tokenisers and weights are read."""
-        try:
+        with errors_as(RunError, self.model_file):
             return task_named(self.read_description()["task"])
-        except OptionError as error:
-            raise RunError(f"{self.model_file}: {error}") from None
 
     def read_parts(self, description: Mapping[str, Any], field: str, kind: type[Part]) -> dict[str, Part]:
         """Return the parts in a field of model.json by name; RunError if one is of another kind."""
@@ -296,24 +263,20 @@ class RunFolder:
             return None
         path = self.path / CHAT
         self.check_sum(path, description["files"])
-        try:
+        with unreadable(path, UnicodeDecodeError):
             return ChatTemplate(
                 read_bytes(path).decode(), check_type(description["chat"], dict[str, str], f"{path}: chat")
             )
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{path}: cannot be read ({error})") from None
 
     def check_sum(self, path: Path, sums: Mapping[str, str]) -> None:
         """Raise RunError if a file has changed since the run began; DataError if it cannot be read."""
-        try:
+        with unreadable(path, error=DataError, after=f"; expected {path.name}"):
             if not is_inside(self.path, path):
                 raise RunError(
                     f"{path}: is a link that leads out of the run, and is not read. Put the file itself there"
                 )
             if sha256_of_file(path) != sums.get(path.name):
                 raise RunError(f"{path}: was changed since the run began: its checksum is wrong. Put it back as it was")
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror or error}; expected {path.name}") from None
 
     def tokenizer(self, file: str, sums: Mapping[str, str], special: SpecialIds | None = None) -> Tokenizer:
         """Load a tokeniser; RunError if it has changed since the run began."""

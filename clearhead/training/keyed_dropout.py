@@ -8,7 +8,7 @@ arithmetic on integers, so that a GPU and a CPU make the same masks too.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,19 +70,19 @@ def keep_mask(
     return hashed >= round((share - 0.5) * (1 << 32))
 
 
-@final
 class KeyedDropout(TorchFunctionMode):
     """Within it, torch's dropout and the dropout of its attention take their masks from the keys of the rows.
 
     The first axis of what is dropped must be the rows of the batch. OptionError if it is another, or if a
     function with a backward pass of its own drops: it may compute again there, outside of this mode. Attention that is
     computed block by block is given masks for both times. With a `split` the second axis is this process's places of
-    the rows, which have the masks that they have in whole rows.
+    the rows, which have the masks that they have in whole rows. With `part` the heads of attention are that one of the
+    equal parts into which processes have divided them.
     """
 
-    def __init__(self, keys: Int[Tensor, "row"], split: SequenceSplit | None = None) -> None:
+    def __init__(self, keys: Int[Tensor, "row"], split: SequenceSplit | None = None, part: int = 0) -> None:
         super().__init__()
-        self.keys, self.sites, self.split = keys, 0, split
+        self.keys, self.sites, self.split, self.part = keys, 0, split, part
 
     def __enter__(self) -> "KeyedDropout":
         self.before = BLOCK_DROPOUT.set(self.drop_blocks)
@@ -125,7 +125,8 @@ class KeyedDropout(TorchFunctionMode):
         """Return the number of places in a row, or the numbers of those that this process has of them."""
         size = math.prod(input.shape[1:])
         if self.split is None:
-            return size
+            first = self.part * size if input.ndim == 4 else 0  # weights of attention come after those of earlier heads
+            return torch.arange(first, first + size, dtype=torch.int32, device=input.device) if first else size
         indices = self.split.indices(input.device).to(torch.int32)
         if input.ndim != 3 or input.shape[1] != len(indices):
             raise OptionError(
@@ -146,11 +147,13 @@ class KeyedDropout(TorchFunctionMode):
         def drop(weight: Tensor, queries: slice, key_places: slice, size: tuple[int, int]) -> Tensor:
             check_rows(weight, keys)
             n_query, n_key = size
-            heads, query_indices, key_indices = (
-                torch.arange(*ends, dtype=torch.int32, device=keys.device)
-                for ends in ((0, weight.shape[1]), (queries.start, queries.stop), (key_places.start, key_places.stop))
+            n_heads = weight.shape[1]
+            heads = slice(self.part * n_heads, (self.part + 1) * n_heads)
+            head_indices, query_indices, key_indices = (
+                torch.arange(places.start, places.stop, dtype=torch.int32, device=keys.device)
+                for places in (heads, queries, key_places)
             )
-            indices = (heads.view(-1, 1, 1) * n_query + query_indices.view(-1, 1)) * n_key + key_indices
+            indices = (head_indices.view(-1, 1, 1) * n_query + query_indices.view(-1, 1)) * n_key + key_indices
             return weight * scaled(keep_mask(keys, site, indices.flatten(), p), weight, p)
 
         return drop

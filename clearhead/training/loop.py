@@ -10,28 +10,24 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, final
+from typing import Any
 
 import torch
 
-from clearhead.devices import seed_random, synchronize
+from clearhead import devices, extras, files, serialization
 from clearhead.errors import RunError
-from clearhead.extras import has_package, how_to_install
-from clearhead.files import os_errors_as_run_errors
 from clearhead.model.blocks import Stack
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.plots.curves import draw_curves
-from clearhead.serialization import to_json
 from clearhead.text.mixing import Mixed
 from clearhead.text.preparing import Prepared
-from clearhead.training import pretrained
+from clearhead.training import distributed, weights
 from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors
-from clearhead.training.distributed import current_processes
 from clearhead.training.evaluation import ValidationSet, assess
 from clearhead.training.film import FilmCamera, is_frame
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import Hold
+from clearhead.training.folder_lock import Hold
 from clearhead.training.machine import ThreadWatch, count_tokens, prepare_machine
 from clearhead.training.pacing import Pacing
 from clearhead.training.parallel import build_model, choose_parallel
@@ -47,7 +43,6 @@ Watcher = Callable[[Mapping[str, Any]], None]
 """A callback that is given every line of metrics.jsonl as it is written, and a line when a checkpoint was saved."""
 
 
-@final
 class Trainer:
     """A run in training: its recipe, text and model, and the loop.
 
@@ -73,11 +68,11 @@ class Trainer:
         self.folder, self.recipe, self.prepared, self.task, self.spec = folder, recipe, prepared, task, spec
         self.hold, self.watcher, self.log = hold, watcher, log
         self.began, self.ended = began, 0.0
-        self.processes = current_processes()
+        self.processes = distributed.current_processes()
         # Frozen weights of a fine-tuned run are in its pretrained.safetensors, and not in every checkpoint again.
-        tensors_of: Select = named_tensors if recipe.fine_tuning is None else pretrained.trained_tensors
+        tensors_of: Select = named_tensors if recipe.fine_tuning is None else weights.trained_tensors
         apart = folder.ngrams_file.exists()
-        self.select: Select = (lambda model: pretrained.without_wide(tensors_of(model))) if apart else tensors_of
+        self.select: Select = (lambda model: weights.without_wide(tensors_of(model))) if apart else tensors_of
         self.pacing = Pacing(recipe, log)
         self.watch = LossWatch(recipe.optimizer.schedule.warmup)
         self.splits = recipe.machine.splits
@@ -100,28 +95,33 @@ class Trainer:
         recipe, processes = self.recipe, self.processes
         device = processes.device(prepare_machine(recipe.machine))
         if checkpoint is not None:
-            pretrained.check_saved(self.folder, self.spec, recipe.fine_tuning, checkpoint.folder / MODEL)
+            weights.check_saved(self.folder, self.spec, recipe.fine_tuning, checkpoint.folder / MODEL)
         torch.manual_seed(recipe.seed)
         model = build_model(recipe, self.spec, processes)
         parallel = choose_parallel(recipe, processes, model, device)
         if processes.is_first:
             self.tell_the_others(checkpoint)
             if checkpoint is None and recipe.vectors is not None:
-                pretrained.start_from_vectors(model, self.task, recipe.vectors, self.log)
+                weights.start_from_vectors(model, self.task, recipe.vectors, self.log)
         if recipe.fine_tuning is not None:
             copy_into(
-                pretrained.without_wide(named_tensors(model)),
-                pretrained.load_start(self.folder),
+                weights.without_wide(named_tensors(model)),
+                weights.load_start(self.folder),
                 str(self.folder.pretrained_file),
             )
-            pretrained.prepare_parameters(model, recipe.fine_tuning)
+            weights.prepare_parameters(model, recipe.fine_tuning)
         processes.copy_from_first(model)
         model = model if parallel.shards else model.to(device)  # shards go to their device one group after another
         if recipe.machine.activation_checkpointing:
             for module in model.modules():
                 if isinstance(module, Stack):
                     module.checkpointing = True
-        self.train_state = TrainState(model, self.task, recipe.optimizer, recipe.machine, parallel)
+        self.train_state = state = TrainState(model, self.task, recipe.optimizer, recipe.machine, parallel)
+        if state.silent is not None and state.bfloat16:
+            self.log(
+                f"training is slower than it could be: {state.silent.__name__} does not say `supports_bfloat16 = True` "
+                "beside its forward, so every operation rounds its weights by itself (autocast)"
+            )
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Plan the batches, and go back to the checkpoint if there is one. Signals to stop are obeyed from here on."""
@@ -138,7 +138,7 @@ class Trainer:
         self.processes.send(
             {
                 "run": str(self.folder.path.absolute()),
-                "recipe": to_json(self.recipe, CLASSES),
+                "recipe": serialization.to_json(self.recipe, CLASSES),
                 "began": self.began,
                 "data": str(self.prepared.train.folder.parent.parent.absolute()),
                 "checkpoint": None if checkpoint is None else str(checkpoint.folder.absolute()),
@@ -202,14 +202,14 @@ class Trainer:
             with contextlib.suppress(OSError):  # a disk that stays broken has told its first error
                 self.metrics_log.close()
             raise
-        with os_errors_as_run_errors(self.folder.metrics):
+        with files.os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.close()
         self.hold.check()
-        if not has_package("matplotlib"):
-            self.log(f"curves.svg is not drawn: that needs matplotlib ({how_to_install('plots')})")
+        if not extras.has_package("matplotlib"):
+            self.log(f"curves.svg is not drawn: that needs matplotlib ({extras.how_to_install('plots')})")
             return
         lines = read_metrics(self.folder.metrics)
-        with os_errors_as_run_errors(self.folder.curves):
+        with files.os_errors_as_run_errors(self.folder.curves):
             draw_curves(lines, self.folder.curves, title=self.folder.path.name)
 
     def run(self, stopping: Stopping) -> None:
@@ -224,8 +224,8 @@ class Trainer:
             with contextlib.nullcontext() if self.done else phase("the first step", self.log):
                 self.step(batches)
             logs = self.done % self.recipe.checkpointing.log == 0
-            if logs:
-                self.wait()
+            if logs:  # the clock counts steps that a GPU has done, and not those that it was given
+                devices.synchronize(self.train_state.device)
             now, _ = self.processes.moment(0)
             self.seconds, clock = self.seconds + now - clock, now
             self.pacing.count_step(self.seconds, logs=logs)
@@ -271,10 +271,6 @@ class Trainer:
         elif self.saved_step < self.done:
             self.save()
 
-    def wait(self) -> None:
-        """Wait until a GPU has done the steps it was given, so that the clock counts steps that are done."""
-        synchronize(self.train_state.device)
-
     def step(self, batches: Iterator[Batch]) -> None:
         """Take one optimiser step, with random numbers of its own."""
         recipe = self.recipe
@@ -293,7 +289,7 @@ class Trainer:
 
     def try_step(self, batches: list[Batch], rate: float) -> bool:
         """Take a step with random numbers of its own; return False if the GPU's memory is too small for it."""
-        seed_random(step_seed(self.recipe.seed, self.done, self.processes.rank), self.train_state.device)
+        devices.seed_random(step_seed(self.recipe.seed, self.done, self.processes.rank), self.train_state.device)
         nll, n_targets = self.train_state.nll.clone(), self.train_state.places
         try:
             self.train_state.step([part for batch in batches for part in split_rows(batch, self.splits)], rate)
@@ -376,7 +372,7 @@ class Trainer:
         """
         if self.hold is None:
             return
-        with os_errors_as_run_errors(self.folder.metrics):
+        with files.os_errors_as_run_errors(self.folder.metrics):
             self.metrics_log.write(line)
         estimated = self.recipe.budget.minutes is not None
         total = self.pacing.announced_total(self.done) if estimated else self.total
@@ -426,7 +422,7 @@ class Trainer:
         """Return a model like the one in training, of any weights."""
         model = self.spec.build()
         if self.recipe.fine_tuning is not None:
-            pretrained.prepare_parameters(model, self.recipe.fine_tuning)
+            weights.prepare_parameters(model, self.recipe.fine_tuning)
         return model.to(self.train_state.device)
 
     def save(self) -> None:
@@ -437,7 +433,7 @@ class Trainer:
         self.train_state.collect_nll()
         if self.hold is not None:
             self.hold.check()
-            with os_errors_as_run_errors(self.folder.metrics):
+            with files.os_errors_as_run_errors(self.folder.metrics):
                 self.metrics_log.sync()
         model = self.select(self.train_state.averaged_model())
         state = {

@@ -9,20 +9,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 
-from clearhead.devices import choose_device, synchronize
+from clearhead import devices, extras
 from clearhead.errors import OptionError
-from clearhead.extras import has_package
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.text.preparing import Prepared
 from clearhead.training.distributed import current_processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import build_model, share_rows
-from clearhead.training.recipe import Machine, Recipe
+from clearhead.training.recipe import Machine, Recipe, read_parallel
 from clearhead.training.scores import ValidationSet
 from clearhead.training.tasks.base import Task, loss_of
 from clearhead.training.tasks.learning import Batch
@@ -40,7 +39,7 @@ def resolve_machine(machine: Machine) -> Machine:
     """Return the machine with nothing left open. OptionError for a precision that the device is not run in, and for
     keyed dropout where what is dropped is compiled or computed twice.
     """
-    device = choose_device(machine.device)
+    device = devices.choose_device(machine.device)
     precision = machine.precision
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" else "float32"
@@ -52,7 +51,8 @@ def resolve_machine(machine: Machine) -> Machine:
         raise OptionError(f"keyed_dropout: is not offered with {excluding}; leave out one of the two")
     keyed = machine.keyed_dropout
     if keyed is None and current_processes().together:
-        keyed = not excluded and device.type == "cpu"  # on a GPU it would form the weights that its kernels do not
+        # On a GPU it forms the weights that its kernels do not; processes of one layer have no other way.
+        keyed = not excluded and (device.type == "cpu" or read_parallel(machine.parallel).tensor > 1)
     # Of all processes on this machine together, so that a resume with fewer of them has as many.
     threads = machine.threads or torch.get_num_threads() * current_processes().local_count
     return replace(machine, device=str(device), precision=precision, threads=threads, keyed_dropout=keyed)
@@ -121,7 +121,6 @@ def with_serving_threads(machine: Machine, log: Callable[[str], None]) -> Machin
     return replace(machine, threads=serving)
 
 
-@final
 class ThreadWatch:
     """Watches whether the machine has become busy, and lowers the number of threads to what serves."""
 
@@ -211,7 +210,7 @@ def time_capture(train_state: TrainState, some: list[list[Batch]]) -> float:
     for step in (*some, *some):
         started = time.perf_counter()
         train_state.step(step, 0.0)
-        synchronize(train_state.device)
+        devices.synchronize(train_state.device)
         walls.append(time.perf_counter() - started)
     shapes = {tuple(tensor.shape for tensor in batch.values()) for step in some for batch in step}
     captured = max(0.0, sum(walls[: len(some)]) - sum(walls[len(some) :]))
@@ -225,10 +224,10 @@ def run_steps(train_state: TrainState, steps: Iterator[list[Batch]], device: tor
     end = time.perf_counter() + seconds
     while len(walls) < 2 or (time.perf_counter() < end and len(walls) <= MOST_STEPS):
         batches = next(steps)
-        synchronize(device)
+        devices.synchronize(device)
         started = time.perf_counter()
         train_state.step(batches, 0.0)
-        synchronize(device)
+        devices.synchronize(device)
         walls.append(time.perf_counter() - started)
         tokens.append(sum(map(count_tokens, batches)) * current_processes().count)
         if walls[0] > seconds:
@@ -277,7 +276,7 @@ def time_ending() -> float:
     about twice as long.
     """
     started = time.perf_counter()
-    if has_package("matplotlib"):
+    if extras.has_package("matplotlib"):
         importlib.import_module("matplotlib.figure")
         importlib.import_module("matplotlib.backends.backend_svg")
     return max(LEAST_ENDING, 2 * (time.perf_counter() - started))

@@ -11,13 +11,15 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.training.recipe import Optimizer
+
+Same = TypeVar("Same", bound=Tensor)
 
 
 def zero_all(tensors: Sequence[Tensor]) -> None:
@@ -37,7 +39,14 @@ def move_all(tensors: Sequence[Tensor], towards: Sequence[Tensor], share: float)
     torch._foreach_lerp_(list(tensors), list(towards), share)  # pyright: ignore[reportPrivateImportUsage]
 
 
-@final
+def split_by_mesh(tensors: Sequence[Same]) -> list[list[Same]]:
+    """Return the tensors that are sharded over the same mesh of processes together; all in one list if none is."""
+    meshes: dict[object, list[Same]] = {}
+    for tensor in tensors:
+        meshes.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    return list(meshes.values())
+
+
 class RoundAll(torch.autograd.Function):
     """Weights in a narrower dtype, all by one call; on the way back their gradients go into `grad` by one or two.
 
@@ -100,7 +109,6 @@ class AdamW(torch.optim.AdamW):
         inspect.unwrap(torch.optim.AdamW.step)(self)
 
 
-@final
 class Muon(AdamW):
     """Muon for the parameter groups that say `muon=True`, AdamW for the others. All of a group's are matrices."""
 
@@ -168,11 +176,11 @@ def make_optimizer(
     muon_ids = {id(parameter) for parameter in hidden_maps(model)} if optimizer.method == "muon" else set[int]()
     by_muon = [parameter for parameter in parameters if id(parameter) in muon_ids]
     by_adamw = [parameter for parameter in parameters if id(parameter) not in muon_ids]
-    decay = optimizer.weight_decay
+    decay, meshes = optimizer.weight_decay, split_by_mesh(by_adamw)  # torch updates those of one mesh by one call
     groups = [
         {"params": by_muon, "weight_decay": decay, "muon": True},
-        {"params": [parameter for parameter in by_adamw if parameter.ndim >= 2], "weight_decay": decay},
-        {"params": [parameter for parameter in by_adamw if parameter.ndim < 2], "weight_decay": 0.0},
+        *({"params": [one for one in alike if one.ndim >= 2], "weight_decay": decay} for alike in meshes),
+        *({"params": [one for one in alike if one.ndim < 2], "weight_decay": 0.0} for alike in meshes),
     ]
     on_gpu = device.type == "cuda"
     return (Muon if by_muon else AdamW)(

@@ -6,17 +6,18 @@ any number of them. A process without a row takes part with one that asks for no
 
 With a context of several processes, each group of them has the same rows, and each process in it its places of every
 sequence. Weights, gradients and shards are those of all processes together, whichever rows and places they have.
+
+With `tensor`, neighbouring processes have the same rows and places, and each a part of the heads and of the hidden
+numbers of every layer (`tensor_parallel`). Weights are then sharded over the processes with the same part.
 """
 
 import contextlib
 import functools
-import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -27,24 +28,28 @@ from clearhead.errors import OptionError
 from clearhead.model.blocks import Stack
 from clearhead.model.sizes import Bounded, Spec, TooManyNumbers, build_for_shapes
 from clearhead.model.transformers import Transformer
+from clearhead.system import machine_memory
 from clearhead.training.checkpoints import copy_into, named_tensors
 from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import Recipe, read_parallel
+from clearhead.training.optimizers import split_by_mesh
+from clearhead.training.recipe import ParallelLayout, Recipe, read_parallel
 from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks.learning import Batch
+from clearhead.training.tensor_parallel import check_divisible, divide_layers
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
+MESH = ("shards", "layers")
+"""The axes of the mesh of processes: those that shard the same weights, and those that divide the same layers."""
 Forward = Callable[..., Any]
 """Computes the loss of a batch, and takes what options the pass has."""
 ROOM = 0.9
 """The share of a device's memory that weights, gradients and moments can take at all: something computes with them."""
 NEAR = 0.25
 """The share of the parameters there is memory for from which a rough count is not relied on."""
-CONTAINER = Path("/sys/fs/cgroup/memory.max")
-"""Where Linux tells a container the memory it may use."""
 FULL = 0.5
 """The share of a device's memory that weights, gradients and moments may take before they are sharded."""
 
@@ -55,18 +60,25 @@ class Parallel(ABC):
     shards = False
     """Whether a process has only a part of every weight."""
 
-    def __init__(self, processes: Processes, context: int = 1) -> None:
-        self.processes, self.context = processes, context
+    def __init__(self, processes: Processes, layout: ParallelLayout = ParallelLayout()) -> None:
+        self.processes, self.layout = processes, layout
+
+    @property
+    def part(self) -> int:
+        """Return which part of every layer this process has."""
+        return self.processes.rank % self.layout.tensor
 
     @functools.cached_property
     def context_group(self) -> "ProcessGroup | None":
-        """Return the neighbouring processes that this one shares its sequences with; None if it has whole ones.
+        """Return the processes that this one shares its sequences with; None if it has whole ones.
 
         It is made by all processes at once, when it is first asked for.
         """
-        if self.context == 1:
+        _, context, tensor = self.layout
+        if context == 1:
             return None
-        group, _ = dist.new_subgroups(self.context)
+        ranks = torch.arange(self.processes.count).view(-1, context, tensor).mT.reshape(-1, context)
+        group, _ = dist.new_subgroups_by_enumeration(ranks.tolist())
         assert isinstance(group, dist.ProcessGroup)
         return group
 
@@ -83,13 +95,14 @@ class Parallel(ABC):
         return contextlib.nullcontext()
 
     def share(self, batch: Batch) -> Batch:
-        """Return this process's rows of a batch: the same as those of the processes that it shares sequences with."""
-        return share_rows(batch, self.processes.rank // self.context, self.processes.count // self.context)
+        """Return this process's rows of a batch: those of the processes that it shares sequences or layers with."""
+        same = self.layout.context * self.layout.tensor
+        return share_rows(batch, self.processes.rank // same, self.processes.count // same)
 
     @property
     def scale(self) -> float:
         """Return what a loss is multiplied by, since torch averages gradients over processes, and a sum is needed."""
-        return float(self.processes.count)
+        return float(self.processes.count // self.layout.tensor)
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float, device: torch.device) -> Tensor:
         """Clip the gradients by their norm over all processes, and return that."""
@@ -100,7 +113,6 @@ class Parallel(ABC):
         return model if self.processes.is_first else None
 
 
-@final
 class SingleProcess(Parallel):
     """One process, as if there were no others to think of."""
 
@@ -111,12 +123,11 @@ class SingleProcess(Parallel):
         return batch
 
 
-@final
 class Replicated(Parallel):
     """DDP: each process has all weights, and gradients are added up while the backward pass computes more of them."""
 
-    def __init__(self, processes: Processes, context: int = 1) -> None:
-        super().__init__(processes, context)
+    def __init__(self, processes: Processes, layout: ParallelLayout = ParallelLayout()) -> None:
+        super().__init__(processes, layout)
         self.wrapped: nn.parallel.DistributedDataParallel | None = None
 
     def wrap(self, module: nn.Module) -> Forward:
@@ -143,7 +154,6 @@ class Replicated(Parallel):
         return contextlib.nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
 
-@final
 class Sharded(Parallel):
     """FSDP2: each process has a part of every weight, of its moments and of the average; a block is whole only while
     it computes. What blocks share, and what is tied, stays in one group at the root.
@@ -151,25 +161,42 @@ class Sharded(Parallel):
 
     shards = True
 
-    def __init__(self, processes: Processes, device: torch.device, context: int = 1) -> None:
-        super().__init__(processes, context)
+    def __init__(self, processes: Processes, device: torch.device, layout: ParallelLayout = ParallelLayout()) -> None:
+        super().__init__(processes, layout)
+        self.device_type = device.type
+
+    @functools.cached_property
+    def mesh(self) -> "DeviceMesh":
+        """Return all processes by what they share: shards of weights, and layers. It is made by all at once."""
         from torch.distributed.device_mesh import init_device_mesh
 
-        self.mesh = init_device_mesh(device.type, (processes.count,))
+        tensor = self.layout.tensor
+        return init_device_mesh(self.device_type, (self.processes.count // tensor, tensor), mesh_dim_names=MESH)
 
     def shard(self, module: nn.Module, dtype: torch.dtype | None = None) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+        if self.layout.tensor > 1:
+            divide_layers(module, self.mesh["layers"])
+        mesh = self.mesh["shards"]
         policy = MixedPrecisionPolicy() if dtype is None else MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32)
         for block in own_blocks(module):
-            fully_shard(block, mesh=self.mesh, mp_policy=policy)
-        fully_shard(module, mesh=self.mesh, mp_policy=policy)
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(module, mesh=mesh, mp_policy=policy)
 
     def wrap(self, module: nn.Module) -> Forward:
         return module.forward
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float, device: torch.device) -> Tensor:
-        return full_tensor(super().clip(parameters, most, device))
+        foreach, meshes = takes_foreach(device), split_by_mesh(parameters)
+        norms: list[Tensor] = []
+        for alike in meshes:
+            gradients = [one.grad for one in alike if one.grad is not None]
+            norms.append(full_tensor(nn.utils.get_total_norm(gradients, foreach=foreach)))
+        norm = torch.stack(norms).norm()
+        for alike in meshes:
+            nn.utils.clip_grads_with_norm_(alike, most, norm, foreach=foreach)
+        return norm
 
     def evaluation_model(self, model: Transformer, build: Callable[[], Transformer]) -> Transformer | None:
         """Gather the weights one after another. Only the first process keeps them, in a model of its own."""
@@ -249,25 +276,35 @@ def choose_parallel(recipe: Recipe, processes: Processes, model: nn.Module, devi
     """Return how the processes train together; OptionError if the recipe asks for what that way cannot do."""
     if not processes.together:
         return SingleProcess(processes)
-    method, context = read_parallel(recipe.machine.parallel)
-    if method == "auto":
-        method = "fsdp" if is_large(recipe, processes, model, device) else "ddp"
-    if method == "fsdp":
-        check_shardable(recipe)
+    layout = read_parallel(recipe.machine.parallel)
+    if layout.way == "auto":
+        layout = layout._replace(way="fsdp" if is_large(recipe, processes, model, device) else "ddp")
+    check_layout(recipe, layout, processes.count)
+    if layout.way == "fsdp":
         check_axes(model)
-    if context > 1:
-        check_splittable(recipe, recipe.model)
-        check_groups(processes.count, context)
-    return Sharded(processes, device, context) if method == "fsdp" else Replicated(processes, context)
+    return Sharded(processes, device, layout) if layout.way == "fsdp" else Replicated(processes, layout)
 
 
-def check_groups(count: int, context: int) -> None:
-    """Raise OptionError where processes cannot be grouped so that each group shares its sequences."""
-    if count % context:
+def check_groups(count: int, layout: ParallelLayout) -> None:
+    """Raise OptionError where processes cannot be grouped so that each group shares its sequences and layers."""
+    same = layout.context * layout.tensor
+    if count % same:
+        asked = [f"{name}={getattr(layout, name)}" for name in ("context", "tensor") if getattr(layout, name) > 1]
         raise OptionError(
-            f"parallel: {count} processes cannot be grouped by context={context}; start a multiple of {context}, or "
-            "choose a context that divides them"
+            f"parallel: {count} processes cannot be grouped by {' and '.join(asked)}; start a multiple of {same}, or "
+            "choose numbers that divide them"
         )
+
+
+def check_layout(recipe: Recipe, layout: ParallelLayout, count: int) -> None:
+    """Raise OptionError for what so many processes cannot do with a recipe in this layout."""
+    if layout.way == "fsdp":
+        check_shardable(recipe)
+    if layout.context > 1:
+        check_splittable(recipe, recipe.model)
+    if layout.tensor > 1:
+        check_divisible(recipe, layout.tensor)
+    check_groups(count, layout)
 
 
 def check_splittable(recipe: Recipe, spec: Spec) -> None:
@@ -309,14 +346,12 @@ def check_axes(model: nn.Module) -> None:
             )
 
 
-def check_together(recipe: Recipe) -> None:
-    """Raise OptionError, before any text is read, for what several processes cannot do with a recipe."""
-    method, context = read_parallel(recipe.machine.parallel)
-    if method == "fsdp":
-        check_shardable(recipe)
+def check_together(recipe: Recipe, count: int) -> None:
+    """Raise OptionError, before any text is read, for what so many processes cannot do with a recipe."""
+    layout = read_parallel(recipe.machine.parallel)
+    check_layout(recipe, layout, count)
+    if layout.way == "fsdp":
         check_axes(build_for_shapes(recipe.model))
-    if context > 1:
-        check_splittable(recipe, recipe.model)
 
 
 def check_room(recipe: Recipe, processes: Processes) -> None:
@@ -392,10 +427,4 @@ def memory_bytes(device: torch.device, processes: Processes) -> float:
     """Return the memory that a process may use: its GPU's, or its share of the machine's; inf if that is unknown."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
-    try:
-        there = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):  # Windows
-        return float("inf")
-    with contextlib.suppress(OSError, ValueError):  # a container may have less: "max" is no number
-        there = min(there, float(CONTAINER.read_text(encoding="utf-8")))
-    return there / processes.local_count
+    return machine_memory() / processes.local_count

@@ -1,36 +1,20 @@
-"""The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps; and the models
-and lengths that default recipes are made of, whatever the task.
-"""
+"""The recipe: everything that decides what a run becomes, in one frozen tree that the run folder keeps."""
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast, final, get_args
+from typing import Any, Literal, NamedTuple, cast, final, get_args
 
-from clearhead.attention.heads import Heads
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import OptionError, RunError
 from clearhead.files import check_format, os_errors_as_run_errors, read_json, read_sealed, write_sealed
-from clearhead.model import (
-    GELU,
-    AttentionSpec,
-    BlockSpec,
-    DecoderSpec,
-    Embedding,
-    EncoderSpec,
-    Output,
-    PreNorm,
-    presets,
-)
 from clearhead.model.lora import Lora
-from clearhead.model.presets import Size
 from clearhead.model.sizes import PARTS, Spec
 from clearhead.options import OWN, check_declared, option
 from clearhead.serialization import from_json, names_in, table_of, to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.mixing import read_mix
-from clearhead.text.parts import estimate_bytes
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Messages, Table
 from clearhead.text.token_files import TokenFiles
@@ -40,7 +24,6 @@ Select = Literal["best", "last"]
 Method = Literal["adamw", "muon"]
 Precision = Literal["auto", "float32", "bfloat16"]
 ParallelWay = Literal["auto", "ddp", "fsdp"]
-CONTEXT = "context="
 Open = Literal[
     "budget", "vocabulary", "model", "dropout", "decay", "batch", "lr", "schedule", "warmup", "evaluate", "log"
 ]
@@ -57,19 +40,35 @@ def positive(owner: object, *names: str) -> None:
             raise OptionError(f"{type(owner).__name__}: {name} must be finite; came {value}")
 
 
-def read_parallel(text: str) -> tuple[ParallelWay, int]:
-    """Return how processes train together, and how many of them share a sequence.
+class ParallelLayout(NamedTuple):
+    """How processes train together, how many of them share a sequence, and how many share the maps of every layer."""
 
-    >>> read_parallel("fsdp,context=4"), read_parallel("ddp")
-    (('fsdp', 4), ('ddp', 1))
+    way: ParallelWay = "auto"
+    context: int = 1
+    tensor: int = 1
+
+
+def read_parallel(text: str) -> ParallelLayout:
+    """Return the layout that `--parallel` names.
+
+    >>> read_parallel("fsdp,context=4"), read_parallel("tensor=2")
+    (ParallelLayout(way='fsdp', context=4, tensor=1), ParallelLayout(way='fsdp', context=1, tensor=2))
     """
-    way, comma, rest = text.partition(",")
-    count = rest.removeprefix(CONTEXT)
-    if way not in get_args(ParallelWay) or (comma and not (rest.startswith(CONTEXT) and count.isdecimal())):
-        raise OptionError(f"parallel: auto, ddp or fsdp, or one of them with context, as fsdp,context=4; came {text!r}")
-    if comma and int(count) < 1:
-        raise OptionError(f"parallel: context is the number of processes that share a sequence; came {count}")
-    return cast(ParallelWay, way), int(count) if comma else 1
+    items = text.split(",")
+    way = cast(ParallelWay, items.pop(0)) if items[0] in get_args(ParallelWay) else "auto"
+    named = [item.partition("=") for item in items]
+    counts = {name: int(number) for name, _, number in named if name in ("context", "tensor") and number.isdecimal()}
+    if len(counts) < len(items):
+        raise OptionError(
+            "parallel: auto, ddp or fsdp, and how many processes share a sequence (context) or a layer (tensor), as "
+            f"fsdp,context=2,tensor=2; came {text!r}"
+        )
+    layout = ParallelLayout(way, **counts)
+    if min(layout.context, layout.tensor) < 1:
+        raise OptionError(f"parallel: context and tensor are numbers of processes, 1 or more; came {text!r}")
+    if layout.tensor > 1 and layout.way == "ddp":
+        raise OptionError("parallel: tensor goes with fsdp, which shards what it does not divide; take fsdp,tensor=2")
+    return layout._replace(way="fsdp") if layout.tensor > 1 else layout
 
 
 @final
@@ -272,7 +271,7 @@ class Machine(CodeRepr):
         activation_checkpointing: Keep only the inputs of blocks and compute the rest again in the backward pass: less
             memory for a third more work.
         splits: Compute each micro-batch in this many parts: the same step in less memory.
-        parallel: How several processes train together: `ddp`, `fsdp` or `auto`.
+        parallel: How several processes train together: `ddp`, `fsdp` or `auto`, with `context` and `tensor`.
         keyed_dropout: Dropout masks that are the same on any number of processes; None: with several processes on a
             CPU.
 
@@ -296,7 +295,7 @@ class Machine(CodeRepr):
     parallel: str = option(
         "auto",
         "Several processes: ddp (each has the model), fsdp (each has a shard), auto (by size and memory); "
-        "fsdp,context=4 splits each sequence over 4 of them.",
+        "fsdp,context=4 splits each sequence over 4 of them, fsdp,tensor=2 the heads and networks over 2.",
         takes="WAY",
         names=get_args(ParallelWay),
     )
@@ -312,7 +311,6 @@ class Machine(CodeRepr):
         read_parallel(self.parallel)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Plan(CodeRepr):
     """How a budget of minutes is spent, measured on the machine when training begins.
@@ -345,7 +343,6 @@ class Plan(CodeRepr):
             raise OptionError(f"Plan: times and counts are 0 or more; came {self!r}")
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class FineTuning(CodeRepr):
     """The run whose weights and tokenisers a run starts from, and which of its parameters are trained.
@@ -424,7 +421,6 @@ class Recipe(CodeRepr):
         return self.budget.minutes is None and "budget" not in self.open
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Origin(CodeRepr):
     """Where the weights of an imported run come from: its recipe.json holds this, since it was not trained here.
@@ -509,54 +505,3 @@ def own_modules(recipe: Recipe) -> list[str]:
     content = to_json(recipe, CLASSES)
     named = [*names_in(content), content["task"]]
     return sorted({name.partition(":")[0] for name in named if ":" in name})
-
-
-def changes(old: Recipe, new: Recipe) -> dict[str, Any]:
-    """Return the fields in which two recipes differ, as the new one has them."""
-    return {
-        field.name: getattr(new, field.name)
-        for field in fields(old)
-        if getattr(old, field.name) != getattr(new, field.name)
-    }
-
-
-PLACEHOLDER = 64
-"""A vocabulary until the tokeniser is there."""
-
-
-def text_bytes(corpus: Corpus) -> int:
-    """Return about how much text there is, from the sizes of the files."""
-    return estimate_bytes(corpus.train)
-
-
-def epochs(count: int, n_tokens: float, batch: int, *, least: int = 500, most: int = 20_000) -> int:
-    """Return the steps of so many epochs, to the hundred."""
-    return int(min(most, max(least, count * n_tokens / batch))) // 100 * 100
-
-
-def decoder(size: Size, context: int, dropout: float) -> DecoderSpec:
-    """Return a decoder as nanoGPT's: norm before, learned positions, GELU, no biases, output tied."""
-    spec = presets.gpt2(size, vocabulary=PLACEHOLDER, length=context, dropout=dropout)
-    block = replace(
-        spec.blocks[0],
-        attention=AttentionSpec(heads=Heads(size.n_heads), dropout=dropout),
-        feed_forward=GELU(size.d_ff, bias=False),
-    )
-    return replace(spec, blocks=(block,) * size.n_layers)
-
-
-def encoder(size: Size, output: Output, dropout: float) -> EncoderSpec:
-    """Return an encoder with the norm before and sinusoidal positions."""
-    block = BlockSpec(
-        attention=AttentionSpec(heads=Heads(size.n_heads)),
-        feed_forward=GELU(size.d_ff),
-        arrangement=PreNorm(),
-        dropout=dropout,
-    )
-    return EncoderSpec(
-        vocabulary=PLACEHOLDER,
-        d_model=size.d_model,
-        blocks=(block,) * size.n_layers,
-        embedding=Embedding(dropout=dropout),
-        output=output,
-    )

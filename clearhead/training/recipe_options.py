@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
+from clearhead import devices, registry
 from clearhead.attention.positions import Learned
-from clearhead.devices import choose_device
-from clearhead.errors import ClearheadError, OptionError, WordError, no_such
+from clearhead.errors import OptionError, WordError, naming_word, no_such
+from clearhead.model import variants
 from clearhead.model.lora import Lora
 from clearhead.model.sizes import PRESETS, Spec, build_for_shapes, named, parse_count, resized, sized
 from clearhead.options import (
@@ -27,29 +28,16 @@ from clearhead.options import (
     words_of,
 )
 from clearhead.registry import options as part_names
-from clearhead.registry import parse
 from clearhead.text.kinds import KINDS, SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import vector_size
 from clearhead.text.vocabulary_size import expected_size, least_size
-from clearhead.training import variants
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
-from clearhead.training.recipe import (
-    PLACEHOLDER,
-    Batching,
-    Budget,
-    Checkpointing,
-    FineTuning,
-    Machine,
-    Open,
-    Optimizer,
-    Recipe,
-    text_bytes,
-)
+from clearhead.training.recipe import Batching, Budget, Checkpointing, FineTuning, Machine, Open, Optimizer, Recipe
 from clearhead.training.schedules import AVERAGES, Schedule
-from clearhead.training.tasks import OTHERS, TASKS, Embed, name_of, task_named
-from clearhead.training.tasks.learning import with_article
+from clearhead.training.tasks import OTHERS, TASKS, Embed, default_recipe, name_of, task_named
+from clearhead.training.tasks.learning import PLACEHOLDER, text_bytes, with_article
 from clearhead.training.text_options import TITLE as TEXT_TITLE
 from clearhead.training.text_options import TextOptions, as_corpus, check_text
 
@@ -59,7 +47,6 @@ def part_option(text: str, names: Iterable[str]) -> Any:
     return option(None, f"{text}: {', '.join(names)}; {OWN}.", takes="NAME", names=names, several=True, own=True)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """What learns."""
@@ -115,14 +102,10 @@ def with_parts(spec: Spec, parts: Mapping[str, str], context: int) -> Spec:
     """Return the model with other parts. Whether they go together is found out by building it of nothing."""
     for name in variants.PARTS:
         if name in parts:
-            try:
+            with naming_word(name):
                 spec = variants.with_part(spec, name, parts[name], context=context)
-            except OptionError as error:
-                raise WordError(name, str(error).removeprefix(f"{name}: ")) from error
-    try:
+    with naming_word(" with ".join(parts)):
         build_for_shapes(spec)
-    except ClearheadError as error:
-        raise WordError(" with ".join(parts), str(error)) from error
     return spec
 
 
@@ -135,13 +118,11 @@ def base_model(options: ModelOptions, recipe: Recipe) -> Spec:
         if spec.kind != task.family:
             raise WordError("preset", f"{task.name} takes {with_article(task.family)}, and {options.preset} is none")
     elif options.size is not None:
-        try:
+        with naming_word("size"):
             spec = sized(task.family, parse_count(options.size), likely_vocabulary(recipe))
             if not recipe.tokenizing.shared:
                 # Two vocabularies take more tables of tokens: the least size is larger.
                 resized(spec.with_own_tables(), parse_count(options.size))
-        except OptionError as error:
-            raise WordError("size", str(error)) from error
     else:
         return recipe.model
     if spec.decoder is None and recipe.model.decoder is None:
@@ -186,7 +167,6 @@ EVALUATIONS = 20
 LEAST = 100
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions:
     """Word vectors to start from."""
@@ -240,7 +220,7 @@ def as_recipe(given: Given) -> Recipe:
     if task in OTHERS.values():
         raise WordError("task", f"{task.name} is for a model that has learned already: give it, --from RUN")
     check_text(task, text)
-    default = variants.default_recipe(given["task"], as_corpus(task, text), as_machine(given))
+    default = default_recipe(given["task"], as_corpus(task, text), as_machine(given))
     return replace(override_recipe(given, default), seed=given.get("seed", default.seed), open=list_open(given))
 
 
@@ -270,10 +250,8 @@ def as_fine_tuned(given: Given) -> Recipe:
     path = given["from_"]
     if extra := [word for word in given_of(given, Tokenizing, VectorOptions, ModelOptions) if word != "dropout"]:
         raise WordError("from_", f"{path} has its model and its tokenisers already: leave out {flags(extra)}")
-    try:
+    with naming_word("from_"):
         source = open_source(path)
-    except ClearheadError as error:
-        raise WordError("from_", str(error)) from error
     name = given.get("task") or name_of(type(source.task))
     task, text = task_named(name), group_of(TextOptions, given)
     if given.get("context", 0) > source.task.context:
@@ -309,10 +287,8 @@ def as_lora(given: Given) -> Lora | None:
             raise WordError(word, "goes with --lora RANK")
         return None
     maps = {"maps": tuple(name.strip() for name in given["lora_maps"].split(","))} if "lora_maps" in given else {}
-    try:
+    with naming_word("lora_maps", "Lora"):
         return Lora(rank=given["lora"], alpha=given.get("lora_alpha"), **maps)
-    except OptionError as error:
-        raise WordError("lora_maps", str(error).removeprefix("Lora: ")) from error
 
 
 def as_freeze(given: Given) -> tuple[str, ...]:
@@ -353,7 +329,7 @@ def override_recipe(given: Given, default: Recipe) -> Recipe:
 
 
 def as_machine(given: Given) -> Machine:
-    choose_device(given.get("device", "auto"))
+    devices.choose_device(given.get("device", "auto"))
     return new_machine(given, Machine(adapt_threads=True))
 
 
@@ -391,10 +367,8 @@ def check_tokenizer(path: str, given: Given) -> str:
     for word in ("vocabulary", "lower", "separate_tokenizers"):
         if word in given:
             raise WordError(word, f"is decided by the tokeniser that is given, {path}")
-    try:
+    with naming_word("tokenizer"):
         kind = Tokenizer.load(path).kind
-    except ClearheadError as error:
-        raise WordError("tokenizer", str(error)) from error
     if "vectors" in given and kind != "word":
         raise WordError("vectors", f"they are of words, and {path} is a tokeniser of kind {kind!r}: leave it out")
     return path
@@ -410,10 +384,8 @@ def check_vectors(path: str, spec: Spec, sized_by: str) -> None:
 
 
 def size_of_vectors(path: str) -> int:
-    try:
+    with naming_word("vectors"):
         return vector_size(path)
-    except ClearheadError as error:
-        raise WordError("vectors", str(error)) from error
 
 
 def as_optimizer(given: Given, default: Recipe, model: Spec, budget: Budget) -> Optimizer:
@@ -441,13 +413,11 @@ def as_schedule(text: str | None, usual: Schedule, warmup: int) -> Schedule:
     """Return the schedule that is named, or the usual one; with this warm-up unless its text says another."""
     if text is None:
         return replace(usual, warmup=warmup)
-    try:
-        parsed = parse(text, "schedule")
+    with naming_word("schedule"):
+        parsed = registry.parse(text, "schedule")
         if isinstance(usual, parsed.cls) and not parsed.fields:
             return replace(usual, warmup=warmup)
         return parsed.make(warmup=warmup)
-    except OptionError as error:
-        raise WordError("schedule", str(error)) from error
 
 
 def as_batching(given: Given, default: Batching) -> Batching:

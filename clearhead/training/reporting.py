@@ -1,7 +1,8 @@
 """What a training tells while it runs: a line for every phase that takes long, the progress of `ch.train`, the peak of
 memory, and a warning when the loss grows; and what it is told by signals: Ctrl-C and SIGTERM ask it to save and leave.
 
-The command line has a richer display of progress (cli/progress.py). This one needs nothing but the standard library.
+The command line has a richer display of progress (cli/progress.py), and prints the page at the end (cli/train.py).
+This one needs nothing but the standard library.
 
 The metrics of a run: a file of JSON lines that grows during training and is cut back by a resume; and the same
 numbers as TensorBoard's event files.
@@ -27,9 +28,8 @@ from typing import Any, cast, final
 
 import torch
 
+from clearhead import extras, files
 from clearhead.errors import OptionError, RunError
-from clearhead.extras import how_to_install
-from clearhead.files import open_log, parse_json, read_bytes, set_aside
 
 FIRST, NEXT = 8.0, 10.0
 """Seconds until the first line, and between those after it."""
@@ -73,7 +73,6 @@ PLAIN_SECONDS, DRAWN_SECONDS = 10.0, 0.2
 """Seconds between two lines in a log, and between two drawings of the bar."""
 
 
-@final
 class ProgressLine:
     """A watcher that shows step, loss, speed and time left, and the scores of each evaluation."""
 
@@ -145,7 +144,6 @@ LEAST = 0.01
 """A best loss below this counts as this: ten times nearly nothing is still nearly nothing."""
 
 
-@final
 class LossWatch:
     """A comparison of the training loss, averaged over a few lines of the log, with its best since the warm-up.
 
@@ -183,7 +181,6 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") i
 TOLD = b"stopping: it is saved first; Ctrl-C again leaves at once\n"
 
 
-@final
 class Stopping:
     """A context in which signals are recorded instead of obeyed. `asked` is the signal that came, 0 if none has.
 
@@ -239,7 +236,6 @@ MOST_BYTES = 1_000_000_000
 """The largest log that is read: some ten million lines."""
 
 
-@final
 class MetricsLog:
     """A file of metrics: one JSON object a line, which others can read as soon as it is written.
 
@@ -262,10 +258,10 @@ class MetricsLog:
         try:
             if (wrong := find_misfit(path, size)) is not None:
                 if os.path.lexists(path):
-                    wrong = f"{wrong}; it is set aside as {set_aside(path).name}"
+                    wrong = f"{wrong}; it is set aside as {files.set_aside(path).name}"
                 log(f"{path}: {wrong}, and a new log begins")
                 size = 0
-            self.file = open_log(path)
+            self.file = files.open_log(path)
             try:
                 check()
             except BaseException:
@@ -335,7 +331,7 @@ def replace_nonfinite(value: object) -> object:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a file of metrics. A torn last line, whose writer was killed, is left out."""
     try:
-        *complete, last = read_bytes(path, most=MOST_BYTES).split(b"\n")
+        *complete, last = files.read_bytes(path, most=MOST_BYTES).split(b"\n")
     except OSError as error:
         raise RunError(f"{path}: the metrics cannot be read: {error.strerror or error}") from error
     lines = [parse_line(line, path, number) for number, line in enumerate(complete, start=1)]
@@ -345,7 +341,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def is_torn(last: bytes) -> bool:
     """Return whether the bytes after the last line break are less than a line. Part of a JSON object is never JSON."""
     try:
-        parse_json(last)
+        files.parse_json(last)
     except ValueError:
         return True
     return False
@@ -354,7 +350,7 @@ def is_torn(last: bytes) -> bool:
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """Return a line as a dictionary; RunError if it is broken."""
     try:
-        read = parse_json(line)
+        read = files.parse_json(line)
     except ValueError as error:
         raise RunError(f"{path}:{number}: this line of metrics is broken: {error}. Remove it, or mend it") from error
     if not isinstance(read, dict):
@@ -406,7 +402,7 @@ def import_writer() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise OptionError(
-            f"TensorBoard is not installed, or too old; install it: {how_to_install('tensorboard')}"
+            f"TensorBoard is not installed, or too old; install it: {extras.how_to_install('tensorboard')}"
         ) from error
     return SummaryWriter
 

@@ -6,22 +6,18 @@ If the text has changed since, it says so and goes on with the text of then.
 """
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from clearhead.calls import public
 from clearhead.errors import OptionError, RunError
 from clearhead.files import os_errors_as_run_errors
-from clearhead.text.mixing import read_mix
-from clearhead.text.preparing import describe_changes
-from clearhead.training import claiming
+from clearhead.text import mixing, preparing
+from clearhead.training import claiming, distributed, fitting
 from clearhead.training.checkpoints import Checkpoint, Checkpoints, check_no_link
-from clearhead.training.distributed import joined
-from clearhead.training.fitting import planned_again
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import Hold
+from clearhead.training.folder_lock import Hold
 from clearhead.training.loop import Trainer, Watcher
 from clearhead.training.machine import resolve_machine
 from clearhead.training.recipe import Budget, Machine, Recipe
@@ -59,60 +55,44 @@ def resume(
     Returns:
         The run, with its best weights.
     """
-    with joined() as processes:
+    with distributed.joined() as processes:
         if not processes.is_first:
             return take_part(processes)
-        changed = {"budget": budget, "lr": lr, "machine": machine}
-        return resume_first(
-            RunFolder(Path(path)), changed, watcher=watcher, log=log, data=data, checkpoints=checkpoints
-        )
-
-
-def resume_first(
-    folder: RunFolder,
-    changed: Mapping[str, Any],
-    *,
-    watcher: Watcher | None,
-    log: Callable[[str], None],
-    data: Path | None,
-    checkpoints: str | Path | None,
-) -> Run:
-    """Resume a run, as the process that writes."""
-    folder.recipe()  # what is no run is refused before there is a lock
-    claiming.check_unlinked(folder.path)
-    find_checkpoints(folder, checkpoints)
-    with folder.lock(log) as hold:
-        recipe = folder.recipe()
-        task, spec = folder.task(), folder.spec()
-        check_fit(task, spec, str(folder.model_file))
-        prepared = load_prepared(data or folder.data, folder, recipe, task)
-        if changes := describe_changes(prepared.notes["texts"], recipe.corpus):
-            log(
-                f"WARNING: the text is not what this run was begun with: {changes}. It goes on with the text of then, "
-                "which it keeps as token ids; to learn the new one, train another run with "
-                f"--from {shlex.quote(str(folder.path))}"
+        folder = RunFolder(Path(path))
+        folder.recipe()  # what is no run is refused before there is a lock
+        claiming.check_unlinked(folder.path)
+        find_checkpoints(folder, checkpoints)
+        with folder.lock(log) as hold:
+            recipe, task, spec = folder.recipe(), folder.task(), folder.spec()
+            check_fit(task, spec, str(folder.model_file))
+            prepared = load_prepared(data or folder.data, folder, recipe, task)
+            if changes := preparing.describe_changes(prepared.notes["texts"], recipe.corpus):
+                log(
+                    f"WARNING: the text is not what this run was begun with: {changes}. It goes on with the text of "
+                    "then, which it keeps as token ids; to learn the new one, train another run with "
+                    f"--from {shlex.quote(str(folder.path))}"
+                )
+            found = find_checkpoints(folder, checkpoints)
+            checkpoint = checkpoint_to_resume(found, folder, recipe, log)
+            log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
+            new = replace(
+                recipe,
+                budget=budget or recipe.budget,
+                optimizer=replace(recipe.optimizer, lr=lr or recipe.optimizer.lr),
+                machine=resolve_machine(machine or recipe.machine),
             )
-        checkpoints_found = find_checkpoints(folder, checkpoints)
-        checkpoint = checkpoint_to_resume(checkpoints_found, folder, recipe, log)
-        log("from the start: there is no checkpoint yet" if checkpoint is None else f"from step {checkpoint.step}")
-        new = replace(
-            recipe,
-            budget=changed["budget"] or recipe.budget,
-            optimizer=replace(recipe.optimizer, lr=changed["lr"] or recipe.optimizer.lr),
-            machine=resolve_machine(changed["machine"] or recipe.machine),
-        )
-        new = with_plan(new, recipe, checkpoint)
-        check_schedule(new, recipe)
-        trainer = Trainer(folder, new, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log)
-        return run_to_end(trainer, checkpoint, lambda: take_over(folder, new, checkpoints_found, hold))
+            new = with_plan(new, recipe, checkpoint)
+            check_mixture(new, recipe)
+            trainer = Trainer(folder, new, prepared, task, spec, hold=hold, watcher=watcher or ProgressLine(), log=log)
+            return run_to_end(trainer, checkpoint, lambda: take_over(folder, new, found, hold))
 
 
-def check_schedule(recipe: Recipe, old: Recipe) -> None:
+def check_mixture(recipe: Recipe, old: Recipe) -> None:
     """Raise where a new budget would move the places at which a mixture's shares change: text would be read twice."""
     mix = recipe.batching.mix
     if (
         mix is not None
-        and len(read_mix(mix)) > 1
+        and len(mixing.read_mix(mix)) > 1
         and recipe.budget != replace(old.budget, patience=recipe.budget.patience)
     ):
         raise OptionError(
@@ -128,10 +108,10 @@ def with_plan(recipe: Recipe, old: Recipe, checkpoint: Checkpoint | None) -> Rec
     if recipe.plan is not None and recipe.budget.minutes == old.budget.minutes:
         return recipe
     if checkpoint is None:
-        return replace(recipe, plan=planned_again(recipe, done=0, seconds=0.0, spent=0.0))
+        return replace(recipe, plan=fitting.planned_again(recipe, done=0, seconds=0.0, spent=0.0))
     seconds = checkpoint.state["seconds"]
     spent = checkpoint.state["pacing"].get("spent", seconds)
-    return replace(recipe, plan=planned_again(recipe, done=checkpoint.step, seconds=seconds, spent=spent))
+    return replace(recipe, plan=fitting.planned_again(recipe, done=checkpoint.step, seconds=seconds, spent=spent))
 
 
 def find_checkpoints(folder: RunFolder, elsewhere: str | Path | None) -> Checkpoints:

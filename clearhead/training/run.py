@@ -18,11 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clearhead import devices, files
 from clearhead.calls import public
 from clearhead.decoding import Beam, Greedy, Sample
-from clearhead.devices import choose_device
-from clearhead.errors import ClearheadError, OptionError, RunError
-from clearhead.files import replacing_folder
+from clearhead.errors import ClearheadError, OptionError, RunError, errors_as
 from clearhead.model.int8 import DTYPES, check_dtype, count_weights, int8_maps, quantize
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
@@ -31,13 +30,10 @@ from clearhead.registry import Parts, import_parts
 from clearhead.text.sources import Source
 from clearhead.text.templates import ChatTemplate, Message
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.checkpoints import MODEL, UNTRAINED, Checkpoint, copy_into, named_tensors
-from clearhead.training.claiming import claim
+from clearhead.training import checkpoints, claiming, reporting
 from clearhead.training.evaluation import EvaluationOptions, evaluate
 from clearhead.training.folder import RunFolder
-from clearhead.training.pretrained import check_saved, fill_tuned, load_wide
 from clearhead.training.recipe import Origin
-from clearhead.training.reporting import to_stderr
 from clearhead.training.tasks import Answer, Fill, Generate, Task, Translate, name_of
 from clearhead.training.tasks.answering import (
     Pair,
@@ -53,12 +49,12 @@ from clearhead.training.tasks.embed import Pooling, embed_texts
 from clearhead.training.tasks.fill import Filling
 from clearhead.training.tasks.generate import Detokenizer
 from clearhead.training.tasks.texts import Framing
+from clearhead.training.weights import fill_tuned, load_wide, select_weights
 
 LONGEST = 60
 """The most characters of a text that is given as an example."""
 
 
-@final
 class RunCard(NamedTuple):
     """What there is to say of a loaded run; `method` is that of the run which answers texts."""
 
@@ -328,12 +324,13 @@ class Run:
         own: `train(..., initial=run)`.
         """
         spec = self.folder.spec()
-        tensors = named_tensors(self.model)
+        tensors = checkpoints.named_tensors(self.model)
         with torch.device("meta"):
             plain = spec.build()
             parameters = count_weights(plain)
             expected = {
-                name: tensor.shape for name, tensor in named_tensors(quantize(plain, int8_maps(tensors))).items()
+                name: tensor.shape
+                for name, tensor in checkpoints.named_tensors(quantize(plain, int8_maps(tensors))).items()
             }
         if {name: tensor.shape for name, tensor in tensors.items()} != expected:
             raise OptionError(
@@ -348,13 +345,8 @@ class Run:
             dtype="int8" if int8_maps(tensors) else str(next(iter(tensors.values())).dtype).removeprefix("torch."),
             parameters=parameters,
         )
-        with replacing_folder(Path(path)) as partial:
-            folder = RunFolder(partial)
-            claim(folder)
-            folder.describe(spec, self.task, chat=self.folder.chat())
-            folder.checkpoints.create()
-            folder.checkpoints.save(0, tensors, {}, {**UNTRAINED, "finished": True})
-            folder.begin(origin)
+        with files.replacing_folder(Path(path)) as partial:
+            claiming.write_imported(RunFolder(partial), spec, self.task, tensors, origin, chat=self.folder.chat())
         return load(path, device=str(next(self.model.parameters()).device))
 
     @public
@@ -425,7 +417,7 @@ def load(
     step: int | None = None,
     parts: Parts | None = None,
     merge: bool = True,
-    log: Callable[[str], None] = to_stderr,
+    log: Callable[[str], None] = reporting.to_stderr,
 ) -> Run:
     """Return the run of a folder, with its best weights.
 
@@ -451,7 +443,7 @@ def load(
     if not isinstance(path, str | Path):
         raise OptionError(f"path: expected the folder of a run, a str or a Path; came {type(path).__name__}")
     check_dtype(dtype)
-    chosen_device = choose_device(device)
+    chosen_device = devices.choose_device(device)
     import_parts(parts)
     folder = RunFolder(Path(path))
     tuning = folder.fine_tuning()
@@ -465,7 +457,7 @@ def load(
         model = model.to(torch.bfloat16)  # as an imported model was asked for; training saves float32
     if tuning is None:
         quantize(model, int8_maps(weights))
-        copy_into(named_tensors(model), weights, where)
+        checkpoints.copy_into(checkpoints.named_tensors(model), weights, where)
     else:
         fill_tuned(model, folder, tuning, weights, merge=merge, where=where)
     if dtype is not None:
@@ -480,74 +472,12 @@ def as_run(run: Run | str | Path, *, device: str = "auto") -> Run:
 
 def check_fit(task: Task, spec: Spec, where: str) -> None:
     """Raise RunError if a model does not fit the task, its tokenisers and its labels."""
-    try:
+    with errors_as(RunError, where):
         texts = task.layout(task.context).texts
         if set(task.tokenizers) != set(texts):
             raise OptionError(f"to {task.name} takes tokenisers for {' and '.join(texts)}, and no others")
         for field, framing in (task.framing or {}).items():
             framing.check(task.tokenizers[field].vocabulary if field in task.tokenizers else 0, f"framing: {field}")
         fits = task.fitted(spec) == spec
-    except OptionError as error:
-        raise RunError(f"{where}: {error}") from None
     if not fits:
         raise RunError(f"{where}: its model has another vocabulary or other labels than the run's tokenisers and task")
-
-
-def load_weights(checkpoint: Checkpoint, folder: RunFolder, spec: Spec) -> dict[str, Tensor]:
-    """Return a checkpoint's weights; RunError if they are damaged, of another model, or not finite."""
-    check_saved(folder, spec, folder.fine_tuning(), checkpoint.folder / MODEL)
-    return checkpoint.model()
-
-
-class SavedWeights(NamedTuple):
-    """Weights, the step they are of, and where they were read."""
-
-    step: int
-    where: str
-    weights: dict[str, Tensor]
-
-
-def select_weights(folder: RunFolder, spec: Spec, step: int | None, log: Callable[[str], None]) -> SavedWeights:
-    """Return the weights to use: those of `step`, else of the best checkpoint, else of the newest whole one."""
-    if step is not None:
-        return load_step(folder, spec, step)
-    before, passed_over, problem = folder.checkpoints.folders(), list[str](), ""
-    checkpoints = folder.checkpoints.all(passed_over.append)
-    best = best_step(folder, checkpoints) if checkpoints else None
-    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.step != best):
-        try:
-            weights = load_weights(checkpoint, folder, spec)
-        except RunError as error:
-            passed_over.append(f"{error}; the checkpoint is passed over")
-            problem = problem or f": {error}"
-            continue
-        for line in passed_over:
-            log(line)
-        return SavedWeights(checkpoint.step, str(checkpoint.folder), weights)
-    if folder.checkpoints.folders() != before:
-        # The run is in training: a newer checkpoint was saved, and those that were listed are removed.
-        return select_weights(folder, spec, step, log)
-    for line in passed_over:
-        log(line)
-    if problem:
-        raise RunError(f"{folder.path}: no checkpoint can be used{problem}")
-    raise RunError(f"{folder.path}: there is no whole checkpoint yet; train it, or go on with --resume")
-
-
-def load_step(folder: RunFolder, spec: Spec, step: int) -> SavedWeights:
-    """Return the weights of a step: of its checkpoint, or of the frame that the training's film has of it."""
-    checkpoint, film = folder.checkpoints.at(step), folder.film
-    if checkpoint is not None:
-        return SavedWeights(step, str(checkpoint.folder), load_weights(checkpoint, folder, spec))
-    if film.has(step):
-        check_saved(folder, spec, folder.fine_tuning(), film.path(step))
-        return SavedWeights(step, str(film.path(step)), film.load(step))
-    steps = ", ".join(str(checkpoint.step) for checkpoint in reversed(folder.checkpoints.all())) or "none"
-    frames = "".join(f"; the film has {', '.join(map(str, film_steps))}" for film_steps in [film.steps()] if film_steps)
-    raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}{frames}")
-
-
-def best_step(folder: RunFolder, checkpoints: Sequence[Checkpoint]) -> int | None:
-    """Return the step of the best weights, None if the recipe selects the last ones."""
-    best = checkpoints[0].state["best"]
-    return None if best is None or folder.recipe().checkpointing.select == "last" else int(best["step"])

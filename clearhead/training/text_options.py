@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import cast, final, get_args
+from typing import cast, get_args
 
-from clearhead.errors import OptionError, WordError, no_such
+from clearhead.errors import WordError, naming_word, no_such
 from clearhead.options import OWN, Given, flag, group_of, option
 from clearhead.registry import parse
 from clearhead.text.encoding import Corpus
@@ -16,7 +16,7 @@ from clearhead.text.filtering import FILTERS, Deduplicate, TextFilter
 from clearhead.text.forms import DELIMITERS, Form, possible_forms, read_head
 from clearhead.text.lines import spool
 from clearhead.text.sources import Aligned, Documents, Messages, Source, Table, Unit
-from clearhead.text.token_files import TokenFiles
+from clearhead.text.token_files import TOKEN_FILE, TokenFiles
 from clearhead.training import classified  # noqa: F401 - it registers a filter
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import Task, task_named
@@ -40,10 +40,9 @@ SHOWN = {"source": "--source with --target", "table": "--table", "text": "--text
 
 TRAINING_ONLY = ("dev_source", "dev_target", "dev", "repeats", "filter", "deduplicate")
 """Options that are not for evaluation."""
-TITLE = "Text (- is stdin; gzip is unpacked; an option for files can be repeated)"
+TITLE = "Text (- is stdin; packed files are unpacked; options for files can repeat)"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
     """The user's text. Options for files may be repeated."""
@@ -54,7 +53,7 @@ class TextOptions:
     dev_target: Files = option(None, "The validation set: translations.", takes="FILE")
     table: Files = option(
         None,
-        "Any task: a table with named columns (TSV, CSV, JSON, Parquet), a fastText or CoNLL file, or a folder.",
+        "Any task: a table with named columns (TSV, CSV, JSON, Parquet, MDS), a fastText or CoNLL file, or a folder.",
         takes="FILE",
     )
     columns: str | None = option(
@@ -206,10 +205,8 @@ def as_corpus(task: type[Task], options: TextOptions) -> Corpus:
 
 
 def read_filter(text: str) -> TextFilter:
-    try:
+    with naming_word("filter"):
         return parse(text, "filter").make()
-    except OptionError as error:
-        raise WordError("filter", str(error)) from error
 
 
 def repeat_files(files: list[str], repeats: str) -> list[str]:
@@ -263,7 +260,7 @@ def ask_form(paths: tuple[str, ...], columns: tuple[str, ...]) -> Form:
 
 def documents(task: type[Task], options: TextOptions, files: Sequence[Files]) -> Source:
     paths = tuple(files[0] or ())
-    if paths and all(path.endswith(".bin") for path in paths):
+    if paths and all(TOKEN_FILE.search(path) for path in paths):
         return TokenFiles(paths=paths)
     return Documents(paths=paths, unit=options.documents or task.unit)
 

@@ -5,19 +5,19 @@ from pathlib import Path
 from clearhead.calls import public
 from clearhead.errors import RunError
 from clearhead.files import replacing_folder
-from clearhead.text.token_files import FILES, FORMATS, TOKENIZER, check_format
+from clearhead.text.token_files import FORMATS, TOKENIZER, TokenSet, check_format
 from clearhead.training.folder import RunFolder
 from clearhead.training.train import load_prepared
 
 
 @public
 def write_token_files(run: str | Path, path: str | Path, form: str) -> None:
-    """Write the token ids that a run was trained on, to be read by another program: train.bin, val.bin, tokenizer.json.
+    """Write what a run was trained on for another program: `train`, `val` and tokenizer.json.
 
     Args:
         run: Folder of a run that generates.
         path: Folder to write to; it must not be there yet.
-        form: `nanogpt`, `llm.c` or `megatron`.
+        form: `nanogpt`, `llm.c`, `megatron` or `mds` for token ids; `mds-text` or `nanochat` for the text of documents.
 
     Raises:
         OptionError: If the format is unknown, or the ids do not fit into it.
@@ -31,8 +31,8 @@ def write_token_files(run: str | Path, path: str | Path, form: str) -> None:
     if home.exists():
         raise RunError(f"{home}: is there already; choose another folder")
     prepared = load_prepared(folder.data, folder, recipe, task)
-    check_format(prepared.train, form)
+    check_format(prepared.train, task.tokenizer, form)
     with replacing_folder(home) as partial:
-        for name, store in (("train", prepared.train), ("dev", prepared.dev)):
-            FORMATS[form](store, partial / FILES[name])
+        for name, store in (("train", prepared.train), ("val", prepared.dev)):
+            FORMATS[form](TokenSet(store, task.tokenizer, partial / name, recipe.batching.context))
         task.tokenizer.save(partial / TOKENIZER)

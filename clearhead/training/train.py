@@ -28,18 +28,18 @@ from clearhead.training.final_scores import score
 from clearhead.training.fine_tuning import begin_tuning, check_known, fine_tuning_recipe, load_source, tuned_task
 from clearhead.training.fitting import Workload, check_minutes, choose_vocabulary, fit
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import Hold
+from clearhead.training.folder_lock import Hold
 from clearhead.training.loop import Trainer, Watcher
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.pacing import LINE
 from clearhead.training.parallel import check_room, check_together
-from clearhead.training.pretrained import write_wide
 from clearhead.training.recipe import CLASSES, Recipe
 from clearhead.training.recipe_options import recipe_of
 from clearhead.training.reporting import ProgressLine, Stopped, Stopping, phase, to_stderr
 from clearhead.training.run import Run, load
 from clearhead.training.tasks import Task, task_named
 from clearhead.training.tasks.instruct import with_template
+from clearhead.training.weights import write_wide
 from clearhead.training.wide import has_wide
 
 HEADERS = frozenset(
@@ -100,7 +100,7 @@ def train(
         if initial is not None:
             recipe = starting_from(initial, recipe)
         if processes.together:
-            check_together(recipe)
+            check_together(recipe, processes.count)
             check_devices(choose_device(recipe.machine.device), processes.local_count)
         check_recipe(recipe)
         with folder.lock(log) as hold, claiming.leave_nothing(hold):

@@ -11,28 +11,24 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from clearhead import compiling, cuda_graphs, devices, registry
 from clearhead.attention.modes import assuming_finite
 from clearhead.attention.positions.embedded import SinusoidalTable
 from clearhead.attention.sequence_split import SequenceSplit
-from clearhead.compiling import compile, register_operators
-from clearhead.cuda_graphs import capture_graph, warm_up
-from clearhead.devices import on_device, widest_float
-from clearhead.errors import OptionError
+from clearhead.errors import OptionError, errors_as
 from clearhead.model.outputs import deferring
 from clearhead.model.transformers import Transformer, splitting_sequences
-from clearhead.registry import is_built_in
 from clearhead.text.batches import BatchPlanner
 from clearhead.text.mixing import Shares, check_sources, mix_planners, read_mix, sources_of
 from clearhead.text.store import Store
-from clearhead.training.checkpoints import named_tensors
-from clearhead.training.chunked_loss import chunked_cross_entropy, long_output
+from clearhead.training import checkpoints, chunked_loss
 from clearhead.training.distributed import Processes
 from clearhead.training.keyed_dropout import ROW_KEYS, KeyedDropout, draw_row_keys
 from clearhead.training.losses import NOTHING, Loss, cross_entropy, r_drop
@@ -47,7 +43,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-@final
 class BatchStream:
     """The batches of all epochs, one after another, starting anywhere."""
 
@@ -85,10 +80,8 @@ def plan_batches(recipe: Recipe, task: Task, store: Store) -> BatchPlanner:
     used = [i for i in range(len(sources)) if any(piece.shares[i] for piece in pieces)]
     planners: list[BatchPlanner] = []
     for i in used:
-        try:  # each is shuffled with a seed of its own
+        with errors_as(OptionError, f"mix: {sources[i].name}"):  # each is shuffled with a seed of its own
             planners.append(task.planner(store, at_once, seed + (i << 64), sources[i].records))
-        except OptionError as error:
-            raise OptionError(f"mix: {sources[i].name}: {error}") from error
     mixed = mix_planners(planners, [sources[i].name for i in used])
     steps = recipe.budget.steps or (None if recipe.plan is None else recipe.plan.steps)
     if recipe.budget.epochs is not None:
@@ -134,7 +127,6 @@ class Totals(NamedTuple):
     grad_norm: float
 
 
-@final
 class TrainState:
     """The state that a step changes: a model on its device, its optimizer, and the average (EMA) of its weights.
 
@@ -149,20 +141,20 @@ class TrainState:
         machine: Machine,
         parallel: Parallel | None = None,
     ) -> None:
-        check_buffers(model)
+        checkpoints.check_buffers(model)
         self.model, self.task, self.clip = model, task, float("inf") if optimizer.clip is None else optimizer.clip
         self.parallel = SingleProcess(Processes()) if parallel is None else parallel
         self.bfloat16 = machine.precision == "bfloat16"
-        # A part of the user's own may make float32 numbers in between: there autocast decides at every operation.
-        # So it does in compiled blocks that are computed again, when rounded copies of the weights are gone; what FSDP
-        # gathers comes back.
+        # A part that does not say otherwise may make float32 numbers in between: there autocast decides at every
+        # operation. So it does in compiled blocks that are computed again, when rounded copies of the weights are gone;
+        # what FSDP gathers comes back.
         gone = machine.compile and machine.activation_checkpointing and not self.parallel.shards
-        built_in = is_built_in(model, task)
-        self.rounds = self.bfloat16 and built_in and not gone
-        self.assumes_finite = built_in and not machine.compile
+        self.silent = registry.find_silent(model, "supports_bfloat16")
+        self.rounds = self.bfloat16 and self.silent is None and not gone
+        self.assumes_finite = self.silent is None and not machine.compile
         dtype = torch.bfloat16 if self.rounds else None
         self.averaged = model if isinstance(optimizer.averaging, Unaveraged) else copy.deepcopy(model)
-        self.loss_module = BatchLoss(model, task, optimizer, self.parallel.context_group)
+        self.loss_module = BatchLoss(model, task, optimizer, self.parallel.context_group, self.parallel.part)
         self.parallel.shard(self.loss_module, dtype)
         if self.averaged is not model:
             self.parallel.shard(self.averaged)
@@ -171,13 +163,13 @@ class TrainState:
         self.optimizer = make_optimizer(model, self.parameters, optimizer, self.device)
         self.average = [one for one in self.averaged.parameters() if one.requires_grad]
         self.follows = True
-        self.nll = torch.zeros((), dtype=widest_float(self.device), device=self.device)
+        self.nll = torch.zeros((), dtype=devices.widest_float(self.device), device=self.device)
         self.grad_norm = torch.zeros((), device=self.device)
         self.places = 0
         if machine.compile and self.device.type == "cuda":
-            register_operators()
+            compiling.register_operators()
         # The loss belongs inside: compiled with the model, float32 logits never stand in memory.
-        compiled = functools.partial(compile, device=self.device.type) if machine.compile else lambda run: run
+        compiled = functools.partial(compiling.compile, device=self.device.type) if machine.compile else lambda run: run
         # Other processes wait for a gradient of each weight.
         self.rounds_at_once = self.rounds and isinstance(self.parallel, SingleProcess)
         if self.rounds_at_once:
@@ -220,11 +212,12 @@ class TrainState:
         """Add the gradients of a micro-batch, times `share`: one over the places of all the step's micro-batches."""
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16 and not self.rounds)
         finite = assuming_finite() if self.assumes_finite else contextlib.nullcontext()
-        with on_device(self.nll), autocast, finite:
+        with devices.on_device(self.nll), autocast, finite:
             loss = self.forward(batch, fresh=True) if self.fresh else self.forward(batch)
         (loss.objective * share).backward()
         self.fresh = False
-        self.nll += loss.nll
+        if self.parallel.part == 0:  # the other parts of the layers gave the same loss
+            self.nll += loss.nll
 
     def update(self) -> None:
         """Clip the gradients, step the optimizer, and clear the gradients."""
@@ -304,7 +297,7 @@ class TrainState:
     @torch.no_grad()
     def is_finite(self) -> bool:
         """Return whether every weight and all that is saved beside them is finite, in every process."""
-        tensors = local_tensors([*self.parameters, *saved_buffers(self.model).values()])
+        tensors = local_tensors([*self.parameters, *checkpoints.saved_buffers(self.model).values()])
         finite = bool(torch.stack([one.isfinite().all() for one in tensors]).all())
         return not any(self.parallel.processes.highest(float(not finite)))
 
@@ -322,33 +315,21 @@ class TrainState:
         return found
 
 
-def saved_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers of a model that checkpoints hold, by name."""
-    held = model.state_dict(keep_vars=True)
-    return {name: one for name, one in model.named_buffers() if name in held}
-
-
-def check_buffers(model: nn.Module) -> None:
-    """Raise OptionError if a buffer is not finite before training: no checkpoint with it could be read."""
-    for name, one in saved_buffers(model).items():
-        if one.is_floating_point() and not one.isfinite().all():
-            raise OptionError(
-                f"{name} has values that are no numbers (NaN or infinite), and checkpoints hold finite ones alone. "
-                "Where it is a constant, such as a mask of -inf, write register_buffer(..., persistent=False)"
-            )
-
-
-@final
 class BatchLoss(nn.Module):
     """The loss of a batch: cross-entropy, or R-Drop's over two passes with different dropout. Rows that carry keys have
     the masks of these.
     """
 
     def __init__(
-        self, model: Transformer, task: Task, optimizer: Optimizer, context_group: "ProcessGroup | None" = None
+        self,
+        model: Transformer,
+        task: Task,
+        optimizer: Optimizer,
+        context_group: "ProcessGroup | None" = None,
+        part: int = 0,
     ) -> None:
         super().__init__()
-        self.model, self.task, self.context_group = model, task, context_group
+        self.model, self.task, self.context_group, self.part = model, task, context_group, part
         self.smoothing, self.r_drop = optimizer.smoothing, optimizer.r_drop
 
     def forward(self, batch: Batch) -> Loss:
@@ -361,22 +342,21 @@ class BatchLoss(nn.Module):
         if self.context_group is not None:
             split = SequenceSplit.over(self.context_group, wanted.shape[1])
             wanted = split.take(wanted, 1, fill=NOTHING)
-        long = None if self.r_drop else long_output(self.model, self.task, wanted.numel())
+        long = None if self.r_drop else chunked_loss.long_output(self.model, self.task, wanted.numel())
         with (
-            contextlib.nullcontext() if keys is None else KeyedDropout(keys, split),
+            contextlib.nullcontext() if keys is None else KeyedDropout(keys, split, self.part),
             contextlib.nullcontext() if long is None else deferring(long),
             splitting_sequences(self.model, self.context_group),
         ):
             logits = self.task.logits(self.model, batch).flatten(0, -2)
         wanted = wanted.flatten()
         if long is not None:
-            return chunked_cross_entropy(long, logits, wanted, self.smoothing)
+            return chunked_loss.chunked_cross_entropy(long, logits, wanted, self.smoothing)
         if self.r_drop:
             return r_drop(logits, wanted, self.smoothing, self.r_drop)
         return cross_entropy(logits, wanted, self.smoothing)
 
 
-@final
 class LossPass(nn.Module):
     """The loss of a batch as it is computed: compiled or not, with weights rounded or not. DDP wraps it."""
 
@@ -427,7 +407,6 @@ def loss_rounded_at_once(
     return run(loss, dict(zip(names, RoundAll.apply(dtype, fresh, *weights), strict=True)), batch)
 
 
-@final
 class CapturedStep:
     """A step as CUDA graphs, replayed: one per shape of micro-batch and one for the update, in one memory pool."""
 
@@ -463,9 +442,9 @@ class CapturedStep:
             train_state.backward(inputs, self.share)
 
         # What is not for one shape alone was warmed up with the first.
-        warm_up(run, 1 if self.passes else WARM_UPS)
+        cuda_graphs.warm_up(run, 1 if self.passes else WARM_UPS)
         torch.cuda.empty_cache()
-        graph = capture_graph(run, self.pool)
+        graph = cuda_graphs.capture_graph(run, self.pool)
         # A table of positions that grows later is another tensor: the graph goes on reading this one.
         self.kept += [module.table for module in train_state.model.modules() if isinstance(module, SinusoidalTable)]
         copy_all(train_state.gradients(), kept[0])
@@ -480,7 +459,7 @@ class CapturedStep:
             train_state.update()
             return
         if self.update is None:
-            self.update = capture_graph(train_state.update, self.pool)
+            self.update = cuda_graphs.capture_graph(train_state.update, self.pool)
         self.update.replay()
         train_state.fresh = train_state.rounds_at_once
 
@@ -498,7 +477,7 @@ def to_device(batch: Mapping[str, Tensor], device: torch.device) -> Batch:
 
 
 def training_tensors(
-    train_state: TrainState, select: Callable[[nn.Module], dict[str, Tensor]] = named_tensors
+    train_state: TrainState, select: Callable[[nn.Module], dict[str, Tensor]] = checkpoints.named_tensors
 ) -> dict[str, Tensor]:
     """Return all tensors that training changes, by name: weights, optimiser moments, average, running loss.
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,18 +23,7 @@ from clearhead.model import Classes, DecoderSpec, EncoderSpec
 from clearhead.model.outputs import ORDERS, SHARES, NgramLogits, ToNgramLogits, hash_ngrams
 from clearhead.model.sizes import Spec
 from clearhead.text.tokenizer import Tokenizer
-from clearhead.training.baseline import (
-    Baseline,
-    DesignMatrix,
-    Figures,
-    Keys,
-    LinearScore,
-    Sparse,
-    class_weights,
-    fit_linear,
-    one_key,
-    unique_pairs,
-)
+from clearhead.training.baseline import Baseline, DesignMatrix, Figures, Keys, LinearScore, Sparse, fit_linear
 from clearhead.training.scores import macro_f1
 
 Values = NDArray[np.float64]
@@ -155,7 +144,6 @@ def repetitions(documents: Keys, keys: Keys) -> Keys:
     return counts
 
 
-@final
 @dataclass(frozen=True)
 class FittedLinear(Baseline):
     """A linear model that was fitted to the training records: its score on the dev records, the spec of the wide part
@@ -195,7 +183,6 @@ def pick_keys(occurrences: Occurrences, least: int, classes: int) -> Keys:
     return np.flatnonzero(df >= least)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class NgramFeatures:
     """The n-grams of some records as features: their `design`, and what makes a wide part of its weights.
@@ -282,6 +269,29 @@ def make_features(
     spec = NgramLogits(len(picked["pair"]), len(picked["triple"]), buckets)
     design = DesignMatrix(records, inside, first - len(tokens))
     return NgramFeatures(design=design, spec=spec, rows=picked, idf=idf, letters=letters)
+
+
+def one_key(documents: Keys, keys: Keys) -> Keys:
+    """Return a number for each pair of document and key, in the order of the pairs. Keys are below 2³¹."""
+    return documents << 31 | keys
+
+
+def unique_pairs(documents: Keys, keys: Keys) -> tuple[Keys, Keys]:
+    """Return the different pairs of document and key, in order."""
+    pairs = np.sort(one_key(documents, keys))  # numpy's own `unique` hashes whole numbers: such ones take minutes
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+    return pairs >> 31, pairs & ((1 << 31) - 1)
+
+
+def class_weights(target: Tensor) -> Tensor:
+    """Return a weight for each class: the root of its inverse frequency, scaled so that the mean over records is 1.
+
+    >>> class_weights(torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]])).tolist()
+    [0.833..., 1.666...]
+    """
+    count = target.sum(0)
+    weight = count.clamp(min=1).rsqrt()
+    return weight * (len(target) / (weight * count).sum())
 
 
 class LinearFit(NamedTuple):

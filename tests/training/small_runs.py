@@ -12,11 +12,12 @@ from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents, Table
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, decoder, encoder
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay
+from clearhead.training.tasks import default_recipe
+from clearhead.training.tasks.learning import decoder, encoder
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 from tests.once import made_once
 
 CONTEXT = 32

@@ -21,16 +21,15 @@ from clearhead.training.baseline import (
     LinearScore,
     NgramScore,
     Sparse,
-    class_weights,
     count_ngrams,
     fit_linear,
-    most_records,
     pack,
     probabilities,
     score_ngrams,
     times_longer,
-    unique_pairs,
 )
+from clearhead.training.tasks.classify import most_records
+from clearhead.training.wide import class_weights, unique_pairs
 
 
 def sparse(dense):

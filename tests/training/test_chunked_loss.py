@@ -72,6 +72,21 @@ def test_validation_sees_every_place_once(few_at_once):
     assert torch.equal(torch.cat([targets for _, targets in chunks]), one["wanted"].flatten())
 
 
+class Changed(Generate):
+    def logits(self, model, batch):
+        return 2 * super().logits(model, batch)
+
+
+class ChangedPlainly(Changed):
+    plain_logits = True
+
+
+def test_a_task_that_changes_logits_says_whether_they_are_plain(few_at_once):
+    model = SPEC.build()
+    for kind, chunked in ((Changed, False), (ChangedPlainly, True)):
+        assert (long_output(model, kind(tokenizers={}, context=PLACES), PLACES) is not None) == chunked
+
+
 def test_small_batches_and_outputs_of_the_users_own_are_left_alone(few_at_once, monkeypatch):
     class Own(ToVocabulary):  # type: ignore[misc]
         pass

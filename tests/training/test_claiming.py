@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clearhead.errors import DataError, OptionError, RunError
-from clearhead.training import claiming, holding
+from clearhead.training import claiming, folder_lock
 from clearhead.training.claiming import check_output, claim, keep_elsewhere, leave_nothing, remove_litter
 from clearhead.training.folder import RunFolder
 
@@ -66,7 +66,9 @@ def test_a_refused_training_leaves_nothing_where_its_checkpoints_were_to_be(tmp_
 
 
 def test_a_folder_for_checkpoints_is_locked_before_it_is_marked(tmp_path, monkeypatch):
-    monkeypatch.setattr(holding, "try_lock", lambda handle: "elsewhere" not in os.readlink(f"/proc/self/fd/{handle}"))
+    monkeypatch.setattr(
+        folder_lock, "try_lock", lambda handle: "elsewhere" not in os.readlink(f"/proc/self/fd/{handle}")
+    )
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(RunError, match="elsewhere: is in use"), folder.lock() as hold, leave_nothing(hold):
         refuse(folder, hold, elsewhere=tmp_path / "elsewhere")

@@ -257,8 +257,6 @@ def test_what_does_not_fit_the_run_is_refused(documents, translator, tmp_path):
         evaluate(translator, aligned(tmp_path, pairs(2)), output=tmp_path)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 KINDS = [
     small_runs.translating,
     small_runs.documents,

@@ -19,8 +19,6 @@ from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):

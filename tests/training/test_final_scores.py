@@ -10,8 +10,6 @@ from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_evaluation_is_of_the_weights_to_use(tmp_path):
     checkpointing = Checkpointing(log=2, evaluate=2, score_records=5, samples=2)

@@ -18,17 +18,18 @@ from clearhead.text.sources import Documents, Table
 from clearhead.training.checkpoints import MODEL, TRAINING
 from clearhead.training.fine_tuning import fine_tuning_recipe, open_source
 from clearhead.training.folder import RunFolder
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, encoder
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.resume import resume
 from clearhead.training.run import load
 from clearhead.training.schedules import CosineDecay, Ema
+from clearhead.training.tasks import default_recipe
+from clearhead.training.tasks.learning import encoder
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
+pytestmark = pytest.mark.slow
 
 STEPS = 6
 CPU = Machine(device="cpu", threads=1)

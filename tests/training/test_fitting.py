@@ -20,7 +20,6 @@ from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import quiet, recipe_for, work_on
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 ALL = get_args(Open)
 CPU = Machine(device="cpu", precision="float32", threads=1)
 

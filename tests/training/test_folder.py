@@ -13,7 +13,7 @@ import pytest
 from clearhead.errors import RunError
 from clearhead.files import write_sealed
 from clearhead.serve.curves import is_training
-from clearhead.training import holding
+from clearhead.training import folder_lock
 from clearhead.training.claiming import claim
 from clearhead.training.folder import RunFolder
 from clearhead.training.tasks import Translate
@@ -96,7 +96,7 @@ def test_what_stood_in_the_lock_is_put_back(tmp_path):
 def test_a_lock_that_was_removed_while_it_was_opened_is_none(tmp_path, monkeypatch):
     """The process that made it was refused, and took it away: whoever comes now locks the file that is there."""
     folder, opened = tmp_path / "runs" / "run", []
-    real = holding.open_lock
+    real = folder_lock.open_lock
 
     def remove_first(path):
         handle = real(path)
@@ -105,7 +105,7 @@ def test_a_lock_that_was_removed_while_it_was_opened_is_none(tmp_path, monkeypat
             shutil.rmtree(tmp_path / "runs")
         return handle
 
-    monkeypatch.setattr(holding, "open_lock", remove_first)
+    monkeypatch.setattr(folder_lock, "open_lock", remove_first)
     with RunFolder(folder).lock():
         assert len(opened) == 2
         assert (folder / ".lock").read_text() == str(os.getpid())
@@ -115,7 +115,7 @@ def test_a_lock_that_was_removed_while_it_was_opened_is_none(tmp_path, monkeypat
 
 
 def test_a_folder_whose_lock_comes_and_goes_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(holding, "is_in_place", lambda handle, folder: False)
+    monkeypatch.setattr(folder_lock, "is_in_place", lambda handle, folder: False)
     with pytest.raises(RunError, match=r"run: other processes make its \.lock and remove it all the time; try again"):
         RunFolder(tmp_path / "run").lock().__enter__()
 

@@ -24,10 +24,18 @@ from clearhead.training.train_step import TrainState
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
+pytestmark = pytest.mark.slow
 
 LONGER = Budget(steps=12)
 KEEPING = Checkpointing(log=2, evaluate=4, save=2, checkpoints=2, score_records=0, samples=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn():
+    """Folders are looked at: there is not even a sketch of the curves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clearhead.training.loop.draw_curves", lambda *_, **__: None)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import torch
 
 from clearhead.attention.kernels import blockwise
 from clearhead.cuda_graphs import recording_kernels
+from clearhead.model.variants import with_attention, with_position
 from clearhead.training import loop
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Machine, Optimizer
@@ -16,7 +17,6 @@ from clearhead.training.resume import resume
 from clearhead.training.schedules import CosineDecay, Ema, Last
 from clearhead.training.train import Stopped, train
 from clearhead.training.train_step import BatchStream, TrainState
-from clearhead.training.variants import with_attention, with_position
 from tests.training import small_runs
 from tests.training.tiny import assert_same_run, quiet, recipe_for, without_times, work_on
 

@@ -19,8 +19,6 @@ from clearhead.training.train_step import BatchStream, TrainState
 from tests.training import small_runs
 from tests.training.tiny import recipe_for, work_on
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def keys_of(rows, seed=0):
     return draw_row_keys(np.random.default_rng(seed), rows)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clearhead.training import run as run_module
+from clearhead.training import weights
 from clearhead.training.folder import RunFolder
 from clearhead.training.run import load
 from clearhead.training.train import train
@@ -18,7 +18,7 @@ def test_a_checkpoint_that_is_replaced_between_listing_and_reading(tmp_path, mon
     for one in others:
         one.rename(tmp_path / one.name)
     newer.rename(tmp_path / "aside")
-    read, told = run_module.load_weights, []
+    read, told = weights.load_weights, []
 
     def replaced(checkpoint, *others):
         if older.exists():
@@ -26,6 +26,6 @@ def test_a_checkpoint_that_is_replaced_between_listing_and_reading(tmp_path, mon
             older.rename(tmp_path / "removed")
         return read(checkpoint, *others)
 
-    monkeypatch.setattr(run_module, "load_weights", replaced)
+    monkeypatch.setattr(weights, "load_weights", replaced)
     assert load(tmp_path / "run", device="cpu", log=told.append).step == 12
     assert told == []

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from clearhead.errors import RunError
+from clearhead.plots.curves import draw_curves
 from clearhead.training import checkpoints, final_scores, loop
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer
@@ -21,8 +22,6 @@ from clearhead.training.train_step import TrainState, step_seed
 from tests.training import small_runs
 from tests.training.tiny import KEEPING, STEPS, quiet, recipe_for
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
@@ -33,12 +32,6 @@ def home(tmp_path_factory):
 def recipe(home):
     """Of a classifier: the quickest to train and to assess."""
     return recipe_for(small_runs.classifying, home, optimizer=Optimizer(lr=1e-2, schedule=CosineDecay(warmup=3)))
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(loop, "draw_curves", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -70,9 +63,9 @@ def saved(folder):
     return [one.step for one in folder.checkpoints.all()]
 
 
-@pytest.mark.usefixtures("drawn")
 @pytest.mark.slow
-def test_what_is_logged_and_shown(recipe, go):
+def test_what_is_logged_and_shown(recipe, go, monkeypatch):
+    monkeypatch.setattr(loop, "draw_curves", draw_curves)  # for real
     seen = []
     folder = go(recipe, seen.append)
     lines = read_metrics(folder.metrics)
@@ -90,7 +83,6 @@ def test_what_is_logged_and_shown(recipe, go):
     assert folder.curves.read_text().startswith("<?xml")
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_a_line_of_a_step(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "step")
@@ -105,7 +97,6 @@ def test_a_line_of_a_step(recipe, go):
     assert [line["epoch"] for line in lines] == pytest.approx([3 / 5, 6 / 5, 9 / 5, 12 / 5], abs=1e-4)
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_a_line_of_an_evaluation(recipe, go):
     lines = of_kind(read_metrics(go(recipe).metrics), "evaluation")
@@ -116,7 +107,6 @@ def test_a_line_of_an_evaluation(recipe, go):
         assert line["samples"][0].keys() == {"input", "output", "reference"}
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch):
     goals = iter([0.1, 0.9, 0.5, 0.5, 0.4, 0.3])
@@ -128,7 +118,6 @@ def test_the_best_stays_though_it_is_not_among_the_last(recipe, go, monkeypatch)
     assert folder.checkpoints.all()[0].state["best"] == {"step": 4, "score": 0.9}
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
     goals = iter([float("nan"), 0.2, float("nan")])
@@ -137,7 +126,6 @@ def test_a_score_that_is_no_number_is_never_the_best(recipe, go, monkeypatch):
     assert folder.checkpoints.all()[0].state["best"] == {"step": 8, "score": 0.2}
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_patience_ends_it(recipe, go, monkeypatch):
     goals = iter([0.5, 0.6, 0.6, 0.1])
@@ -152,7 +140,6 @@ def test_patience_ends_it(recipe, go, monkeypatch):
     assert next(goals, None) is None
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
     goals = iter([0.5, 0.4, 0.3])
@@ -171,7 +158,6 @@ def test_patience_is_not_renewed_by_a_stop(recipe, go, go_on, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
 def test_minutes_end_it(recipe, go):
     seen = []
     checkpointing = replace(KEEPING, log=1, evaluate=10_000)
@@ -185,13 +171,11 @@ def test_minutes_end_it(recipe, go):
     assert saved(folder)[0] == lines[-1]["step"]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_epochs_end_it(recipe, go):
     """285 records in batches of 512 tokens: 64 rows of a width of 8, so five batches."""
     assert saved(go(replace(recipe, budget=Budget(epochs=2.1))))[0] == 11
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_epochs_are_counted_in_steps_of_several_passes(recipe, go):
     """Nine batches of 256 tokens, two of them a step."""
@@ -204,7 +188,6 @@ def test_epochs_are_counted_in_steps_of_several_passes(recipe, go):
 @pytest.mark.parametrize(
     "checkpointing", [KEEPING, Checkpointing(log=50, evaluate=50, save=1), Checkpointing(log=1, evaluate=1)]
 )
-@pytest.mark.usefixtures("undrawn")
 def test_divergence_is_told_with_its_step_and_never_saved(recipe, go, tmp_path, checkpointing):
     checkpointing = replace(checkpointing, score_records=0, samples=0)
     wild = replace(recipe, optimizer=Optimizer(lr=1e30, schedule=Constant(), clip=None), checkpointing=checkpointing)
@@ -219,7 +202,6 @@ def test_divergence_is_told_with_its_step_and_never_saved(recipe, go, tmp_path, 
             assert all(held[key].isfinite().all() for key in held if not key.startswith("optimiser")), one.folder
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_weights_that_diverge_where_nothing_is_logged(recipe, go, tmp_path, monkeypatch):
     """The loss of a step is from before its update: only a look at the weights tells what it made of them."""
     original = loop.Trainer.step
@@ -236,7 +218,6 @@ def test_weights_that_diverge_where_nothing_is_logged(recipe, go, tmp_path, monk
     assert saved(RunFolder(tmp_path / "run")) == [2]
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_the_log_is_told(recipe, go, tmp_path, monkeypatch, go_on):
     write = MetricsLog.write
@@ -254,7 +235,6 @@ def test_a_disk_that_is_full_for_the_log_is_told(recipe, go, tmp_path, monkeypat
     assert saved(go_on())[0] == STEPS
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_a_checkpoint_loses_no_other(recipe, go, tmp_path, monkeypatch, go_on):
     def between(stage):
@@ -280,7 +260,6 @@ def test_curves_that_cannot_be_written_are_told_after_the_last_checkpoint(recipe
     assert saved(RunFolder(tmp_path / "run"))[0] == STEPS
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_an_evaluation_that_fails_loses_no_checkpoint(recipe, go, tmp_path, monkeypatch, go_on):
     def fails(*given):
@@ -296,7 +275,6 @@ def test_an_evaluation_that_fails_loses_no_checkpoint(recipe, go, tmp_path, monk
 
 
 @pytest.mark.parametrize("kind", ["step", "evaluation", "saved"])
-@pytest.mark.usefixtures("undrawn")
 def test_a_watcher_that_fails_loses_no_checkpoint(recipe, go, tmp_path, kind):
     def watcher(line):
         if line["kind"] == kind and line["step"] >= 6:
@@ -323,7 +301,6 @@ def test_a_signal_before_the_first_step_is_obeyed(recipe, go, tmp_path, monkeypa
     assert saved(go_on())[0] == STEPS
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_the_weights_to_use_are_the_averaged_ones(recipe, go):
     averaged = replace(recipe.optimizer, averaging=Ema(0.9))
@@ -341,7 +318,6 @@ def test_seeds_of_steps_differ():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
 def test_out_of_gpu_memory_micro_batches_are_halved_and_the_steps_are_the_same(home, tmp_path, monkeypatch):
     """Without dropout, since what is dropped goes by the shape of a batch."""
     recipe = recipe_for(small_runs.classifying, home, dropout=0.0, optimizer=Optimizer(lr=1e-2))
@@ -367,7 +343,6 @@ def test_out_of_gpu_memory_micro_batches_are_halved_and_the_steps_are_the_same(h
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-4)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_row_that_does_not_fit_into_the_gpu_is_told(recipe, go, monkeypatch):
     def full(self, batches, rate):
         raise torch.OutOfMemoryError
@@ -378,7 +353,6 @@ def test_a_row_that_does_not_fit_into_the_gpu_is_told(recipe, go, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
 def test_activation_checkpointing_gives_the_same_weights(home, tmp_path):
     recipe = recipe_for(small_runs.translating, home / "pairs")
     machine = replace(recipe.machine, activation_checkpointing=True)
@@ -391,7 +365,6 @@ def test_activation_checkpointing_gives_the_same_weights(home, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
 def test_ctrl_c_in_the_final_scoring_says_what_is_saved(recipe, go, go_on, monkeypatch, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt

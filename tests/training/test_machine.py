@@ -23,8 +23,6 @@ from clearhead.training.train_step import TrainState
 from tests.training import small_runs
 from tests.training.tiny import recipe_for, work_on
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ADAPTS = Machine(device="cpu", precision="float32", threads=4, adapt_threads=True)
 
 

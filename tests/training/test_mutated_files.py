@@ -13,7 +13,7 @@ COUNT = 200
 
 
 @pytest.mark.slow
-def test_no_damaged_file_is_used_silently_or_ends_in_an_unclear_error(tmp_path, one_thread):
+def test_no_damaged_file_is_used_silently_or_ends_in_an_unclear_error(tmp_path):
     made = attack_all(COUNT, 13, tmp_path, tasks=("classify",))
     assert sum(sum(one.counts.values()) for one in made.values()) == COUNT
     assert {name: one.faults for name, one in made.items() if one.faults} == {}

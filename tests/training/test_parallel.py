@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from clearhead import system
 from clearhead.attention import positions
 from clearhead.errors import OptionError
 from clearhead.model import presets
@@ -16,6 +17,7 @@ from clearhead.training.distributed import Processes
 from clearhead.training.losses import NOTHING
 from clearhead.training.parallel import (
     ROOM,
+    Sharded,
     SingleProcess,
     build_model,
     check_room,
@@ -26,7 +28,7 @@ from clearhead.training.parallel import (
     own_blocks,
     share_rows,
 )
-from clearhead.training.recipe import Checkpointing, FineTuning, Machine
+from clearhead.training.recipe import Checkpointing, FineTuning, Machine, ParallelLayout
 from clearhead.training.schedules import Unaveraged
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
@@ -100,10 +102,10 @@ def test_one_process_trains_alone_and_unfit_choices_are_refused(tmp_path):
     with pytest.raises(OptionError, match="compile: is not offered with --parallel fsdp"):
         choose_parallel(compiled, TOGETHER, model, device)
     with pytest.raises(OptionError, match="compile: is not offered with --parallel fsdp"):
-        check_together(compiled)
+        check_together(compiled, 2)
     with pytest.raises(OptionError, match="muon needs whole matrices, and fsdp shards them: take --parallel ddp"):
-        check_together(replace(sharded, optimizer=replace(sharded.optimizer, method="muon")))
-    check_together(replace(compiled, machine=replace(compiled.machine, parallel="auto")))
+        check_together(replace(sharded, optimizer=replace(sharded.optimizer, method="muon")), 2)
+    check_together(replace(compiled, machine=replace(compiled.machine, parallel="auto")), 2)
     model.alpha = torch.nn.Parameter(torch.tensor(0.5))
     with pytest.raises(OptionError, match=r"alpha is a single number.*shape \(1,\).*--parallel ddp"):
         choose_parallel(sharded, TOGETHER, model, device)
@@ -115,9 +117,8 @@ def test_sequences_that_cannot_be_split_are_refused_by_name(tmp_path):
         recipe = replace(recipe_for(make, tmp_path / make.__name__), machine=machine)
         with pytest.raises(OptionError, match=match):
             choose_parallel(recipe, processes, recipe.model.build(), torch.device("cpu"))
-        if processes is TOGETHER:
-            with pytest.raises(OptionError, match=match):
-                check_together(recipe)
+        with pytest.raises(OptionError, match=match):
+            check_together(recipe, processes.count)
 
     refused(small_runs.translating, "splits the sequences of an encoder or a decoder, and this model has both")
     refused(small_runs.classifying, "this one has an answer for a whole sequence, which no process holds")
@@ -126,7 +127,20 @@ def test_sequences_that_cannot_be_split_are_refused_by_name(tmp_path):
     refused(small_runs.documents, "3 processes cannot be grouped by context=2; start a multiple of 2", processes=three)
 
 
-@pytest.mark.parametrize("text", ["context=2", "ddp,4", "ddp,context=", "ddp,context=x", "tensor", "fsdp,context=0"])
+def test_processes_of_one_layout():
+    """Of twelve, six have the same rows; of these each two neighbours have the same places."""
+    cpu, batch = torch.device("cpu"), {"wanted": torch.arange(4)[:, None]}
+    ways = [Sharded(Processes(rank=rank, count=12), cpu, ParallelLayout("fsdp", 3, 2)) for rank in range(12)]
+    assert [one.part for one in ways] == [0, 1] * 6
+    assert {one.scale for one in ways} == {6.0}
+    rows = [one.share(batch)["wanted"].flatten().tolist() for one in ways]
+    assert rows == [[0, 1]] * 6 + [[2, 3]] * 6
+
+
+NO_LAYOUTS = ("ddp,4", "ddp,context=", "ddp,context=x", "tensor", "fsdp,context=0", "context=2,context=2", "", "fsdp,")
+
+
+@pytest.mark.parametrize("text", [*NO_LAYOUTS, "ddp,tensor=2"])
 def test_a_way_to_train_together_that_is_none_is_refused(text):
     with pytest.raises(OptionError, match="parallel: "):
         Machine(parallel=text)
@@ -167,7 +181,7 @@ def built(recipe):
 
 
 def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel, "CONTAINER", tmp_path / "max")
+    monkeypatch.setattr(system, "CONTAINER", tmp_path / "max")
     whole = parallel.memory_bytes(torch.device("cpu"), Processes())
     (tmp_path / "max").write_text("max\n")
     assert parallel.memory_bytes(torch.device("cpu"), Processes()) == whole

@@ -11,6 +11,7 @@ import pytest
 from clearhead import files
 from clearhead.errors import OptionError, RunError
 from clearhead.files import write_sealed
+from clearhead.model.variants import ATTENTIONS, POSITIONS, with_attention, with_position
 from clearhead.serialization import to_json
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import Tokenizing
@@ -23,12 +24,11 @@ from clearhead.training.recipe import (
     Checkpointing,
     Machine,
     Optimizer,
-    changes,
     read_recipe,
     write_recipe,
 )
 from clearhead.training.schedules import SCHEDULES, Ema, Last, Schedule, Unaveraged
-from clearhead.training.variants import ATTENTIONS, POSITIONS, default_recipe, with_attention, with_position
+from clearhead.training.tasks import default_recipe
 
 TASKS = {
     "translate": lambda path: Aligned(source=(path,), target=(path,)),
@@ -210,12 +210,6 @@ def test_a_part_that_no_one_could_read_again_is_not_written(recipe, tmp_path):
     with pytest.raises(OptionError, match="cannot be written to a file: Mine is not registered"):
         write_recipe(replace(recipe, optimizer=Optimizer(schedule=Mine())), tmp_path / "recipe.json")
     assert not (tmp_path / "recipe.json").exists()
-
-
-def test_changes_are_the_fields_that_differ(recipe):
-    assert changes(recipe, recipe) == {}
-    other = replace(recipe, seed=5, budget=Budget(steps=3))
-    assert changes(recipe, other) == {"seed": 5, "budget": Budget(steps=3)}
 
 
 def test_the_file_is_for_people_too(recipe, tmp_path):

@@ -15,10 +15,9 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.recipe import Budget, Open
 from clearhead.training.recipe_options import WORDS, as_recipe, new_budget, recipe_of
 from clearhead.training.schedules import Constant, CosineDecay, Ema, InverseSqrt, Last, Unaveraged, WarmupStableDecay
-from clearhead.training.tasks import TASKS
+from clearhead.training.tasks import TASKS, default_recipe
 from clearhead.training.text_options import TextOptions, as_corpus
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.covering import few
 from tests.training import small_runs
 from tests.training.tiny import STEPS, assert_same_run, quiet, recipe_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
+pytestmark = pytest.mark.slow
 
 OPTIMISING = Optimizer(lr=1e-2, schedule=CosineDecay(warmup=3), weight_decay=0.1)
 ODD = Checkpointing(log=5, evaluate=7, save=4, score_records=2, samples=1)

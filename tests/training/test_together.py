@@ -26,15 +26,15 @@ from tests.training.together import (
 )
 from tests.training.together_recipes import OPTIONS, SOURCE, TASKS
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
+pytestmark = pytest.mark.slow
 
 FEW = [
     *("ddp/translating", "ddp/documents:dropout"),
     *("fsdp/classifying:dropout", "fsdp/documents:lora"),
-    *("ddp+context=2/documents:dropout", "fsdp+context=2/documents"),
+    *("ddp+context=2/documents:dropout", "fsdp+context=2/documents", "tensor=2/translating:dropout"),
 ]
 """What every run of the tests compares: each task, each way with dropout and without. Every option in each way is in
-`test_every_option_on_two_processes`, and how an odd vocabulary is cut in tests/training/test_sharding.py.
+`test_every_option_on_two_processes`.
 """
 
 
@@ -127,15 +127,28 @@ def test_sequences_over_two_and_four_processes_and_on_other_layouts(tmp_path):
             assert found < 1e-9
 
 
+UNDIVIDED = ("alibi", "t5", "t5-shared", "cosine", "additive", "lora")
+"""Options whose layers several processes cannot divide."""
+OPTION_RUNS = {
+    "whole layers": in_both_ways(OPTIONS),
+    "divided layers": [
+        f"tensor=2/{name}"
+        for name, option in OPTIONS.items()
+        if "fsdp" in option.ways and name.partition(":")[2] not in UNDIVIDED
+    ],
+}
+
+
 @pytest.mark.thorough
-def test_every_option_on_two_processes(tmp_path):
+@pytest.mark.parametrize("runs", OPTION_RUNS.values(), ids=OPTION_RUNS)
+def test_every_option_on_two_processes(runs, tmp_path):
     """The table of together_recipes.py, in one launch."""
     home = with_source(tmp_path / "together")
     shutil.copytree(home, tmp_path / "one")
-    one = alone(tmp_path / "one", OPTIONS, steps=4)
-    launch(2, home, "--steps", 4, "--runs", ",".join(in_both_ways(OPTIONS)))
+    one = alone(tmp_path / "one", sorted(set(map(name_of, runs))), steps=4)
+    launch(2, home, "--steps", 4, "--runs", ",".join(runs))
     wrong = []
-    for run in in_both_ways(OPTIONS):
+    for run in runs:
         name = name_of(run)
         if OPTIONS[name].near is None:
             assert len(losses(home / run)) > 1
@@ -164,6 +177,41 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path):
             found = worst(losses(home / run), losses(one / name_of(run)))
             print(f"2 -> {count} {run}: losses {found:.1e}")
             assert found < 1e-9
+
+
+LAYOUTS = [
+    *((2, "ddp"), (4, "fsdp"), (2, "tensor=2"), (0, "auto"), (4, "fsdp,context=2,tensor=2"), (3, "fsdp")),
+    *((4, "ddp,context=4"), (2, "ddp"), (4, "fsdp,tensor=2"), (2, "fsdp,context=2"), (3, "ddp"), (0, "auto")),
+]
+"""Numbers of processes, 0 for one without torchrun, and how they go on together, one after another."""
+
+
+@pytest.mark.thorough
+def test_a_run_goes_on_in_every_layout_with_the_losses_of_one_that_never_stopped(tmp_path):
+    """There and back, two steps in each; with dropout, on the weights of attention too."""
+    name, steps = "documents:steady", 2
+    one = alone(tmp_path / "one", [name], steps=steps * (1 + len(LAYOUTS))) / name
+    run = alone(tmp_path / "many", [name], steps=steps) / name
+    print("| from step | processes | `--parallel` | largest difference of a loss |\n|---|---|---|---|")
+    for number, (count, layout) in enumerate(LAYOUTS, 1):
+        launch(
+            0,
+            tmp_path / "many",
+            "--forks",
+            count,
+            "--runs",
+            f"ddp/{name}",
+            "--steps",
+            steps * (1 + number),
+            "--layout",
+            layout,
+        )
+        found = worst(losses(run)[-steps:], losses(one)[steps * number : steps * (number + 1)])
+        print(f"| {steps * number} | {count or 1} | {layout} | {found:.1e} |")
+        assert found < 1e-12
+    last = worst(tensors(run), tensors(one))
+    print(f"the last checkpoint, of weights, moments and average: {last:.1e}")
+    assert last < 1e-12
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clearhead.errors import OptionError, RunError
-from clearhead.text.token_files import FORMATS, read_ids
+from clearhead.text.token_files import FORMATS, TokenFiles, read_ids
 from clearhead.training.resume import resume
 from clearhead.training.tokens_out import write_token_files
 from clearhead.training.train import train
@@ -12,6 +12,11 @@ from tests.training import small_runs
 from tests.training.tiny import quiet
 
 OPTIONS = {"task": "generate", "log": quiet, "watcher": quiet, "size": "20k", "context": 16, "batch_tokens": 128}
+
+
+def ids_of(path):
+    pieces = [piece for file in TokenFiles(paths=(str(path),)).files for piece in read_ids(file)]
+    return np.concatenate(pieces).tolist()
 
 
 def test_what_a_run_learned_from_is_written_and_another_learns_from_it(tmp_path):
@@ -22,12 +27,15 @@ def test_what_a_run_learned_from_is_written_and_another_learns_from_it(tmp_path)
     files = {"text": [str(tmp_path / "llm.c" / "train.bin")], "dev": [str(tmp_path / "llm.c" / "val.bin")]}
     train(tmp_path / "again", steps=3, **files, **OPTIONS)
     write_token_files(tmp_path / "again", tmp_path / "out", "nanogpt")
-    for name in ("train.bin", "val.bin"):
-        for form in FORMATS:
-            assert np.array_equal(read_ids(str(tmp_path / "out" / name)), read_ids(str(tmp_path / form / name)))
+    for part in ("train", "val"):
+        expected = ids_of(tmp_path / "out" / f"{part}.bin")
+        assert expected
+        for form in ("nanogpt", "llm.c", "megatron"):
+            assert ids_of(tmp_path / form / f"{part}.bin") == expected
+        assert ids_of(tmp_path / "mds" / part / "index.json") == expected
     assert resume(tmp_path / "again", log=quiet, watcher=quiet).step == 3
     with pytest.raises(RunError, match="is there already"):
         write_token_files(tmp_path / "run", tmp_path / "out", "nanogpt")
     with pytest.raises(OptionError, match="form: expected nanogpt"):
-        write_token_files(tmp_path / "run", tmp_path / "other", "mds")
+        write_token_files(tmp_path / "run", tmp_path / "other", "webdataset")
     assert not (tmp_path / "other").exists()

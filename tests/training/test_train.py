@@ -9,7 +9,7 @@ import torch
 from clearhead.devices import choose_device
 from clearhead.errors import OptionError, RunError
 from clearhead.training.folder import RunFolder
-from clearhead.training.holding import lock
+from clearhead.training.folder_lock import lock
 from clearhead.training.machine import prepare_machine, resolve_machine
 from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.reporting import memory_mb
@@ -19,8 +19,6 @@ from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.small_runs import CONTEXT
 from tests.training.tiny import quiet, recipe_for
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ Batches of all epochs: begun anywhere they are the same, and parts of one have a
 import copy
 import gc
 import itertools
+import math
 import weakref
 from dataclasses import replace
 
@@ -18,14 +19,14 @@ from clearhead.errors import OptionError
 from clearhead.model.presets import Size
 from clearhead.training.losses import NOTHING
 from clearhead.training.optimizers import copy_all, move_all, zero_all
-from clearhead.training.recipe import Machine, Optimizer, decoder
+from clearhead.training.recipe import Machine, Optimizer
 from clearhead.training.schedules import Ema, Last
 from clearhead.training.tasks import Generate
+from clearhead.training.tasks.learning import decoder
 from clearhead.training.train_step import BatchStream, LossPass, TrainState, loss_in, split_rows
+from tests.model.own_feed_forward import ChangedAfter, Own, Said
 from tests.training import small_runs
 from tests.training.tiny import recipe_for, work_on
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 VOCABULARY, WIDTH = 64, 6
 TASK = Generate(tokenizers={}, context=WIDTH)
@@ -254,6 +255,17 @@ def test_checkpointing_in_bfloat16_changes_no_bit():
         learner.step(batches, 1e-3)
         found.append(learner.totals())
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize(("kind", "silent"), [(Own, Own), (Said, None), (ChangedAfter, ChangedAfter)])
+def test_a_part_of_the_users_own_is_rounded_for_if_it_says_so(kind, silent):
+    model = built(dtype=torch.float32)
+    model.stack.blocks[0].feed_forward = kind(model.stack.blocks[0].feed_forward)
+    learner = learner_of(model, replace(CPU, precision="bfloat16"))
+    assert learner.silent is silent
+    assert (learner.rounds, learner.assumes_finite) == (silent is None, silent is None)
+    learner.step([batch()], 1e-3)
+    assert math.isfinite(learner.totals().nll)
 
 
 def test_on_a_cpu_a_step_is_eager():

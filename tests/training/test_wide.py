@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from clearhead.errors import RunError
+from clearhead.experiments.tracing import trace
 from clearhead.interop.export.huggingface import HuggingFace
 from clearhead.model import presets
 from clearhead.model.int8 import count_weights
@@ -22,12 +23,11 @@ from clearhead.training.baseline import Figures
 from clearhead.training.checkpoints import remove_folder
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.folder import RunFolder
-from clearhead.training.pretrained import read_header
 from clearhead.training.recipe import Budget, Machine
 from clearhead.training.resume import resume
 from clearhead.training.run import load
-from clearhead.training.tracing import trace
 from clearhead.training.train import train
+from clearhead.training.weights import read_header
 from clearhead.training.wide import (
     LETTERS,
     LinearFit,

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
+from clearhead.model.variants import with_dropout
 from clearhead.text.encoding import Corpus
 from clearhead.text.preparing import prepare
 from clearhead.training.folder import RunFolder
 from clearhead.training.loop import Trainer
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.reporting import read_metrics
-from clearhead.training.tasks import task_named
-from clearhead.training.variants import default_recipe, with_dropout
+from clearhead.training.tasks import default_recipe, task_named
 from tests.training import small_runs
 
 TIMES = ("seconds", "tokens_per_second", "memory_mb")

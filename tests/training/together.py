@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -61,8 +62,10 @@ def first_gradients_in(path: Path):
         TrainState.update = update
 
 
-def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float64, **options) -> None:
-    """Train runs, each named WAY/NAME, or go on with those that are there. `options` are those of `recipe_of`."""
+def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float64, layout=None, **options) -> None:
+    """Train runs, each named WAY/NAME, or go on with those that are there, in another `layout` if one is given.
+    `options` are those of `recipe_of`.
+    """
     before, baseline = torch.get_default_dtype(), task_named("classify").baseline
     torch.set_default_dtype(dtype)
     task_named("classify").baseline = lambda *_, **__: None  # the linear model is of float32
@@ -73,7 +76,8 @@ def train_all(home: Path, runs, *, steps: int, dtype: torch.dtype = torch.float6
                 # The first one decides: another that comes late would find what the first has begun, resume it, and not
                 # take part in what the hook below gathers.
                 if processes.send(RunFolder(run).exists()):
-                    resume(run, budget=Budget(steps=steps), log=quiet, watcher=quiet)
+                    machine = None if layout is None else replace(RunFolder(run).recipe().machine, parallel=layout)
+                    resume(run, budget=Budget(steps=steps), machine=machine, log=quiet, watcher=quiet)
                     continue
                 asked = way.replace("+", ",")  # `fsdp+context=2`: runs are listed with commas
                 recipe = recipe_of(name, home, asked, steps, **options) if processes.is_first else None
@@ -127,7 +131,7 @@ def fork_processes(count: int, args: argparse.Namespace) -> None:
 
 def train_asked(args: argparse.Namespace) -> None:
     options = {"steps": args.steps, "dtype": getattr(torch, args.dtype), "device": args.device, "lr": args.lr}
-    train_all(args.home, args.runs.split(","), **options)
+    train_all(args.home, args.runs.split(","), layout=args.layout, **options)
     assert args.forks in (0, current_processes().count)
 
 
@@ -260,6 +264,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, help="seconds that a process waits for another one in a step")
     parser.add_argument("--slow", type=Path)
     parser.add_argument("--forks", type=int, default=0)
+    parser.add_argument("--layout", help="go on with runs in this layout, and not in their own")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--counts", default="1,2,4")
     parser.add_argument("--seed", type=int, default=0)

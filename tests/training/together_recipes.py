@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from clearhead import positions, similarity, weighting
 from clearhead.model.lora import Lora
+from clearhead.model.variants import with_dropout
 from clearhead.text.filtering import LengthFilter
 from clearhead.text.preparing import Tokenizing
 from clearhead.training.fine_tuning import fine_tuning_recipe
 from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer
-from clearhead.training.schedules import CosineDecay, Ema, Last, Unaveraged
-from clearhead.training.variants import with_dropout
+from clearhead.training.schedules import Constant, CosineDecay, Ema, Last, Unaveraged
 from tests.training import small_runs
 from tests.training.tiny import recipe_for
 
@@ -60,6 +60,12 @@ def dropped(recipe, home):
 def dropped_twice(recipe, home):
     recipe = dropped(recipe, home)
     return replace(recipe, optimizer=replace(recipe.optimizer, r_drop=1.0))
+
+
+def steady(recipe, home):
+    """Dropout, and a rate that does not depend on when the run ends: it may be stopped and continued anywhere."""
+    recipe = dropped(recipe, home)
+    return replace(recipe, optimizer=replace(recipe.optimizer, schedule=Constant(warmup=2)))
 
 
 def tied(how):
@@ -124,6 +130,7 @@ ATTENTION = {
 OPTIONS = {
     **{f"documents:{name}": Option(change=attention(**parts)) for name, parts in ATTENTION.items()},
     **{f"{task}:dropout": Option(change=dropped) for task in TASKS},
+    "documents:steady": Option(change=steady),
     "documents:dropout-r-drop": Option(change=dropped_twice),
     "documents:r-drop": Option(change=in_part("optimizer", r_drop=1.0)),
     "documents:last": Option(change=in_part("optimizer", averaging=Last(share=0.5, every=2))),

@@ -3,12 +3,16 @@
 docs/your-own-task.md writes another one.
 """
 
+from dataclasses import replace
+
+from clearhead.calls import public
+from clearhead.devices import choose_device
 from clearhead.errors import OptionError
 from clearhead.registry import find, options, register
 from clearhead.serialization import name_in_files
-from clearhead.text.encoding import Layout
+from clearhead.text.encoding import Corpus, Layout
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import encoder
+from clearhead.training.recipe import Machine, Recipe
 from clearhead.training.scores import ACCURACY, LOSS, Measure
 from clearhead.training.tasks.answering import Answer
 from clearhead.training.tasks.base import Task, encode_for_trace
@@ -18,7 +22,7 @@ from clearhead.training.tasks.fill import Fill
 from clearhead.training.tasks.generate import Generate
 from clearhead.training.tasks.instruct import Instruct
 from clearhead.training.tasks.label import Label, Tag
-from clearhead.training.tasks.learning import Batch, to_batch
+from clearhead.training.tasks.learning import Batch, encoder, text_bytes, to_batch
 from clearhead.training.tasks.texts import Framing, frame_rows
 from clearhead.training.tasks.translate import Translate
 
@@ -43,6 +47,7 @@ __all__ = [
     "Tag",
     "Task",
     "Translate",
+    "default_recipe",
     "encode_for_trace",
     "encoder",
     "frame_rows",
@@ -81,3 +86,20 @@ def name_of(task: type[Task]) -> str:
     """
     name = name_in_files(task)
     return name if ":" in name else task.name
+
+
+@public
+def default_recipe(task: str, corpus: Corpus, machine: Machine = Machine()) -> Recipe:
+    """Return the recipe for a task, by name, on this corpus.
+
+    Args:
+        task: Name of the task.
+        corpus: The text.
+        machine: Where it will run.
+
+    Returns:
+        The recipe.
+    """
+    kind = task_named(task)
+    on_gpu = choose_device(machine.device).type == "cuda"
+    return replace(kind.default_recipe(corpus, text_bytes(corpus), on_gpu), task=name_of(kind), machine=machine)

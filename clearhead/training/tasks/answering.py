@@ -22,7 +22,6 @@ from typing import (
     Protocol,
     TypeVar,
     cast,
-    final,
     get_args,
     overload,
     runtime_checkable,
@@ -31,11 +30,9 @@ from typing import (
 from torch import Tensor
 
 from clearhead.calls import public
-from clearhead.decoding import Rules
-from clearhead.decoding.generating import eval_mode
+from clearhead.decoding import Rules, generating, session
 from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.scheduler import Job
-from clearhead.decoding.session import pad_right
 from clearhead.errors import OptionError
 from clearhead.model.transformers import Transformer
 from clearhead.text.tokenizer import Tokenizer
@@ -217,7 +214,6 @@ class FramedItems(NamedTuple):
     segments: list[list[int]] | None = None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
     """What is decoded from, and what the output may be. `before`: ids of the text that an output follows."""
@@ -229,7 +225,6 @@ class Decoding:
     before: list[int]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class WritingOptions:
     """What is asked of an output. `rules` None: the task's own; otherwise it adds what ends its texts and what is
@@ -241,7 +236,6 @@ class WritingOptions:
     framing: Framing | None = None
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Passage:
     """A text to decode. `before`: ids of the text that the output continues.
@@ -337,9 +331,9 @@ class Answering(TaskTexts):
         device = next(model.parameters()).device
 
         def answer(batch: list[int]) -> list[Made]:
-            tokens, lengths = pad_right([rows[i] for i in batch], device)
-            apart = {} if segments is None else {"segments": pad_right([segments[i] for i in batch], device)[0]}
-            with eval_mode(model):
+            tokens, lengths = session.pad_right([rows[i] for i in batch], device)
+            apart = {} if segments is None else {"segments": session.pad_right([segments[i] for i in batch], device)[0]}
+            with generating.eval_mode(model):
                 return list(compute(tokens, lengths=lengths, **apart))
 
         return in_batches([len(row) for row in rows], model, answer)

@@ -32,13 +32,13 @@ from clearhead.text.preparing import Prepared, Tokenizing
 from clearhead.text.sources import Source
 from clearhead.text.store import Store
 from clearhead.text.validation_split import spread
-from clearhead.training.baseline import Figures, fit_in_time, most_records
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, encoder, epochs
+from clearhead.training.baseline import MOST_BYTES, Figures, fit_in_time
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import ACCURACY, LOSS, MACRO_F1, EvaluationOptions, score_classes
 from clearhead.training.tasks.answering import Answer, Pair, one_line, split_pair
 from clearhead.training.tasks.base import Task, TraceInputs, trace_pair
-from clearhead.training.tasks.learning import Batch, spec_name, to_batch
+from clearhead.training.tasks.learning import Batch, encoder, epochs, spec_name, to_batch
 from clearhead.training.tasks.texts import Framing, frame_rows
 from clearhead.training.wide import (
     FittedLinear,
@@ -54,6 +54,8 @@ LITTLE = 200_000
 """Bytes of text below which a corpus is little: a few hundred records."""
 MOST_SCORED = 5000
 """Dev records that the linear model is scored on, and that choose how much it counts."""
+MOST_RECORDS, MOST_COST = 200_000, 400_000_000
+"""Records that the linear model learns from, and bytes times classes: what the time goes by."""
 PILOT_TOKENS = 15_000
 """Tokens of the records whose fit says how many more can be fitted in time."""
 THOROUGH = 3.0
@@ -206,6 +208,16 @@ class Classify(OneLabel):
         tokens, _, lengths = frame_rows(store["text"], rows, rows.width, frame, pad, filled=filled)
         targets = store["label"].padded(rows.which, 1, 0)[:, 0]
         return to_batch({"tokens": tokens, "lengths": lengths, "wanted": targets}, rows.full if filled else 0)
+
+
+def most_records(records: int, n_bytes: int, classes: int) -> int:
+    """Return how many records of a corpus are enough for a linear model: all of a small one.
+
+    >>> most_records(60_000, 4_000_000, 2), most_records(500_000, 40_000_000, 2)
+    (60000, 200000)
+    """
+    cost = max(1.0, n_bytes / MOST_BYTES, n_bytes * classes / MOST_COST)
+    return min(MOST_RECORDS, math.ceil(records / cost))
 
 
 def recipe_without_ngrams(corpus: Corpus, n_bytes: int, on_gpu: bool) -> Recipe:

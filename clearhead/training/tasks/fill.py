@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
-from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import pad_right
+from clearhead.decoding import generating, session
 from clearhead.errors import OptionError
 from clearhead.model.outputs import Blanks
 from clearhead.model.presets import Size
@@ -23,12 +22,12 @@ from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.validation_split import spread
 from clearhead.tracing.trace import Trace
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, encoder, epochs
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import EvaluationOptions, ValidationSet
 from clearhead.training.tasks.answering import Answer, continued, in_batches
 from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
-from clearhead.training.tasks.learning import Batch, spec_name, to_batch
+from clearhead.training.tasks.learning import Batch, encoder, epochs, spec_name, to_batch
 from clearhead.training.tasks.texts import Framing, frame_rows
 
 BLANK = "<mask>"
@@ -117,8 +116,8 @@ class Fill(Task):
         never = sorted(tokenizer.special)
 
         def answer(batch: list[int]) -> list[Filling]:
-            tokens, lengths = pad_right([rows[i] for i in batch], next(model.parameters()).device)
-            with eval_mode(model):
+            tokens, lengths = session.pad_right([rows[i] for i in batch], next(model.parameters()).device)
+            with generating.eval_mode(model):
                 probabilities = model(tokens, lengths=lengths).float().softmax(-1)
                 probabilities[..., never] = 0
                 best = torch.topk(probabilities, min(shown, tokenizer.vocabulary), -1)

@@ -14,12 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clearhead.attention import mask_rules, masks
-from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, stream
-from clearhead.decoding.generating import collect, eval_mode
+from clearhead.decoding import Greedy, Hypothesis, Rules, Sample, Token, generating, session, stream
 from clearhead.decoding.method import DecodingMethod, check_method
 from clearhead.decoding.request import Model
 from clearhead.decoding.scheduler import Job
-from clearhead.decoding.session import pad_right
 from clearhead.devices import widest_float
 from clearhead.errors import OptionError
 from clearhead.model.presets import Size
@@ -34,12 +32,12 @@ from clearhead.text.tokenizer import LOST, Tokenizer
 from clearhead.text.validation_split import spread
 from clearhead.training.baseline import MOST_BYTES, ByteSample, NgramScore, score_ngrams
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe, decoder, epochs
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import CosineDecay, Ema
 from clearhead.training.scores import LOSS, EvaluationOptions, Measure, ValidationSet, score_text
 from clearhead.training.tasks.answering import Answer, Decoding, Passage, WritingOptions, Written, continued, in_batches
 from clearhead.training.tasks.base import Task, TraceInputs, encode_for_trace
-from clearhead.training.tasks.learning import Batch, to_batch
+from clearhead.training.tasks.learning import Batch, decoder, epochs, to_batch
 from clearhead.training.tasks.texts import Framing
 
 MAX_NEW, TEMPERATURE = 200, 0.8
@@ -75,6 +73,7 @@ class Generate(Task):
     target = "continues"
     answered = "what it would write next"
     sizes = True
+    plain_logits = True
     place = "last"
 
     @classmethod
@@ -243,7 +242,7 @@ class Generate(Task):
         def answer(batch: list[int]) -> list[list[Hypothesis]]:
             seeded = method.for_sequences(batch)
             tokens = self.stream(model, [rows[i] for i in batch], seeded, max_new=max_new, framing=framing)
-            return collect(tokens, len(batch))
+            return generating.collect(tokens, len(batch))
 
         read, n_new = window(self.context, max_new)
         return in_batches([min(len(row), read) + n_new for row in rows], model, answer)
@@ -458,12 +457,12 @@ def window_losses(model: Transformer, some: list[LossWindow]) -> list[float]:
 
     def answer(batch: list[int]) -> list[float]:
         rows = [some[i] for i in batch]
-        tokens, lengths = pad_right([row.ids for row in rows], device)
+        tokens, lengths = session.pad_right([row.ids for row in rows], device)
         new = torch.tensor([row.new for row in rows], device=device)
         positions = torch.arange(1, tokens.shape[1], device=device)
         is_new = (positions >= (lengths - new).unsqueeze(1)) & (positions < lengths.unsqueeze(1))
         targets = torch.where(is_new, tokens[:, 1:], NOTHING)
-        with eval_mode(model):
+        with generating.eval_mode(model):
             logits = model(tokens[:, :-1]).float().transpose(1, 2)
             lost = nn.functional.cross_entropy(logits, targets, ignore_index=NOTHING, reduction="none")
         return lost.to(widest_float(lost.device)).sum(1).tolist()

@@ -1,4 +1,6 @@
-"""What trains: the recipe, the model that fits, batches and what is asked in them, and what tells a good model."""
+"""What trains: the recipe, the model that fits, batches and what is asked in them, and what tells a good model; and the
+models and lengths that default recipes are made of, whatever the task.
+"""
 
 import math
 from abc import abstractmethod
@@ -13,11 +15,25 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clearhead.attention.heads import Heads
 from clearhead.errors import OptionError
+from clearhead.model import (
+    GELU,
+    AttentionSpec,
+    BlockSpec,
+    DecoderSpec,
+    Embedding,
+    EncoderSpec,
+    Output,
+    PreNorm,
+    presets,
+)
+from clearhead.model.presets import Size
 from clearhead.model.sizes import Spec
 from clearhead.model.transformers import Transformer
 from clearhead.text.batches import BatchPlanner, ByLength, Rows
 from clearhead.text.encoding import Corpus
+from clearhead.text.parts import estimate_bytes
 from clearhead.text.preparing import Prepared
 from clearhead.text.store import Store
 from clearhead.text.table_readers import list_names, quote
@@ -55,6 +71,10 @@ class Learning(TaskTexts):
     """The fields of `EvaluationOptions` that bear on its evaluation."""
     outputs: ClassVar[bool] = False
     """Whether its evaluation has an output for each record, which `--output` writes."""
+    plain_logits: ClassVar[bool] = True
+    """Whether `logits` only calls the model, said anew where it is changed: the loss of a long sequence is then
+    computed without all its logits at once.
+    """
     sizes: ClassVar[bool] = False
     """Whether the size of its usual model, its dropout and learning rate are fitted to a budget."""
 
@@ -112,7 +132,7 @@ class Learning(TaskTexts):
         """Return the batch itself. `filled` gives it the full shape of its width, with rows that ask for nothing."""
 
     def logits(self, model: Transformer, batch: Batch) -> Float[Tensor, "*place choice"]:
-        """Return what the model says where `wanted` asks."""
+        """Return what the model says where `wanted` asks. A task with `plain_logits` does nothing else."""
         return model(batch["tokens"], lengths=batch["lengths"])
 
     def text_at(self, store: Store, record: int) -> str:
@@ -181,3 +201,45 @@ def count_labels(labels: Sequence[str], counts: Sequence[int]) -> str:
     if len(counted) > MOST_SHOWN:
         counted = [*counted[: MOST_SHOWN // 2], "…", *counted[-MOST_SHOWN // 2 :]]
     return ", ".join(counted)
+
+
+PLACEHOLDER = 64
+"""A vocabulary until the tokeniser is there."""
+
+
+def text_bytes(corpus: Corpus) -> int:
+    """Return about how much text there is, from the sizes of the files."""
+    return estimate_bytes(corpus.train)
+
+
+def epochs(count: int, n_tokens: float, batch: int, *, least: int = 500, most: int = 20_000) -> int:
+    """Return the steps of so many epochs, to the hundred."""
+    return int(min(most, max(least, count * n_tokens / batch))) // 100 * 100
+
+
+def decoder(size: Size, context: int, dropout: float) -> DecoderSpec:
+    """Return a decoder as nanoGPT's: norm before, learned positions, GELU, no biases, output tied."""
+    spec = presets.gpt2(size, vocabulary=PLACEHOLDER, length=context, dropout=dropout)
+    block = replace(
+        spec.blocks[0],
+        attention=AttentionSpec(heads=Heads(size.n_heads), dropout=dropout),
+        feed_forward=GELU(size.d_ff, bias=False),
+    )
+    return replace(spec, blocks=(block,) * size.n_layers)
+
+
+def encoder(size: Size, output: Output, dropout: float) -> EncoderSpec:
+    """Return an encoder with the norm before and sinusoidal positions."""
+    block = BlockSpec(
+        attention=AttentionSpec(heads=Heads(size.n_heads)),
+        feed_forward=GELU(size.d_ff),
+        arrangement=PreNorm(),
+        dropout=dropout,
+    )
+    return EncoderSpec(
+        vocabulary=PLACEHOLDER,
+        d_model=size.d_model,
+        blocks=(block,) * size.n_layers,
+        embedding=Embedding(dropout=dropout),
+        output=output,
+    )

@@ -25,7 +25,7 @@ from clearhead.text.store import Store
 from clearhead.text.validation_split import spread
 from clearhead.tracing.trace import Trace
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import PLACEHOLDER, Batching, Budget, Checkpointing, Optimizer, Recipe, epochs
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Optimizer, Recipe
 from clearhead.training.schedules import InverseSqrt, Last
 from clearhead.training.scores import (
     LOSS,
@@ -45,7 +45,7 @@ from clearhead.training.tasks.answering import (
     token_names,
 )
 from clearhead.training.tasks.base import Task, TraceInputs, stored_loss
-from clearhead.training.tasks.learning import Batch, spec_name, to_batch
+from clearhead.training.tasks.learning import PLACEHOLDER, Batch, epochs, spec_name, to_batch
 from clearhead.training.tasks.texts import Framing, frame_rows
 
 BEAM = 5
@@ -74,6 +74,7 @@ class Translate(Task):
     target = "writes"
     answered = "what it would write next"
     sizes = True
+    plain_logits = True
 
     @staticmethod
     def layout(context: int) -> Layout:

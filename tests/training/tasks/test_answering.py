@@ -30,6 +30,7 @@ from clearhead.training.tasks.answering import (
 from clearhead.training.tasks.generate import Detokenizer, window
 from clearhead.training.tasks.texts import share_room
 from clearhead.training.tasks.translate import reach
+from tests.once import MadeWhenAsked
 from tests.training.small_runs import CONTEXT, pairs
 from tests.training.tasks.echo import Echo, echo_task
 
@@ -80,7 +81,7 @@ def test_what_decoding_begins_with_is_all_that_a_writing_task_must_say():
     assert task.written_inputs(passage, [7, 3]).ids == {"encoder": list(passage.first.inputs), "decoder": [2, 7]}
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 
 def decode(run, job):
@@ -159,7 +160,7 @@ def test_all_the_room_is_used(room):
 
 
 WRITING = ["the cat eats the plum, größer", "the dog eats", "naïve café, the cow"] * 20
-TOKENIZERS = {kind: Tokenizer.train(WRITING, kind, 330) for kind in KINDS}
+TOKENIZERS = MadeWhenAsked(lambda kind: Tokenizer.train(WRITING, kind, 330))
 
 
 def source_rows(run, n=8):

@@ -18,11 +18,11 @@ from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Table
 from clearhead.text.store import Store
 from clearhead.training.fine_tuning import fine_tuning_recipe
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, encoder
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.tasks import ClassifyPairs
+from clearhead.training.tasks import ClassifyPairs, default_recipe
+from clearhead.training.tasks.learning import encoder
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 from tests.interop import saved_models
 from tests.peers import late
 from tests.rounding import assert_equal_but_rounding
@@ -31,8 +31,6 @@ from tests.training.small_runs import SIZE, write_lines
 AutoModelForSequenceClassification, AutoTokenizer = late(
     "transformers", "AutoModelForSequenceClassification", "AutoTokenizer"
 )
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 WORDS = ("cat", "mat", "dog", "sea")
 FIELDS = ("first", "second", "label")

@@ -10,8 +10,6 @@ from clearhead.training.tasks import Embed, task_named
 from tests.training import small_runs
 from tests.training.small_runs import trained
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXTS = ["the cat eats", "red plum", "the"]
 
 

@@ -12,8 +12,6 @@ from clearhead.training.train import train
 from tests.training import small_runs
 from tests.training.tiny import recipe_for, work_on
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_ngram_is_counted_on_the_training_text_and_scored_on_the_dev_text(tmp_path, monkeypatch):
     """Both as they stand in the files, split as for training, with as many bytes as the stores count."""

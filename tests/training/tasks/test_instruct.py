@@ -23,7 +23,7 @@ from tests.interop import saved_models
 from tests.training import small_runs
 from tests.training.tiny import quiet
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "undrawn")]
+pytestmark = pytest.mark.slow
 
 CPU = Machine(device="cpu", threads=1)
 PAIRS = [

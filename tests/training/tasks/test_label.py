@@ -13,12 +13,12 @@ from clearhead.text.encoding import Corpus, split_labels
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Table
 from clearhead.training.evaluation import evaluate
-from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, encoder
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine
 from clearhead.training.schedules import CosineDecay
-from clearhead.training.tasks import task_named
+from clearhead.training.tasks import default_recipe, task_named
 from clearhead.training.tasks.label import Label, score_labels
+from clearhead.training.tasks.learning import encoder
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 from tests.training.small_runs import CONTEXT, SIZE, labelled, write_lines
 
 RARE = 40

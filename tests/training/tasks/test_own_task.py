@@ -14,15 +14,15 @@ from clearhead.interop.export import export
 from clearhead.text.encoding import Corpus
 from clearhead.text.sources import Aligned
 from clearhead.training.recipe import Budget
+from clearhead.training.tasks import default_recipe
 from clearhead.training.train import train
-from clearhead.training.variants import default_recipe
 from tests.registering import registry_restored
 from tests.serve.api_serving import serving
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-task.md"
 TEXT = "the old saw saw a plant"
 
-pytestmark = [pytest.mark.slow, pytest.mark.plain, pytest.mark.usefixtures("one_thread", "sketched_comparisons")]
+pytestmark = [pytest.mark.slow, pytest.mark.plain]
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ from clearhead.text.sources import Table
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training import Budget, default_recipe, train
 from clearhead.training.losses import NOTHING
-from clearhead.training.recipe import encoder
 from clearhead.training.schedules import Unaveraged
 from clearhead.training.tasks import Tag
+from clearhead.training.tasks.learning import encoder
 
 SENTENCES = [("Anna sees the longest plum", "N V D A N"), ("the plum sees Bernadette", "D N V N")]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, one_thread):
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tag")
     lines = [f"{word} {tag}" for text, tags in SENTENCES for word, tag in zip(text.split(), tags.split(), strict=True)]
     lines.insert(5, "")

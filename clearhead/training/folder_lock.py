@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
-from typing import final
 
 from clearhead.errors import RunError
 from clearhead.files import make_folders, remove_empty
@@ -155,7 +154,6 @@ def write_over(handle: int, data: bytes) -> None:
     os.write(handle, data)
 
 
-@final
 class Hold:
     """Folders that are held open, to notice when the path of one no longer leads to it.
 

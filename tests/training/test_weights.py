@@ -20,7 +20,11 @@ from clearhead.model.presets import Size
 from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.training.checkpoints import named_tensors
-from clearhead.training.pretrained import (
+from clearhead.training.recipe import FineTuning
+from clearhead.training.run import load
+from clearhead.training.tasks import Classify, Generate, Translate
+from clearhead.training.tasks.learning import decoder, encoder
+from clearhead.training.weights import (
     TensorInfo,
     check_shapes,
     list_parts,
@@ -29,9 +33,6 @@ from clearhead.training.pretrained import (
     start_from_vectors,
     trained_tensors,
 )
-from clearhead.training.recipe import FineTuning, decoder, encoder
-from clearhead.training.run import load
-from clearhead.training.tasks import Classify, Generate, Translate
 from tests.model.test_spec_json import SPECS
 
 SIZE = Size(3, 16, 2, 2, 32)

@@ -1,4 +1,5 @@
-"""What a run starts from: weights of another run, of which some are trained, or word vectors.
+"""Files of weights: which of a run's are used, what a run starts from (weights of another, or word vectors), and if a
+file fits the model.
 
 `pretrained.safetensors` holds all weights that the run started from, and is written once, before training begins: the
 folder they came from is not needed again. A checkpoint holds what is trained: everything, or with frozen parts or LoRA
@@ -10,7 +11,7 @@ size; it is compared with the names and shapes in the file's header, which no on
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from clearhead.errors import ClearheadError, OptionError, RunError
+from clearhead.errors import ClearheadError, OptionError, RunError, unreadable
 from clearhead.files import os_errors_as_run_errors, replacing
 from clearhead.model.embedding import TokenEmbedding
 from clearhead.model.int8 import CODES, SCALE
@@ -31,7 +32,7 @@ from clearhead.model.transformers import Transformer
 from clearhead.serialization import check_regular, check_type
 from clearhead.text.tokenizer import Tokenizer
 from clearhead.text.vectors import WordVectors, read_vectors
-from clearhead.training.checkpoints import copy_into, named_tensors, write_tensors
+from clearhead.training.checkpoints import MODEL, Checkpoint, copy_into, named_tensors, write_tensors
 from clearhead.training.folder import RunFolder
 from clearhead.training.recipe import FineTuning
 from clearhead.training.tasks.base import Task
@@ -139,10 +140,8 @@ def load_sealed(folder: RunFolder, path: Path, holds: str) -> dict[str, Tensor]:
     if not path.is_file():
         raise RunError(f"{path}: is not there, and holds {holds}. Put it back")
     folder.check_sum(path, folder.read_description()["files"])
-    try:
+    with unreadable(path, SafetensorError):
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
 
 
 def write_start(folder: RunFolder, model: nn.Module) -> None:
@@ -203,13 +202,11 @@ FLOATS = {"F64", "F32", "F16", "BF16"}
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Return the tensors of a safetensors file without reading them; RunError if it is none."""
-    try:
+    with unreadable(path, SafetensorError):
         check_regular(path)
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             return {name: TensorInfo(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: cannot be read ({error})") from None
 
 
 def with_float_weights(header: Header, where: str) -> dict[str, TensorInfo]:
@@ -300,3 +297,63 @@ def fill(embedding: TokenEmbedding, words: list[str], word_vectors: WordVectors)
             embedding.table[row] = torch.tensor(vector) / embedding.factor
             count += 1
     return count
+
+
+def load_weights(checkpoint: Checkpoint, folder: RunFolder, spec: Spec) -> dict[str, Tensor]:
+    """Return a checkpoint's weights; RunError if they are damaged, of another model, or not finite."""
+    check_saved(folder, spec, folder.fine_tuning(), checkpoint.folder / MODEL)
+    return checkpoint.model()
+
+
+class SavedWeights(NamedTuple):
+    """Weights, the step they are of, and where they were read."""
+
+    step: int
+    where: str
+    weights: dict[str, Tensor]
+
+
+def select_weights(folder: RunFolder, spec: Spec, step: int | None, log: Callable[[str], None]) -> SavedWeights:
+    """Return the weights to use: those of `step`, else of the best checkpoint, else of the newest whole one."""
+    if step is not None:
+        return load_step(folder, spec, step)
+    before, passed_over, problem = folder.checkpoints.folders(), list[str](), ""
+    checkpoints = folder.checkpoints.all(passed_over.append)
+    best = best_step(folder, checkpoints) if checkpoints else None
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.step != best):
+        try:
+            weights = load_weights(checkpoint, folder, spec)
+        except RunError as error:
+            passed_over.append(f"{error}; the checkpoint is passed over")
+            problem = problem or f": {error}"
+            continue
+        for line in passed_over:
+            log(line)
+        return SavedWeights(checkpoint.step, str(checkpoint.folder), weights)
+    if folder.checkpoints.folders() != before:
+        # The run is in training: a newer checkpoint was saved, and those that were listed are removed.
+        return select_weights(folder, spec, step, log)
+    for line in passed_over:
+        log(line)
+    if problem:
+        raise RunError(f"{folder.path}: no checkpoint can be used{problem}")
+    raise RunError(f"{folder.path}: there is no whole checkpoint yet; train it, or go on with --resume")
+
+
+def load_step(folder: RunFolder, spec: Spec, step: int) -> SavedWeights:
+    """Return the weights of a step: of its checkpoint, or of the frame that the training's film has of it."""
+    checkpoint, film = folder.checkpoints.at(step), folder.film
+    if checkpoint is not None:
+        return SavedWeights(step, str(checkpoint.folder), load_weights(checkpoint, folder, spec))
+    if film.has(step):
+        check_saved(folder, spec, folder.fine_tuning(), film.path(step))
+        return SavedWeights(step, str(film.path(step)), film.load(step))
+    steps = ", ".join(str(checkpoint.step) for checkpoint in reversed(folder.checkpoints.all())) or "none"
+    frames = "".join(f"; the film has {', '.join(map(str, film_steps))}" for film_steps in [film.steps()] if film_steps)
+    raise RunError(f"{folder.path}: there is no checkpoint of step {step}; there are {steps}{frames}")
+
+
+def best_step(folder: RunFolder, checkpoints: Sequence[Checkpoint]) -> int | None:
+    """Return the step of the best weights, None if the recipe selects the last ones."""
+    best = checkpoints[0].state["best"]
+    return None if best is None or folder.recipe().checkpointing.select == "last" else int(best["step"])
