@@ -12,19 +12,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
+from clearhead import extras, files
 from clearhead.errors import ClearheadError, DataError, OptionError, RunError
 from clearhead.experiments.comparison import Comparison, FailedRun, FinishedRun, Impossible, draw_comparison, outcome_of
 from clearhead.experiments.workers import JOB, RECALL, TrainingJob, begin, prepare_text, read_job, run_all
-from clearhead.extras import has_package
-from clearhead.files import os_errors_as_run_errors, remove_partials, write_json, write_text
 from clearhead.model.sizes import build_for_shapes
+from clearhead.model.variants import with_parts
 from clearhead.text.preparing import describe_changes, read_notes
-from clearhead.training.holding import hold_folder
-from clearhead.training.recipe import Recipe, changes
+from clearhead.training.folder_lock import hold_folder
+from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import Generate
-from clearhead.training.variants import with_parts
 
 Log = Callable[[str], None]
 Choice = Mapping[str, str]
@@ -34,7 +32,6 @@ TELLING = ("attention", "position", "size")
 """Options whose values name themselves; `none` or `8` could be anything."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One of the models that are compared; the recipe's seed is left to the comparison."""
@@ -104,7 +101,7 @@ def compare(
     home = Path(folder)
     jobs = jobs_of(home, arms, seeds, probe)
     with hold_folder(home, log):
-        remove_partials(home, r"comparison\.(json|md|svg)")
+        files.remove_partials(home, r"comparison\.(json|md|svg)")
         return compare_jobs(home, jobs, arms, probe=probe, parallel=parallel, log=log)
 
 
@@ -141,10 +138,10 @@ def compare_jobs(
         failures=tuple(entry for entry in outcomes if isinstance(entry, FailedRun)),
         impossible=tuple(arm for arm in arms if isinstance(arm, Impossible)),
     )
-    with os_errors_as_run_errors(home):
-        write_json(home / "comparison.json", comparison.to_json())
-        write_text(home / "comparison.md", comparison.markdown())
-    if comparison.outcomes and has_package("matplotlib"):
+    with files.os_errors_as_run_errors(home):
+        files.write_json(home / "comparison.json", comparison.to_json())
+        files.write_text(home / "comparison.md", comparison.markdown())
+    if comparison.outcomes and extras.has_package("matplotlib"):
         draw_comparison(comparison, home / "comparison.svg")
     return comparison
 
@@ -198,11 +195,13 @@ def held_out(recipe: Recipe) -> str:
 def is_done(job: TrainingJob) -> bool:
     """Return whether the run is there and has ended; raise RunError if it was begun in another way than now."""
     path = job.folder.path / JOB
-    if path.exists() and (differing := changes(read_job(path).recipe, job.recipe)):
-        raise RunError(
-            f"{job.run}: was begun with another {' and '.join(differing)}; give the same options as then, or another "
-            "folder"
-        )
+    if path.exists():
+        begun, now = vars(read_job(path).recipe), vars(job.recipe)
+        if differing := [name for name in begun if begun[name] != now[name]]:
+            raise RunError(
+                f"{job.run}: was begun with another {' and '.join(differing)}; give the same options as then, or "
+                "another folder"
+            )
     return job.folder.evaluation.exists() and (job.recall is None or (job.folder.path / RECALL).exists())
 
 

@@ -10,24 +10,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import NamedTuple
 
-from clearhead.decoding.generating import eval_mode
-from clearhead.decoding.session import pad_right
+from clearhead.decoding import generating, session
 from clearhead.errors import OptionError, RunError
 from clearhead.files import read_json, write_json, write_text
-from clearhead.model import PreNorm, presets
+from clearhead.model import PreNorm, presets, variants
 from clearhead.model.presets import Size
 from clearhead.text.encoding import Corpus
 from clearhead.text.kinds import SPECIALS
 from clearhead.text.preparing import Tokenizing
 from clearhead.text.sources import Aligned, Documents
-from clearhead.training.recipe import PLACEHOLDER, Batching, Budget, Checkpointing, Machine, Optimizer, Recipe, decoder
+from clearhead.training.recipe import Batching, Budget, Checkpointing, Machine, Optimizer, Recipe
 from clearhead.training.run import Run
 from clearhead.training.schedules import SCHEDULES
 from clearhead.training.tasks import Generate, task_named
 from clearhead.training.tasks.answering import in_batches
-from clearhead.training.variants import with_position
+from clearhead.training.tasks.learning import PLACEHOLDER, decoder
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SHORTEST = 5
@@ -46,7 +45,6 @@ SIZE = Size(2, 128, 4, 4, 256)
 Example = tuple[str, ...]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Amount:
     """How much of a probe is made. `longest`: tokens of the longest sequence, or to the farthest key to recall."""
@@ -62,7 +60,6 @@ class Amount:
             )
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """One probe. `example` draws one for a longest sequence: a text for each of its files.
@@ -237,7 +234,7 @@ def probe_recipe(probe: Probe, folder: Path, amount: Amount | None = None, machi
     context, model = width, presets.classic(PLACEHOLDER, size=SIZE, dropout=0.0, arrangement=PreNorm())
     if task_named(probe.task).family == "decoder":
         context = width * 3 // 2
-        model = with_position(decoder(SIZE, context, 0.0), "rotary", context)
+        model = variants.with_position(decoder(SIZE, context, 0.0), "rotary", context)
     return Recipe(
         task=probe.task,
         corpus=corpus,
@@ -267,7 +264,6 @@ class RecallQuestion(NamedTuple):
         return 1 << (self.distance - 1).bit_length()
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Recalled:
     """How often the likeliest token after a repeated key was the key's value, by distance (up to that many tokens).
@@ -315,8 +311,8 @@ def likeliest_after(run: Run, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the likeliest token after each of these."""
 
     def answer(batch: list[int]) -> list[list[int]]:
-        tokens, _ = pad_right([rows[i] for i in batch], next(run.model.parameters()).device)
-        with eval_mode(run.model):
+        tokens, _ = session.pad_right([rows[i] for i in batch], next(run.model.parameters()).device)
+        with generating.eval_mode(run.model):
             return run.task.logits(run.model, {"tokens": tokens}).argmax(-1).tolist()
 
     return in_batches([len(row) for row in rows], run.model, answer)

@@ -15,11 +15,12 @@ from clearhead.experiments.probes import PROBES, Amount, probe_recipe
 from clearhead.experiments.workers import work
 from clearhead.model import presets
 from clearhead.model.presets import Size
-from clearhead.training.recipe import Budget, Checkpointing, Machine, decoder
+from clearhead.training.recipe import Budget, Checkpointing, Machine
 from clearhead.training.reporting import read_metrics
+from clearhead.training.tasks.learning import decoder
 from tests.training.tiny import without_times
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "sketched_comparisons")]
+pytestmark = pytest.mark.slow
 
 AMOUNT = Amount(longest=8, examples=60, held_out=10)
 SIZE = Size(1, 16, 2, 2, 32)

@@ -131,7 +131,7 @@ def test_every_task_and_probe_has_its_measures():
     assert replace(COPY, probe=None).table()[1][0][1] == "–"
 
 
-def test_a_run_folder_says_all_there_is_in_the_table(tmp_path_factory, one_thread):
+def test_a_run_folder_says_all_there_is_in_the_table(tmp_path_factory):
     run = trained(documents, tmp_path_factory)
     found = outcome_of(run.folder, arm="softmax", data=run.folder.data)
     evaluation = json.loads(run.folder.evaluation.read_text())
@@ -143,13 +143,13 @@ def test_a_run_folder_says_all_there_is_in_the_table(tmp_path_factory, one_threa
 
 
 @pytest.mark.slow
-def test_bits_per_byte_of_single_bytes_are_bits_per_token(tmp_path_factory, one_thread):
+def test_bits_per_byte_of_single_bytes_are_bits_per_token(tmp_path_factory):
     run = trained(stretch, tmp_path_factory)
     held_out = run.folder.data / run.folder.read_description()["data"] / "dev"
     assert Generate.derived_scores(math.log(2), held_out)["bits_per_byte"] == pytest.approx(1.0, rel=0.01)
 
 
-def test_a_run_that_has_lost_its_log_has_its_scores_still(tmp_path_factory, tmp_path, one_thread):
+def test_a_run_that_has_lost_its_log_has_its_scores_still(tmp_path_factory, tmp_path):
     run = trained(documents, tmp_path_factory)
     folder = RunFolder(shutil.copytree(run.folder.path, tmp_path / "run"))
     folder.metrics.write_text("")
@@ -159,7 +159,7 @@ def test_a_run_that_has_lost_its_log_has_its_scores_still(tmp_path_factory, tmp_
     assert found.evaluations == ()
 
 
-def test_a_run_without_an_evaluation_is_told(tmp_path_factory, tmp_path, one_thread):
+def test_a_run_without_an_evaluation_is_told(tmp_path_factory, tmp_path):
     run = trained(documents, tmp_path_factory)
     folder = replace(run.folder, path=tmp_path)
     with pytest.raises(RunError, match=r"evaluation\.json: is not there; the run has not ended"):

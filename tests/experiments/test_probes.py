@@ -39,8 +39,6 @@ from clearhead.training.tasks import Generate
 from clearhead.training.tasks.texts import Framing
 from clearhead.training.train import train
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SMALL = Amount(longest=16, examples=60, held_out=12)
 CPU = Machine(device="cpu", threads=1)
 seeds = st.integers(0, 2**32)

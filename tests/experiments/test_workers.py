@@ -167,7 +167,7 @@ def test_text_that_differs_is_prepared_for_each(jobs, scripts):
 
 
 @pytest.mark.slow
-def test_a_worker_makes_its_run_and_tells_what_is_wrong(job, capsys, one_thread):
+def test_a_worker_makes_its_run_and_tells_what_is_wrong(job, capsys):
     path = str(job.folder.path / "job.json")
     assert main(["prepare", path]) == 0
     assert main(["run", path]) == 0
