@@ -4,8 +4,10 @@ Linux is where all of it is tested. macOS has the same calls. Windows has no `fc
 against links: its branches run here only in a simulation (tests/test_system.py), and are untested on Windows itself.
 """
 
+import contextlib
 import ctypes
 import errno
+import math
 import os
 import re
 import signal
@@ -33,8 +35,21 @@ OUT_OF_MEMORY = re.compile(r"(can't|cannot) allocate memory|not enough memory|ou
 PR_SET_PDEATHSIG = 1
 LAUNCHER = "CLEARHEAD_LAUNCHER"
 """The variable that holds the number of the process that has started this one, and that it ends with."""
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux says how much memory a container may use."""
 LOCKED_BYTE = 1 << 30
 """The byte that stands for the file where locks are of bytes. It lies past the content, which stays readable."""
+
+
+def machine_memory() -> float:
+    """Return the bytes of memory of this machine, or of the container that this process is in; inf if unknown."""
+    try:
+        there = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # Windows
+        return math.inf
+    with contextlib.suppress(OSError, ValueError):  # "max" is no number
+        there = min(there, float(CONTAINER.read_text(encoding="utf-8")))
+    return there
 
 
 def process_seconds() -> float:

@@ -47,6 +47,7 @@ PAGES = (
     "benchmarks/results/checks.md",
     "benchmarks/results/cpu.md",
     "benchmarks/results/gpu.md",
+    "benchmarks/results/llama_cpp.md",
     "benchmarks/results/trainings.md",
     "estimator/README.md",
     "tests/docs/statements.md",

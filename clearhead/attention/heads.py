@@ -13,9 +13,9 @@ import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
+from clearhead.attention import cpu_matmul
 from clearhead.attention.parts import HeadShape, Norm
 from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
@@ -194,7 +194,6 @@ def linear(d_in: int, d_out: int, *, bias: bool) -> nn.Linear:
     return layer
 
 
-@final
 class WholeMap(nn.Module):
     """One linear map from the whole input to every head, and the norm of each head's vectors if there is one.
 
@@ -216,13 +215,17 @@ class WholeMap(nn.Module):
     def last(self) -> Tensor:
         return self.linear.weight
 
+    def divide_heads(self, count: int) -> None:
+        """Serve the weights of one of `count` processes: an equal share of the heads."""
+        self.n_heads //= count
+
     def forward(self, source: Source) -> PerHead:
         return self.normed(self.map_linearly(source))
 
     def map_linearly(self, source: Source) -> PerHead:
         """Return the vectors of each head before their norm."""
         # Not einops: in decoding a map of one position takes no longer than einops takes to read its pattern.
-        return self.linear(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        return apply_linear(self.linear, source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
     def normed(self, vectors: PerHead) -> PerHead:
         """Return the vectors after their norm, in their dtype: under autocast a user's own norm may give float32."""
@@ -271,6 +274,13 @@ def is_hooked(module: nn.Module) -> bool:
     )
 
 
+def apply_linear(module: nn.Module, x: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
+    """Return `module(x)`; a plain linear map multiplies by the library that is faster on this processor."""
+    if cpu_matmul.ONEDNN is not None and type(module) is nn.Linear and not is_hooked(module):
+        return cpu_matmul.multiply(x, module.weight, module.bias)
+    return module(x)
+
+
 def alike(tensors: Sequence[Tensor | None]) -> bool:
     """Check whether tensors can be concatenated: all None, or plain, of one dtype and device, trained alike.
 
@@ -296,7 +306,7 @@ def map_jointly(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]
     """Return what each of some `joinable` maps makes of the same source, by one product."""
     weights: list[Tensor] = [head_map.linear.weight for head_map in maps]
     biases: list[Tensor] = [head_map.linear.bias for head_map in maps if head_map.linear.bias is not None]
-    joint = F.linear(source, torch.cat(weights), torch.cat(biases) if biases else None)
+    joint = cpu_matmul.multiply(source, torch.cat(weights), torch.cat(biases) if biases else None)
     parts = joint.split([weight.shape[0] for weight in weights], -1)
     return tuple(
         head_map.normed(part.unflatten(-1, (head_map.n_heads, -1)).transpose(1, 2))
@@ -304,7 +314,6 @@ def map_jointly(maps: Sequence[WholeMap], source: Source) -> tuple[PerHead, ...]
     )
 
 
-@final
 class LowRankMap(nn.Module):
     """A map through `rank` numbers in each head: x V_down V_up."""
 
@@ -330,7 +339,6 @@ class LowRankMap(nn.Module):
         return einsum(source, self.down, "batch n d_model, head d_model rank -> batch head n rank")
 
 
-@final
 class SliceMap(nn.Module):
     """A square map for each head, from its own slice of the input."""
 
@@ -353,7 +361,6 @@ class SliceMap(nn.Module):
         return mapped if self.bias is None else mapped + self.bias.to(mapped.dtype)
 
 
-@final
 class LowRankSliceMap(nn.Module):
     """A map through `rank` numbers for each head, from its own slice of the input: x V_down V_up."""
 

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from clearhead.attention import reference
 from clearhead.attention.context_parallel import attend_split
-from clearhead.attention.heads import HeadLayout, Heads, WholeMap, joinable, map_jointly
+from clearhead.attention.heads import HeadLayout, Heads, WholeMap, apply_linear, joinable, map_jointly
 from clearhead.attention.inputs import AttentionInputs
 from clearhead.attention.kernels import Choice, explain_choice, run
 from clearhead.attention.mask_rules import Mask, as_mask
 from clearhead.attention.modes import autocast_enabled
+from clearhead.attention.parts import Division
 from clearhead.attention.positions import NoPosition, Position
 from clearhead.attention.reference import Steps
 from clearhead.attention.request import AttentionOptions
@@ -133,7 +134,7 @@ class Attention(Tapped):
         """Concatenate the heads' contexts and map them by W_O, if the layer has it."""
         context = self.tap("context", context)
         concat = self.tap("concat", context.transpose(1, 2).flatten(2))
-        return self.tap("out", self.output(concat))
+        return self.tap("out", apply_linear(self.output, concat))
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values by this layer's maps, not yet turned by their positions.
@@ -205,6 +206,16 @@ class Attention(Tapped):
         equal = cast(WholeMap, self.value).linear.out_features == self.shape.n_kv_heads * self.shape.d_head
         return scale / self.weighting.temperature if equal else None
 
+    def divide(self, count: int) -> dict[str, Division]:
+        """Return how the maps are divided so that each of `count` processes has its share of the heads; OptionError if
+        they cannot be. From then on the layer expects the weights of one process.
+        """
+        check_divisible(self, count)
+        for head_map in (self.query, self.key, self.value):
+            cast(WholeMap, head_map).divide_heads(count)
+        maps: dict[str, Division] = {f"{name}.linear": "columns" for name in ("query", "key", "value")}
+        return {**maps, "output": "rows"}
+
     @property
     def last(self) -> Tensor:
         """Last matrix of the layer: W_O, or the value map's if the layer has no W_O."""
@@ -249,3 +260,26 @@ class Attention(Tapped):
         if weight is not None and source.dtype != weight.dtype and not autocast_enabled(source):
             raise DtypeError(f"{name} source is {source.dtype} and the layer {weight.dtype}; convert one of them")
         return source if source.ndim == 3 else source.unsqueeze(0)
+
+
+def check_divisible(layer: Attention, count: int) -> None:
+    """Raise OptionError if the heads of a layer cannot be divided over processes that know nothing of each other's."""
+    if layer.shape.n_heads % count or layer.shape.n_kv_heads % count:
+        raise OptionError(
+            f"tensor: {layer.shape.n_heads} heads, {layer.shape.n_kv_heads} of keys, cannot be divided over {count} "
+            "processes; choose a number that divides both"
+        )
+    for name in ("query", "key", "value"):
+        head_map = getattr(layer, name)
+        if type(head_map) is not WholeMap or type(head_map.linear) is not nn.Linear or head_map.norm is not None:
+            raise OptionError(
+                f"tensor: the {name} map must be one plain linear map to all heads, without a norm; this layer has "
+                f"{head_map!r}. Leave out tensor"
+            )
+    if type(layer.output) is not nn.Linear:
+        raise OptionError(f"tensor: the heads meet in W_O, a plain linear map; this layer has {layer.output!r}")
+    if layer.position.bias_kind != "none":
+        raise OptionError(f"tensor: {layer.position!r} has a bias for each head, and is not divided; leave out tensor")
+    for part in (layer.similarity, layer.weighting, layer.position):
+        if isinstance(part, nn.Module) and next(part.parameters(), None) is not None:
+            raise OptionError(f"tensor: {part!r} has learned values, and they are not divided; leave out tensor")

@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
-from typing import ClassVar, Optional
+from typing import ClassVar, Literal, Optional
 
 from torch import nn
 
@@ -59,6 +59,10 @@ def structure_of(part: object) -> tuple[object, ...]:
     """Return the class of a part and its fields that are plain values. What is compiled for a part has them in it."""
     values = [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []
     return (type(part), *(value for value in values if isinstance(value, bool | int | float | str)))
+
+
+Division = Literal["columns", "rows"]
+"""Which axis of a linear map several processes divide: its outputs (columns of x W), or its inputs."""
 
 
 class Part(CodeRepr):

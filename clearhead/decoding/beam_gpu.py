@@ -1,4 +1,10 @@
-"""A step of beam search as one Triton kernel, for a search on a GPU: in tensors it is some 90 small ones."""
+"""A step of beam search as one Triton kernel, for a search on a GPU: in tensors it is some 90 small ones.
+
+A sentence has a few dozen candidates, so one warp holds all of them in registers: a program takes a sentence, sorts its
+candidates, lets them go on or finish, and decides whether it is over, and only then writes. What it does, and the order
+among equals, is defined by `BeamState.advance`. Lists are as long as the next power of two, with -inf in what is left,
+and a permutation is a matrix of truth values that is summed over (`at`): in registers there is no indexing.
+"""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Cache(KVSource):
         """Copy rows of the caches of prompts into slots. A longer one of them may still wait for its place."""
         for cached, new in zip(self.memory, read.memory, strict=False):
             n = min(cached.shape[2], new.shape[2])
-            cached[:, :, :n].index_copy_(0, slots, new[:, :, :n].index_select(0, rows))
+            cached[:, :, :n].index_copy_(0, slots, new[:, :, :n].index_select(0, rows).to(cached.dtype))
 
     def allocate(self, like: Sequence[Tensor], columns: int) -> None:
         """Allocate memory with this many columns for vectors shaped like these, and copy the old columns into it."""
@@ -167,10 +167,14 @@ class Cache(KVSource):
 
 
 class ColumnCache(Cache):
-    """Keys and values in columns: memory is `(slot, head, column, d)`; `keys` and `values` are the part in use."""
+    """Keys and values in columns: memory is `(slot, head, column, d)`; `keys` and `values` are the part in use.
 
-    def __init__(self, clock: Clock) -> None:
+    Where attention is `plain` (`Attention.sdpa_scale`), they are kept in the clock's dtype.
+    """
+
+    def __init__(self, clock: Clock, *, plain: bool) -> None:
         super().__init__(clock)
+        self.plain = plain
         self.keys = self.values = torch.empty(0)
         self.parts: list[Tensor] = []
         """The part in use of each tensor."""
@@ -189,6 +193,8 @@ class ColumnCache(Cache):
         (needed, most), allocated = self.columns, self.memory[0].shape[2] if self.memory else 0
         if needed > allocated:
             ahead = max(needed, min(max(2 * allocated, FIRST_COLUMNS), most))
+            if self.plain:
+                like = tuple(one[:0].to(self.clock.dtype) if one.is_floating_point() else one for one in like)
             self.allocate(like, -(-ahead // ALIGNED) * ALIGNED)
             self.fit()
         return self.memory
@@ -214,8 +220,8 @@ class FullCache(ColumnCache):
 
     can_share = True
 
-    def __init__(self, clock: Clock, *, int8: bool = False) -> None:
-        super().__init__(clock)
+    def __init__(self, clock: Clock, *, plain: bool, int8: bool = False) -> None:
+        super().__init__(clock, plain=plain)
         self.int8 = int8
 
     def encode(self, key: Tensor, value: Tensor) -> list[Tensor]:
@@ -232,7 +238,7 @@ class FullCache(ColumnCache):
     def __call__(self, layer: Attention, x: Tensor) -> Tensor:
         query, key, value = self.project_new(layer, x)
         self.write(key, value)
-        return layer.finish(attend_cached(layer, self.call(layer, query, *self.filled())))
+        return layer.finish(attend_cached(layer, self.call(layer, query, *self.filled())).to(x.dtype))
 
     def filled(self) -> tuple[Tensor, Tensor]:
         clock = self.clock
@@ -254,7 +260,7 @@ class FullCache(ColumnCache):
             return
         for cached, vectors in zip(memory, new, strict=True):
             places = self.clock.places(cached.shape[1], cached.shape[2])
-            cached.flatten(0, 2).index_copy_(0, places, vectors.reshape(-1, vectors.shape[3]))
+            cached.flatten(0, 2).index_copy_(0, places, vectors.reshape(-1, vectors.shape[3]).to(cached.dtype))
 
     def make_room(self, layer: Attention) -> None:
         weight = cast(WholeMap, layer.key).linear.weight
@@ -345,17 +351,22 @@ def attend_step(
     `vectors` are queries with the beams of a sentence side by side, keys and values.
     """
     query, keys, values = vectors
-    n_rows, dtype = query.shape[0] * query.shape[2], query.dtype
-    if n_rows > 1 and clock.by_products(heads, dtype):  # of one row, torch's kernel is the quicker
-        context = attend_few(query, keys, values, clock.head_bias(heads.n_heads, dtype, of_source=of_source), scale)
+    n_rows, of_model, dtype = query.shape[0] * query.shape[2], query.dtype, keys.dtype
+    query = query.to(dtype)
+    one, grouped = query.shape[2] == 1, heads.n_heads != heads.n_kv_heads
+    if n_rows > 1 and (one or not grouped) and clock.by_products(heads):  # of one row, torch's kernel is the quicker
+        if grouped:  # the heads that share keys are further queries
+            query = query.view(len(query), heads.n_kv_heads, -1, heads.d_head)
+        context = attend_few(query, keys, values, clock.head_bias(heads.n_kv_heads, dtype, of_source=of_source), scale)
     elif clock.searching and one_query_gpu.serves(query, keys):
         bias = None if clock.level and not of_source else clock.bias(dtype, of_source=of_source)
         column = None if of_source else clock.last
         context = one_query_gpu.attend_one(query, keys, values, scale=scale, bias=bias, column=column)
     else:
-        bias, grouped = clock.bias(dtype, of_source=of_source), heads.n_heads != heads.n_kv_heads
+        bias = clock.bias(dtype, of_source=of_source)
         context = F.scaled_dot_product_attention(query, keys, values, bias, scale=scale, enable_gqa=grouped)
-    return context.flatten(1) if context.shape[2] == 1 else context.transpose(1, 2).reshape(n_rows, -1)
+    context = context.to(of_model)
+    return context.flatten(1) if one else context.transpose(1, 2).reshape(n_rows, -1)
 
 
 def attend_few(
@@ -601,7 +612,7 @@ class SourceCache(CrossCache, ColumnCache):
         real = clock.sources.real[: len(self.keys), ..., : self.keys.shape[2]]
         mask = layer.mask if clock.alike else layer.mask & TensorMask(real)
         call = call_of(layer, (query, self.keys, self.values), mask, self.positions(layer, query.shape[2]))
-        return self.finish_beams(layer, attend_cached(layer, call), len(x))
+        return self.finish_beams(layer, attend_cached(layer, call).to(x.dtype), len(x))
 
     def can_record(self, layer: Attention) -> bool:
         return layer.sdpa_scale(can_join) is not None and layer.mask.kinds == {"none"} and not layer.uses_positions
@@ -669,11 +680,18 @@ def own_cache(layer: Attention, clock: Clock) -> Cache:
     windows = [term.left for term in layer.mask.terms if isinstance(term, Window)]
     if windows and min(windows) + 1 < clock.size.columns:
         return WindowCache(clock, min(windows))
-    return FullCache(clock, int8=layer.int8_cache)
+    return FullCache(clock, plain=attends_plainly(layer), int8=layer.int8_cache)
 
 
 def cross_cache(layer: Attention, clock: Clock) -> CrossCache:
-    return SourceStateCache(clock) if layer.sums and layer.mask.kinds == {"none"} else SourceCache(clock)
+    if layer.sums and layer.mask.kinds == {"none"}:
+        return SourceStateCache(clock)
+    return SourceCache(clock, plain=attends_plainly(layer))
+
+
+def attends_plainly(layer: Attention) -> bool:
+    """Check for a softmax of dot products, whose keys and values may have another dtype than the layer."""
+    return layer.sdpa_scale(can_join) is not None
 
 
 @final
@@ -738,7 +756,7 @@ def call_of(
     """Return inputs of a kernel without checks: every tensor in them was made here."""
     query, key, value = vectors
     return AttentionInputs(
-        query=query,
+        query=query.to(key.dtype),
         key=key,
         value=value,
         similarity=layer.similarity,

@@ -1,4 +1,13 @@
-"""The clock of a session: where every slot stands, for all layers at once, and what its rows may attend to."""
+"""The clock of a session: where every slot stands, for all layers at once, and what its rows may attend to.
+
+Sequences join and leave at any step, so rows stand at different positions. Every layer needs the same few tensors that
+follow from them: positions, the mask of columns that are written, the indices that keys are written to. The clock makes
+each once a step, when the first layer asks (`Clock.once`), and by operations that read nothing back from the device: so
+a step can be recorded as a CUDA graph, and replayed while rows move on, since its tensors stay at their addresses.
+
+Two cases are common and made cheaper. If all rows stand at one position, it is a number: keys go into one column, and
+nothing is masked. And beams that continue each other exchange who owns a column, instead of copying keys.
+"""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -55,12 +64,15 @@ class Clock:
     """Tokens of each prompt that is read; None if nothing is padded."""
 
     def __init__(self, size: SessionSize, device: torch.device, dtype: torch.dtype) -> None:
+        # On a CPU torch multiplies a few vectors of bfloat16 by a routine that is five times slower than float32's.
+        self.dtype = torch.promote_types(dtype, torch.float32) if device.type == "cpu" else dtype
+        """The dtype in which plain attention of a step is computed, and its keys and values are kept."""
         self.size, self.device, self.shared = size, device, size.shared
         self.rows, self.new, self.columns, self.source_columns, self.beams = size.slots, 1, 1, 1, 1
         self.at = torch.zeros(size.slots, dtype=torch.long, device=device)
         # Slots, columns, heads and positions are all slices of this one range: none is made in a step.
         self.every = torch.arange(max(size.slots, 2 * size.columns, MOST_HEADS), device=device)
-        self.sources = SourceMask(size.slots // size.shared, device, dtype)
+        self.sources = SourceMask(size.slots // size.shared, device, self.dtype)
         self.owners = self.beam_ids = torch.empty(0)
         # What follows from positions holds for one step; tables of angles hold for as long as the session does.
         self.cached: dict[Hashable, Any] = {}
@@ -188,13 +200,9 @@ class Clock:
         """Return vectors of one position with the beams of each slot side by side."""
         return vectors if self.beams == 1 else vectors.squeeze(2).unflatten(0, (-1, self.beams)).transpose(1, 2)
 
-    def by_products(self, heads: HeadShape, dtype: torch.dtype) -> bool:
-        """Check whether attention is computed by plain products: on a CPU, each head with keys of its own.
-
-        In bfloat16 torch's kernel keeps scores in float32, which a product would round.
-        """
-        plain = heads.n_heads == heads.n_kv_heads <= MOST_HEADS and dtype in (torch.float32, torch.float64)
-        return self.device.type == "cpu" and plain
+    def by_products(self, heads: HeadShape) -> bool:
+        """Check whether attention is computed by plain products, as on a CPU."""
+        return self.device.type == "cpu" and heads.n_kv_heads <= MOST_HEADS
 
     def places(self, heads: int, columns: int) -> Int[Tensor, "place"]:
         """Return the index at which each row and head writes, in flat memory of `(slot, head, column)`."""

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from operator import is_
-from typing import Any, final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +25,8 @@ from clearhead.decoding.hypotheses import Hypothesis
 from clearhead.decoding.method import DecodingMethod
 from clearhead.decoding.request import Request
 from clearhead.decoding.rules import Rules
-from clearhead.model.fast_step import find_unrecordable, is_observed
+from clearhead.model.fast_step import is_observed
+from clearhead.registry import find_silent
 
 MOST_LENGTHS = 32
 """Translations kept for a model: one for each length of a source, method and rules."""
@@ -47,7 +48,6 @@ def list_contents(model: nn.Module) -> list[Any]:
     return contents
 
 
-@final
 class Snapshot:
     """What a model held, and how often each of its parameters had been written."""
 
@@ -72,7 +72,6 @@ class Snapshot:
         )
 
 
-@final
 class Translation:
     """Translation of one source of fixed length, in memory of its own.
 
@@ -111,7 +110,6 @@ class Translation:
         return self.search.hypotheses()[0]
 
 
-@final
 class TranslationCache:
     """The recorded translations of a model in its present state, by `make_key`; None for a key that was seen once."""
 
@@ -158,7 +156,7 @@ def record_translation(
 ) -> list[Hypothesis] | None:
     """Record the translation of a source, keep it and return its result; None for the first source of a length."""
     model, key = request.model, make_key(request, method, rules)
-    if key is None or find_unrecordable(model) is not None or any(map(is_observed, model.modules())):
+    if key is None or find_silent(model, "recordable") is not None or any(map(is_observed, model.modules())):
         return None
     cache = CACHES.get(model)
     if cache is None or not cache.snapshot.matches(model):

@@ -1,9 +1,15 @@
-"""Greedy decoding of whole batches on a GPU: tokens are chosen there, and read from it many at a time."""
+"""Greedy decoding of whole batches on a GPU: tokens are chosen there, and read from it many at a time.
+
+To read a token waits for the GPU, which is then idle until the host has launched the next step. So steps are launched
+ahead, each chooses on the device and notes what it chose, and the host reads the notes of many steps at once. Rows that
+have ended by then have computed tokens for nothing; they are left out from there on. The kernel reads a row's logits
+twice, for the largest and for the sum, and writes one number: log-probabilities of the vocabulary are never stored.
+"""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +24,6 @@ if TYPE_CHECKING:
     import triton.language as tl
 
 
-@final
 class Likeliest(OnDevice):
     """The likeliest token of every row. `sequences` says which sequence a row is, and `going` whether it goes on."""
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from clearhead.attention.cpu_matmul import FEW, PackedMatrix, can_pack, find_matrix, which_product
 from clearhead.attention.mask_numbers import Extent
 from clearhead.attention.modes import autocast_enabled
 from clearhead.calls import public
@@ -23,12 +24,13 @@ from clearhead.decoding.prefix_cache import Memory
 from clearhead.decoding.recorded import Replay, can_record_on
 from clearhead.decoding.request import Model, check_model
 from clearhead.decoding.topk import LogSoftmax
-from clearhead.model.fast_step import FEW, FastStep, StepMatrix, find_unrecordable, is_observed
+from clearhead.model.fast_step import FastStep, StepMatrix, is_observed
 from clearhead.model.fused_step import MOST_ROWS, FusedLinear, can_fuse_weight
 from clearhead.model.int8_matmul import Int8Matrix, can_multiply
 from clearhead.model.lora import find_switch
 from clearhead.model.outputs import ToVocabulary
 from clearhead.model.transformers import Decoder
+from clearhead.registry import find_silent
 
 Logits = Float[Tensor, "row vocabulary"]
 ModelT = TypeVar("ModelT", bound=Model)
@@ -159,6 +161,7 @@ class Session:
         self.caches = Caches(decoder.stack, self.clock)
         self.fast_step = self.find_fast_step()
         self.int8_table, self.head = find_int8_table(decoder.output), find_head(decoder.output)
+        self.packed = find_packed(decoder.output)
         position = decoder.embedding.position
         self.encoded = None if position is None else position.at(self.clock.every[: size.columns])
         self.tokens = torch.zeros(size.slots, dtype=torch.long, device=self.device)
@@ -182,7 +185,7 @@ class Session:
 
     def can_record(self) -> bool:
         """Check that a step is the same work whatever stands in the slots."""
-        return find_unrecordable(self.decoder) is None and self.caches.can_record()
+        return find_silent(self.decoder, "recordable") is None and self.caches.can_record()
 
     def open_prefill(
         self,
@@ -329,6 +332,8 @@ class Session:
         table = output.table
         if self.head is not None and rows <= MOST_ROWS:
             return self.head(states)
+        if self.packed is not None:
+            return self.packed(states)
         if rows * len(table) < MUCH:
             return output(states.unsqueeze(1))[:, 0] if self.int8_table is None else self.int8_table(states)
         if rows <= FEW and self.int8_table is None:
@@ -365,6 +370,8 @@ def which_step(model: Model) -> StepChoice:
     """
     session = Session(model, SessionSize(1, 2))
     choice = find_step(session)
+    if choice.kind == "fast" and session.device.type == "cpu":
+        choice = choice._replace(why=f"{choice.why}; {which_product()}")
     if not any(layer.int8_cache for _, layer in session.caches.own):
         return choice
     return choice._replace(why=f"{choice.why}; keys and values are cached as int8, so that attention is not fused")
@@ -377,7 +384,7 @@ def find_step(session: Session) -> StepChoice:
         return StepChoice("recorded", "every part allows it, on this device")
     if not can_record_on(session.device):
         return StepChoice("fast", f"steps are recorded on CUDA, and it is on {session.device.type}")
-    if (strange := find_unrecordable(session.decoder)) is not None:
+    if (strange := find_silent(session.decoder, "recordable")) is not None:
         return StepChoice("fast", f"{strange.__name__} does not say `recordable = True` beside its forward")
     cache = next(cache for cache, layer in session.caches.layers if not cache.can_record(layer))
     return StepChoice("fast", f"the step of a {type(cache).__name__} changes with the column")
@@ -411,7 +418,7 @@ def warn_if_slow(session: Session) -> None:
     """Say once, of each class, that a part of the user's own keeps steps from being recorded."""
     if session.recordable or session.fast_step is None or not can_record_on(session.device):
         return
-    strange = find_unrecordable(session.decoder)
+    strange = find_silent(session.decoder, "recordable")
     if strange is not None and strange not in TOLD:
         TOLD.add(strange)
         warnings.warn(
@@ -441,6 +448,13 @@ def find_int8_table(output: nn.Module) -> Int8Matrix | None:
     if not is_bare(output) or output.int8_digits is None or output.table.dtype is not torch.float32:
         return None
     return output.int8_matrix(output.int8_digits) if can_multiply(output.table) else None
+
+
+def find_packed(output: nn.Module) -> PackedMatrix | None:
+    """Return the table of an output as a packed matrix, if it is nothing but that and packing pays."""
+    if not is_bare(output) or output.int8_digits is not None or not can_pack(output.table):
+        return None
+    return find_matrix(output, [output.table], PackedMatrix, lambda: PackedMatrix([output.table]))
 
 
 def find_head(output: nn.Module) -> FusedLinear | None:

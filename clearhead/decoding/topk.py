@@ -41,6 +41,8 @@ class LogSoftmax:
 
     def of(self, logits: Float[Tensor, "row vocabulary"]) -> Float[Tensor, "row vocabulary"]:
         wide = torch.promote_types(logits.dtype, torch.float32)
+        if logits.is_cpu:
+            logits = logits.to(wide)  # within log_softmax it would be one number at a time
         if self.buffer.ndim < 2 or len(self.buffer) < len(logits):
             self.buffer = torch.empty_like(logits, dtype=wide)
         return torch.log_softmax(logits, -1, dtype=wide, out=self.buffer[: len(logits)])

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
+from clearhead.attention import modes, request
 from clearhead.attention.heads import HeadLayout, Heads
 from clearhead.attention.layer import Attention
 from clearhead.attention.mask_rules import Mask
-from clearhead.attention.modes import under_torch_func
 from clearhead.attention.positions import Position
-from clearhead.attention.request import check_dropout
 from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.attention.similarity import Similarity
 from clearhead.attention.weighting import Weighting
@@ -57,7 +56,6 @@ class KVSources(NamedTuple):
 
 
 # Compared by identity, since torch 2.11's compiler hashes such an object before its fields are set.
-@final
 @dataclass(frozen=True, eq=False)
 class FromSelf(KVSource):
     """Keys and values of the sequence itself; `mask` beside the layer's own, positions from 0 unless given.
@@ -74,7 +72,6 @@ class FromSelf(KVSource):
         return layer(x, mask=self.mask, query_positions=positions, key_positions=positions, **split)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class FromMemory(KVSource):
     """Keys and values of `memory`, the encoder's output. Both sequences count their positions from 0."""
@@ -92,7 +89,6 @@ class FromMemory(KVSource):
         return layer(x, self.memory, mask=self.mask, query_positions=positions, key_positions=every[:n_key])
 
 
-@final
 class BufferBefore(NamedTuple):
     """A buffer of a module, its version, and a copy of its values before a forward pass."""
 
@@ -137,7 +133,6 @@ def copy_buffers(module: nn.Module) -> list[BufferBefore]:
     ]
 
 
-@final
 class BuffersAsBefore:
     """A context, to be entered any number of times, in which buffers are copies with the values of then."""
 
@@ -235,7 +230,7 @@ class BlockSpec(CodeRepr):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_dropout(self.dropout)
+        request.check_dropout(self.dropout)
         self.arrangement.check(feed_forward=self.feed_forward is not None)
 
     @property
@@ -243,7 +238,6 @@ class BlockSpec(CodeRepr):
         return 1 + (self.cross is not None) + (self.feed_forward is not None)
 
 
-@final
 class Block(Tapped):
     """A built block. `gain` multiplies the last map of each branch at the start."""
 
@@ -339,7 +333,6 @@ def share_positions(blocks: Iterable[Block], specs: Sequence[BlockSpec]) -> None
             block.attention.position = first.setdefault(position, block.attention.position)
 
 
-@final
 class Stack(Tapped):
     """Blocks one after another, and the norm that pre-norm ends with. The blocks may differ.
 
@@ -365,7 +358,7 @@ class Stack(Tapped):
 
     def forward(self, x: Vectors, kv_sources: Sequence[KVSources]) -> Vectors:
         recompute = (
-            self.checkpointing and torch.is_grad_enabled() and not under_torch_func()
+            self.checkpointing and torch.is_grad_enabled() and not modes.under_torch_func()
         )  # torch.func has no checkpoints
         for block, sources in zip(self.blocks, kv_sources, strict=True):
             x = checkpoint_module(block, x, sources) if recompute else block(x, sources)

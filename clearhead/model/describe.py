@@ -28,11 +28,10 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.attention.layer import Attention
 from clearhead.attention.mask_numbers import Extent
@@ -69,6 +68,8 @@ def meta(*shape: int) -> Tensor:
 
 def count_operations(function: Callable[..., Any], *inputs: Tensor | None) -> tuple[int, Any]:
     """Count the operations of a function's matrix products, with gradients on: without, some take another way."""
+    from torch.utils.flop_counter import FlopCounterMode  # here, since it imports Triton where that is installed
+
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         result = function(*inputs)
     return counter.get_total_flops(), result
@@ -151,7 +152,6 @@ def windows(mask: Mask) -> list[Window]:
     return [term for term in mask.terms if isinstance(term, Window)]
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class PartSize:
     """One part of a model, or of each of some equal blocks."""
@@ -166,7 +166,6 @@ class PartSize:
     """The parameters it has in common with parts before, by the paths at which they are counted."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """Parts that belong together, `count` times over: equal blocks are one section."""
@@ -188,7 +187,6 @@ class Section:
         return self.count * sum(part.operations for part in self.parts)
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class CacheSize:
     """Numbers in the KV cache of one sequence."""
@@ -211,7 +209,6 @@ class CacheSize:
         )
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class MemorySize:
     """Bytes, in one dtype: of the parameters, and of the caches of one sequence."""
@@ -223,7 +220,6 @@ class MemorySize:
     """Part that does not grow: full windows, and the states of kernelized layers."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Description:
     """A model by part, for sequences of these lengths. `source` and `target` are 0 where it has none."""

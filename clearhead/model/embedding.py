@@ -8,9 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.modes import can_read
+from clearhead.attention import modes, request
 from clearhead.attention.positions import EmbeddedPosition, Sinusoidal
-from clearhead.attention.request import check_dropout
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DtypeError, OptionError, ShapeError
 from clearhead.model.norms import Norm
@@ -53,7 +52,7 @@ class Embedding(CodeRepr):
     segments: int | None = None
 
     def __post_init__(self) -> None:
-        check_dropout(self.dropout)
+        request.check_dropout(self.dropout)
         if self.segments is not None and self.segments < 1:
             raise OptionError(f"Embedding: segments must be 1 or more; came {self.segments}")
         if not isinstance(self.position, EmbeddedPosition | None):
@@ -71,7 +70,6 @@ class Embedding(CodeRepr):
         return TokenEmbedding(self, vocabulary, d_model, table)
 
 
-@final
 class TokenEmbedding(Tapped):
     """The built embedding; `table` is `(vocabulary, d_model)`."""
 
@@ -157,7 +155,7 @@ def check_segments(segments: Tensor | None, tokens: Tokens, table: Tensor) -> To
         return torch.zeros_like(tokens)
     if segments.shape != tokens.shape:
         raise ShapeError(f"segments: expected one for each token {tuple(tokens.shape)}; came {tuple(segments.shape)}")
-    if segments.numel() and can_read(segments):
+    if segments.numel() and modes.can_read(segments):
         low, high = (int(x) for x in torch.aminmax(segments))
         if low < 0 or high >= len(table):
             raise OptionError(

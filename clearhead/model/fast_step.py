@@ -5,9 +5,7 @@ may give a shorter way by its `fast_step` method: a function bound to its weight
 module without one (a user's own norm or feed-forward, an adapter) is called as it is. The tests hold
 cached decoding to the uncached forward for every kind of module.
 
-On a CPU a step spends its time on products of a few rows with a large matrix. MKL reads a matrix from memory two to
-four times as fast when it is the left factor and the rows are the right one; a single row is doubled for that, since
-for one it takes another routine. The figures are in docs/decisions/0006.
+On a CPU a step spends its time on products of a few rows with a large matrix: `clearhead.attention.cpu_matmul`.
 
 Steps: the values that a part of a model makes on its way, by name, and how each follows from others.
 
@@ -19,6 +17,7 @@ the explorer works each one out without knowing the part.
 ['mean_square', 'normalized', 'gamma', 'out']
 """
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeGuard
 
@@ -27,47 +26,9 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.cpu_matmul import PackedMatrix, can_pack, few_rows, find_matrix, is_large
 from clearhead.attention.heads import WholeMap, alike, is_hooked, joinable
-from clearhead.registry import known_type
 from clearhead.taps import Tapped
-
-FEWEST, FEW, MANY = 8, 64, 256
-Map = tuple[Tensor, Tensor | None]
-"""A matrix and a bias."""
-
-WIDE, LARGE = 256, 1 << 17
-"""Least width and number of entries for which it pays: below, copying the result back takes longer."""
-
-
-def is_large(weight: Float[Tensor, "d_out d_in"]) -> bool:
-    return weight.device.type == "cpu" and weight.shape[1] >= WIDE and weight.numel() >= LARGE
-
-
-def few_rows(
-    x: Float[Tensor, "row d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None = None
-) -> Float[Tensor, "row d_out"]:
-    """Return `F.linear(x, weight, bias)` for a large matrix, without gradients."""
-    rows = x.shape[0]
-    if rows > FEW or (rows == 1 and weight.shape[1] > weight.shape[0]):
-        return F.linear(x, weight, bias)
-    columns = (x.expand(2, -1).contiguous() if rows == 1 else x).T
-    return as_columns(columns, weight, bias).T[:rows].contiguous()
-
-
-def through(
-    x: Float[Tensor, "row d_model"], up: Map, activate: Callable[[Tensor], Tensor], down: Map
-) -> Float[Tensor, "row d_model"]:
-    """Return `down(activate(up(x)))` for two large matrices; with more rows, hidden values stay columns."""
-    rows = x.shape[0]
-    if not FEWEST < rows <= MANY:
-        return few_rows(activate(few_rows(x, *up)), *down)
-    hidden = activate(as_columns(x.T, *up))
-    return F.linear(hidden.T, *down) if rows > FEW else as_columns(hidden, *down).T.contiguous()
-
-
-def as_columns(columns: Float[Tensor, "d_in row"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "d_out row"]:
-    return weight @ columns if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
-
 
 FastStep = Callable[[Tensor], Tensor]
 """Maps the vectors of one position, `(row, d_model)`, to the module's output there, without dropout."""
@@ -122,28 +83,6 @@ def has_own_step(module: nn.Module) -> bool:
     """
     latest = next(kind for kind in type(module).__mro__ if "forward" in vars(kind) or "fast_step" in vars(kind))
     return "fast_step" in vars(latest)
-
-
-def find_unrecordable(root: nn.Module) -> type | None:
-    """Return the class of the first part of a model whose steps are not known to be recordable; None if all are.
-
-    Ours and torch's are. A part of your own says `recordable = True`, in the class that defines its `forward`, if a
-    step asks the device for nothing and depends on nothing but its inputs and weights.
-    """
-    for module in root.modules():
-        if not says_recordable(type(module)):
-            if not known_type(type(module)):
-                return type(module)
-            strange = (kind for kind in set(map(type, vars(module).values())) if not known_type(kind))
-            if (kind := next((kind for kind in strange if not getattr(kind, "recordable", False)), None)) is not None:
-                return kind
-    return None
-
-
-def says_recordable(kind: type) -> bool:
-    """Check that the class which defines `forward` says so: a subclass that changes `forward` must say it again."""
-    latest = next(base for base in kind.__mro__ if "forward" in vars(base) or "recordable" in vars(base))
-    return bool(vars(latest).get("recordable", False))
 
 
 def is_observed(module: nn.Module) -> bool:
@@ -208,7 +147,7 @@ def linear_step(module: nn.Module) -> FastStep:
     if not plain_linear(module):
         return call_module(module)
     assert isinstance(module, nn.Linear)
-    return multiply_by(module.weight, module.bias)
+    return join_linears([module])
 
 
 def join_linears(maps: Sequence[nn.Linear]) -> FastStep:
@@ -218,14 +157,17 @@ def join_linears(maps: Sequence[nn.Linear]) -> FastStep:
         return first.join_step(rest)
     weights: list[Tensor] = [part.weight for part in maps]
     biases: list[Tensor] = [part.bias for part in maps if part.bias is not None]
-    return multiply_by(torch.cat(weights), torch.cat(biases) if biases else None)
+    bias = torch.cat(biases) if biases else None
+    if can_pack(*weights):
+        matrix = find_matrix(first, weights, PackedMatrix, lambda: PackedMatrix(weights))
+        return functools.partial(matrix, bias=bias)
+    return multiply_by(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 
 
 def multiply_by(weight: Tensor, bias: Tensor | None) -> FastStep:
     """Return the product with a matrix, in the quickest way for a few rows."""
-    if is_large(weight):
-        return lambda x: few_rows(x, weight, bias)
-    return lambda x: F.linear(x, weight, bias)
+    # A small matrix is MKL's: oneDNN would put it into its own order in every call.
+    return functools.partial(few_rows if is_large(weight) else F.linear, weight=weight, bias=bias)
 
 
 class ModuleStep(NamedTuple):

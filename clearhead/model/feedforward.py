@@ -8,11 +8,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clearhead.attention.heads import is_hooked, linear
+from clearhead.attention.cpu_matmul import can_pack, is_large, through
+from clearhead.attention.heads import apply_linear, is_hooked, linear
+from clearhead.attention.parts import Division
 from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.model import activation_gpu
-from clearhead.model.fast_step import Explained, FastStep, ModuleStep, is_large, linear_step, plain_linear, through
+from clearhead.model.fast_step import Explained, FastStep, ModuleStep, linear_step, plain_linear
 from clearhead.model.fused_step import FusedFeedForward, FusedLinear, fusible_matrices
 from clearhead.registry import kind, register
 
@@ -197,14 +199,25 @@ class Network(Explained):
     down: nn.Linear
     spec: FeedForward | None = None
     """What it was built from, to print; None in a network of the user's own that does not say."""
+    divided: ClassVar[dict[str, Division]] = {}
+    """How several processes divide its maps, such as `{"up": "columns", "down": "rows"}`; empty if they cannot."""
+
+    def divide(self, count: int) -> dict[str, Division]:
+        """Return how its maps are divided over `count` processes; OptionError if they cannot be."""
+        if not self.divided:
+            raise OptionError(f"tensor: {type(self).__name__} does not say how its maps are divided; leave out tensor")
+        if self.down.in_features % count:
+            raise OptionError(f"tensor: d_ff = {self.down.in_features} cannot be divided over {count} processes")
+        return self.divided
 
     def extra_repr(self) -> str:
         return "" if self.spec is None else repr(self.spec)
 
 
-@final
 class Plain(Network):
     """Two maps with a non-linearity between them."""
+
+    divided: ClassVar[dict[str, Division]] = {"up": "columns", "down": "rows"}
 
     def __init__(self, d_model: int, spec: ReLU | GELU | SiLU, *, bias: bool) -> None:
         super().__init__()
@@ -219,13 +232,14 @@ class Plain(Network):
         if on_gpu and not self.tapped and plain_linear(self.up) and not is_hooked(self.up):
             product = F.linear(x, self.up.weight, bias.detach())
             return self.down(activation_gpu.activate(product, bias, self.kernel))
-        pre_activation = self.tap("pre_activation", self.up(x))
+        pre_activation = self.tap("pre_activation", apply_linear(self.up, x))
         hidden = self.tap("hidden", self.activate(pre_activation))
-        return self.tap("out", self.down(hidden))
+        return self.tap("out", apply_linear(self.down, hidden))
 
     def fast_step(self) -> FastStep:
         activate = self.activate
-        if all(plain_linear(part) and is_large(part.weight) for part in (self.up, self.down)):
+        maps = (self.up, self.down)
+        if all(plain_linear(part) and is_large(part.weight) and not can_pack(part.weight) for part in maps):
             first, second = ((part.weight, part.bias) for part in (self.up, self.down))
             return lambda x: through(x, first, activate, second)
         up, down = linear_step(self.up), linear_step(self.down)
@@ -244,9 +258,10 @@ class Plain(Network):
         )
 
 
-@final
 class Gated(Network):
     """Three maps, one of which gates another."""
+
+    divided: ClassVar[dict[str, Division]] = {"gate": "columns", "up": "columns", "down": "rows"}
 
     def __init__(self, d_model: int, spec: SwiGLU | GeGLU, *, bias: bool) -> None:
         super().__init__()
@@ -257,9 +272,9 @@ class Gated(Network):
         self.down = linear(spec.d_ff, d_model, bias=bias)
 
     def forward(self, x: Vectors) -> Vectors:
-        activated = self.tap("activated_gate", self.activate(self.tap("gate", self.gate(x))))
-        hidden = self.tap("hidden", activated * self.tap("up", self.up(x)))
-        return self.tap("out", self.down(hidden))
+        activated = self.tap("activated_gate", self.activate(self.tap("gate", apply_linear(self.gate, x))))
+        hidden = self.tap("hidden", activated * self.tap("up", apply_linear(self.up, x)))
+        return self.tap("out", apply_linear(self.down, hidden))
 
     def fast_step(self) -> FastStep:
         gate, up, down = linear_step(self.gate), linear_step(self.up), linear_step(self.down)

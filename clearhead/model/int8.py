@@ -15,13 +15,13 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.cpu_matmul import find_matrix
 from clearhead.calls import public
 from clearhead.errors import OptionError, no_such
-from clearhead.model import int8_matmul
+from clearhead.model import int8_matmul, lora
 from clearhead.model.fast_step import FastStep, StepMatrix, SteppedLinear, join_matrices, multiply_by
 from clearhead.model.fused_step import FusedLinear
-from clearhead.model.int8_matmul import ROUNDED
-from clearhead.model.lora import replace_module
+from clearhead.model.int8_matmul import ROUNDED, Int8Matrix
 from clearhead.model.outputs import ToNgramLogits, ToVocabulary
 
 CODES, SCALE = ".codes", ".scale"
@@ -72,8 +72,11 @@ class Int8Linear(SteppedLinear):
     def matrix(self, others: Sequence["Int8Linear"] = ()) -> int8_matmul.Int8Matrix:
         """Return this map's matrix for products on a CPU, with the matrices of others below it."""
         codes, scales = zip(*((linear.codes, linear.scale) for linear in (self, *others)), strict=True)
-        return int8_matmul.find_matrix(
-            self, [*codes, *scales], self.digits, lambda: (join_tensors(codes), join_tensors(scales).float())
+        return find_matrix(
+            self,
+            [*codes, *scales],
+            self.digits,
+            lambda: Int8Matrix(join_tensors(codes), join_tensors(scales).float(), self.digits),
         )
 
     @property
@@ -136,7 +139,7 @@ def replace_everywhere(model: nn.Module, replacements: Mapping[nn.Module, nn.Mod
     """Replace modules in place, at every name that each of them has; return the model."""
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module in replacements:
-            replace_module(model, name, replacements[module])
+            lora.replace_module(model, name, replacements[module])
     return model
 
 

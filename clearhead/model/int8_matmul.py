@@ -18,19 +18,15 @@ Figures and what else was tried: docs/decisions/0006-decoding.md.
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int8
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from clearhead.attention.cpu_matmul import LARGE, multiply
 from clearhead.attention.modes import autocast_enabled, can_read
 from clearhead.devices import FLOATS
-from clearhead.model.fast_step import LARGE
 
 INT8, STEPS = torch.int8, 127
 
@@ -85,7 +81,7 @@ class Int8Matrix:
     ) -> Float[Tensor, "row d_out"]:
         """Return the product of float32 rows with the matrix, plus the bias; a large one may be written to `out`."""
         if self.unpacked is not None:
-            return F.linear(x, self.unpacked, bias)
+            return multiply(x, self.unpacked, bias)
         if MULTIPLY is None or not x.numel() or (self.digits > 1 and len(x) > FEW):
             return self.unpack_and_multiply(x, bias)
         if not self.packed:
@@ -120,7 +116,7 @@ class Int8Matrix:
         room = x.new_empty(step, self.codes.shape[1])
         for first in range(0, len(self.codes), step):
             codes = self.codes[first : first + step]
-            torch.mm(x, room[: len(codes)].copy_(codes).T, out=output[:, first : first + step])
+            output[:, first : first + step] = multiply(x, room[: len(codes)].copy_(codes))
         return output.mul_(self.scale) if bias is None else torch.addcmul(bias, output, self.scale)
 
 
@@ -138,43 +134,6 @@ def split_rows(n: int) -> list[slice]:
     """Return the rows of a matrix in equal parts of at most `MOST_PACKED`."""
     step = -(-n // -(-n // MOST_PACKED))
     return [slice(first, min(first + step, n)) for first in range(0, n, step)]
-
-
-@final
-@dataclass(frozen=True)
-class CachedMatrix:
-    """A packed matrix and the tensors it was made of, which are held so that their addresses are not used again."""
-
-    stamp: object
-    memory: list[Tensor]
-    matrix: Int8Matrix
-
-
-MATRICES: WeakKeyDictionary[nn.Module, dict[int, CachedMatrix]] = WeakKeyDictionary()
-"""The matrices that were made last for a module, by how many tensors they are made of. They are kept here, so that
-modules are copied and saved without them."""
-
-
-def find_matrix(
-    owner: nn.Module, tensors: Sequence[Tensor], digits: int, make: Callable[[], tuple[Tensor, Tensor]]
-) -> Int8Matrix:
-    """Return the matrix that was made for a module last time, of the codes and scale that `make` returns.
-
-    It is made anew once one of the tensors, which `make` reads, has been replaced or written to.
-    """
-    stamp = digits, [stamp_of(tensor) for tensor in tensors]
-    cached = MATRICES.setdefault(owner, {})
-    entry = cached.get(len(tensors))
-    if entry is None or entry.stamp != stamp:
-        entry = cached[len(tensors)] = CachedMatrix(
-            stamp, [tensor.detach() for tensor in tensors], Int8Matrix(*make(), digits)
-        )
-    return entry.matrix
-
-
-def stamp_of(tensor: Tensor) -> tuple[int, int]:
-    """Return a tensor's address and version counter; a tensor made in inference mode has no counter, and gets 0."""
-    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 def can_multiply(x: Tensor, *trained: Tensor | None) -> bool:

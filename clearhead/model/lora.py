@@ -11,13 +11,13 @@ adapters of a map are stacked, with zeros for rows that have none.
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass
-from typing import cast, final
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from clearhead.attention.cpu_matmul import multiply
 from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
 from clearhead.options import check_declared, option
@@ -29,7 +29,6 @@ ALL = "all"
 DOWN, UP = "adapter_down", "adapter_up"
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class Lora(CodeRepr):
     """Adapters of this `rank` beside these `maps` of every block; `alpha` None is twice the rank.
@@ -68,7 +67,6 @@ class Lora(CodeRepr):
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
 
-@final
 class AdaptedLinear(nn.Linear):
     """A linear map with an adapter beside its weight. The weight and the bias keep their names.
 
@@ -87,7 +85,8 @@ class AdaptedLinear(nn.Linear):
         return f"{super().extra_repr()}, rank={len(self.adapter_down)}, scale={self.scale:g}"
 
     def forward(self, input: Float[Tensor, "*place d_in"]) -> Float[Tensor, "*place d_out"]:
-        return super().forward(input) + F.linear(F.linear(input, self.adapter_down), self.adapter_up) * self.scale
+        mapped = multiply(input, self.weight, self.bias)
+        return mapped + multiply(multiply(input, self.adapter_down), self.adapter_up) * self.scale
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
@@ -154,7 +153,6 @@ def is_adapter(name: str) -> bool:
     return name.rpartition(".")[2] in (DOWN, UP)
 
 
-@final
 class AdapterSwitch:
     """Says which adapter each row has, for all maps of a model: 0 is none. Outside of `use` all rows have none."""
 
@@ -170,7 +168,6 @@ class AdapterSwitch:
             self.rows = None
 
 
-@final
 class SharedLinear(nn.Linear):
     """A linear map with adapters of every row's choice beside its weight. The weight and the bias keep their names."""
 

@@ -18,11 +18,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clearhead.attention.cpu_matmul import few_rows, find_matrix, is_large, multiply
 from clearhead.attention.heads import linear
 from clearhead.calls import CodeRepr
 from clearhead.errors import OptionError
-from clearhead.model.fast_step import Explained, ModuleStep, few_rows, is_large
-from clearhead.model.int8_matmul import Int8Matrix, can_multiply, find_matrix, round_to_int8
+from clearhead.model.fast_step import Explained, ModuleStep
+from clearhead.model.int8_matmul import Int8Matrix, can_multiply, round_to_int8
 from clearhead.model.norms import LayerNorm
 from clearhead.registry import kind, register
 from clearhead.taps import Tapped
@@ -33,7 +34,6 @@ ORDERS = {"token": 1, "pair": 2, "triple": 3, "letters": 1}
 """What is counted, and how many neighbouring tokens it is made of. Letters are groups of letters within a token."""
 
 
-@final
 @dataclass(frozen=True)
 class NgramLogits(CodeRepr):
     """Spec of a wide part: how many different `pairs` and `triples` of tokens it has weights for.
@@ -56,7 +56,6 @@ class NgramLogits(CodeRepr):
         return ToNgramLogits(self, vocabulary, classes)
 
 
-@final
 class ToNgramLogits(Tapped):
     """The built wide part; all zero until it is fitted.
 
@@ -287,7 +286,6 @@ class Tags(Output):
         return ToTags(d_model, self.count)
 
 
-@final
 class ToTags(Explained):
     """A row for every tag: how well the vector of a position fits it."""
 
@@ -303,7 +301,6 @@ class ToTags(Explained):
         return (ModuleStep("logits", map="out"),)
 
 
-@final
 class ToVocabulary(Explained):
     """A row of the table for every token: how well the vector fits it."""
 
@@ -349,12 +346,12 @@ class ToVocabulary(Explained):
         if self.int8_digits is not None and self.table.dtype is torch.float32 and can_multiply(x, self.table):
             return self.int8_matrix(self.int8_digits)(x.flatten(0, 1), self.bias).unflatten(0, x.shape[:2])
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_large(self.table):
-            return F.linear(x, self.table, self.bias)
+            return multiply(x, self.table, self.bias)
         return few_rows(x.flatten(0, 1), self.table, self.bias).unflatten(0, x.shape[:2])
 
     def int8_matrix(self, digits: int) -> Int8Matrix:
         """Return the table for products in int8."""
-        return find_matrix(self, [self.table], digits, lambda: round_to_int8(self.table.detach()))
+        return find_matrix(self, [self.table], digits, lambda: Int8Matrix(*round_to_int8(self.table.detach()), digits))
 
 
 @contextlib.contextmanager
@@ -367,7 +364,6 @@ def deferring(output: ToVocabulary) -> Iterator[None]:
         output.deferred = False
 
 
-@final
 class ToClasses(Explained):
     """One vector of a sequence, and a row for every class."""
 

@@ -13,10 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clearhead.attention import masks
-from clearhead.attention.mask_numbers import numbers_on, row_numbers
+from clearhead.attention import mask_numbers, masks, modes
 from clearhead.attention.mask_rules import Mask
-from clearhead.attention.modes import can_read
 from clearhead.attention.sequence_split import SequenceSplit
 from clearhead.calls import CodeRepr, public
 from clearhead.errors import DtypeError, OptionError, ShapeError
@@ -480,10 +478,10 @@ def row_lengths(lengths: Lengths | None, sequence: Tensor) -> Int[Tensor, "batch
     if lengths is None:
         return None
     batch, n = sequence.shape[:2]
-    rows = numbers_on(row_numbers("lengths", lengths), sequence.device)
+    rows = mask_numbers.numbers_on(mask_numbers.row_numbers("lengths", lengths), sequence.device)
     if rows.shape != (batch,):
         raise ShapeError(f"lengths: expected one for each of the {batch} sequences; came {tuple(rows.shape)}")
-    if rows.numel() and can_read(rows):
+    if rows.numel() and modes.can_read(rows):
         low, high = (int(x) for x in torch.aminmax(rows))
         if low < 1 or high > n:
             raise ShapeError(f"lengths go from 1 to the {n} tokens there are; there is {low if low < 1 else high}")
@@ -508,7 +506,7 @@ def check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
         raise ShapeError(f"{name}: expected a tensor (batch, n) of token ids, n at least 1; came {actual}")
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"{name}: token ids are int64 or int32; came {tokens.dtype}")
-    if tokens.numel() and can_read(tokens):
+    if tokens.numel() and modes.can_read(tokens):
         low, high = (int(x) for x in torch.aminmax(tokens))
         if low < 0 or high >= vocabulary:
             raise OptionError(

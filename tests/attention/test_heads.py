@@ -17,8 +17,6 @@ from clearhead.model import presets
 from clearhead.model.norms import Norm, RMSNorm
 from tests.decoding.rows import Rows
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class LoRA(nn.Module):
     """A frozen map, and a trained product of rank 2 beside it."""

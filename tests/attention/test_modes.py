@@ -14,8 +14,6 @@ from clearhead.errors import UnsupportedError
 from clearhead.model import presets
 from clearhead.model.presets import Size
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 WORDS, SIZE = 30, Size(2, 16, 2, 2, 32)
 WEIGHTINGS = {
     "softmax": ("fused", "flex", "blockwise", "reference"),

@@ -19,7 +19,7 @@ from tests.peers import Late, transformers
 modeling_llama = Late("transformers.models.llama.modeling_llama")
 attend = Late("x_transformers.attend")
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 CAUSAL = ch.masks.causal()
 NAN, INF = float("nan"), float("inf")

@@ -31,7 +31,7 @@ modeling_t5 = Late("transformers.models.t5.modeling_t5")
 attend = Late("x_transformers.attend")
 
 EXACT, SINGLE = 1e-10, 1e-5
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 CAUSAL = ch.masks.causal()
 

@@ -14,7 +14,7 @@ from clearhead.model.feedforward import GELU, ReLU, SiLU, SwiGLU
 from clearhead.model.presets import Size
 from clearhead.taps import watching
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 DEPTH, WORDS = 24, 1000
 DEEP = {
@@ -42,7 +42,7 @@ class Start:
 
 
 @pytest.fixture(scope="module")
-def deep(one_thread):
+def deep():
     """Each deep model, made once."""
     torch.manual_seed(0)
     return {name: Start(make()) for name, make in DEEP.items()}

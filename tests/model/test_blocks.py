@@ -32,8 +32,6 @@ from clearhead.model.transformers import DecoderSpec
 from clearhead.taps import watching
 from tests.model.small import MEMORY, WORDS, D, N, block_spec, both_spec, built, decoder_spec, encoder_spec, words
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 FEED_FORWARDS = {
     "relu": ReLU(20),
     "relu without bias": ReLU(20, bias=False),

@@ -21,8 +21,6 @@ from clearhead.model.presets import Size
 from clearhead.model.transformers import DecoderSpec, EncoderSpec
 from tests.decoding.rows import Rows
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SMALL = Size(2, 16, 4, 4, 24)
 BATCH, N_SOURCE, N_TARGET = 3, 7, 5
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import clearhead as ch
-from clearhead.model import fast_step, presets
+from clearhead.attention import cpu_matmul
+from clearhead.model import presets
 from clearhead.model.arrangements import BranchConnection, NormFirst
-from clearhead.model.fast_step import FEW, FEWEST, MANY, few_rows, is_large, linear_step, through
+from clearhead.model.fast_step import linear_step
 from clearhead.model.feedforward import Network
 from clearhead.model.norms import BuiltLayerNorm
 from tests.decoding.rows import Rows
@@ -43,9 +43,12 @@ def test_it_is_the_forward(spec, prompts, monkeypatch):
         plain, session = logits(model, prompts)
     assert session.fast_step is None
     torch.testing.assert_close(fast, plain, rtol=0, atol=1e-11)
-    monkeypatch.setattr(fast_step, "WIDE", 1)
-    monkeypatch.setattr(fast_step, "LARGE", 1)
+    monkeypatch.setattr(cpu_matmul, "WIDE", 1)
+    monkeypatch.setattr(cpu_matmul, "LARGE", 1)
     torch.testing.assert_close(logits(model, prompts)[0], plain, rtol=0, atol=1e-11)
+    monkeypatch.setattr(cpu_matmul, "ONEDNN", torch.ops.mkldnn._linear_pointwise.default)
+    packed, _ = logits(model.float(), prompts)
+    torch.testing.assert_close(packed.double(), plain, rtol=0, atol=1e-4)
 
 
 def test_a_hook_is_called():
@@ -179,37 +182,3 @@ def test_many_logits_are_the_outputs(monkeypatch):
         second = session.extend(torch.tensor([7, 8]))
         for row, tokens in ((first[1], [2, 5]), (second[0], [3, 6, 7]), (second[1], [1, 4, 8])):
             torch.testing.assert_close(row, model(torch.tensor([tokens]))[0, -1], rtol=0, atol=1e-11)
-
-
-ROWS = [1, 2, FEWEST, FEWEST + 1, FEW, FEW + 1, MANY, MANY + 1]
-
-
-def drawn(d_out, d_in, bias):
-    return torch.randn(d_out, d_in, dtype=torch.float64), torch.randn(d_out, dtype=torch.float64) if bias else None
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(7, 5), (5, 7)])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.pairs
-def test_few_rows_is_a_linear_map(rows, shape, bias):
-    weight, offset = drawn(*shape, bias)
-    x = torch.randn(rows, shape[1], dtype=torch.float64)
-    found = few_rows(x, weight, offset)
-    torch.testing.assert_close(found, F.linear(x, weight, offset), rtol=0, atol=1e-12)
-    assert found.is_contiguous()
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", ROWS)
-def test_through_is_two_maps_and_what_stands_between(rows, bias):
-    up, down = drawn(12, 5, bias), drawn(5, 12, bias)
-    x = torch.randn(rows, 5, dtype=torch.float64)
-    wanted = F.linear(F.gelu(F.linear(x, *up)), *down)
-    torch.testing.assert_close(through(x, up, F.gelu, down), wanted, rtol=0, atol=1e-12)
-
-
-def test_what_is_large():
-    assert is_large(torch.empty(2048, 512))
-    assert not is_large(torch.empty(9712, 128))
-    assert not is_large(torch.empty(256, 256))

@@ -7,17 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from clearhead.attention.cpu_matmul import MATRICES, find_matrix
 from clearhead.model import int8_matmul
-from clearhead.model.int8_matmul import (
-    EXACT,
-    FEW,
-    MATRICES,
-    ROUNDED,
-    Int8Matrix,
-    can_multiply,
-    find_matrix,
-    round_to_int8,
-)
+from clearhead.model.int8_matmul import EXACT, FEW, ROUNDED, Int8Matrix, can_multiply, round_to_int8
 
 WIDTHS = [(512, 300), (513, 257), (131, 1009), (7, 20_001), (20_001, 7), (37, 5), (1, 1), (0, 4)]
 """Inputs and outputs: large enough to be packed and not, multiples of 8 and not."""
@@ -118,7 +110,7 @@ def test_a_matrix_is_kept_until_its_tensors_change():
     calls = []
 
     def find(digits=EXACT):
-        return find_matrix(owner, [codes, scale], digits, lambda: calls.append(1) or (codes, scale))
+        return find_matrix(owner, [codes, scale], digits, lambda: calls.append(1) or Int8Matrix(codes, scale, digits))
 
     first = find()
     assert find() is first

@@ -12,7 +12,7 @@ from clearhead.model.outputs import Classes, NgramLogits, hash_ngrams
 from clearhead.model.presets import Size
 from clearhead.model.sizes import spec_from_json, spec_to_json
 from clearhead.taps import watching
-from clearhead.training.recipe import encoder
+from clearhead.training.tasks.learning import encoder
 
 NGRAMS = NgramLogits(pairs=30, triples=20, buckets=50)
 LENGTHS = torch.tensor([6, 3, 1])

@@ -19,7 +19,7 @@ from tests.peers import transformers
 from tests.rounding import assert_equal_but_rounding
 
 VOCABULARY, LENGTH = 29, 17
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 implementations = pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 sizes = pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from tests.rounding import assert_equal_but_rounding
 VOCABULARY, LENGTH = 29, 17
 COMPUTED = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 NETWORKS = {"relu": ReLU, "gelu": GELU, "gelu_pytorch_tanh": lambda d_ff: GELU(d_ff, form="tanh")}
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True, kw_only=True)

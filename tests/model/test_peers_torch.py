@@ -24,7 +24,6 @@ from tests.rounding import assert_equal_but_rounding
 VOCABULARY = 29
 NETWORKS = {"relu": ReLU, "gelu": GELU}
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     # It says that it will not use nested tensors: because of norm_first, of an odd number of heads, or of bias=False.
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but self.use_nested_tensor is False:UserWarning"),
 ]

@@ -6,8 +6,6 @@ import torch
 from clearhead.model import presets
 from tests.peers import transformers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def counted(make):
     """How many parameters it makes, on the meta device."""

@@ -18,8 +18,6 @@ from clearhead.model.presets import Size
 from tests.decoding.serving import decode, unlike_alone
 from tests.rounding import same_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SIZE = Size(2, 32, 4, 2, 48)
 MODELS = {
     "llama": lambda: presets.llama(SIZE, vocabulary=40),

@@ -30,8 +30,6 @@ from clearhead.model.sizes import (
 from tests.model.test_presets import parameters
 from tests.model.test_spec_json import SPECS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 HUGE = ("bert-large", "gpt2-medium", "gpt2-large", "gpt2-xl", "llama-1b", "llama-7b")
 
 
@@ -239,7 +237,7 @@ from clearhead.model.sizes import build_for_shapes
 from clearhead.model.sizes import sized
 from clearhead.training.recipe import Optimizer
 from clearhead.training.optimizers import make_optimizer
-from tests.training.test_pretrained import GPT, check_shapes, header_of
+from tests.training.test_weights import GPT, check_shapes, header_of
 
 for kind in ("encoder", "decoder", "encoder-decoder"):
     build_for_shapes(sized(kind, 100_000, vocabulary=50))

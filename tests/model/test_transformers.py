@@ -18,9 +18,6 @@ from clearhead.model.transformers import check_tokens
 from tests.model.small import MEMORY, WORDS, D, N, block_spec, both_spec, built, decoder_spec, encoder_spec, words
 from tests.rounding import assert_equal_but_rounding
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 TABLES = {
     "similarity": [name for name in ch.similarity.TABLE if name != "scaled dot"],
     "weighting": list(ch.weighting.TABLE),

@@ -1,4 +1,4 @@
-"""Triton code that lists the tiles of a mask; `tiles.py` launches it, and works without Triton.
+"""Triton code that lists the tiles of a mask; `block_masks.py` launches it, and works without Triton.
 
 Each query sees the keys from `first` up to `stop`. A row of tiles then visits one range of tiles, of which the inner
 ones are full and those at its ends partial. A program lists the tiles of one row of tiles, or, for the backward pass,
