@@ -66,6 +66,8 @@ class ProgramCode:
     where: str
     """Where it is from, for messages."""
     is_ours: bool = False
+    explain: Callable[[str], str] = str
+    """What is said of an error."""
 
     def run(self, texts: Sequence[str], *, alphabet: str, length: int) -> Answer:
         """Run the program on each of these texts, and say what it compiles into."""
@@ -73,7 +75,12 @@ class ProgramCode:
             answer = self.call(program_answers, {"texts": list(texts), "alphabet": alphabet, "length": length})
         except ClearheadError as error:
             return {"error": str(error)}
-        return read_program_answer(answer, len(texts))
+        found = read_program_answer(answer, len(texts))
+        rows = [self.explained(row) if isinstance(row, dict) else row for row in found.get("values", ())]
+        return found | ({"values": rows} if rows else {})
+
+    def explained(self, row: dict[str, str]) -> dict[str, str]:
+        return {"error": self.explain(row["error"])}
 
     def lines(self, text: str) -> list[tuple[str, Any]]:
         """Return what each named sequence computes for a text; nothing if it passes a bound."""
@@ -82,7 +89,8 @@ class ProgramCode:
         except ClearheadError:
             return []
         pairs = [each for each in found if isinstance(each, list) and len(each) == 2] if isinstance(found, list) else []
-        return [(name, values) for name, values in pairs if isinstance(name, str) and isinstance(values, str | list)]
+        known = [(name, values) for name, values in pairs if isinstance(name, str) and isinstance(values, str | list)]
+        return [(name, self.explain(values) if isinstance(values, str) else values) for name, values in known]
 
     def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         given = {"source": self.source, "confined": not self.is_ours, **arguments}

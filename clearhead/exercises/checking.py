@@ -1,6 +1,7 @@
 """Checking an answer: one that is here, or one in a file, which runs in a process with bounds."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from clearhead.exercises.judging import (
     judge_slip,
     texts_of,
 )
-from clearhead.exercises.menus import write_program
+from clearhead.exercises.menus import explain_menus, write_program
 from clearhead.exercises.verdict import Verdict
 from clearhead.rasp.language import Sequence as Program
 
@@ -86,18 +87,25 @@ def check_file(exercise: Exercise, path: Path, *, language: Language = "en") -> 
     return check_program(exercise, ProgramCode(source=read_source(path), where=str(path)), language=language)
 
 
-def check_program(exercise: Exercise, code: ProgramCode, *, language: Language = "en") -> Verdict:
-    """Check a program's code, run in a process with bounds."""
+def check_program(
+    exercise: Exercise, code: ProgramCode, *, edges: Sequence[str] | None = None, language: Language = "en"
+) -> Verdict:
+    """Check a program's code, run in a process with bounds; `edges` are marked edges that the code does not name."""
     answer = code.run(texts_of(exercise), alphabet=exercise.fact("alphabet"), length=LONGEST)
+    if edges is not None:
+        answer["edges"] = list(edges)
     return WRITTEN[exercise.kind](exercise, answer, language, lines_for=code.lines)
 
 
-def check_menus(exercise: Exercise, lines: Sequence[str], *, language: Language = "en") -> Verdict:
-    """Check a puzzle's answer that was made by menus, as one in a file is checked."""
+def check_menus(
+    exercise: Exercise, lines: Sequence[str], *, edges: Sequence[str] | None = None, language: Language = "en"
+) -> Verdict:
+    """Check an answer that was made by menus, as one in a file is checked."""
     if not exercise.menus:
         raise OptionError(f"{exercise.name} is not solved by menus: {exercise_names()} are")
-    source = write_program(lines, exercise.fact("alphabet"))
-    return check_program(exercise, ProgramCode(source=source, where=exercise.name, is_ours=True), language=language)
+    explain = functools.partial(explain_menus, language=language)
+    code = ProgramCode(source=write_program(lines, exercise), where=exercise.name, is_ours=True, explain=explain)
+    return check_program(exercise, code, edges=edges, language=language)
 
 
 def exercise_names() -> str:

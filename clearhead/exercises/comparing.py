@@ -20,6 +20,8 @@ SAID: dict[Language, dict[str, str]] = {
         "number": "Given {given}: expected {expected}, came {came}.",
         "text": "For {given}: expected {expected}, came {came}.",
         "line": "{name} = {values}",
+        "unfit": "line {line} does not fit its values",
+        "several": "the chosen keys have different values",
         "cost": "It compiles into {layers} layers and {heads} heads, from {operations} operations; the best known: "
         "{best_layers}, {best_heads}, {best_operations}.",
         "uncompiled": "It is right, and does not compile: {why}",
@@ -43,6 +45,8 @@ SAID: dict[Language, dict[str, str]] = {
         "number": "Mit {given}: erwartet {expected}, gekommen {came}.",
         "text": "Bei {given}: erwartet {expected}, gekommen {came}.",
         "line": "{name} = {values}",
+        "unfit": "Zeile {line} passt nicht zu ihren Werten",
+        "several": "die gewählten Keys haben verschiedene Werte",
         "cost": "Daraus werden {layers} Schichten und {heads} Köpfe, aus {operations} Operationen; am wenigsten bisher "
         "{best_layers}, {best_heads}, {best_operations}.",
         "uncompiled": "Es ist richtig, lässt sich aber nicht kompilieren: {why}",

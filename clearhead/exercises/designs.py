@@ -75,7 +75,7 @@ def weights_of(vectors: dict[str, Any], words: Sentence, *, causal: bool) -> Ten
 def grade_design(exercise: Exercise, vectors: dict[str, Any]) -> tuple[float, Worst]:
     """Return the credit, which is the mean weight on targets over all queries of all sentences; and the worst query."""
     rows = list(grade_queries(exercise, vectors))
-    return sum(row.share for row in rows) / len(rows), min(rows, key=lambda row: row.share)
+    return sum(row.share for row in rows) / len(rows), min(rows, key=lambda row: round(row.share, 9))
 
 
 def grade_queries(exercise: Exercise, vectors: dict[str, Any]) -> Iterator[Worst]:

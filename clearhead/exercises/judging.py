@@ -174,7 +174,7 @@ def judge_mystery(
         return Verdict(name=exercise.name, state="right", lines=(counted,), language=language)
     slip = find_program_slip(exercise, texts_of(exercise), answer["values"], edges=marked)
     lines += [*written.lines, *([] if slip is None else [slip.said[language]])]
-    return not_yet(exercise, language, *lines)
+    return replace(not_yet(exercise, language, *lines), computed=written.computed)
 
 
 def texts_of(exercise: Exercise) -> list[str]:
@@ -214,7 +214,10 @@ def judge_program(
 def counter_example(text: str, expected: Sequence[Any], came: Any, language: Language) -> Iterator[str]:
     right, theirs = show_row(expected), came["error"] if isinstance(came, dict) else show_row(came)
     if right == theirs:  # the token 0 and the number 0
-        right, theirs = (" ".join(map(repr, row)) for row in (expected, came))
+        right, theirs = (
+            " ".join(repr(value) if isinstance(value, str) else show_row([value]) for value in row)
+            for row in (expected, came)
+        )
     yield SAID[language]["text"].format(given=text, expected=right, came=theirs)
 
 
@@ -227,7 +230,7 @@ def describe_lines(lines: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]
 def show_values(values: Sequence[Any]) -> str:
     """Return a row of values; of a selector the keys that each query chooses, in brackets."""
     selector = bool(values) and all(isinstance(value, list) for value in values)
-    return " ".join(f"[{' '.join(map(str, value))}]" for value in values) if selector else show_row(values)
+    return " ".join(f"[{show_row(value)}]" for value in values) if selector else show_row(values)
 
 
 def find_program_slip(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.errors import DataError, no_such
-from clearhead.exercises.exercise import EXERCISES, LANGUAGES, Language, split
+from clearhead.exercises.exercise import EXERCISES, LANGUAGES, Exercise, Language, split
 from clearhead.files import read_bytes
 
 CHAPTERS = (
@@ -43,6 +43,8 @@ CHAPTERS = (
 """The chapters of Learn (web/src/learn/links.ts)."""
 FACTS = ("sentence", "answer", "choice")
 EXERCISE = "exercise "
+VIEWS = {"program": "exercises", "design": "design", "slip": "exercises", "mystery": "exercises"}
+"""The view in which a page grades an exercise of a kind, without Python."""
 EMPHASIS = re.compile(r"(?<!\*)\*([^*\s][^*]*)\*(?!\*)")
 CODE, TOKEN = re.compile(r"`([^`]+)`"), "\ue0002{}\ue001"
 """Words in backticks are shown as tokens are (web/src/learn/markup.ts)."""
@@ -104,7 +106,7 @@ def read_step(title: str, body: str, number: int, language: Language, where: str
         if name == "choice"
     ]
     step = {"chapter": None, "name": f"own-{number}", "title": title.replace("*", ""), "said": said, "choices": choices}
-    step |= {name: named.get(name) for name in ("sentence", "answer")}
+    step |= {name: named.get(name) for name in ("sentence", "answer")} | {"exercise": None, "view": None, "code": None}
     if len(choices) == 1 or (choices and not any(choice["right"] for choice in choices)):
         raise DataError(f"{where}: {title!r:.60}: a question has two choices or more, and a right one begins with `*`")
     if title in CHAPTERS:
@@ -119,14 +121,23 @@ def read_step(title: str, body: str, number: int, language: Language, where: str
     return step
 
 
+def view_of(exercise: Exercise) -> str | None:
+    """Return the view in which a page grades an exercise; None if that takes Python."""
+    return VIEWS[exercise.kind] if exercise.kind in ("design", "slip") or exercise.menus else None
+
+
 def exercise_step(name: str, said: list[str], language: Language, where: str) -> dict[str, Any]:
-    """Return a step that gives an exercise of the command line."""
+    """Return a step that gives an exercise: one that the page grades, or one for Python with its command."""
     if name not in EXERCISES:
         raise DataError(f"{where}: ## exercise {name:.60}: {no_such(name, list(EXERCISES))}")
     exercise = EXERCISES[name]
     task = exercise.tasks[language]
-    command = "write FILE.py" if exercise.kind == "write" else f"solve {name}"
-    return {"title": task.title, "said": [*said, *paragraphs(task.asked), f"**clearhead learn {command}**"]}
+    if (view := view_of(exercise)) is not None:
+        return {"name": name, "title": task.title, "exercise": name, "view": view}
+    begun = f"def {exercise.fact('function')}:\n    ...\n\n" if exercise.kind == "write" else ""
+    command = "write attention.py" if exercise.kind == "write" else f"solve {name}"
+    code = f"{begun}$ clearhead learn {command}"
+    return {"title": task.title, "said": [*said, *paragraphs(task.asked)], "code": code}
 
 
 def paragraphs(text: str) -> list[str]:

@@ -3,7 +3,8 @@
 A line of a program is what was chosen, with ` | ` between: `select | indices | line 2 | key == query`. Lines are turned
 into the code of a RASP program, whose last line is the answer; no word of it comes from the reader.
 
->>> print(write_program(["select | tokens | tokens | True", "width | line 1"], "abc"))
+>>> from clearhead.exercises import EXERCISES
+>>> print(write_program(["select | tokens | tokens | True", "width | line 1"], EXERCISES["length"]))
 from clearhead.rasp import aggregate, indices, map, select, selector_width, sequence_map, tokens
 <BLANKLINE>
 line_1 = select(tokens, tokens, lambda key, query: True)
@@ -12,6 +13,7 @@ answer = selector_width(line_1)
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,6 +21,8 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import OptionError, ProgramError
+from clearhead.exercises.comparing import SAID
+from clearhead.exercises.exercise import Exercise, Language
 
 MOST_LINES = 20
 MOST_PARTS = 500
@@ -45,28 +49,36 @@ FUNCTIONS = (
     *("value == 0", "value > 0", "value > 0.5", "not value", "float(value)"),
 )
 JOINING = ("a + b", "a - b", "a % max(b, 1)", "a == b", "a != b", "a and b", "(a, b)")
+WORDS: dict[Slot, tuple[str, ...]] = {
+    "function": ('"many" if value > 1 else "few"',),
+    "joining": ('"x" if a == b else "-"', 'a if b > 1 else "-"'),
+}
+"""What the programs of mysteries answer with: any of them has all of these."""
 NUMERIC = "float(value)"
 """The function whose result is a number, so that aggregate takes its mean."""
 BEGINNINGS = ("tokens", "indices")
-IMPORTS = "from clearhead.rasp import aggregate, indices, map, select, selector_width, sequence_map, tokens"
+HEAD = ("from clearhead.rasp import aggregate, indices, map, select, selector_width, sequence_map, tokens", "")
+"""The lines of a program's code before its own."""
+FAILING = re.compile(r"line (\d+): ")
 
 
-def menu_of(slot: Slot, alphabet: str) -> tuple[str, ...]:
-    """Return the predicates or functions that may be chosen, those of the puzzle's letters among them."""
+def menu_of(slot: Slot, exercise: Exercise) -> tuple[str, ...]:
+    """Return the predicates or functions that may be chosen, those of the exercise's letters among them."""
     letters = {"predicate": "key", "function": "value"}.get(slot)
     fixed = {"predicate": PREDICATES, "function": FUNCTIONS, "joining": JOINING}.get(slot, ())
-    return (*fixed, *(f'{letters} == "{letter}"' for letter in alphabet if letters))
+    words = WORDS.get(slot, ()) if exercise.kind == "mystery" else ()
+    return (*fixed, *words, *(f'{letters} == "{letter}"' for letter in exercise.fact("alphabet") if letters))
 
 
-def write_program(lines: Sequence[str], alphabet: str) -> str:
+def write_program(lines: Sequence[str], exercise: Exercise) -> str:
     """Return the code of a program; ProgramError, which names the line, where a choice is none of its menu."""
     if not 0 < len(lines) <= MOST_LINES:
         raise ProgramError(f"a program by menus has 1 to {MOST_LINES} lines; came {len(lines)}")
     known: dict[str, Slot] = dict.fromkeys(BEGINNINGS, "sequence")
     sizes: dict[str, int] = dict.fromkeys(BEGINNINGS, 1)
-    written = [IMPORTS, ""]
+    written = [*HEAD]
     for number, line in enumerate(lines, 1):
-        operation, code = write_line(line, f"line {number}", known, alphabet)
+        operation, code = write_line(line, f"line {number}", known, exercise)
         sizes[f"line {number}"] = size = 1 + sum(sizes.get(part, 0) for part in line.split(" | "))
         if size > MOST_PARTS:
             raise ProgramError(
@@ -77,7 +89,7 @@ def write_program(lines: Sequence[str], alphabet: str) -> str:
     return "\n".join(written) + "\n"
 
 
-def write_line(line: str, name: str, known: dict[str, Slot], alphabet: str) -> tuple[str, str]:
+def write_line(line: str, name: str, known: dict[str, Slot], exercise: Exercise) -> tuple[str, str]:
     """Return the operation of a line, and its code."""
     operation, *chosen = line.split(" | ")
     if operation not in OPERATIONS:
@@ -85,22 +97,29 @@ def write_line(line: str, name: str, known: dict[str, Slot], alphabet: str) -> t
     slots, code = OPERATIONS[operation]
     if len(chosen) != len(slots):
         raise ProgramError(f"{name}: {operation} takes {len(slots)} choices; came {len(chosen)}")
-    parts = [write_choice(*pair, name, known, alphabet) for pair in zip(slots, chosen, strict=True)]
+    parts = [write_choice(*pair, name, known, exercise) for pair in zip(slots, chosen, strict=True)]
     if operation == "map":
         parts.append(", numeric=True" if parts[0] == NUMERIC else "")
     return operation, code.format(*parts)
 
 
-def write_choice(slot: Slot, chosen: str, name: str, known: dict[str, Slot], alphabet: str) -> str:
+def write_choice(slot: Slot, chosen: str, name: str, known: dict[str, Slot], exercise: Exercise) -> str:
     """Return the code of one choice."""
     if slot in ("sequence", "selector"):
         if known.get(chosen) != slot:
             there = ", ".join(one for one, kind in known.items() if kind == slot) or "none yet"
             raise ProgramError(f"{name}: {chosen!r:.40} is no {slot} of a line before; there is {there}")
         return chosen.replace(" ", "_")
-    if chosen not in menu_of(slot, alphabet):
-        raise ProgramError(f"{name}: {chosen!r:.40} is not in the menu: {', '.join(menu_of(slot, alphabet))}")
+    if chosen not in (menu := menu_of(slot, exercise)):
+        raise ProgramError(f"{name}: {chosen!r:.40} is not in the menu: {', '.join(menu)}")
     return chosen
+
+
+def explain_menus(error: str, language: Language) -> str:
+    """Return an error of a program's code in the words of its menus: the line that fails, and why."""
+    if found := FAILING.match(error):
+        return SAID[language]["unfit"].format(line=int(found[1]) - len(HEAD))
+    return SAID[language]["several"] if error.startswith("ProgramError") else error
 
 
 REPAIRS: dict[str, tuple[str, ...]] = {

@@ -5,7 +5,8 @@ in another text. So what is marked is graded exactly, and so is the program that
 """
 
 import functools
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -60,10 +61,27 @@ class Mystery:
         """Return the answers to a text if these edges carry what they carry in another text, as long as it."""
         if len(text) != len(other):
             raise OptionError(f"both texts need as many letters; came {text!r:.20} and {other!r:.20}")
-        texts = [Texts(tokens={"encoder": self.sample.compiled.tensors(each)[0]}) for each in (text, other)]
-        source = record(self.sample.graph, texts[1])
-        logits = patch_edges(self.sample.graph, texts[0], list(edges), source)[0]
-        return self.sample.compiled.read(logits)[-len(text) :]
+        return self.patch_all([text], [other], edges)[0]
+
+    def patch_all(self, texts: Sequence[str], others: Sequence[str], edges: Iterable[str]) -> list[list[Any]]:
+        """Return what `patch` does for each of these texts, of one length, and the other text at its place."""
+        compiled, graph = self.sample.compiled, self.sample.graph
+        rows = [torch.cat([compiled.tensors(each)[0] for each in one]) for one in (texts, others)]
+        into, other = (Texts(tokens={"encoder": each}) for each in rows)
+        logits = patch_edges(graph, into, list(edges), record(graph, other))
+        return [compiled.read(row)[-len(texts[0]) :] for row in logits]
+
+    def changes(self, texts: Sequence[str]) -> Iterator[tuple[str, str, str, list[Any]]]:
+        """Yield every answer to a text that an edge by itself changes: the edge, the text, the other text, the answer.
+
+        Edges that are not true change none.
+        """
+        for length, edge in itertools.product(sorted({len(text) for text in texts}), sorted(self.truth)):
+            alike = [text for text in texts if len(text) == length]
+            into, others = zip(*itertools.product(alike, repeat=2), strict=True)
+            for text, other, answer in zip(into, others, self.patch_all(into, others, [edge]), strict=True):
+                if answer != self.run(text):
+                    yield edge, text, other, answer
 
     def scores(self, method: str = "eap-ig") -> list[tuple[str, float]]:
         """Return every edge with the score of a method on 32 pairs of texts, the highest first."""

@@ -112,9 +112,12 @@ def deflate(content: bytes) -> str:
     return base64.b64encode(zlib.compress(content, 6)).decode()
 
 
-def live_page(run: Run, pinned: PinnedText | None = None, *, most: int | None = None) -> LivePage:
-    """Return the page of a run, which opens on the pinned text. OptionError where the run has more than `most`
-    parameters (None: MOST), or a part that the page cannot compute.
+def live_page(
+    run: Run, pinned: PinnedText | None = None, *, most: int | None = None, exercises: dict[str, Any] | None = None
+) -> LivePage:
+    """Return the page of a run, which opens on the pinned text, with an answer key of exercises (`answer_key`).
+
+    OptionError where the run has more than `most` parameters (None: MOST), or a part that the page cannot compute.
     """
     parameters = count_weights(run.model)
     check_count(run.folder, parameters, MOST if most is None else most)
@@ -136,6 +139,7 @@ def live_page(run: Run, pinned: PinnedText | None = None, *, most: int | None = 
         "tensors": listed,
         "positions": position_words(run),
         "dtype": str(dtype).removeprefix("torch."),
+        "exercises": exercises,
     }
     return LivePage(script_json(data), deflate(block), parameters, data["dtype"])
 

@@ -26,7 +26,7 @@ def test_a_puzzle_is_solved_by_menus(tabs):
     expect(page.get_by_test_id("puzzle-lines").locator("output")).to_have_text(["[0] [1]", "1 1"])
     page.get_by_role("button", name="Remove line 1").click()
     expect(page.get_by_test_id("puzzle-lines").locator("li")).to_have_count(0)
-    expect(page.get_by_test_id("exercises-solved")).to_contain_text("1 of 32")
+    expect(page.get_by_test_id("exercises-solved")).to_contain_text("1 of 37")
 
 
 def test_a_program_of_the_address_is_graded_in_german(tabs):

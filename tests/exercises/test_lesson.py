@@ -33,18 +33,25 @@ def test_chapters_texts_tasks_questions_and_exercises_are_read(tmp_path):
     path = tmp_path / "mine.md"
     path.write_text(
         "# Mine\nlanguage: de\nsentence: vier\n\n## softmax\nLook *here*.\n\nAnd here.\n## Own\nsentence: neun\n"
-        "answer: five\nTry [[softmax]].\n## Ask\nchoice: * a\nchoice: b\n## exercise reverse\nIn pairs.\n",
+        "answer: five\nTry [[softmax]].\n## Ask\nchoice: * a\nchoice: b\n## exercise addition\nIn pairs.\n"
+        "## exercise reverse\n## exercise look-back\nAlone.\n## exercise scale\n",
         encoding="utf-8-sig",  # as editors of Windows write it
     )
     lesson = find_lesson(str(path))
     assert (lesson["title"], lesson["language"], lesson["sentence"]) == ("Mine", "de", "vier")
-    chapter, own, ask, exercise = lesson["steps"]
+    chapter, own, ask, exercise, *others = lesson["steps"]
     assert (chapter["chapter"], chapter["said"]) == ("softmax", ["Look **here**.", "And here."])
     assert (own["name"], own["sentence"], own["answer"], own["said"]) == ("own-2", "neun", "five", ["Try [softmax]."])
     assert ask["choices"] == [{"text": "a", "right": True}, {"text": "b", "right": False}]
-    assert exercise["title"] == "Rückwärts"
-    assert exercise["said"][-1] == "**clearhead learn solve reverse**"
-    assert exercise["said"][1].startswith("Gib den Text rückwärts: Aus \ue0002cab\ue001 wird \ue0002b a c\ue001")
+    assert exercise["title"] == "Addition"
+    assert (exercise["exercise"], exercise["code"]) == (None, "$ clearhead learn solve addition")
+    assert exercise["said"][:1] == ["In pairs."]
+    assert exercise["said"][1].startswith("Der Text ist eine Summe")
+    assert [(one["name"], one["exercise"], one["view"], one["said"]) for one in others[:2]] == [
+        ("reverse", "reverse", "exercises", []),
+        ("look-back", "look-back", "design", ["Alone."]),
+    ]
+    assert others[2]["code"] == "def scale(scores, d):\n    ...\n\n$ clearhead learn write attention.py"
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,34 @@ SLIPS = [pytest.param(each, id=each.name) for each in EXERCISES.of_kind("slip")]
 
 
 def test_nearly_all_puzzles_can_be_solved_by_menus():
-    puzzles = {each.name for each in EXERCISES.of_kind("program")}
+    puzzles = {each.name for kind in ("program", "mystery") for each in EXERCISES.of_kind(kind)}
     assert puzzles - {param.id for param in BY_MENUS} == {"largest-so-far", "addition"}
 
 
 @pytest.mark.parametrize("exercise", BY_MENUS)
 def test_the_lines_of_a_solution_are_right(exercise):
-    code = write_program(exercise.menus, exercise.fact("alphabet"))
-    assert check(exercise.name, run_code(code, exercise.name)["answer"]).is_right
+    made = run_code(write_program(exercise.menus, exercise), exercise.name)
+    assert check(exercise.name, {**run_code(exercise.solution, exercise.name), **made}).is_right
+
+
+@pytest.mark.slow
+def test_what_a_line_cannot_compute_is_said_in_the_words_of_menus():
+    lines = ["select | tokens | indices | key < query", "aggregate | line 1 | tokens"]
+    verdict = check_menus(EXERCISES["reverse"], lines)
+    assert verdict.lines[0] == "For a: expected a, came line 1 does not fit its values."
+    german = check_menus(EXERCISES["reverse"], ["select | tokens | tokens | True", lines[1]], language="de")
+    assert german.lines[0] == "Bei ab: erwartet b a, gekommen die gewählten Keys haben verschiedene Werte."
+
+
+@pytest.mark.slow
+def test_a_mystery_is_graded_by_its_marked_edges_too():
+    exercise = EXERCISES["mystery-1"]
+    edges = run_code(exercise.solution, exercise.name)["edges"]
+    assert check_menus(exercise, exercise.menus, edges=edges).is_right
+    verdict = check_menus(exercise, exercise.menus, edges=edges[:1])
+    assert verdict.lines == ("Edges: 1 of 2 found, 0 too many.",)
+    wrong = check_menus(exercise, [exercise.menus[0], "width | line 1"], edges=edges)
+    assert [name for name, _ in wrong.computed] == ["line_1", "answer"]
 
 
 @pytest.mark.slow
@@ -52,7 +72,7 @@ def test_a_wrong_program_shows_what_each_line_computes():
 )
 def test_what_is_in_no_menu_is_refused_by_its_line(lines, said):
     with pytest.raises(ProgramError, match=said):
-        write_program(lines, "abc")
+        write_program(lines, EXERCISES["reverse"])
 
 
 def test_what_menus_do_not_have_is_refused_by_name():
@@ -81,4 +101,4 @@ def test_every_step_has_formulas_and_others_are_refused():
 def test_lines_that_double_twenty_times_are_refused_before_they_run(joining):
     lines = [f"combine | {joining} | {one} | {one}" for one in ("tokens", *(f"line {i}" for i in range(1, 20)))]
     with pytest.raises(ProgramError, match=r"line 8: uses lines before it in more than 500 ways"):
-        write_program(lines, "abc")
+        write_program(lines, EXERCISES["reverse"])

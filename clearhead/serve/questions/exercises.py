@@ -1,25 +1,30 @@
 """Exercises that are solved in the page: puzzles and repairs by menus, heads by numbers. No code of a reader runs."""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict, final
 
 from clearhead.errors import OptionError
 from clearhead.exercises.checking import check, check_menus, find_exercise
 from clearhead.exercises.designs import design_cases, design_roles
-from clearhead.exercises.exercise import EXERCISES, Exercise
+from clearhead.exercises.exercise import EXERCISES, KINDS, Exercise
 from clearhead.exercises.menus import MOST_LINES, OPERATIONS, list_repairs, menu_of, write_program, write_repair
+from clearhead.exercises.mysteries import make_mystery
 from clearhead.exercises.slips import SlipModel, logits_of, steps_of
+from clearhead.exercises.verdict import Verdict
 from clearhead.serve.budget import JSON_OBJECT, Cost
 from clearhead.serve.explorer import Explorer
 from clearhead.serve.params import Params, bounded
 from clearhead.serve.questions.question import Question
 
 Spoken = Literal["en", "de"]
-LONGEST_LINE, WIDEST = 80, 32
-"""Characters of a line by menus; numbers of a vector."""
+LONGEST_LINE, WIDEST, MOST_EDGES = 80, 32, 400
+"""Characters of a line by menus; numbers of a vector; edges of a mystery that may be marked."""
+LONGEST_TEXT = 3
+"""Letters of the texts that a mystery is tried with in the page: there are 39 of three letters."""
 
 
 class Asked(TypedDict):
@@ -59,6 +64,7 @@ class PageExercises(TypedDict):
     """How many lines a program may have."""
     goals: list[Goal]
     slips: list[Asked]
+    mysteries: list[Puzzle]
 
 
 @final
@@ -71,16 +77,13 @@ class AskExercises(Question[PageExercises]):
 
     def answer(self, explorer: "Explorer") -> PageExercises:
         explorer.budget.check(Cost(memory=1000 * JSON_OBJECT), "the list of exercises", "raise the budget")
+        return self.listed(EXERCISES.values())
+
+    def listed(self, exercises: Collection[Exercise]) -> PageExercises:
+        """Return those of some exercises that can be solved in a page."""
+        of_kind = {kind: [each for each in exercises if each.kind == kind] for kind in KINDS}
         return {
-            "puzzles": [
-                {
-                    "asked": self.asked(each),
-                    "alphabet": (alphabet := each.fact("alphabet")),
-                    "menus": {slot: [*menu_of(slot, alphabet)] for slot in ("predicate", "function", "joining")},
-                }
-                for each in EXERCISES.values()
-                if each.menus
-            ],
+            "puzzles": [self.puzzle(each) for each in of_kind["program"] if each.menus],
             "operations": {name: [*slots] for name, (slots, _) in OPERATIONS.items()},
             "most": MOST_LINES,
             "goals": [
@@ -92,10 +95,15 @@ class AskExercises(Question[PageExercises]):
                     "causal": each.checks.get("causal", False),
                     "outputs": len(each.checks["result"](sentences[0], 0)) if "result" in each.checks else 0,
                 }
-                for each in EXERCISES.of_kind("design")
+                for each in of_kind["design"]
             ],
-            "slips": [self.asked(each) for each in EXERCISES.of_kind("slip")],
+            "slips": [self.asked(each) for each in of_kind["slip"]],
+            "mysteries": [self.puzzle(each) for each in of_kind["mystery"]],
         }
+
+    def puzzle(self, exercise: Exercise) -> Puzzle:
+        menus = {slot: [*menu_of(slot, exercise)] for slot in ("predicate", "function", "joining")}
+        return {"asked": self.asked(exercise), "alphabet": exercise.fact("alphabet"), "menus": menus}
 
     def asked(self, exercise: Exercise) -> Asked:
         task = exercise.tasks[self.language]
@@ -138,16 +146,9 @@ class AskSlip(Question[SlipNumbers]):
     text: int = bounded(0, least=0, below=3)
 
     def answer(self, explorer: "Explorer") -> SlipNumbers:
-        made = SlipModel(exercise=find_kind(self.name, "slip"))
+        exercise = find_kind(self.name, "slip")
         explorer.budget.check(Cost(memory=2000 * JSON_OBJECT), "the numbers of this model", "raise the budget")
-        trace = made.trace(made.texts[self.text])
-        return {
-            "name": self.name,
-            "texts": [*made.texts],
-            "tokens": made.texts[self.text].split(),
-            "sites": [site_numbers(at, steps_of(trace, at)) for at in made.sites],
-            "logits": logits_of(trace).tolist(),
-        }
+        return slip_numbers(exercise, self.text)
 
     def python(self, explorer: "Explorer") -> list[str]:
         text = SlipModel(exercise=find_kind(self.name, "slip")).texts[self.text]
@@ -156,6 +157,18 @@ class AskSlip(Question[SlipNumbers]):
             f"trace = ch.exercises.trace_slip(ch.exercises.EXERCISES[{self.name!r}], {text!r})",
             "trace.value(f'{trace.answer_side}.output.logits')",
         ]
+
+
+def slip_numbers(exercise: Exercise, text: int) -> SlipNumbers:
+    made = SlipModel(exercise=exercise)
+    trace = made.trace(made.texts[text])
+    return {
+        "name": exercise.name,
+        "texts": [*made.texts],
+        "tokens": made.texts[text].split(),
+        "sites": [site_numbers(at, steps_of(trace, at)) for at in made.sites],
+        "logits": logits_of(trace).tolist(),
+    }
 
 
 def site_numbers(at: str, steps: Mapping[str, Any]) -> SlipSite:
@@ -173,6 +186,55 @@ def site_numbers(at: str, steps: Mapping[str, Any]) -> SlipSite:
             }
             for name, value in matrices.items()
         ],
+    }
+
+
+class MysteryModel(TypedDict):
+    """What a model whose program is not told does with short texts, and what its edges do."""
+
+    name: str
+    edges: list[str]
+    texts: list[str]
+    answers: list[list[str | None]]
+    """To each text, a value for each place."""
+    changed: list[list[str | None]]
+    """Answers to texts in which one edge carries another text's."""
+    changes: list[tuple[int, int, int, int]]
+    """An edge, a text, the other text, and what the answer changes to; whatever is not here changes nothing."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AskMystery(Question[MysteryModel]):
+    """The answers of the model of the mystery `name`, and what each edge changes by itself."""
+
+    turn: ClassVar = "files"
+    name: str = bounded(longest=40)
+
+    def answer(self, explorer: "Explorer") -> MysteryModel:
+        explorer.budget.check(Cost(memory=20_000 * JSON_OBJECT), "the answers of this model", "raise the budget")
+        return mystery_model(find_kind(self.name, "mystery"))
+
+    def python(self, explorer: "Explorer") -> list[str]:
+        return ["import clearhead as ch", f"model = ch.exercises.mystery({self.name!r})", 'model.run("abc")']
+
+
+def mystery_model(exercise: Exercise) -> MysteryModel:
+    found, lengths = make_mystery(exercise), range(1, LONGEST_TEXT + 1)
+    texts = ["".join(word) for n in lengths for word in itertools.product(exercise.fact("alphabet"), repeat=n)]
+    changed: list[list[str | None]] = []
+    changes: list[tuple[int, int, int, int]] = []
+    for edge, text, other, answer in found.changes(texts):
+        if answer not in changed:
+            changed.append(answer)
+        changes.append((found.edges.index(edge), texts.index(text), texts.index(other), changed.index(answer)))
+    return {
+        "name": exercise.name,
+        "edges": found.edges,
+        "texts": texts,
+        "answers": [found.run(text) for text in texts],
+        "changed": changed,
+        "changes": changes,
     }
 
 
@@ -210,13 +272,17 @@ def is_table(table: object) -> bool:
 @final
 @dataclass(frozen=True, kw_only=True)
 class AskGrade(Question[GradedAnswer]):
-    """Whether an answer to the exercise `name` is right: `lines` of a puzzle, `vectors` of a head, or a repair."""
+    """Whether an answer to the exercise `name` is right: `lines` of a puzzle or mystery, `vectors` of a head, or a
+    repair.
+    """
 
     sent: ClassVar = True
     turn: ClassVar = "files"
     name: str = bounded(longest=40)
     language: Spoken = "en"
     lines: list[str] | None = bounded(None, most=MOST_LINES, longest=LONGEST_LINE)
+    edges: list[str] | None = bounded(None, most=MOST_EDGES, longest=2 * LONGEST_LINE)
+    """The edges of a mystery that are marked."""
     vectors: dict[str, list[list[float]]] = dataclasses.field(default_factory=dict, metadata={"read": read_vectors})
     """By role, a vector for each case of the goal."""
     at: str | None = bounded(None, longest=WIDEST)
@@ -227,19 +293,14 @@ class AskGrade(Question[GradedAnswer]):
     def answer(self, explorer: "Explorer") -> GradedAnswer:
         explorer.budget.check(Cost(memory=1000 * JSON_OBJECT), "grading an exercise", "raise the budget")
         exercise = find_exercise(self.name)
-        if exercise.kind == "program":
-            verdict = check_menus(exercise, self.lines or [], language=self.language)
+        if exercise.kind in ("program", "mystery"):
+            edges = None if exercise.kind == "program" else self.edges or []
+            verdict = check_menus(exercise, self.lines or [], edges=edges, language=self.language)
         elif exercise.kind == "design":
             verdict = check(self.name, self.functions(exercise), language=self.language)
         else:
             verdict = check(self.name, self.repair(), language=self.language)
-        return {
-            "name": self.name,
-            "state": verdict.state,
-            "lines": [*verdict.lines],
-            "credit": verdict.credit,
-            "computed": [*verdict.computed],
-        }
+        return graded(verdict)
 
     def functions(self, exercise: Exercise) -> dict[str, Any]:
         """Return query, key and value as functions of a word and its place."""
@@ -257,9 +318,10 @@ class AskGrade(Question[GradedAnswer]):
     def python(self, explorer: "Explorer") -> list[str]:
         exercise = find_exercise(self.name)
         imports = ["import clearhead as ch", ""]
-        if exercise.kind == "program":
-            code = write_program(self.lines or [], exercise.fact("alphabet")).rstrip().splitlines()
-            return [*imports, *code, f"ch.exercises.check({self.name!r}, answer).state"]
+        if exercise.kind in ("program", "mystery"):
+            code = write_program(self.lines or [], exercise).rstrip().splitlines()
+            given = "answer" if exercise.kind == "program" else f'{{"edges": {self.edges or []}, "answer": answer}}'
+            return [*imports, *code, f"ch.exercises.check({self.name!r}, {given}).state"]
         if exercise.kind == "design":
             cases = design_cases(exercise)
             tables = [
@@ -274,6 +336,16 @@ class AskGrade(Question[GradedAnswer]):
             f"where = {self.at!r}, {self.step!r}",
             f"ch.exercises.check({self.name!r}, {{'where': lambda: where, 'repair': repair}}).state",
         ]
+
+
+def graded(verdict: Verdict) -> GradedAnswer:
+    return {
+        "name": verdict.name,
+        "state": verdict.state,
+        "lines": [*verdict.lines],
+        "credit": verdict.credit,
+        "computed": [*verdict.computed],
+    }
 
 
 def find_kind(name: str, kind: str) -> Exercise:

@@ -4,7 +4,7 @@ import { countText } from "../lib/local";
 import { isSwap, scoreEdit } from "../lib/edits";
 import type { BoxSpec, Candidate, HeadEffect, Meta, SiteMeta, StepEdit } from "../lib/source";
 import { percent, shown, siteTitle } from "../lib/words";
-import { shareOf, shareText } from "../views/intervene/differences";
+import { shareOf, shareText } from "../lib/differences";
 import {
   allowedOf,
   answeringSide,

@@ -41,7 +41,10 @@ export class Learning {
     return run === null || meta === null ? null : { run, meta, source, views: this.views(), text: t.learn };
   });
   readonly path: Chapter[] = $derived(this.lesson === null ? [] : pathOf(this.lesson, this.plan));
-  readonly solved: ReadonlySet<string> = $derived.by(() => new Set((this.explorer.kept("solved") ?? "").split(".")));
+  /** Of a lesson it is kept in the browser: an address is no proof, and is lost when the page is closed. */
+  readonly solved: ReadonlySet<string> = $derived.by(
+    () => new Set(this.plan === null ? (this.explorer.kept("solved") ?? "").split(".") : this.record.kept.solved),
+  );
   readonly chapter: Chapter | null = $derived.by(() =>
     find(this.path, this.wanted ?? this.explorer.kept("learn") ?? "", this.solved),
   );
@@ -90,9 +93,12 @@ export class Learning {
     });
     let judged = "";
     $effect(() => {
-      const chosen = this.judging.value?.chosen ?? "";
-      if (this.tried && this.verdict?.solved === false && chosen !== judged) untrack(() => this.record.tried());
-      judged = chosen;
+      const [verdict, chosen] = [this.verdict, this.judging.value?.chosen ?? ""];
+      const of = verdict?.of === undefined ? chosen : verdict.of;
+      if (of === null) return;
+      const open = this.chapter !== null && !this.solved.has(this.chapter.name);
+      if (this.tried && verdict !== null && open && of !== judged) untrack(() => this.record.tried());
+      judged = of;
     });
     this.judging = explorer.resource(
       () => {
@@ -114,6 +120,7 @@ export class Learning {
     $effect(() => this.bringText());
     $effect(() => this.arrive());
     $effect(() => this.remember());
+    $effect(() => this.keepAnswer());
   }
 
   /** A chapter with a text of its own is told with that; whoever types another there keeps it. */
@@ -150,6 +157,7 @@ export class Learning {
   }
 
   private keepSolved(name: string): void {
+    if (this.plan !== null) return this.record.solve(name);
     this.explorer.keep("solved", [...this.solved, name].filter((one) => one !== "").join("."));
   }
 
@@ -200,6 +208,16 @@ export class Learning {
     this.keepSolved(name);
   }
 
+  private keepAnswer(): void {
+    const { chapter, explorer, prepared } = this;
+    if (chapter === null || prepared?.keeps !== true || this.going || this.wanted !== null) return;
+    const { view, own } = explorer;
+    const here = ["exercise", "goal"].every((word) => own[word] === prepared.place.own?.[word]);
+    if (view !== prepared.place.view || !here) return;
+    const words = Object.entries(own).filter(([word]) => !(word in lasting(own)));
+    untrack(() => this.record.answered(chapter.name, Object.fromEntries(words)));
+  }
+
   private now(): Now | null {
     const { view, site, head, query, key, own, meta } = this.explorer;
     return meta === null ? null : { view, site: site?.name ?? null, head, query, key, own, meta };
@@ -219,7 +237,7 @@ export class Learning {
       head: place.head ?? state.head,
       query: place.query === undefined ? state.query : place.query,
       key: place.key === undefined ? state.key : place.key,
-      own: { ...lasting(this.explorer.own), ...place.own, learn: name },
+      own: { ...lasting(this.explorer.own), ...place.own, ...this.record.kept.answers[name], learn: name },
     });
   }
 }

@@ -39,6 +39,8 @@ export interface Now {
 export interface Verdict {
   solved: boolean;
   said: string;
+  /** What was judged, where that is not all that is chosen; null: nothing yet. */
+  of?: string | null;
 }
 
 export interface Task {
@@ -61,6 +63,10 @@ export interface Prepared {
   said: string[];
   task: Task | null;
   question?: Question | null;
+  /** Code that is shown below the text. */
+  code?: string | null;
+  /** Whether what is chosen here is an answer, which is there again when one comes back. */
+  keeps?: boolean;
   /** A CSS selector of what the chapter speaks of. */
   spot: string;
 }

@@ -20,7 +20,7 @@ export const LINKS: Record<ChapterName, readonly Link[]> = {
     { view: "model", spot: id("detail") },
   ],
   position: [
-    { view: "positions", spot: id("positions-position") },
+    { view: "positions", spot: id("positions-slider") },
     { view: "model", spot: id("detail") },
   ],
   vectors: [{ view: "steps", spot: `${id("steps-query")}, ${id("view-steps")} svg[data-picture]` }],

@@ -1,6 +1,7 @@
 /** Sentences with marks in them: tokens in the colour of their role, terms of the glossary, numbers that matter. */
 
 import { piece } from "../lib/words";
+import { marked } from "../text/marked";
 import type { TermName } from "../text/glossary.en";
 
 /** What a token is in a sentence: one that asks, one that is asked, or just a token. */
@@ -46,6 +47,13 @@ export function parse(sentence: string): Part[] {
   }
   if (end < sentence.length) parts.push({ kind: "text", text: sentence.slice(end) });
   return parts;
+}
+
+/** Return a sentence of an exercise, with `code` and *words* in it, with the marks of a chapter. */
+export function fromMarked(text: string): string {
+  return marked(text)
+    .map((part) => (part.kind === "code" ? token(part.text) : part.kind === "strong" ? `**${part.text}**` : part.text))
+    .join("");
 }
 
 /** Return a sentence without its marks. */

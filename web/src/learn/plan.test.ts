@@ -8,6 +8,7 @@ import type { LessonPlan, LessonStep } from "./plan";
 
 const step = (of: Partial<LessonStep>): LessonStep => ({
   ...{ chapter: null, name: "own-1", title: "Own", said: [], sentence: null, answer: null, choices: [] },
+  ...{ exercise: null, view: null, code: null },
   ...of,
 });
 const plan = (...steps: LessonStep[]): LessonPlan => ({ title: "Mine", steps });

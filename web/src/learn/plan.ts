@@ -1,7 +1,12 @@
 /** A lesson that a teacher wrote (`clearhead page RUN --lesson FILE`): which chapters in which order, and steps of its own. */
 
-import type { Chapter, Lesson, Question, Task } from "./lesson";
+import type { PageExercises, ViewName } from "../lib/source";
+import { language } from "../text";
+import { beginning } from "../views/design/goal";
+import { verdicts } from "../views/exercises/grading.svelte";
+import type { Chapter, Lesson, Prepared, Question, Task } from "./lesson";
 import type { ChapterName } from "./links";
+import { fromMarked } from "./markup";
 
 export interface LessonStep {
   chapter: ChapterName | null;
@@ -12,6 +17,11 @@ export interface LessonStep {
   /** What the model shall be made to write. */
   answer: string | null;
   choices: { text: string; right: boolean }[];
+  /** An exercise that the page grades, and the view in which it is solved. */
+  exercise: string | null;
+  view: ViewName | null;
+  /** Of an exercise that takes Python: what to begin with, and the command that checks it. */
+  code: string | null;
 }
 
 export interface LessonPlan {
@@ -35,7 +45,7 @@ export function plannedPath(plan: LessonPlan, known: readonly Chapter[]): Chapte
   return plan.steps.flatMap((step) => {
     const chapter = known.find((one) => one.name === step.chapter);
     if (step.chapter !== null) return chapter === undefined ? [] : [withWords(chapter, step)];
-    return [ownChapter(step)];
+    return [step.exercise === null ? ownChapter(step) : exerciseChapter(step, step.exercise)];
   });
 }
 
@@ -60,13 +70,48 @@ function ownChapter(step: LessonStep): Chapter {
       const view = step.answer !== null && lesson.views.includes("intervene") ? "intervene" : lesson.views[0];
       return Promise.resolve({
         place: { view, own: {} },
-        said: step.said,
+        said: step.code === null ? step.said : [...step.said, lesson.text.exercise.inPython],
+        code: step.code,
         task: step.answer === null ? null : writeThat(lesson, step.answer),
         question: step.choices.length === 0 ? null : ownQuestion(lesson, step),
         spot: "",
       });
     },
   };
+}
+
+function exerciseChapter(step: LessonStep, exercise: string): Chapter {
+  return {
+    name: step.name,
+    title: () => step.title ?? "",
+    sentence: step.sentence,
+    fits: ({ views }) => views.includes(step.view!),
+    async prepare({ source, text }): Promise<Prepared> {
+      const all = await source.ask("exercises", { language });
+      const goal = all.goals.find((one) => one.asked.name === exercise);
+      const words = text.exercise;
+      return {
+        place: { view: step.view!, own: goal === undefined ? { exercise } : beginning(goal) },
+        said: step.said,
+        task: {
+          ask: words[kindOf(exercise, all)],
+          check() {
+            const found = verdicts.of(exercise);
+            const said = fromMarked(found?.graded.lines[0] ?? "");
+            return Promise.resolve({ solved: found?.graded.state === "right", said, of: found?.of ?? null });
+          },
+        },
+        keeps: true,
+        spot: "figure:has([data-testid=exercise-asked])",
+      };
+    },
+  };
+}
+
+function kindOf(name: string, all: PageExercises): "puzzle" | "goal" | "slip" | "mystery" {
+  if (all.slips.some((one) => one.name === name)) return "slip";
+  const has = (list: { asked: { name: string } }[]): boolean => list.some((one) => one.asked.name === name);
+  return has(all.goals) ? "goal" : has(all.mysteries) ? "mystery" : "puzzle";
 }
 
 /** Make the model write something: solved by changes of the model, not by another text. */

@@ -22,6 +22,8 @@ describe("what a pupil did", () => {
     now = 121_000;
     record.guessed("own-1", 0);
     record.hinted();
+    record.solve("reverse");
+    record.answered("reverse", { lines: "width | line 1" });
     const again = new PupilRecord("Attention", () => now);
     expect(again.kept).toEqual({
       begun: 1_000,
@@ -29,6 +31,8 @@ describe("what a pupil did", () => {
       tries: 2,
       hints: 1,
       guesses: { "own-1": 2 },
+      solved: ["reverse"],
+      answers: { reverse: { lines: "width | line 1" } },
       without: [],
     });
     expect(new PupilRecord("Another", () => now).kept.tries).toBe(0);
@@ -48,7 +52,7 @@ describe("what a pupil did", () => {
 
 describe("the line to hand in", () => {
   it("is the one that the command reads", () => {
-    const kept = { begun: 0, last: 12 * 60_000, tries: 4, hints: 1, guesses: {}, without: [] };
+    const kept = { begun: 0, last: 12 * 60_000, tries: 4, hints: 1, guesses: {}, solved: [], answers: {}, without: [] };
     const line = handIn(" Zoë;  9b ", "Attention", ["tokens", "own-3"], ["softmax"], kept);
     expect(line).toBe("clearhead-2; Zoë, 9b; Attention; tokens own-3; softmax; 4; 1; 12; 257f298f");
   });

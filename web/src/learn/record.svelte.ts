@@ -7,11 +7,14 @@ export interface Kept {
   hints: number;
   /** By chapter, the choice that was made first. */
   guesses: Record<string, number>;
+  solved: string[];
+  /** By chapter, the words of the address that are an answer. */
+  answers: Record<string, Record<string, string>>;
   /** Chapters that turned out to have nothing to solve. */
   without: string[];
 }
 
-const NOTHING: Kept = { begun: 0, last: 0, tries: 0, hints: 0, guesses: {}, without: [] };
+const NOTHING: Kept = { begun: 0, last: 0, tries: 0, hints: 0, guesses: {}, solved: [], answers: {}, without: [] };
 
 export class PupilRecord {
   kept = $state.raw<Kept>(NOTHING);
@@ -43,6 +46,16 @@ export class PupilRecord {
   guessed(chapter: string, choice: number): void {
     if (this.kept.guesses[chapter] === undefined)
       this.change({ guesses: { ...this.kept.guesses, [chapter]: choice }, tries: this.kept.tries + 1 });
+  }
+
+  solve(chapter: string): void {
+    if (!this.kept.solved.includes(chapter)) this.change({ solved: [...this.kept.solved, chapter] });
+  }
+
+  /** Keep an answer as it is by now. */
+  answered(chapter: string, own: Record<string, string>): void {
+    if (JSON.stringify(this.kept.answers[chapter]) !== JSON.stringify(own))
+      this.change({ answers: { ...this.kept.answers, [chapter]: own } });
   }
 
   /** A chapter without a task is not open. */

@@ -1,6 +1,7 @@
 /** One word in several texts, and positions as vectors: clearhead/serve/contexts.py and waves.py. */
 
 import { cosine } from "../lib/arithmetic";
+import { planeOf } from "../lib/plane";
 import { type ContextAnswer, type Matrix, type Positions, type SideName, SourceError } from "../lib/source";
 import { type Model, sinusoid } from "./model";
 import type { PositionPlan } from "./plan";
@@ -59,6 +60,7 @@ function findAll(text: string, part: string): [number, number][] {
 export function contextView(word: string, found: Occurrence[]): ContextAnswer {
   const paths = found.map(pathOf);
   const layers = paths[0].length;
+  const { points } = planeOf(paths.flat());
   return {
     word,
     places: found.map(({ text, trace, side, places }) => ({ text, tokens: trace.inputs.tokens[side]!, places })),
@@ -66,7 +68,7 @@ export function contextView(word: string, found: Occurrence[]): ContextAnswer {
     cosine: Array.from({ length: layers }, (_, layer) =>
       paths.map((one) => paths.map((other) => cosine(one[layer], other[layer]))),
     ),
-    path: inThePlane(paths),
+    path: paths.map((_, path) => points.slice(path * layers, (path + 1) * layers)),
     responsible: found.map((one) => [[], ...Array.from({ length: layers - 1 }, (_, layer) => responsible(one, layer))]),
   };
 }
@@ -94,75 +96,6 @@ function responsible({ trace, side, places }: Occurrence, layer: number): Contex
     }
   const tokens = trace.inputs.tokens[side]!;
   return largest(weight, RESPONSIBLE).map((index) => ({ index, text: tokens[index], weight: weight[index] }));
-}
-
-/** The points along the two directions in which they differ most (PCA), with a fixed sign. */
-export function inThePlane(paths: Float64Array[][]): [number, number][][] {
-  const points = paths.flat();
-  const width = points[0].length;
-  const mean = Float64Array.from({ length: width }, (_, k) => points.reduce((sum, one) => sum + one[k], 0) / points.length); // prettier-ignore
-  const centred = points.map((point) => point.map((value, k) => value - mean[k]));
-  const directions = principal(centred, width);
-  const project = (point: Float64Array, direction: Float64Array): number =>
-    direction.reduce((sum, value, k) => sum + value * point[k], 0);
-  const layers = paths[0].length;
-  return paths.map((_, path) =>
-    Array.from({ length: layers }, (_, layer): [number, number] => {
-      const point = centred[path * layers + layer];
-      return [project(point, directions[0]), project(point, directions[1])];
-    }),
-  );
-}
-
-/** The two directions of largest variance: eigenvectors of the points' products with each other, or of the columns'. */
-function principal(points: Float64Array[], width: number): Float64Array[] {
-  const few = points.length <= width;
-  const size = few ? points.length : width;
-  const products = Array.from({ length: size }, (_, i) =>
-    Float64Array.from({ length: size }, (_, j) => {
-      let sum = 0;
-      if (few) for (let k = 0; k < width; k++) sum += points[i][k] * points[j][k];
-      else for (const point of points) sum += point[i] * point[j];
-      return sum;
-    }),
-  );
-  const { values, vectors } = eigen(products);
-  const order = largest(values, 2);
-  return [0, 1].map((rank) => {
-    const made = new Float64Array(width);
-    const own = order[rank];
-    if (own === undefined || values[own] <= 1e-12 * Math.max(1e-300, values[order[0]])) return made;
-    if (few) points.forEach((point, i) => point.forEach((value, k) => (made[k] += vectors[i][own] * value)));
-    else made.forEach((_, k) => (made[k] = vectors[k][own]));
-    const long = Math.sqrt(made.reduce((sum, value) => sum + value * value, 0));
-    const most = made.reduce((best, value) => (Math.abs(value) > Math.abs(best) ? value : best), 0);
-    return made.map((value) => (value / long) * Math.sign(most));
-  });
-}
-
-/** Eigenvalues and eigenvectors (columns) of a symmetric matrix, by Jacobi's rotations. */
-function eigen(a: Float64Array[]): { values: Float64Array; vectors: Float64Array[] } {
-  const n = a.length;
-  const vectors = a.map((_, i) => Float64Array.from({ length: n }, (_, j) => (i === j ? 1 : 0)));
-  for (let sweep = 0; sweep < 40; sweep++) {
-    let off = 0;
-    for (let p = 0; p < n; p++) for (let q = p + 1; q < n; q++) off += a[p][q] ** 2;
-    const size = a.reduce((sum, row, p) => sum + row[p] ** 2, 0);
-    if (off <= 1e-22 * size) break;
-    for (let p = 0; p < n; p++) for (let q = p + 1; q < n; q++) rotate(a, vectors, p, q);
-  }
-  return { values: Float64Array.from(a, (row, p) => row[p]), vectors };
-}
-
-function rotate(a: Float64Array[], vectors: Float64Array[], p: number, q: number): void {
-  if (a[p][q] === 0) return;
-  const theta = (a[q][q] - a[p][p]) / (2 * a[p][q]);
-  const t = (Math.sign(theta) || 1) / (Math.abs(theta) + Math.sqrt(theta * theta + 1));
-  const c = 1 / Math.sqrt(t * t + 1);
-  const s = t * c;
-  for (const row of a) [row[p], row[q]] = [c * row[p] - s * row[q], s * row[p] + c * row[q]];
-  for (let k = 0; k < a.length; k++) [a[p][k], a[q][k]] = [c * a[p][k] - s * a[q][k], s * a[p][k] + c * a[q][k]];
-  for (const row of vectors) [row[p], row[q]] = [c * row[p] - s * row[q], s * row[p] + c * row[q]];
 }
 
 /** The kinds of positions, with the run's own numbers for those it has; `kinds` are words, written by Python. */

@@ -15,7 +15,7 @@ import {
 import { VIEWS } from "../lib/views";
 import type { Answered, Question, Setup } from "./worker";
 
-/** What the engine does not answer for. */
+/** What the engine does not answer for; some of them have an answer key in a lesson's page. */
 const NEED_THE_RUN: readonly ViewName[] = ["circuit", "design", "exercises", "sequence", "tokens", "training"];
 const REMEMBERED = 400;
 const GONE = 410;
@@ -79,6 +79,8 @@ class Shared {
 
   constructor(
     readonly run: RunFacts,
+    /** The views in which exercises are solved. */
+    readonly solved: readonly ViewName[],
     port: Port,
   ) {
     this.line = new Line(port);
@@ -86,16 +88,18 @@ class Shared {
 }
 
 export class LiveSource implements Source {
-  readonly views = VIEWS.filter((view) => !NEED_THE_RUN.includes(view));
+  readonly views: readonly ViewName[];
 
   private constructor(
     private readonly shared: Shared,
     private readonly signal?: AbortSignal,
-  ) {}
+  ) {
+    this.views = VIEWS.filter((view) => !NEED_THE_RUN.includes(view) || shared.solved.includes(view));
+  }
 
   static open(port: Port, setup: Setup): LiveSource {
     port.postMessage(setup);
-    return new LiveSource(new Shared(setup.data.run, port));
+    return new LiveSource(new Shared(setup.data.run, setup.data.exercises?.views ?? [], port));
   }
 
   during(signal: AbortSignal): LiveSource {

@@ -1,10 +1,14 @@
 /** The engine in a thread of its own, so that the page stays smooth while the model runs. */
 
-import { askOwn, type QuestionName, SourceError } from "../lib/source";
+import { type Answering, askOwn, type QuestionName, SourceError, type ViewName } from "../lib/source";
 import { Engine } from "./engine";
+import { Grader } from "./exercises/grading";
 import { unpackWeights } from "./weights";
 
-type Data = ConstructorParameters<typeof Engine>[0];
+type Data = ConstructorParameters<typeof Engine>[0] & {
+  /** The views in which exercises of a lesson are solved, and the answer key, packed. */
+  exercises: { views: ViewName[]; key: string } | null;
+};
 
 export interface Setup {
   data: Data;
@@ -26,13 +30,19 @@ export interface Answered {
   error?: { message: string; status: number };
 }
 
-let engine: Promise<Engine> | null = null;
+/** What answers questions about the run, and what those about exercises. */
+let engine: Promise<Answering> | null = null;
+let grader: Promise<Answering> | null = null;
+/** Questions that need no model. */
+const OF_EXERCISES: readonly QuestionName[] = ["exercises", "slip", "mystery", "grade"];
 const waiting = new Map<number, Question>();
 
 addEventListener("message", ({ data: told }: MessageEvent<Told>) => {
-  if ("weights" in told)
-    engine = unpackWeights(told.weights, told.data.tensors).then((tensors) => new Engine(told.data, tensors));
-  else if ("stop" in told) waiting.delete(told.stop);
+  if ("weights" in told) {
+    const { data, weights } = told;
+    engine = unpackWeights(weights, data.tensors).then((tensors) => new Engine(data, tensors));
+    grader = data.exercises === null ? null : Grader.unpack(data.exercises.key);
+  } else if ("stop" in told) waiting.delete(told.stop);
   else {
     waiting.set(told.number, told);
     // In a task of its own: a stop that has arrived meanwhile is heard first.
@@ -41,7 +51,8 @@ addEventListener("message", ({ data: told }: MessageEvent<Told>) => {
 });
 
 async function answer(number: number): Promise<void> {
-  const made = await engine!;
+  const name = waiting.get(number)?.name;
+  const made = await (name !== undefined && OF_EXERCISES.includes(name) ? (grader ?? engine!) : engine!);
   const question = waiting.get(number);
   if (question === undefined) return;
   waiting.delete(number);

@@ -38,6 +38,16 @@ export const learnDe: LearnText = {
   guess: "Erst raten",
   guessedRight: "Wie du gesagt hast.",
   guessedWrong: "Anders, als du gesagt hast.",
+  exercise: {
+    puzzle:
+      "Baue ein Programm aus Menüs: Füge eine Zeile an, und wähle. Die letzte Zeile ist die Antwort, an jedem Text geprüft.",
+    goal: "Gib Wörtern ihre Querys und Keys, und Values, wo danach gefragt ist. Jeder Satz wird probiert.",
+    slip: "Ein Schritt dieses kleinen Modells ist falsch gerechnet. Zeig auf ihn, und wähle die Formel, die ihn richtet.",
+    mystery:
+      "Was berechnet dieses Modell, und über welche Kanten? Probiere es, markiere die Kanten, und schreibe sein Programm.",
+    inPython:
+      "Diese Aufgabe braucht Python: Schreibe die Antwort in eine Datei. Der Befehl legt die Datei an und prüft sie.",
+  },
   own: {
     question: "Wähle eine Antwort.",
     answer: (of) => `Richtig: ${of.answer}.`,

@@ -34,6 +34,13 @@ export const learnEn = {
   guess: "First guess",
   guessedRight: "As you said.",
   guessedWrong: "Otherwise than you said.",
+  exercise: {
+    puzzle: "Build a program from menus: add a line, and choose. The last line is the answer, tried on every text.",
+    goal: "Give words their queries and keys, and values where they are asked for. Every sentence is tried.",
+    slip: "One step of this small model is computed wrongly. Point at it, and choose the formula that repairs it.",
+    mystery: "What does this model compute, and by which edges? Try it, mark the edges, and write its program.",
+    inPython: "This one takes Python: write the answer in a file. The command makes the file and checks it.",
+  },
   own: {
     question: "Choose an answer.",
     answer: (of: { answer: string }) => `Right: ${of.answer}.`,

@@ -18,6 +18,12 @@ export function written(line: Line): string {
   return [line.operation, ...line.chosen].join(BETWEEN);
 }
 
+/** The last line is the answer, so it has to be a sequence. */
+export function givesAnswer(lines: readonly Line[]): boolean {
+  const last = lines.at(-1);
+  return last !== undefined && !SELECTORS.includes(last.operation);
+}
+
 /** The lines of an address; what is no line of this puzzle's menus ends them. */
 export function read(text: string | null, menus: Menus, most: number): Line[] {
   const lines: Line[] = [];
